@@ -1,0 +1,55 @@
+# Set-up, the demo and the tests. A fresh machine needs Python 3.11 to 3.13 and make; `make help` lists what there is.
+#
+#   ARGS           arguments of the demo:           make demo ARGS="--samples 20000 --json summary.json"
+#   TESTS          arguments of pytest:             make test TESTS="tests/ps -k pull"
+#   PYTHON         interpreter of a new .venv:      make setup PYTHON=python3.12
+#   FRESHET_TORCH  another torch build:             make setup FRESHET_TORCH="torch==2.15.0+cpu"
+#                  (its index is given by uv's own UV_INDEX; the choice is remembered until `make clean`)
+#   SYSTEM=no      leaves the system's packages alone in `make test`
+
+ARGS ?=
+TESTS ?=
+PYTHON ?=
+FRESHET_TORCH ?=
+SYSTEM ?= yes
+BIN := .venv/bin
+STAMP := .venv/.freshet-setup
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check system clean FORCE
+
+help: ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^#   \([A-Z].*\)/  \1/p' Makefile
+
+setup: $(STAMP) ## the environment in .venv
+
+# A torch build that differs from the one installed makes the stamp old.
+ifneq ($(FRESHET_TORCH),)
+ifneq ($(FRESHET_TORCH),$(shell cat $(STAMP) 2>/dev/null))
+$(STAMP): FORCE
+endif
+endif
+
+$(STAMP): pyproject.toml constraints.txt infra/setup.sh
+	@PYTHON="$(PYTHON)" FRESHET_TORCH="$(FRESHET_TORCH)" STAMP="$(STAMP)" sh infra/setup.sh
+
+# Job control (set -m) gives the demo the terminal: Ctrl-C reaches it alone, it drains, and make sees it exit 0.
+demo: $(STAMP) ## set-up, then the main job with a live display, until Ctrl-C
+	@if [ -t 0 ]; then set -m; fi; $(BIN)/freshet demo $(ARGS); exit $$?
+
+check: $(STAMP) ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+system: ## Java, Maven, PostgreSQL, Chromium, through the system's package manager
+	@if [ "$(SYSTEM)" != no ]; then sh infra/system.sh; fi
+
+test: $(STAMP) system check ## set-up, checks, and the whole test suite
+	@$(BIN)/python -m pytest $(TESTS)
+
+clean: ## removes the environment and every cache, and no run
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

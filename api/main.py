@@ -1,0 +1,65 @@
+"""The API process: listens, tells where, serves until it is asked to stop, finishes open requests, returns."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from api.app import create_app
+from infra.errors import ConfigError
+from infra.process import Stop
+
+PASS_SECONDS = 0.05
+OPEN_REQUESTS_SECONDS = 5
+"""How long requests that are being answered may take after a stop is requested."""
+
+
+def run_api(host: str, port: int, stop: Stop, on_ready: Callable[[str], None]) -> None:
+    """Serves until ``stop``; ``on_ready`` gets the real address, as in ``http://127.0.0.1:8000``."""
+    with listen(host, port) as listener:
+        asyncio.run(_serve(listener, stop, on_ready))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; bound here and not by uvicorn, whose way to report a port in use is to exit."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"the API cannot listen on {host}:{port}: {error}; expected an address of this machine and a free port; "
+            "choose another, or port 0 for any"
+        ) from error
+
+
+class QuietServer(uvicorn.Server):
+    """Leaves signals to the process's own Stop."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(listener: socket.socket, stop: Stop, on_ready: Callable[[str], None]) -> None:
+    config = uvicorn.Config(
+        create_app(), log_config=None, access_log=False, timeout_graceful_shutdown=OPEN_REQUESTS_SECONDS, lifespan="off"
+    )
+    server = QuietServer(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        told = False
+        while not (stop.requested or serving.done()):
+            if server.started and not told:
+                on_ready(address(listener))
+                told = True
+            await asyncio.sleep(PASS_SECONDS)
+    finally:
+        server.should_exit = True
+        await serving
+
+
+def address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,60 @@
+"""Topics to measure on: files of real clicks, or made-up clicks of the same shape, as packed records."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from infra.errors import ConfigError
+from ingest.codec_packed import PackedCodec
+from ingest.config import StreamConfig
+from ingest.convert import Converter
+from ingest.log import LogWriter
+from ingest.readers import read_dataset
+from ingest.samples import Samples
+from ingest.schema import Schema, load_schema
+
+SAMPLES_PER_RECORD = 64
+CHUNK = 8192
+MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def write_topic(config: StreamConfig, parts: Iterator[Samples]) -> int:
+    """Appends samples to the topic in their order, over one partition; returns how many there were."""
+    codec, total = PackedCodec(load_schema(config.schema_name)), 0
+    with closing(LogWriter(config.folder, config.topic, 1, config.segment_bytes)) as writer:
+        for samples in parts:
+            starts = range(0, len(samples), SAMPLES_PER_RECORD)
+            writer.append(0, [(None, codec.encode(samples.slice(at, at + SAMPLES_PER_RECORD))) for at in starts])
+            total += len(samples)
+    return total
+
+
+def read_samples(dataset: str, file: Path, schema: Schema) -> Iterator[Samples]:
+    """The file's events as samples; a file with a bad event is refused."""
+    events, converter = iter(read_dataset(dataset, file)), Converter(schema)
+    while chunk := list(islice(events, CHUNK)):
+        samples, faults = converter.convert_events(chunk)
+        if faults:
+            row, reason = next(iter(faults.items()))
+            raise ConfigError(f"{file} holds a bad event ({chunk[row]}): {reason}; expected a clean {dataset} file")
+        yield samples
+
+
+def made_up_samples(schema: Schema, samples: int, seed: int = 0) -> Iterator[Samples]:
+    """Samples of the schema's shape whose keys are as skewed as click data: a few very frequent, many rare."""
+    draw = np.random.default_rng(seed)
+    effects = draw.normal(0, 0.5, (schema.fields, 64))
+    for start in range(0, samples, CHUNK):
+        size = min(CHUNK, samples - start)
+        ranks_BF = np.minimum(draw.zipf(1.3, (size, schema.fields)), 2**31).astype(np.uint64)
+        keys_BF = (ranks_BF * MIX + np.arange(schema.fields, dtype=np.uint64)).astype(np.uint64)
+        odds_B = -1.0 + effects[np.arange(schema.fields), (ranks_BF % np.uint64(64)).astype(np.int64)].mean(axis=1)
+        yield Samples(
+            (draw.random(size) < 1 / (1 + np.exp(-odds_B))).astype(np.float32),
+            np.log1p(draw.exponential(10, (size, schema.dense))).astype(np.float32),
+            keys_BF,
+            1.7e9 + np.arange(start, start + size, dtype=np.float64),
+        )

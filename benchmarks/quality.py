@@ -1,0 +1,70 @@
+"""How well the model learns in one pass over a file, through the real pipeline, predict-then-train."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.clicks import read_samples, write_topic
+from dispatch.status import Quality, Summary
+from infra.cluster import Extras, run_cluster
+from infra.display import Display
+from infra.process import Stop
+from infra.settings import load_settings
+
+PRESETS: dict[str, tuple[str, ...]] = {"criteo": (), "avazu": (), "movielens": ()}
+"""settings that differ from the defaults, by data set"""
+
+
+@dataclass(frozen=True)
+class QualityResult:
+    """Quality over the whole file and over its second half."""
+
+    file: str
+    samples: int
+    batch: int
+    workers: int
+    model: str
+    policy: str
+    seconds: float
+    samples_per_second: float
+    overall: Quality
+    second_half: Quality
+
+
+def run_quality(
+    folder: Path, file: Path, dataset: str, batch: int, workers: int, overrides: list[str], stop: Stop, display: Display
+) -> QualityResult:
+    """Writes the file into a topic, trains on it once, and tells how good the predictions were."""
+    fixed = [
+        f"stream.folder={folder / 'log'}",
+        f"stream.schema_name={dataset}",
+        f"stream.batch={batch}",
+        f"dispatch.workers={workers}",
+        "dispatch.links_gbit=",
+    ]
+    settings = load_settings(None, [*fixed, *PRESETS[dataset], *overrides], run="bench-quality", folder=folder)
+    samples = write_topic(settings.stream, read_samples(dataset, file, settings.event_schema))
+    extras = Extras(api=False, stop_at_end=True, mark_at=max(1, samples // 2))
+    summary = run_cluster(settings, extras, stop, display)
+    assert summary.since_mark is not None, "the run ended before half of the file"
+    return QualityResult(
+        file=file.name,
+        samples=summary.samples,
+        batch=batch,
+        workers=workers,
+        model=settings.model.name,
+        policy=summary.policy,
+        seconds=summary.seconds,
+        samples_per_second=summary.samples_per_second,
+        overall=_overall(summary),
+        second_half=summary.since_mark,
+    )
+
+
+def _overall(summary: Summary) -> Quality:
+    return Quality(
+        samples=summary.samples,
+        logloss=summary.logloss,
+        auc=summary.auc,
+        normalized_entropy=summary.normalized_entropy,
+        calibration=summary.calibration,
+    )

@@ -1,0 +1,116 @@
+"""How much of a step is Freshet's own doing: the whole pipeline against a plain loop, on the same batches.
+
+The pipeline is real processes: dispatcher, one PS shard, one worker, links not shaped. The plain loop is one process
+with every row in one table, and is given row numbers instead of keys. Both run in turn, twice; the ratio is of medians.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from benchmarks.clicks import made_up_samples, read_samples, write_topic
+from dispatch.index import Index
+from dispatch.status import Summary
+from infra.cluster import Extras, run_cluster
+from infra.display import Display
+from infra.process import Stop
+from infra.settings import Settings, load_settings
+from ingest.loader import Loader
+from ingest.log import LogReader
+from ingest.samples import Samples
+from trainer.reference import Reference
+
+WARM_STEPS = 20
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Times of one step, in milliseconds."""
+
+    batch: int
+    steps: int
+    model: str
+    threads: int
+    plain_ms: float
+    pipeline_ms: float
+    ratio: float
+    decide_ms: float
+    phases_ms: dict[str, float]
+    """of the worker: push, pull, forward, backward, reduce, rows"""
+
+
+def run_step(
+    folder: Path, batch: int = 1024, steps: int = 90, dataset: str = "criteo", file: Path | None = None
+) -> StepResult:
+    """Measures on a file, or on made-up samples of the data set's shape."""
+    settings = _settings(folder / "first", dataset, batch, folder / "log")
+    schema, wanted = settings.event_schema, batch * steps
+    parts = read_samples(dataset, file, schema) if file is not None else made_up_samples(schema, wanted)
+    samples = min(wanted, write_topic(settings.stream, parts))
+    plain = [_time_plain(settings, samples)]
+    pipeline = [_time_pipeline(settings, samples)]
+    plain.append(_time_plain(settings, samples))
+    pipeline.append(_time_pipeline(_settings(folder / "second", dataset, batch, folder / "log"), samples))
+    plain_ms, pipeline_ms = min(plain), min(run.step_ms for run in pipeline)
+    fastest = min(pipeline, key=lambda run: run.step_ms)
+    return StepResult(
+        batch=batch,
+        steps=samples // batch,
+        model=settings.model.name,
+        threads=torch.get_num_threads(),
+        plain_ms=plain_ms,
+        pipeline_ms=pipeline_ms,
+        ratio=pipeline_ms / plain_ms,
+        decide_ms=fastest.decide_ms,
+        phases_ms={phase: 1000 * seconds for phase, seconds in fastest.workers[0].seconds.items()},
+    )
+
+
+def _settings(folder: Path, dataset: str, batch: int, log: Path) -> Settings:
+    overrides = [
+        f"stream.folder={log}",
+        f"stream.schema_name={dataset}",
+        f"stream.batch={batch}",
+        "dispatch.workers=1",
+        "dispatch.links_gbit=",
+        "dispatch.cache_rows=1000000",
+        "ps.shards=1",
+    ]
+    return load_settings(None, overrides, run="bench-step", folder=folder)
+
+
+def _time_pipeline(settings: Settings, samples: int) -> Summary:
+    quiet = Display(Console(stderr=True, quiet=True))
+    return run_cluster(settings, Extras(api=False, samples=samples), Stop(), quiet)
+
+
+def _time_plain(settings: Settings, samples: int) -> float:
+    """Median milliseconds of a step, the first ones left out."""
+    schema = settings.event_schema
+    reference = Reference(settings.scaled_rows, settings.model, schema.fields, schema.dense, settings.seed)
+    index, times = Index(), []
+    for batch in _batches(settings, samples):
+        rows = index.resolve(batch.keys_BF)
+        rows_BF = torch.from_numpy(rows.rows_U[rows.local_BF])
+        dense_BN, labels_B = torch.from_numpy(batch.dense_BN.copy()), torch.from_numpy(batch.labels_B.copy())
+        began = time.perf_counter()
+        reference.grow(np.ascontiguousarray(rows.new_keys))
+        reference.train(rows_BF, dense_BN, labels_B)
+        times.append(time.perf_counter() - began)
+    return 1000 * median(times[WARM_STEPS:])
+
+
+def _batches(settings: Settings, samples: int) -> list[Samples]:
+    source = LogReader(settings.stream.folder, settings.stream.topic)
+    loader = Loader(source, settings.event_schema, settings.stream.batch, {}, limit=samples, stop_at_end=True)
+    batches = []
+    while (batch := loader.next()) is not None:
+        batches.append(batch.samples)
+    loader.close()
+    source.close()
+    return batches

@@ -1,0 +1,156 @@
+"""What a run has done so far: samples, traffic by worker and kind, timings. Makes the status that others show."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import monotonic
+
+from dispatch.crew import Member
+from dispatch.plan import Traffic
+from dispatch.prequential import Mark, Metrics, Prequential
+from dispatch.protocol import Report
+from dispatch.status import Quality, State, Status, WorkerStatus
+
+RECENT_STEPS = 50
+"""steps over which timings are averaged"""
+RECENT_SECONDS = 5.0
+"""seconds over which the rate of samples is taken"""
+HISTORY = 60
+"""points of the history that is drawn"""
+
+
+@dataclass
+class WorkerAccount:
+    """One worker's totals; it keeps them over generations."""
+
+    link_gbit: float = 0.0
+    samples: int = 0
+    lookups: int = 0
+    hits: int = 0
+    miss_pulls: int = 0
+    update_pushes: int = 0
+    evict_pushes: int = 0
+    pulled_bytes: int = 0
+    pushed_bytes: int = 0
+    seconds: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+
+    def status(self, name: str) -> WorkerStatus:
+        phases = self.seconds[-1] if self.seconds else {}
+        means = {phase: sum(step[phase] for step in self.seconds) / len(self.seconds) for phase in phases}
+        return WorkerStatus(
+            name=name,
+            link_gbit=self.link_gbit or None,
+            samples=self.samples,
+            lookups=self.lookups,
+            hits=self.hits,
+            miss_pulls=self.miss_pulls,
+            update_pushes=self.update_pushes,
+            evict_pushes=self.evict_pushes,
+            pulled_bytes=self.pulled_bytes,
+            pushed_bytes=self.pushed_bytes,
+            seconds=means,
+        )
+
+
+class Accounts:
+    """Adds up what the steps report."""
+
+    def __init__(self, run: str, policy: str, mark_at: int | None = None) -> None:
+        self._run, self._policy = run, policy
+        self.quality = Prequential()
+        self.steps = 0
+        self.samples = 0
+        self.dead_letters = 0
+        self._workers: dict[str, WorkerAccount] = {}
+        self._decide_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._step_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._began: float | None = None
+        self._ended = 0.0
+        self._marks: deque[tuple[float, int]] = deque()
+        self._mark_at = mark_at
+        self._mark: Mark | None = None
+        self._history: deque[Metrics] = deque(maxlen=HISTORY)
+
+    def begin(self) -> None:
+        """The first step begins now."""
+        self._began = self._began or monotonic()
+        self._ended = monotonic()
+
+    def add_decision(self, members: Sequence[Member], traffic: Traffic, decide_seconds: float | None = None) -> None:
+        if decide_seconds is not None:
+            self._decide_seconds.append(decide_seconds)
+        for number, member in enumerate(members):
+            account = self._workers.setdefault(member.name, WorkerAccount())
+            account.link_gbit = member.link_gbit
+            account.lookups += int(traffic.lookups[number])
+            account.hits += int(traffic.hits[number])
+            account.miss_pulls += int(traffic.miss_pull[number])
+            account.update_pushes += int(traffic.update_push[number])
+            account.evict_pushes += int(traffic.evict_push[number])
+
+    def add_report(self, member: Member, report: Report, samples: int) -> None:
+        account = self._workers[member.name]
+        account.samples += samples
+        account.pulled_bytes += report.pulled_bytes
+        account.pushed_bytes += report.pushed_bytes
+        if samples:
+            account.seconds.append(report.seconds)
+
+    def end_step(self, samples: int) -> None:
+        now = monotonic()
+        self.steps += 1
+        self.samples += samples
+        self._step_seconds.append(now - self._ended)
+        self._ended = now
+        if self._mark is None and self._mark_at is not None and self.samples >= self._mark_at:
+            self._mark = self.quality.mark()
+        self._marks.append((now, self.samples))
+        while len(self._marks) > 2 and now - self._marks[0][0] > RECENT_SECONDS:
+            self._marks.popleft()
+        if self.samples and (self.steps % 5 == 0 or self.steps == 1):
+            self._history.append(self.quality.recent())
+
+    def status(self, state: State, generation: int, step: int, lag: int) -> Status:
+        overall = self.quality.overall()
+        recent = self.quality.recent()
+        decided = self._decide_seconds
+        return Status(
+            run=self._run,
+            state=state,
+            generation=generation,
+            step=step,
+            samples=self.samples,
+            seconds=self._ended - self._began if self._began is not None else 0.0,
+            samples_per_second=self._rate(),
+            logloss=overall.logloss,
+            auc=overall.auc,
+            calibration=overall.calibration,
+            normalized_entropy=overall.normalized_entropy,
+            recent_auc=recent.auc,
+            since_mark=_quality(self.quality.since(self._mark)) if self._mark is not None else None,
+            lag=lag,
+            dead_letters=self.dead_letters,
+            policy=self._policy,
+            decide_ms=1000 * sum(decided) / len(decided) if decided else 0.0,
+            step_ms=1000 * median(self._step_seconds) if self._step_seconds else 0.0,
+            auc_history=tuple(m.auc for m in self._history if m.auc is not None),
+            logloss_history=tuple(m.logloss for m in self._history if m.logloss is not None),
+            workers=tuple(account.status(name) for name, account in self._workers.items()),
+        )
+
+    def _rate(self) -> float:
+        if len(self._marks) < 2:
+            return 0.0
+        (first_time, first_samples), (last_time, last_samples) = self._marks[0], self._marks[-1]
+        return (last_samples - first_samples) / max(last_time - first_time, 1e-9)
+
+
+def _quality(metrics: Metrics) -> Quality:
+    return Quality(
+        samples=metrics.samples,
+        logloss=metrics.logloss,
+        auc=metrics.auc,
+        normalized_entropy=metrics.normalized_entropy,
+        calibration=metrics.calibration,
+    )

@@ -1,0 +1,188 @@
+"""The caches of all workers as the dispatcher sees them: which row is in which slot, and who goes first.
+
+Order of eviction: outdated copies (most recently outdated first), then by the chosen policy:
+``lru``   the row not used for longest goes first;
+``emark`` the lower mark goes first, then the row used less often (ESD §8.1).
+Rows of the current step are never evicted. Ties go to the lower slot.
+
+Both policies share one structure. Using a row sets its mark to ``target``. Victims come from a queue of all slots,
+sorted once by last use or by number of uses; an entry counts only while its mark is below ``target``, that is, while
+its row has not been used since the queue was made, so the order frozen at that moment is still true. When the queue is
+spent, every mark equals ``target``: it rises by one and the queue is made anew. An eviction costs O(log C), amortised.
+
+Legend: n workers, C slots, H places of the hash table row → slot.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+EMPTY = -1
+MIX = np.uint64(0x9E3779B97F4A7C15)
+
+LRU = 0
+EMARK = 1
+EVICTIONS = {"lru": LRU, "emark": EMARK}
+
+TARGET = 0
+"""columns of ``counters_n5``: the newest mark, slots in use, entries of the two lists"""
+FILLED = 1
+OUTDATED = 2
+HEAD = 3
+QUEUED = 4
+
+
+class Caches(NamedTuple):
+    """Plain arrays, so that numba kernels can take them whole."""
+
+    capacity_n: NDArray[np.int64]
+    row_nC: NDArray[np.int32]
+    """row in each slot, or EMPTY"""
+    table_nH: NDArray[np.int32]
+    """row → slot, open addressing"""
+    mark_nC: NDArray[np.int32]
+    uses_nC: NDArray[np.int32]
+    last_nC: NDArray[np.int32]
+    """step of the last use, modulo 2^31"""
+    is_outdated_nC: NDArray[np.bool_]
+    is_listed_nC: NDArray[np.bool_]
+    """whether the slot stands in ``outdated_nC`` (entries are removed lazily)"""
+    outdated_nC: NDArray[np.int32]
+    queue_nC: NDArray[np.int32]
+    counters_n5: NDArray[np.int64]
+
+
+def empty_caches(capacity_n: NDArray[np.int64]) -> Caches:
+    n, C = capacity_n.size, int(capacity_n.max(initial=1))
+    H = 1 << (2 * C - 1).bit_length()
+    counters = np.zeros((n, 5), np.int64)
+    counters[:, TARGET] = 1
+    return Caches(
+        capacity_n=capacity_n.astype(np.int64),
+        row_nC=np.full((n, C), EMPTY, np.int32),
+        table_nH=np.full((n, H), EMPTY, np.int32),
+        mark_nC=np.zeros((n, C), np.int32),
+        uses_nC=np.zeros((n, C), np.int32),
+        last_nC=np.zeros((n, C), np.int32),
+        is_outdated_nC=np.zeros((n, C), np.bool_),
+        is_listed_nC=np.zeros((n, C), np.bool_),
+        outdated_nC=np.zeros((n, C), np.int32),
+        queue_nC=np.zeros((n, C), np.int32),
+        counters_n5=counters,
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _home(row: int, mask: int) -> np.int64:
+    return np.int64((np.uint64(row) * MIX) >> np.uint64(32)) & mask
+
+
+@njit(cache=True, nogil=True)
+def slot_of(caches: Caches, worker: int, row: int) -> int:
+    """The slot that holds a copy of the row, outdated or not; EMPTY if none does."""
+    table, rows = caches.table_nH[worker], caches.row_nC[worker]
+    mask = table.size - 1
+    at = _home(row, mask)
+    while table[at] != EMPTY:
+        if rows[table[at]] == row:
+            return int(table[at])
+        at = (at + 1) & mask
+    return EMPTY
+
+
+@njit(cache=True, nogil=True)
+def put(caches: Caches, worker: int, row: int, slot: int) -> None:
+    table = caches.table_nH[worker]
+    mask = table.size - 1
+    at = _home(row, mask)
+    while table[at] != EMPTY:
+        at = (at + 1) & mask
+    table[at] = slot
+    caches.row_nC[worker, slot] = row
+    caches.uses_nC[worker, slot] = 0
+    caches.is_outdated_nC[worker, slot] = False
+
+
+@njit(cache=True, nogil=True)
+def drop(caches: Caches, worker: int, slot: int) -> None:
+    """Empties a slot; the entries behind it in the table move up, so no tombstones are needed."""
+    table, rows = caches.table_nH[worker], caches.row_nC[worker]
+    mask = table.size - 1
+    at = _home(rows[slot], mask)
+    while table[at] != slot:
+        at = (at + 1) & mask
+    behind = (at + 1) & mask
+    while table[behind] != EMPTY:
+        home = _home(rows[table[behind]], mask)
+        if ((behind - home) & mask) >= ((behind - at) & mask):
+            table[at] = table[behind]
+            at = behind
+        behind = (behind + 1) & mask
+    table[at] = EMPTY
+    rows[slot] = EMPTY
+
+
+@njit(cache=True, nogil=True)
+def use(caches: Caches, worker: int, slot: int, step: int) -> None:
+    caches.mark_nC[worker, slot] = caches.counters_n5[worker, TARGET]
+    caches.uses_nC[worker, slot] += 1
+    caches.last_nC[worker, slot] = step
+
+
+@njit(cache=True, nogil=True)
+def outdate(caches: Caches, worker: int, slot: int) -> None:
+    """The copy in this slot is no longer the newest: it goes first when room is needed."""
+    caches.is_outdated_nC[worker, slot] = True
+    if not caches.is_listed_nC[worker, slot]:
+        caches.is_listed_nC[worker, slot] = True
+        caches.outdated_nC[worker, caches.counters_n5[worker, OUTDATED]] = slot
+        caches.counters_n5[worker, OUTDATED] += 1
+
+
+@njit(cache=True, nogil=True)
+def next_victim(caches: Caches, worker: int, step: int, eviction: int) -> int:
+    """The slot to empty next. Rows of this step have been used already, so they carry the newest mark."""
+    counters = caches.counters_n5[worker]
+    while counters[OUTDATED] > 0:
+        counters[OUTDATED] -= 1
+        slot = caches.outdated_nC[worker, counters[OUTDATED]]
+        caches.is_listed_nC[worker, slot] = False
+        if caches.is_outdated_nC[worker, slot]:
+            return int(slot)
+    while True:
+        while counters[HEAD] < counters[QUEUED]:
+            slot = caches.queue_nC[worker, counters[HEAD]]
+            counters[HEAD] += 1
+            if caches.mark_nC[worker, slot] < counters[TARGET] and caches.row_nC[worker, slot] != EMPTY:
+                return int(slot)
+        _queue_again(caches, worker, step, eviction)
+
+
+@njit(cache=True, nogil=True)
+def _queue_again(caches: Caches, worker: int, step: int, eviction: int) -> None:
+    counters = caches.counters_n5[worker]
+    capacity = caches.capacity_n[worker]
+    counters[TARGET] += 1
+    key = caches.last_nC[worker, :capacity] if eviction == LRU else caches.uses_nC[worker, :capacity]
+    order = np.argsort(key, kind="mergesort")
+    counters[HEAD], counters[QUEUED] = 0, 0
+    for slot in order:
+        if caches.row_nC[worker, slot] == EMPTY:
+            continue
+        if caches.last_nC[worker, slot] == step:
+            caches.mark_nC[worker, slot] = counters[TARGET]
+        else:
+            caches.queue_nC[worker, counters[QUEUED]] = slot
+            counters[QUEUED] += 1
+
+
+@njit(cache=True, nogil=True)
+def take_free(caches: Caches, worker: int) -> int:
+    """The next slot never used; EMPTY if there is none. An emptied slot is filled again at once, so none come back."""
+    counters = caches.counters_n5[worker]
+    if counters[FILLED] == caches.capacity_n[worker]:
+        return EMPTY
+    counters[FILLED] += 1
+    return int(counters[FILLED] - 1)

@@ -1,0 +1,50 @@
+"""Settings of the dispatcher: who decides how, with how many workers, over which links."""
+
+import math
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from dispatch.policies.spec import parse_spec
+from infra.config import Section
+from infra.errors import ConfigError
+
+
+class DispatchConfig(Section):
+    """The ``[dispatch]`` section."""
+
+    policy: str = "esd:1"
+    """Which worker trains which sample: random, round_robin, laia, esd:ALPHA or esd:ALPHA:CRITERION."""
+    workers: int = Field(4, ge=1, le=128)
+    """Workers that the first generation waits for."""
+    cache_rows: int = Field(65_536, ge=1, lt=2**31)
+    """Rows that each worker's cache holds; at least those of one micro-batch."""
+    eviction: Literal["lru", "emark"] = "emark"
+    """Which rows leave a full cache first: the longest unused, or those with the lowest mark."""
+    links_gbit: tuple[float, ...] = ()
+    """Speed of each worker's link in Gbit/s; empty: all equal and not shaped."""
+    endpoint: str = "tcp://127.0.0.1:*"
+    """Where the dispatcher listens for workers; a port of * is chosen when it starts."""
+    status_endpoint: str = "tcp://127.0.0.1:*"
+    """Where the dispatcher publishes its status."""
+    lookahead: int = Field(1, ge=0, le=16)
+    """Steps decided and ordered ahead of the one that is being trained."""
+    report_seconds: float = Field(120.0, gt=0)
+    """How long a step's reports may take before its workers count as lost."""
+    drain_seconds: float = Field(30.0, gt=0)
+    """The same once a stop has been requested."""
+
+    @field_validator("policy")
+    @classmethod
+    def _check_policy(cls, policy: str) -> str:
+        return str(parse_spec(policy))
+
+    @model_validator(mode="after")
+    def _check_links(self) -> "DispatchConfig":
+        wrong_speed = any(not math.isfinite(link) or link <= 0 for link in self.links_gbit)
+        if wrong_speed or len(self.links_gbit) not in (0, self.workers):
+            raise ConfigError(
+                f"Link speeds cannot be used: got {self.links_gbit} for {self.workers} workers; expected one finite "
+                f"speed above 0 Gbit/s per worker, or none. Correct dispatch.links_gbit or dispatch.workers."
+            )
+        return self

@@ -1,0 +1,43 @@
+"""DispatchError
+├── Infeasible       capacities that cannot hold the batch, or are not capacities at all
+├── BadCost          a cost that is NaN, infinite, or of the wrong shape
+├── BadScores        logits and labels that do not belong together
+├── CacheTooSmall    a worker's cache cannot hold the rows of one micro-batch
+├── ShardSilent      a PS shard does not answer, or refuses what it is told
+├── CrewFailed       workers did not join, or stopped reporting
+└── RunExists        the run's folder already holds steps of an earlier process
+"""
+
+from infra.errors import FreshetError
+
+
+class DispatchError(FreshetError):
+    """Base of the dispatcher's errors."""
+
+
+class Infeasible(DispatchError, ValueError):
+    """Capacities cannot hold the batch, or are not capacities at all."""
+
+
+class BadCost(DispatchError, ValueError):
+    """A cost is NaN, infinite, or the matrix has the wrong shape."""
+
+
+class BadScores(DispatchError, ValueError):
+    """Logits and labels do not belong together."""
+
+
+class CacheTooSmall(DispatchError):
+    """A worker's cache cannot hold the rows of one micro-batch."""
+
+
+class ShardSilent(DispatchError):
+    """A PS shard does not answer, or refuses what it is told."""
+
+
+class CrewFailed(DispatchError):
+    """Workers did not join, or stopped reporting."""
+
+
+class RunExists(DispatchError):
+    """The run's folder already holds steps of an earlier process."""

@@ -1,0 +1,130 @@
+"""The index: which row belongs to a key, and the local numbering of one batch's rows.
+
+A key gets the next row number when it is first seen and keeps it for ever, so the numbering is a pure function of the
+order of keys. A hash table of 32-bit row numbers stands beside the array of keys: 20 to 26 bytes a known key.
+
+Legend: B samples, F keys a sample, U distinct rows of the batch.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+EMPTY = -1
+MIX = np.uint64(0x9E3779B97F4A7C15)
+GROWTH = 1.125
+"""by how much the arrays grow: little memory is idle, and each key is still copied only a few times"""
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """The rows of one batch under local numbers 0..U-1, in order of first use."""
+
+    local_BF: NDArray[np.int32]
+    rows_U: NDArray[np.int64]
+    first_new: int
+    """rows from this number on were given out for this batch"""
+    new_keys: NDArray[np.uint64]
+
+
+class Index:
+    """Gives out row numbers; knows every key it has seen."""
+
+    def __init__(self, capacity: int = 1024) -> None:
+        self.count = 0
+        self._keys = np.empty(capacity, np.uint64)
+        self._place = np.zeros(capacity, np.int32)
+        self._table = np.full(_table_size(capacity), EMPTY, np.int32)
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """The key of every row, by row number."""
+        return self._keys[: self.count]
+
+    @property
+    def nbytes(self) -> int:
+        return self._keys.nbytes + self._place.nbytes + self._table.nbytes
+
+    def resolve(self, keys_BF: NDArray[np.uint64]) -> BatchRows:
+        """Rows of a batch's keys; keys never seen before get the next numbers, in order of appearance."""
+        first_new = self.count
+        self._reserve(self.count + keys_BF.size)
+        rows = np.empty(keys_BF.size, np.int32)
+        self.count = _resolve(keys_BF.reshape(-1), self._table, self._keys, self.count, rows)
+        local = np.empty(keys_BF.size, np.int32)
+        rows_U = np.empty(keys_BF.size, np.int64)
+        distinct = _number_locally(rows, self._place, local, rows_U)
+        new_keys = self._keys[first_new : self.count].copy()
+        return BatchRows(local.reshape(keys_BF.shape), rows_U[:distinct].copy(), first_new, new_keys)
+
+    def _reserve(self, needed: int) -> None:
+        if needed > self._keys.size:
+            capacity = max(needed, int(self._keys.size * GROWTH))
+            self._keys = np.concatenate((self._keys, np.zeros(capacity - self._keys.size, np.uint64)))
+            self._place = np.concatenate((self._place, np.zeros(capacity - self._place.size, np.int32)))
+        if _table_size(needed) > self._table.size:
+            self._table = np.full(_table_size(needed), EMPTY, np.int32)
+            _rehash(self._table, self._keys, self.count)
+
+
+def resolve_reference(known: dict[int, int], keys_BF: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """What ``Index.resolve`` must do, with a dictionary."""
+    rows = [known.setdefault(int(key), len(known)) for key in keys_BF.reshape(-1)]
+    return np.array(rows, np.int64).reshape(keys_BF.shape)
+
+
+def _table_size(keys: int) -> int:
+    """A power of two that is at most two thirds full."""
+    return 1 << max(4, (keys * 3 // 2).bit_length())
+
+
+@njit(cache=True, nogil=True)
+def _resolve(
+    keys: NDArray[np.uint64],
+    table: NDArray[np.int32],
+    known: NDArray[np.uint64],
+    count: int,
+    rows: NDArray[np.int32],
+) -> int:
+    mask = table.size - 1
+    for i in range(keys.size):
+        key = keys[i]
+        at = np.int64((key * MIX) >> np.uint64(32)) & mask
+        while table[at] != EMPTY and known[table[at]] != key:
+            at = (at + 1) & mask
+        if table[at] == EMPTY:
+            known[count] = key
+            table[at] = count
+            count += 1
+        rows[i] = table[at]
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _rehash(table: NDArray[np.int32], known: NDArray[np.uint64], count: int) -> None:
+    mask = table.size - 1
+    for row in range(count):
+        at = np.int64((known[row] * MIX) >> np.uint64(32)) & mask
+        while table[at] != EMPTY:
+            at = (at + 1) & mask
+        table[at] = row
+
+
+@njit(cache=True, nogil=True)
+def _number_locally(
+    rows: NDArray[np.int32], place: NDArray[np.int32], local: NDArray[np.int32], distinct_rows: NDArray[np.int64]
+) -> int:
+    """A sparse set: ``place`` may hold anything, since a place counts only if the row found there agrees."""
+    distinct = 0
+    for i in range(rows.size):
+        row = rows[i]
+        at = place[row]
+        if at >= distinct or distinct_rows[at] != row:
+            at = distinct
+            place[row] = at
+            distinct_rows[at] = row
+            distinct += 1
+        local[i] = at
+    return distinct

@@ -1,0 +1,307 @@
+"""The dispatcher: owns the order of steps.
+
+One loop, one step a turn. The order of its lines is the guarantee; a crash of this process costs, after the line
+
+1. manifest appended       nothing: no one has seen the batch, and the manifest says how to form it again
+2. dead letters written    nothing: a letter is written once, however often its manifest is replayed
+3. decided                 the decision, which is a pure function of the manifests
+4. announced, 5. ordered   the steps since the last checkpoint, which are done again from their manifests
+6. step completed          the same
+
+The next step is decided while the workers train: at most ``lookahead`` ordered steps wait behind the one in training.
+SIGTERM ends the loop: the steps under way are completed, every row is written back, the workers are dismissed.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+import numpy as np
+import structlog
+import zmq
+from numpy.typing import NDArray
+
+from dispatch.accounts import Accounts
+from dispatch.config import DispatchConfig
+from dispatch.crew import Crew, silent
+from dispatch.decide import Decider, Decision, check_cache, relative_row_costs, warm_up
+from dispatch.directory import Directory
+from dispatch.errors import RunExists
+from dispatch.index import Index
+from dispatch.plan import WorkerPlan
+from dispatch.policies.registry import build_policy
+from dispatch.protocol import FLUSH, TRAIN, Report
+from dispatch.shards import Shards
+from dispatch.status import State, Status
+from infra.process import Stop
+from infra.telemetry import Meter
+from infra.wire import Curve, bind
+from ingest.config import StreamConfig
+from ingest.deadletter import DeadLetterLog
+from ingest.loader import Batch, Loader
+from ingest.manifest import Manifest, ManifestLog
+from ingest.schema import Schema
+from ingest.source import Source
+
+STATUS_SECONDS = 0.25
+KEEP_ALIVE_SECONDS = 5.0
+WAIT_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the dispatcher works on; everything that files and the environment had to say."""
+
+    run: str
+    seed: int
+    folder: Path
+    stream: StreamConfig
+    dispatch: DispatchConfig
+    schema: Schema
+    shard_endpoints: tuple[str, ...]
+    endpoint: str = "tcp://127.0.0.1:*"
+    status_endpoint: str = "tcp://127.0.0.1:*"
+    samples: int | None = None
+    """stop after exactly so many samples"""
+    mark_at: int | None = None
+    """also measure quality over what comes after so many samples"""
+    stop_at_end: bool = False
+    """stop where the stream ends now, instead of waiting for more"""
+    curve: Curve | None = None
+
+
+@dataclass
+class Underway:
+    """A step that has been ordered and not yet completed."""
+
+    step: int
+    phase: int
+    plans: tuple[WorkerPlan, ...]
+    labels_B: NDArray[np.float32]
+    reports: dict[int, tuple[Report, NDArray[np.float32]]] = field(default_factory=dict)
+
+
+def run_dispatcher(job: Job, source: Source, stop: Stop, on_ready: Callable[[str, str], None], meter: Meter) -> Status:
+    """Trains until a stop is requested or the stream ends; returns the last status."""
+    with ExitStack() as resources:
+        desk = Desk(job, source, stop, meter, resources)
+        warm_up(job.dispatch.policy, job.seed)
+        on_ready(desk.crew.endpoint, desk.status_endpoint)
+        desk.gather()
+        while desk.goes_on():
+            decider = desk.start_generation()
+            while desk.goes_on() and not desk.crew.has_changed:
+                batch = desk.next_batch()
+                if batch is None:
+                    continue
+                step = desk.append_manifest(batch)  # 1
+                desk.write_dead_letters(batch)  # 2
+                if not len(batch.samples):
+                    continue
+                decision = decider.decide(step, batch.samples.keys_BF)  # 3
+                desk.announce(step, decision)  # 4
+                desk.order(step, decision, batch)  # 5
+                desk.complete(keep=job.dispatch.lookahead)  # 6
+            desk.complete(keep=0)
+            desk.flush(decider)
+        return desk.finish()
+
+
+class Desk:
+    """The dispatcher's resources, and the verbs of its loop."""
+
+    def __init__(self, job: Job, source: Source, stop: Stop, meter: Meter, resources: ExitStack) -> None:
+        self.job, self.stop, self.meter = job, stop, meter
+        self.index = Index()
+        self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
+        self.policy = build_policy(job.dispatch.policy, job.seed)
+        self.cache_rows = job.dispatch.cache_rows
+        check_cache(self.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields)
+        self.log = structlog.get_logger()
+        self.step = 0
+        self._manifests = ManifestLog(job.folder / "manifests.log")
+        resources.callback(self._manifests.close)
+        _check_new_run(self._manifests)
+        self._letters = DeadLetterLog(job.stream.folder, job.stream.dead_letter_topic)
+        resources.callback(self._letters.close)
+        context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
+        self.crew = Crew(context, job.endpoint, job.run, job.curve)
+        resources.callback(self.crew.close)
+        self.shards = Shards(context, job.shard_endpoints, job.run, job.curve)
+        resources.callback(self.shards.close)
+        self._publisher = resources.enter_context(context.socket(zmq.PUB))
+        self.status_endpoint = bind(self._publisher, job.status_endpoint)
+        self.loader = open_loader(job, source)
+        resources.callback(self.loader.close)
+        self._underway: deque[Underway] = deque()
+        self._published = self._kept_alive = 0.0
+        self.state: State = "waiting"
+
+    def goes_on(self) -> bool:
+        return not self.stop.requested and not self.loader.ended
+
+    # ── once in a while ───────────────────────────────────────────────────────────────────────────────────────────────
+    def gather(self) -> None:
+        """Waits until as many workers as the settings name have joined."""
+        while len(self.crew.wanted) < self.job.dispatch.workers and not self.stop.requested:
+            self.crew.listen(WAIT_SECONDS)
+            self._publish()
+
+    def start_generation(self) -> Decider:
+        """Membership is fixed from here until the next generation: every cache starts empty, every row clean."""
+        while not self.crew.wanted and self.goes_on():
+            self.crew.listen(WAIT_SECONDS)
+            self._publish()
+        workers = max(1, len(self.crew.wanted))
+        check_cache(self.cache_rows, self.job.stream.batch, workers, self.job.schema.fields)
+        self.shards.open(self.crew.generation + 1, self.step, workers)
+        self.crew.start_generation(self.step, self.cache_rows)
+        self.accounts.begin()
+        self.state = "training"
+        names = [member.name for member in self.crew.members]
+        self.log.info("generation started", generation=self.crew.generation, step=self.step, workers=names)
+        directory = Directory(
+            np.full(workers, self.cache_rows, np.int64), self.job.dispatch.eviction, len(self.job.shard_endpoints)
+        )
+        costs = relative_row_costs([member.link_gbit for member in self.crew.members] or [0.0])
+        return Decider(self.index, directory, self.policy, costs)
+
+    def flush(self, decider: Decider) -> None:
+        """Every owned or split row is written back; afterwards the PS has the newest value of every row."""
+        plan = decider.flush()
+        self.accounts.add_decision(self.crew.members, plan.traffic)
+        self.shards.announce(self.crew.generation, self.step, FLUSH, plan, None)
+        self.crew.order_flush(self.step, plan.workers[: len(self.crew.members)])
+        self._underway.append(Underway(self.step, FLUSH, plan.workers, np.empty(0, np.float32)))
+        self.complete(keep=0)
+
+    def finish(self) -> Status:
+        """Everyone goes home; the first member saves the dense weights, which are the same on all."""
+        for member in self.crew.everyone:
+            self.crew.dismiss(member, self.step, save_dense=self.crew.members[:1] == (member,))
+        self.state = "done"
+        self._publish(at_once=True)
+        self.log.info("finished", reason=self.stop.reason or "end of stream", steps=self.accounts.steps)
+        return self.status()
+
+    # ── every step ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def next_batch(self) -> Batch | None:
+        """The next batch, or None if there is none yet; meanwhile the workers are heard and kept alive."""
+        batch = self.loader.next(WAIT_SECONDS)
+        if batch is None:
+            while self._hear(0.0):
+                self._complete_reported()
+            self._keep_alive()
+            self._publish()
+        return batch
+
+    def append_manifest(self, batch: Batch) -> int:
+        """The batch gets its step, durably."""
+        self.step += 1
+        samples, rejected = len(batch.samples), len(batch.dead_letters)
+        run, generation = self.job.run, self.crew.generation
+        self._manifests.append(Manifest(run, generation, self.step, batch.ranges, samples, rejected))
+        return self.step
+
+    def write_dead_letters(self, batch: Batch) -> None:
+        if batch.dead_letters:
+            self._letters.append(batch.dead_letters)
+            self.accounts.dead_letters += len(batch.dead_letters)
+            self.meter.count("dead_letters", len(batch.dead_letters))
+
+    def announce(self, step: int, decision: Decision) -> None:
+        self.shards.check()
+        self.shards.announce(self.crew.generation, step, TRAIN, decision.plan, decision.rows)
+
+    def order(self, step: int, decision: Decision, batch: Batch) -> None:
+        self.crew.order(step, decision.plan.workers, batch.samples)
+        self._underway.append(Underway(step, TRAIN, decision.plan.workers, batch.samples.labels_B))
+        self.accounts.add_decision(self.crew.members, decision.plan.traffic, decision.seconds)
+        self.meter.observe("decide", decision.seconds)
+
+    def complete(self, keep: int) -> None:
+        """Waits until at most so many ordered steps are under way."""
+        if self.stop.requested and self.state == "training":
+            self.state = "draining"
+        heard = monotonic()
+        while len(self._underway) > keep:
+            if self._hear(WAIT_SECONDS):
+                heard = monotonic()
+            limit = self.job.dispatch.drain_seconds if self.stop.requested else self.job.dispatch.report_seconds
+            if monotonic() - heard > limit:
+                missing = set(range(len(self.crew.members))) - set(self._underway[0].reports)
+                raise silent([self.crew.members[number].name for number in sorted(missing)], limit)
+            self._complete_reported()
+            self._publish()
+
+    def status(self) -> Status:
+        return self.accounts.status(self.state, self.crew.generation, self.step, self.loader.lag())
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _hear(self, timeout_seconds: float) -> bool:
+        """Takes one message of the workers; reports go to the step they belong to."""
+        heard = self.crew.listen(timeout_seconds)
+        if heard is None:
+            return False
+        report, _ = heard
+        for underway in self._underway:
+            if (underway.step, underway.phase) == (report.step, report.phase):
+                underway.reports[report.worker] = heard
+        return True
+
+    def _complete_reported(self) -> None:
+        """Closes the books of the oldest steps, in order, as far as every worker has reported."""
+        while self._underway and len(self._underway[0].reports) == len(self.crew.members):
+            done = self._underway.popleft()
+            logits_B = np.empty(done.labels_B.size, np.float32)
+            for number, (report, logits) in sorted(done.reports.items()):
+                use = done.plans[number].use
+                self.accounts.add_report(self.crew.members[number], report, logits.size)
+                if use is not None:
+                    logits_B[use.samples] = logits
+            if done.phase == TRAIN:
+                self.accounts.quality.add(logits_B, done.labels_B)
+                self.accounts.end_step(done.labels_B.size)
+                self.meter.count("samples", done.labels_B.size)
+                self.meter.count("steps")
+
+    def _keep_alive(self) -> None:
+        if monotonic() - self._kept_alive > KEEP_ALIVE_SECONDS:
+            self._kept_alive = monotonic()
+            self.crew.keep_alive(self.step)
+
+    def _publish(self, at_once: bool = False) -> None:
+        if at_once or monotonic() - self._published > STATUS_SECONDS:
+            self._published = monotonic()
+            status = self.status()
+            self._publisher.send(msgspec.json.encode(status))
+            for name in ("lag", "generation", "samples_per_second", "logloss", "auc", "calibration"):
+                value = getattr(status, name)
+                if value is not None:
+                    self.meter.gauge(name, value)
+
+
+def open_loader(job: Job, source: Source) -> Loader:
+    return Loader(
+        source,
+        job.schema,
+        job.stream.batch,
+        start={},
+        linger_seconds=job.stream.linger_seconds,
+        prefetch=job.stream.prefetch,
+        limit=job.samples,
+        stop_at_end=job.stop_at_end,
+        read_bytes=job.stream.read_bytes,
+    )
+
+
+def _check_new_run(manifests: ManifestLog) -> None:
+    if manifests.last is not None:
+        raise RunExists(
+            f"{manifests.path} already holds {manifests.last.step} steps of run {manifests.last.run!r}; a run without "
+            "a checkpoint cannot be continued: give this one another folder with --folder or FRESHET_FOLDER"
+        )

@@ -1,0 +1,189 @@
+"""Plans: what the directory decided for one round, grouped by worker and by shard.
+
+Within each list rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
+
+Legend: b samples of a micro-batch, F keys a sample, n workers, s shards.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class WorkerUse:
+    """Which samples a worker trains and which rows they use."""
+
+    samples: Longs
+    """positions in the batch"""
+    local: NDArray[np.int32]
+    """local numbers of the distinct rows; those no other worker uses come first"""
+    positions: NDArray[np.int32]
+    """b×F positions in ``local``"""
+    alone: int
+    """how many rows no other worker uses"""
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Rows and the slots they leave or enter."""
+
+    rows: Longs
+    slots: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """One worker's part of a round."""
+
+    push_owned: Moves
+    push_parts: Moves
+    pull_full: Moves
+    """rows it alone uses, pulled with their optimizer state"""
+    pull_values: Moves
+    use: WorkerUse | None
+    """None in a flush"""
+    use_slots: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One shard's part of a round, in row numbers of that shard."""
+
+    pushers: tuple[int, ...]
+    settled: Longs
+    fresh: Longs
+    """rows that are up to date on the shard after the round"""
+    fresh_steps: Longs
+    """the step that last changed each of them"""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Rows moved in a round, by worker; the accounting of DESIGN §5."""
+
+    lookups: Longs
+    """distinct rows used"""
+    miss_pull: Longs
+    full_pull: Longs
+    """how many of the pulls carry optimizer state"""
+    update_push: Longs
+    evict_push: Longs
+    flush_push: Longs
+    owned_push: Longs
+    """how many of the pushes carry value and state"""
+
+    @property
+    def hits(self) -> Longs:
+        return self.lookups - self.miss_pull
+
+    @property
+    def pushes(self) -> Longs:
+        return self.update_push + self.evict_push + self.flush_push
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """Everything that moves in one round."""
+
+    workers: tuple[WorkerPlan, ...]
+    shards: tuple[ShardPlan, ...]
+    traffic: Traffic
+
+
+class Lines(NamedTuple):
+    """What the directory's kernels wrote for one round: lines of (worker, row, slot, kind), and the rows it settles."""
+
+    pushes_4: Longs
+    pulls_4: Longs
+    """kind 0 with state, 1 value only"""
+    settled: Longs
+    counts: Longs
+    """how many pushes, pulls and settled rows have been written"""
+
+
+def make_round(
+    n: int, shards: int, lines: Lines, uses: list[WorkerUse], slots: list[NDArray[np.int32]], changed: Longs
+) -> RoundPlan:
+    pushes = lines.pushes_4[: lines.counts[0]]
+    pulls = lines.pulls_4[: lines.counts[1]]
+    settled = lines.settled[: lines.counts[2]]
+    is_part = pushes[:, 3] & 1
+    push_groups = _grouped(pushes, is_part, n, shards)
+    pull_groups = _grouped(pulls, pulls[:, 3], n, shards)
+    nothing = np.empty(0, np.int32)
+    workers = tuple(
+        WorkerPlan(
+            push_owned=push_groups[2 * j],
+            push_parts=push_groups[2 * j + 1],
+            pull_full=pull_groups[2 * j],
+            pull_values=pull_groups[2 * j + 1],
+            use=uses[j] if uses else None,
+            use_slots=slots[j] if slots else nothing,
+        )
+        for j in range(n)
+    )
+    fresh = np.concatenate((pushes[is_part == 0, 1], settled))
+    shard_plans = _shard_plans(n, shards, pushes, settled, fresh, changed)
+    return RoundPlan(workers, shard_plans, _traffic(n, pushes, pulls, uses))
+
+
+def _grouped(moves_4: Longs, kind: Longs, n: int, shards: int) -> list[Moves]:
+    """Moves by (worker, kind of 2, shard), stable; one Moves for each (worker, kind)."""
+    order, starts = _counting_sort((moves_4[:, 0] * 2 + kind) * shards + moves_4[:, 1] % shards, 2 * n * shards)
+    rows, slots = moves_4[order, 1], moves_4[order, 2].astype(np.int32)
+    cuts = starts[::shards]
+    return [Moves(rows[a:b], slots[a:b]) for a, b in pairwise(cuts)]
+
+
+@njit(cache=True, nogil=True)
+def _counting_sort(group: Longs, groups: int) -> tuple[Longs, Longs]:
+    starts = np.zeros(groups + 1, np.int64)
+    for g in group:
+        starts[g + 1] += 1
+    for g in range(groups):
+        starts[g + 1] += starts[g]
+    at = starts[:-1].copy()
+    order = np.empty(group.size, np.int64)
+    for i in range(group.size):
+        order[at[group[i]]] = i
+        at[group[i]] += 1
+    return order, starts
+
+
+def _shard_plans(
+    n: int, shards: int, pushes: Longs, settled: Longs, fresh: Longs, changed: Longs
+) -> tuple[ShardPlan, ...]:
+    pushing = np.zeros((shards, n), np.bool_)
+    pushing[pushes[:, 1] % shards, pushes[:, 0]] = True
+    plans = []
+    for shard in range(shards):
+        fresh_here = fresh[fresh % shards == shard]
+        plans.append(
+            ShardPlan(
+                pushers=tuple(np.flatnonzero(pushing[shard]).tolist()),
+                settled=settled[settled % shards == shard] // shards,
+                fresh=fresh_here // shards,
+                fresh_steps=changed[fresh_here],
+            )
+        )
+    return tuple(plans)
+
+
+def _traffic(n: int, pushes: Longs, pulls: Longs, uses: list[WorkerUse]) -> Traffic:
+    kinds = np.bincount(pushes[:, 0] * 6 + pushes[:, 3], minlength=6 * n).reshape(n, 6)
+    return Traffic(
+        lookups=np.array([use.local.size for use in uses] or [0] * n, np.int64),
+        miss_pull=np.bincount(pulls[:, 0], minlength=n),
+        full_pull=np.bincount(pulls[pulls[:, 3] == 0, 0], minlength=n),
+        update_push=kinds[:, 0] + kinds[:, 1],
+        evict_push=kinds[:, 2] + kinds[:, 3],
+        flush_push=kinds[:, 4] + kinds[:, 5],
+        owned_push=kinds[:, 0::2].sum(axis=1),
+    )

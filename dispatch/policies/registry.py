@@ -1,0 +1,23 @@
+"""From a policy's specification to the policy."""
+
+from typing import cast
+
+from dispatch.hybrid import Criterion
+from dispatch.policies.esd import Esd
+from dispatch.policies.laia import Laia
+from dispatch.policies.random_ import Random
+from dispatch.policies.round_robin import RoundRobin
+from dispatch.policies.spec import parse_spec
+from dispatch.situation import Policy
+
+
+def build_policy(spec: str, seed: int) -> Policy:
+    """The policy written as ``laia``, ``esd:0.5``, ``esd:0.5:min3-min`` …; seed is for those that draw."""
+    wanted = parse_spec(spec)
+    if wanted.name == "random":
+        return Random(seed)
+    if wanted.name == "round_robin":
+        return RoundRobin()
+    if wanted.name == "laia":
+        return Laia()
+    return Esd(wanted.alpha, cast(Criterion, wanted.criterion), str(wanted))

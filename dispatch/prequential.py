@@ -1,0 +1,171 @@
+"""Online quality, test-then-train: every sample is scored before the model learns from it.
+
+Logloss, base rate and calibration are exact sums in float64. AUC is streaming: scores are counted in fine bins of the
+logit, and two scores in one bin count half, as ties do; with bins 0.0005 wide that is within about 1e-5 of sorting. The
+counts are whole numbers, so what happened since a mark is exact too. Logits that are NaN or infinite are left out of
+every figure and counted. A figure that is not defined yet (no samples, only one class) is None.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatch.errors import BadScores
+
+BINS = 1 << 16
+LOGIT_LIMIT = 16.0
+"""scores beyond ± this share the outermost bins"""
+RECENT_SAMPLES = 16_384
+"""samples that recent() looks back on"""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Quality over some samples."""
+
+    samples: int
+    clicks: int
+    logloss: float | None
+    auc: float | None
+    normalized_entropy: float | None
+    """logloss over the entropy of the click rate: below 1 is better than always predicting the rate"""
+    calibration: float | None
+    """mean prediction over click rate: 1 is right, above it too many clicks are predicted"""
+    not_finite: int
+    """samples left out because their logit was NaN or infinite"""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The sums up to one moment."""
+
+    loss: float
+    predicted: float
+    not_finite: int
+    counts_2K: NDArray[np.int64]
+    """per class (0: no click, 1: click) and bin"""
+
+    def since(self, earlier: "Mark") -> "Mark":
+        return Mark(
+            self.loss - earlier.loss,
+            self.predicted - earlier.predicted,
+            self.not_finite - earlier.not_finite,
+            self.counts_2K - earlier.counts_2K,
+        )
+
+
+class Prequential:
+    """Adds up scores and labels; answers for all samples, the latest ones, or those since a mark."""
+
+    def __init__(self, recent_samples: int = RECENT_SAMPLES) -> None:
+        self._sums = _nothing()
+        self._logits = np.zeros(recent_samples)
+        self._labels = np.zeros(recent_samples)
+        self._seen = 0
+
+    def add(self, logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]) -> None:
+        """Adds a batch. Float sums depend on the order of samples in the last bits: add batches as they were formed."""
+        logits, labels = _checked(logits_B, labels_B)
+        self._sums = _add_up(self._sums, logits, labels)
+        self._remember(logits, labels)
+
+    def overall(self) -> Metrics:
+        """Over every sample so far."""
+        return measure(self._sums)
+
+    def recent(self) -> Metrics:
+        """Over the latest samples, as many as are remembered."""
+        filled = min(self._seen, len(self._logits))
+        return measure(_add_up(_nothing(), self._logits[:filled], self._labels[:filled]))
+
+    def mark(self) -> Mark:
+        """This moment, for since()."""
+        sums = self._sums
+        return Mark(sums.loss, sums.predicted, sums.not_finite, sums.counts_2K.copy())
+
+    def since(self, mark: Mark) -> Metrics:
+        """Over the samples added after the mark was taken."""
+        return measure(self._sums.since(mark))
+
+    def _remember(self, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
+        size = len(self._logits)
+        kept = min(len(logits), size)
+        at = (self._seen + len(logits) - kept + np.arange(kept)) % size
+        self._logits[at] = logits[len(logits) - kept :]
+        self._labels[at] = labels[len(labels) - kept :]
+        self._seen += len(logits)
+
+
+def measure(sums: Mark) -> Metrics:
+    """The metrics that sums come to."""
+    misses, clicks = (int(count) for count in sums.counts_2K.sum(axis=1))
+    samples = misses + clicks
+    logloss = sums.loss / samples if samples else None
+    entropy = _entropy(clicks / samples) if samples else 0.0
+    return Metrics(
+        samples=samples,
+        clicks=clicks,
+        logloss=logloss,
+        auc=auc_of(sums.counts_2K),
+        normalized_entropy=logloss / entropy if logloss is not None and entropy > 0 else None,
+        calibration=sums.predicted / clicks if clicks else None,
+        not_finite=sums.not_finite,
+    )
+
+
+def auc_of(counts_2K: NDArray[np.int64]) -> float | None:
+    """Share of (click, no click) pairs in the right order, pairs of one bin counting half."""
+    misses_K, clicks_K = counts_2K
+    pairs = float(misses_K.sum()) * float(clicks_K.sum())
+    if pairs == 0:
+        return None
+    lower_K = np.cumsum(misses_K) - 0.5 * misses_K
+    return float((clicks_K * lower_K).sum()) / pairs
+
+
+def auc_reference(logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]) -> float:
+    """The exact AUC, by comparing every click with every other sample."""
+    clicked, other = logits_B[labels_B > 0.5], logits_B[labels_B <= 0.5]
+    right = (clicked[:, None] > other).sum() + 0.5 * (clicked[:, None] == other).sum()
+    return float(right / (len(clicked) * len(other)))
+
+
+def _checked(
+    logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    logits, labels = np.asarray(logits_B, np.float64), np.asarray(labels_B, np.float64)
+    if logits.ndim != 1 or logits.shape != labels.shape or not np.isin(labels, (0.0, 1.0)).all():
+        raise BadScores(
+            f"Scores cannot be added: logits have shape {logits.shape}, labels {labels.shape} with values "
+            f"{np.unique(labels)[:4].tolist()}; expected two flat arrays of one length, labels 0 or 1. "
+            f"Pass one logit per sample of the batch."
+        )
+    return logits, labels
+
+
+def _nothing() -> Mark:
+    return Mark(0.0, 0.0, 0, np.zeros((2, BINS), np.int64))
+
+
+def _add_up(sums: Mark, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> Mark:
+    """The sums with these samples added; the counts are added in place, being large."""
+    finite = np.isfinite(logits)
+    z, clicked = logits[finite], labels[finite]
+    tail = np.exp(-np.abs(z))
+    loss = np.maximum(z, 0.0) - clicked * z + np.log1p(tail)
+    predicted = np.where(z >= 0, 1.0, tail) / (1.0 + tail)
+    scaled = (np.clip(z, -LOGIT_LIMIT, LOGIT_LIMIT) + LOGIT_LIMIT) * (BINS / (2 * LOGIT_LIMIT))
+    np.add.at(sums.counts_2K, ((clicked > 0.5).astype(np.int64), np.minimum(scaled.astype(np.int64), BINS - 1)), 1)
+    return Mark(
+        sums.loss + float(loss.sum()),
+        sums.predicted + float(predicted.sum()),
+        sums.not_finite + len(logits) - len(z),
+        sums.counts_2K,
+    )
+
+
+def _entropy(rate: float) -> float:
+    if rate in (0.0, 1.0):
+        return 0.0
+    return float(-rate * np.log(rate) - (1 - rate) * np.log1p(-rate))

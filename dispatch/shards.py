@@ -1,0 +1,91 @@
+"""The dispatcher's side of the parameter server: opens generations and announces rounds, shard by shard."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from dispatch.errors import ShardSilent
+from dispatch.index import BatchRows
+from dispatch.plan import RoundPlan
+from dispatch.protocol import FROM_SHARD, TO_SHARD, Announce, Count, Ledger, Open
+from infra.wire import Codec, Curve, Header, Refused, connect, receive, send
+
+NO_ROWS = np.empty(0, np.int64)
+NO_KEYS = np.empty(0, np.uint64)
+
+
+class Shards:
+    """Connections of the dispatcher to every shard."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoints: Sequence[str],
+        run: str,
+        curve: Curve | None = None,
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        self._endpoints = endpoints
+        self._run = run
+        self._timeout_ms = int(timeout_seconds * 1000)
+        self._requests, self._replies = Codec(*TO_SHARD), Codec(*FROM_SHARD)
+        self._sockets = [context.socket(zmq.DEALER) for _ in endpoints]
+        for socket, endpoint in zip(self._sockets, endpoints, strict=True):
+            socket.set(zmq.LINGER, 0)
+            connect(socket, endpoint, curve)
+
+    def open(self, generation: int, step: int, workers: int) -> None:
+        """Every shard refuses older generations once this returns."""
+        self._ask_all(Open(run=self._run, generation=generation, step=step, workers=workers))
+
+    def announce(self, generation: int, step: int, phase: int, plan: RoundPlan, rows: BatchRows | None) -> None:
+        """Tells every shard what the round will do there; rows are the batch's, None in a flush."""
+        for number, (socket, shard) in enumerate(zip(self._sockets, plan.shards, strict=True)):
+            header = Announce(run=self._run, generation=generation, step=step, phase=phase, pushers=list(shard.pushers))
+            new_numbers, new_keys = _new_rows(rows, number, len(self._sockets))
+            send(socket, self._requests, header, new_numbers, new_keys, shard.settled, shard.fresh, shard.fresh_steps)
+
+    def ledgers(self, generation: int) -> list[list[NDArray[Any]]]:
+        """What each shard saw: columns step, phase, worker, pulled, owned pushed, parts pushed."""
+        return [bulk for _, bulk in self._ask_all(Count(run=self._run, generation=generation, step=0))]
+
+    def check(self) -> None:
+        """Raises what a shard refused since the last check; announcements are otherwise not answered."""
+        for socket, endpoint in zip(self._sockets, self._endpoints, strict=True):
+            if socket.poll(0):
+                self._answer(socket, endpoint)
+
+    def close(self) -> None:
+        for socket in self._sockets:
+            socket.close()
+
+    def _ask_all(self, header: Header) -> list[tuple[Any, list[NDArray[Any]]]]:
+        for socket in self._sockets:
+            send(socket, self._requests, header)
+        answers = []
+        for socket, endpoint in zip(self._sockets, self._endpoints, strict=True):
+            if not socket.poll(self._timeout_ms):
+                raise ShardSilent(
+                    f"shard at {endpoint} did not answer {type(header).__name__} within {self._timeout_ms / 1000:g} s; "
+                    "is 'freshet ps' running there, and do the CURVE keys match?"
+                )
+            answers.append(self._answer(socket, endpoint))
+        return answers
+
+    def _answer(self, socket: "zmq.Socket[bytes]", endpoint: str) -> tuple[Any, list[NDArray[Any]]]:
+        header, bulk = receive(socket, self._replies)
+        if isinstance(header, Refused):
+            raise ShardSilent(f"shard at {endpoint} refused: {header.reason}")
+        assert not isinstance(header, Ledger) or len(bulk) == len(Ledger.BULK)
+        return header, bulk
+
+
+def _new_rows(rows: BatchRows | None, shard: int, shards: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    if rows is None or not rows.new_keys.size:
+        return NO_ROWS, NO_KEYS
+    first = (shard - rows.first_new) % shards
+    keys = np.ascontiguousarray(rows.new_keys[first::shards])
+    return (rows.first_new + first) // shards + np.arange(keys.size), keys

@@ -1,0 +1,34 @@
+"""Every error Freshet raises on purpose.
+
+FreshetError
+├── ConfigError (also ValueError)   a setting or an argument is wrong; raised before anything starts
+├── WireError                       a message is malformed or of the wrong kind
+│   └── Fenced                      the sender belongs to another run or an old generation
+├── ProcessFailed                   a supervised process ended when it should not have
+├── ingest.errors.IngestError
+├── dispatch.errors.DispatchError
+├── ps.errors.PsError
+└── trainer.errors.TrainerError
+
+A message has four parts: what failed, the values, what was expected, what to do.
+"""
+
+
+class FreshetError(Exception):
+    """Base of every error raised on purpose; the command line prints it as one line."""
+
+
+class ConfigError(FreshetError, ValueError):
+    """A setting or an argument is wrong; nothing has been started or written."""
+
+
+class WireError(FreshetError):
+    """A message could not be understood."""
+
+
+class Fenced(WireError):
+    """The sender belongs to another run or to a generation that has ended."""
+
+
+class ProcessFailed(FreshetError):
+    """A supervised process ended when it should not have."""

@@ -1,0 +1,196 @@
+"""The processes as commands: each turns settings into one call of its folder's ``main``.
+
+Signals are caught before anything slow is imported, so that SIGTERM at any moment is a request to stop and exit 0.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infra.errors import ConfigError
+from infra.link import Link
+from infra.process import Stop, end_with_parent, stop_on_signals, write_whole
+from infra.settings import Settings, load_settings, read_stored
+from infra.telemetry import Meter, configure_logging, start_metrics
+from infra.wire import Curve, load_curve
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="One setting, as in stream.batch=1024. Repeatable.", show_default=False),
+]
+RunFolder = Annotated[
+    Path | None, typer.Option("--run-folder", help="Take the settings stored in this run's folder.", show_default=False)
+]
+ShardEndpoints = Annotated[
+    list[str] | None, typer.Option("--ps", help="Endpoint of each shard, in order.", show_default=False)
+]
+
+
+def ps(
+    shard: Annotated[int, typer.Option(help="Number of this shard, from 0.")],
+    name: Annotated[str, typer.Option(help="Name in logs.")] = "ps",
+    endpoint: Annotated[str, typer.Option(help="Where to listen.", show_default=False)] = "",
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    run_folder: RunFolder = None,
+) -> None:
+    """Serve one shard of the parameter server.
+
+    Example: freshet ps --config freshet.toml --shard 0 --endpoint tcp://10.0.0.5:5600
+    """
+    stop = start()
+    settings = choose_settings(config, overrides, run_folder)
+    where = endpoint or _at(settings.ps.endpoints, shard, "ps.endpoints")
+    from ps.main import run_shard
+
+    announce = begin(settings, name)
+    rows = settings.scaled_rows
+    curve = curve_of(settings, "server")
+    run_shard(shard, settings.ps, rows, settings.run, settings.seed, where, stop, announce, curve)
+
+
+def dispatcher(
+    name: Annotated[str, typer.Option(help="Name in logs.")] = "dispatcher",
+    samples: Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1)] = None,
+    stop_at_end: Annotated[bool, typer.Option("--stop-at-end", help="Stop where the stream ends now.")] = False,
+    mark_at: Annotated[int | None, typer.Option(help="Also measure quality after so many samples.", min=1)] = None,
+    shards: ShardEndpoints = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    run_folder: RunFolder = None,
+) -> None:
+    """Form batches, decide which worker trains which sample, and keep the order of steps.
+
+    Example: freshet dispatcher --config freshet.toml --ps tcp://10.0.0.5:5600 --ps tcp://10.0.0.6:5600
+    """
+    stop = start()
+    settings = choose_settings(config, overrides, run_folder)
+    from dispatch.main import Job, run_dispatcher
+    from ingest.log import LogReader
+
+    announce = begin(settings, name)
+    job = Job(
+        run=settings.run,
+        seed=settings.seed,
+        folder=settings.folder,
+        stream=settings.stream,
+        dispatch=settings.dispatch,
+        schema=settings.event_schema,
+        shard_endpoints=shard_endpoints(settings, shards),
+        endpoint=settings.dispatch.endpoint,
+        status_endpoint=settings.dispatch.status_endpoint,
+        samples=samples,
+        stop_at_end=stop_at_end,
+        mark_at=mark_at,
+        curve=curve_of(settings, "server"),
+    )
+    source = LogReader(settings.stream.folder, settings.stream.topic)
+    run_dispatcher(job, source, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
+
+
+def worker(
+    dispatcher: Annotated[str, typer.Option(help="Endpoint of the dispatcher.", show_default=False)] = "",
+    name: Annotated[str, typer.Option(help="Name of this worker; unique in its run.")] = "worker",
+    link: Annotated[float | None, typer.Option(help="Shape this worker's link to so many Gbit/s.")] = None,
+    shards: ShardEndpoints = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    run_folder: RunFolder = None,
+) -> None:
+    """Train: keep a cache of rows, execute the dispatcher's orders.
+
+    Example: freshet worker --config freshet.toml --name edge-7 --dispatcher tcp://10.0.0.4:5500 --ps tcp://10.0.0.5:5600
+    """
+    stop = start()
+    settings = choose_settings(config, overrides, run_folder)
+    where = dispatcher or settings.dispatch.endpoint
+    shaped = Link(link)
+    from trainer.main import run_worker
+
+    announce = begin(settings, name)
+    schema = settings.event_schema
+    run_worker(
+        name,
+        where,
+        shard_endpoints(settings, shards),
+        settings.scaled_rows,
+        settings.model,
+        settings.trainer,
+        schema.fields,
+        schema.dense,
+        settings.run,
+        settings.seed,
+        settings.folder,
+        stop,
+        lambda: announce(where),
+        shaped,
+        curve_of(settings, name),
+        Meter(),
+    )
+
+
+def api(
+    name: Annotated[str, typer.Option(help="Name in logs.")] = "api",
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    run_folder: RunFolder = None,
+) -> None:
+    """Serve the control plane over REST.
+
+    Example: freshet api --set api.port=8080
+    """
+    stop = start()
+    settings = choose_settings(config, overrides, run_folder)
+    from api.main import run_api
+
+    run_api(settings.api.host, settings.api.port, stop, begin(settings, name))
+
+
+# ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
+def start() -> Stop:
+    """The first thing a process does."""
+    stop = stop_on_signals()
+    end_with_parent()
+    return stop
+
+
+def choose_settings(config: Path | None, overrides: list[str] | None, run_folder: Path | None) -> Settings:
+    if run_folder is not None:
+        return read_stored(run_folder)
+    return load_settings(config, overrides or ())
+
+
+def begin(settings: Settings, name: str) -> Callable[[str], None]:
+    """Logs and metrics; returns what the process calls, with its endpoint, once it is ready."""
+    configure_logging(name, settings.run, settings.telemetry.log_format, settings.telemetry.log_level)
+    start_metrics(settings.telemetry.metrics_port, settings.telemetry.metrics_host)
+
+    def announce(endpoint: str) -> None:
+        path = settings.folder / "endpoints" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, endpoint)
+
+    return announce
+
+
+def curve_of(settings: Settings, name: str) -> Curve | None:
+    return load_curve(settings.curve_folder, name) if settings.curve_folder is not None else None
+
+
+def shard_endpoints(settings: Settings, given: list[str] | None) -> tuple[str, ...]:
+    endpoints = tuple(given or settings.ps.endpoints)
+    if len(endpoints) != settings.ps.shards:
+        raise ConfigError(
+            f"{len(endpoints)} shard endpoints for ps.shards = {settings.ps.shards}; expected one a shard: give --ps "
+            "for each, or set ps.endpoints"
+        )
+    return endpoints
+
+
+def _at(endpoints: tuple[str, ...], number: int, setting: str) -> str:
+    if not 0 <= number < len(endpoints):
+        raise ConfigError(f"no endpoint for shard {number} in {setting} = {list(endpoints)}; give --endpoint or set it")
+    return endpoints[number]

@@ -1,0 +1,206 @@
+"""All settings of Freshet, and the three places they come from: a flag, the environment, one TOML file; in that order.
+
+``FRESHET_STREAM__BATCH=1024`` in the environment, ``batch = 1024`` under ``[stream]`` in the file and
+``--set stream.batch=1024`` on the command line mean the same. Whatever is wrong is told in one line, before anything
+starts. The effective settings of a run are stored in its folder, and its processes read them from there.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from api.config import ApiConfig
+from dispatch.config import DispatchConfig
+from dispatch.policies.registry import build_policy
+from infra.config import Section
+from infra.errors import ConfigError
+from infra.process import write_whole
+from infra.telemetry import LogFormat, LogLevel
+from ingest.config import StreamConfig
+from ingest.schema import Schema, load_schema
+from ps.config import PsConfig, RowConfig
+from trainer.config import ModelConfig, TrainerConfig
+
+STORED = "settings.json"
+NONE = "none"
+"""how no value is written in the environment and in --set"""
+
+
+class TelemetryConfig(Section):
+    """What a process tells about itself."""
+
+    log_level: LogLevel = "info"
+    """least severe event that is logged"""
+    log_format: LogFormat = "console"
+    """lines for people, or JSON lines"""
+    metrics_host: str = "127.0.0.1"
+    """address of the Prometheus endpoints"""
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """port of the Prometheus endpoint; 0 lets each process choose a free one"""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FRESHET_",
+        env_nested_delimiter="__",
+        env_parse_none_str=NONE,
+        enable_decoding=False,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    run: str = Field(default="local", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    """name of the run; every message carries it"""
+    folder: Path = Path("runs/local")
+    """the run's folder: manifests, logs, settings, results"""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """start values of rows and weights, and whatever else is drawn at random, follow from it"""
+    curve_folder: Path | None = None
+    """folder with CURVE keys made by 'freshet keys'; None: connections are not encrypted"""
+    stream: StreamConfig = StreamConfig()
+    dispatch: DispatchConfig = DispatchConfig()
+    rows: RowConfig = RowConfig()
+    ps: PsConfig = PsConfig()
+    model: ModelConfig = ModelConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    api: ApiConfig = ApiConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+    @property
+    def event_schema(self) -> Schema:
+        return load_schema(self.stream.schema_name)
+
+    @property
+    def scaled_rows(self) -> RowConfig:
+        """Rows as workers and shards want them: the accumulator's start in units of the mean loss's gradient."""
+        start = self.rows.initial_accumulator / self.stream.batch**2
+        return self.rows.model_copy(update={"initial_accumulator": start})
+
+
+def load_settings(file: Path | None = None, overrides: Iterable[str] = (), **values: Any) -> Settings:
+    """Settings from a TOML file, then the environment, then ``section.name=value`` overrides, then keyword values."""
+    merged: dict[str, Any] = {}
+    _merge(merged, read_toml(file) if file is not None else {})
+    _merge(merged, EnvSettingsSource(Settings)())
+    for override in overrides:
+        _merge(merged, _parse_override(override))
+    _merge(merged, values)
+    settings = _validated(merged)
+    build_policy(settings.dispatch.policy, settings.seed)
+    return settings
+
+
+def store_settings(settings: Settings) -> Path:
+    """Keeps the effective settings with the run; the counterpart of ``read_stored``."""
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    path = settings.folder / STORED
+    write_whole(path, settings.model_dump_json(indent=2))
+    return path
+
+
+def read_stored(folder: Path) -> Settings:
+    """The settings a run was started with, whatever the environment says now."""
+    try:
+        return Settings.model_validate_json((folder / STORED).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"no settings of a run in {folder}: {error}; expected the folder of 'freshet up'") from error
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read settings file {file}: {error.strerror}; check the path of --config") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"settings file {file} is not TOML: {error}; correct that line") from error
+
+
+def _parse_override(override: str) -> dict[str, Any]:
+    name, equals, text = override.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"--set {override!r} is not a setting; expected section.name=value, as in stream.batch=1024")
+    return _nested(name.split("."), text)
+
+
+def _nested(path: list[str], text: str) -> dict[str, Any]:
+    value: Any = None if text.lower() == NONE else text
+    for part in reversed(path):
+        value = {part: value}
+    return dict(value)
+
+
+def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value
+
+
+def _validated(values: dict[str, Any]) -> Settings:
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explained(detail) for detail in error.errors()[:3])) from error
+
+
+def _explained(detail: Any) -> str:
+    path = [str(part) for part in detail["loc"]]
+    name = ".".join(path)
+    if detail["type"] == "extra_forbidden":
+        known = ", ".join(sorted(_known_at(path[:-1])))
+        return f"setting {name} = {detail['input']!r} does not exist; expected one of: {known}; correct its name"
+    if isinstance(cause := detail.get("ctx", {}).get("error"), ConfigError):
+        return f"setting {name}: {cause}"
+    wrong = detail["msg"][0].lower() + detail["msg"][1:]
+    where = f"--set {name}=…, FRESHET_{'__'.join(path).upper()} or the settings file"
+    return f"setting {name} = {detail['input']!r} is wrong: {wrong}; correct it where it is set: {where}"
+
+
+def _known_at(path: list[str]) -> Iterable[str]:
+    model: type[BaseModel] = Settings
+    for part in path:
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            break
+        model = annotation
+    return model.model_fields
+
+
+def describe_fields() -> str:
+    """Every setting with its default and what it means, as a TOML file."""
+    single = {name: field for name, field in Settings.model_fields.items() if not _is_section(field)}
+    lines = [line for name, field in single.items() for line in _field(name, field)]
+    for name, field in Settings.model_fields.items():
+        if _is_section(field):
+            lines += ["", f"[{name}]"]
+            for inner, inner_field in field.annotation.model_fields.items():  # type: ignore[union-attr]
+                lines += _field(inner, inner_field)
+    return "\n".join(lines)
+
+
+def _is_section(field: Any) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def _field(name: str, field: Any) -> list[str]:
+    default = field.get_default()
+    text = {True: "true", False: "false"}.get(default) if isinstance(default, bool) else None
+    if text is None:
+        match default:
+            case None:
+                return [f"# {field.description}", f"# {name} ="]
+            case int() | float():
+                text = repr(default)
+            case tuple():
+                text = "[" + ", ".join(repr(item) for item in default) + "]"
+            case _:
+                text = f'"{default}"'
+    return [f"# {field.description}", f"{name} = {text}"]

@@ -1,0 +1,349 @@
+"""Runs a set of real processes as one: starts them in order of need, watches, restarts by policy, stops in order.
+
+One pass (``Supervisor.poll``) looks at every child once and never waits, so a request to stop is seen within a pass,
+also in the middle of starting. Whatever happens in here, no child is left behind: leaving the ``with`` block stops
+them all, and a child of a supervisor that was killed gets SIGTERM from the kernel (``infra.process.end_with_parent``).
+
+    waiting ──► starting ──► ready ──► finished     ended with 0 by itself
+                   │  ▲        │
+                   ▼  │        ▼
+                 pausing ◄──────────► failed        after its last restart, or it may not be restarted
+
+Each child leads a session of its own: a terminal's Ctrl-C reaches the supervisor alone, which then stops the others in
+``stop_order``. The kernel ties children to the *thread* that started them: start and watch from one lasting thread.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import structlog
+
+from infra.errors import ConfigError, ProcessFailed
+from infra.process import SUPERVISED, Stop
+
+PASS_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 30.0
+TAIL_LINES = 12
+
+State = Literal["waiting", "starting", "ready", "pausing", "finished", "failed", "stopped"]
+Argv = Sequence[str] | Callable[[Mapping[str, str]], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process to run, and what its end means."""
+
+    name: str
+    argv: Argv
+    """the command, or a function that makes it from the endpoints (process name → endpoint text) known so far"""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """added to the supervisor's own environment"""
+    needs: tuple[str, ...] = ()
+    """processes that must be ready, or finished, before this one is started"""
+    endpoint_file: Path | None = None
+    """written whole by the child once it is ready, with its endpoint; None: ready as soon as it runs"""
+    ready_seconds: float = 120.0
+    """how long the endpoint file may take"""
+    restart: Literal["never", "on_failure"] = "never"
+    max_restarts: int = 3
+    """failures in a row after which it has failed for good"""
+    backoff_seconds: float = 0.5
+    """pause before the first restart; doubles with each further one, up to half a minute"""
+    healthy_seconds: float = 300.0
+    """a child that ran this long has its restarts given back"""
+    essential: bool = True
+    """its failing for good stops everything"""
+    ends_run: bool = False
+    """its ending with 0 means that the run is over"""
+    stop_order: int = 0
+    """low numbers are stopped first; equal ones together"""
+    stop_seconds: float = 20.0
+    """how long it may drain after SIGTERM before it is killed"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a supervised run ended."""
+
+    reason: str
+    """name of the signal, or 'finished'"""
+    restarts: dict[str, int]
+    """times each process was restarted, those that were"""
+    killed: tuple[str, ...]
+    """processes that did not stop in time and were killed"""
+
+
+class Child:
+    """One process through its starts, ends and restarts. Its state changes only in here."""
+
+    def __init__(self, spec: ProcessSpec, log: Path) -> None:
+        self.spec = spec
+        self.log = log
+        self.state: State = "waiting"
+        self.endpoint = ""
+        self.restarts = 0
+        self.status: int | None = None
+        self._failures = 0
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._since = 0.0
+        self._why = ""
+
+    @property
+    def running(self) -> bool:
+        return self._popen is not None and self._popen.returncode is None
+
+    @property
+    def pid(self) -> int | None:
+        return self._popen.pid if self._popen is not None else None
+
+    def start(self, endpoints: Mapping[str, str]) -> None:
+        spec = self.spec
+        if spec.endpoint_file is not None:
+            spec.endpoint_file.parent.mkdir(parents=True, exist_ok=True)
+            spec.endpoint_file.unlink(missing_ok=True)
+        argv = spec.argv(endpoints) if callable(spec.argv) else spec.argv
+        env = {**os.environ, **spec.env, SUPERVISED: str(os.getpid())}
+        try:
+            with self.log.open("ab") as log:
+                self._popen = subprocess.Popen(
+                    list(argv), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+        except OSError as error:
+            raise ProcessFailed(
+                f"process {spec.name!r} cannot be started: {error}; its command is {list(argv)!r}; "
+                "expected a program that exists and may be run; check the installation"
+            ) from error
+        self._since = time.monotonic()
+        self._why = ""
+        self.endpoint = ""
+        self.state = "ready" if spec.endpoint_file is None else "starting"
+
+    def look(self) -> None:
+        """Moves to the state that the process is in now."""
+        if self.running and self._ended() is not None:
+            self._settle()
+        elif self.state == "starting" and self.spec.endpoint_file is not None:
+            if self.spec.endpoint_file.exists():
+                self.endpoint = self.spec.endpoint_file.read_text().strip()
+                self.state = "ready"
+            elif time.monotonic() - self._since > self.spec.ready_seconds:
+                self._why = f"was not ready within {self.spec.ready_seconds:g} seconds"
+                self.kill()
+                self._settle()
+
+    def due(self) -> bool:
+        """Whether the pause before a restart is over."""
+        pause = self.spec.backoff_seconds * 2.0 ** (self._failures - 1)
+        return self.state == "pausing" and time.monotonic() - self._since >= min(pause, LONGEST_PAUSE_SECONDS)
+
+    def terminate(self) -> None:
+        if self.running and self._popen is not None:
+            self._popen.terminate()
+
+    def kill(self) -> None:
+        """Kills the process and whatever it started in its group."""
+        if self.running and self._popen is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            self.status = self._popen.wait()
+
+    def stopped(self) -> bool:
+        """After SIGTERM: whether the process has ended."""
+        if self.running and self._ended() is None:
+            return False
+        if self.state not in ("finished", "failed"):
+            self.state = "stopped"
+        return True
+
+    def give_up(self, why: str) -> None:
+        self._why = why
+        self.state = "failed"
+
+    def _ended(self) -> int | None:
+        assert self._popen is not None
+        self.status = self._popen.poll()
+        return self.status
+
+    def _settle(self) -> None:
+        """Decides what an end that nobody asked for means."""
+        if time.monotonic() - self._since >= self.spec.healthy_seconds:
+            self._failures = 0
+        self._since = time.monotonic()
+        if self.status == 0:
+            self.state = "finished"
+            return
+        self._failures += 1
+        again = self.spec.restart == "on_failure" and self._failures <= self.spec.max_restarts
+        self.restarts += again
+        self.state = "pausing" if again else "failed"
+
+    def explain(self) -> str:
+        """What failed, how, what was expected, and where to look."""
+        how = self._why or describe_status(self.status)
+        again = f", restarted {self.restarts} times" if self.restarts else ""
+        tail = "\n".join(f"  | {line}" for line in last_lines(self.log, TAIL_LINES))
+        return (
+            f"process {self.spec.name!r} {how}{again}; expected it to run until it is "
+            f"stopped; the end of its log {self.log}:\n{tail or '  | (empty)'}"
+        )
+
+
+class Supervisor:
+    """The children of one run. Use as a context manager: leaving it stops them all."""
+
+    def __init__(self, specs: Sequence[ProcessSpec], folder: Path) -> None:
+        check_specs(specs)
+        logs = folder / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        self.children = {spec.name: Child(spec, logs / f"{spec.name}.log") for spec in specs}
+        self._killed: list[str] = []
+        self._log = structlog.get_logger("supervisor")
+
+    def __enter__(self) -> "Supervisor":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.stop_all()
+        except ProcessFailed as later:
+            if error is None:
+                raise
+            self._log.error("failed while stopping", error=str(later))  # what came first is what is raised
+
+    def run(self, stop: Stop, each_pass: Callable[[], None] | None = None) -> Outcome:
+        """Starts everything, watches until the run is over or a stop is requested, stops everything in order.
+
+        ``each_pass`` is called after every look at the children, while they drain too: the place to refresh a display.
+        """
+        with self:
+            while not stop.requested and self.poll():
+                if each_pass is not None:
+                    each_pass()
+                stop.wait(PASS_SECONDS)
+            reason = stop.reason or "finished"
+            self._log.info("stopping", reason=reason)
+            self.stop_all(each_pass)
+        return self.outcome(reason)
+
+    def poll(self) -> bool:
+        """Looks at every child once, starts those that may start; returns whether the run goes on.
+
+        Raises ProcessFailed if an essential process has failed for good.
+        """
+        for child in self.children.values():
+            before = child.state
+            child.look()
+            if child.due() or (child.state == "waiting" and self._may_start(child)):
+                child.start(self.endpoints())
+            if child.state != before:
+                self._changed(child, before)
+        if any(child.spec.ends_run and child.state == "finished" for child in self.children.values()):
+            return False
+        return any(child.state not in ("finished", "failed") for child in self.children.values())
+
+    def endpoints(self) -> dict[str, str]:
+        """Endpoint text of every process that wrote one."""
+        return {name: child.endpoint for name, child in self.children.items() if child.endpoint}
+
+    def ready(self) -> bool:
+        """Whether every process is ready or has finished its work."""
+        return all(child.state in ("ready", "finished") for child in self.children.values())
+
+    def stop_all(self, each_pass: Callable[[], None] | None = None) -> None:
+        """SIGTERM in stop order, each group waiting for the one before it; SIGKILL for what does not end in time."""
+        ordered = sorted(self.children.values(), key=lambda child: child.spec.stop_order)
+        failed: list[str] = []
+        for _order, group in groupby(ordered, key=lambda child: child.spec.stop_order):
+            failed += self._stop_group(list(group), each_pass)
+        if failed:
+            raise ProcessFailed("\n".join(failed))
+
+    def outcome(self, reason: str) -> Outcome:
+        restarts = {name: child.restarts for name, child in self.children.items() if child.restarts}
+        return Outcome(reason, restarts, tuple(self._killed))
+
+    def _may_start(self, child: Child) -> bool:
+        states = {name: self.children[name].state for name in child.spec.needs}
+        for name, state in states.items():
+            if state == "failed":
+                child.give_up(f"could not be started, as it needs {name!r}, which failed")
+        return all(state in ("ready", "finished") for state in states.values())
+
+    def _changed(self, child: Child, before: State) -> None:
+        event = {"name": child.spec.name, "pid": child.pid, "before": before}
+        if child.state in ("starting", "ready", "finished"):
+            self._log.info(child.state, **event, endpoint=child.endpoint)
+            return
+        self._log.error(child.state, **event, status=child.status, restarts=child.restarts)
+        if child.state == "failed" and child.spec.essential:
+            raise ProcessFailed(child.explain())
+
+    def _stop_group(self, group: Sequence[Child], each_pass: Callable[[], None] | None) -> list[str]:
+        """Stops these together; returns what essential ones had to say about an end that was no clean one."""
+        asked = time.monotonic()
+        ran = [child for child in group if child.running and child.spec.essential]
+        for child in group:
+            child.terminate()
+        while left := [child for child in group if not child.stopped()]:
+            for child in left:
+                if time.monotonic() - asked > child.spec.stop_seconds:
+                    self._log.error("killed", name=child.spec.name, waited_seconds=child.spec.stop_seconds)
+                    self._killed.append(child.spec.name)
+                    child.kill()
+            if each_pass is not None:
+                each_pass()
+            time.sleep(PASS_SECONDS / 5)
+        ran = [child for child in ran if child.spec.name not in self._killed]
+        clean = (0, -signal.SIGTERM)  # the signal itself: the child had not yet come to catching it
+        return [child.explain() for child in ran if child.status not in clean]
+
+
+def check_specs(specs: Sequence[ProcessSpec]) -> None:
+    """Raises ConfigError for a name used twice, an unknown need, or needs that go in a circle."""
+    names = [spec.name for spec in specs]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"processes {names} share a name; expected each once; rename one")
+    settled: set[str] = set()
+    left = {spec.name: set(spec.needs) for spec in specs}
+    while left:
+        free = {name for name, needs in left.items() if needs <= settled}
+        if not free:
+            raise ConfigError(
+                f"processes {sorted(left)} can never start: they need {sorted(set().union(*left.values()) - settled)}; "
+                "expected needs that name other processes and make no circle; correct 'needs'"
+            )
+        settled |= free
+        left = {name: needs for name, needs in left.items() if name not in free}
+
+
+def describe_status(status: int | None) -> str:
+    """An exit status in words."""
+    if status is None:
+        return "did not run"
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last lines of a log, without reading all of it."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - 400 * count))
+            return log.read().decode(errors="replace").splitlines()[-count:]
+    except OSError:
+        return []

@@ -1,0 +1,151 @@
+"""Logs and metrics of one process.
+
+Logs are structlog events, each bound to its run and process, as lines for people or as JSON lines; whatever is named
+like a secret is masked before it is written. Metrics are Prometheus's, made at first use and served by every process.
+"""
+
+import logging
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import structlog
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from infra.errors import ConfigError
+
+MASK = "********"
+SECRET_NAME = re.compile(r"secret|password|passwd|passphrase|token|credential|private|api_?key", re.IGNORECASE)
+SECRET_IN_URL = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]+)@")
+SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+LogFormat = Literal["console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+# ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def configure_logging(
+    process: str, run: str, form: LogFormat = "console", level: LogLevel = "info", path: Path | None = None
+) -> TextIO:
+    """Sends every later event to stderr, or to the end of a file, with run and process on it; returns that stream."""
+    stream: TextIO = sys.stderr if path is None else path.open("a", buffering=1, encoding="utf-8")
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _bind(run=run, process=process),
+            _masked,
+            *_renderers(form, stream),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )
+    return stream
+
+
+def _bind(**names: str) -> structlog.typing.Processor:
+    """Bound in the chain and not in a context variable, so that events of other threads carry the names too."""
+
+    def bound(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**names, **event}
+
+    return bound
+
+
+def _masked(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return describe(event)
+
+
+def _renderers(form: LogFormat, stream: TextIO) -> list[structlog.typing.Processor]:
+    if form == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain, pad_event_to=0)]
+
+
+def describe(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values with every secret masked, fit to be logged and stored with the run; what is not set shows."""
+    return {name: MASK if value and _is_secret(name) else _described(value) for name, value in settings.items()}
+
+
+def _is_secret(name: Any) -> bool:
+    return isinstance(name, str) and SECRET_NAME.search(name) is not None
+
+
+def _described(value: Any) -> Any:
+    match value:
+        case SecretStr() | SecretBytes():
+            return MASK if value.get_secret_value() else ""
+        case BaseModel():
+            return describe(value.model_dump())
+        case Mapping():
+            return describe(value)
+        case list() | tuple() if type(value) in (list, tuple):
+            return [_described(item) for item in value]
+        case str():
+            return SECRET_IN_URL.sub(rf"\1:{MASK}@", value)
+    return value
+
+
+# ── metrics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def start_metrics(port: int = 0, host: str = "127.0.0.1", registry: CollectorRegistry = REGISTRY) -> int:
+    """Serves ``/metrics`` from a daemon thread for the rest of the process; returns the real port (0: a free one)."""
+    try:
+        server, _thread = start_http_server(port, host, registry)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot serve metrics on {host}:{port}: {error}; expected an address of this machine and a free port; "
+            "choose another, or 0 for any"
+        ) from error
+    return int(server.server_port)
+
+
+class Meter:
+    """Counters, gauges and timers of one process, named ``freshet_…`` and made at first use.
+
+    A name keeps its kind and its labels; using it otherwise is an error of the caller and raises ValueError.
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._registry = registry
+        self._made: dict[str, Any] = {}
+
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        """Adds to ``freshet_NAME_total``."""
+        self._series(Counter, name, labels).inc(amount)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Sets ``freshet_NAME``."""
+        self._series(Gauge, name, labels).set(value)
+
+    def observe(self, name: str, seconds: float, **labels: str) -> None:
+        """Adds one duration to the histogram ``freshet_NAME_seconds``."""
+        self._series(Histogram, f"{name}_seconds", labels, buckets=SECONDS_BUCKETS).observe(seconds)
+
+    @contextmanager
+    def timed(self, name: str, **labels: str) -> Iterator[None]:
+        """Observes how long the block takes, also when it raises."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.observe(name, time.perf_counter() - began, **labels)
+
+    def _series(self, kind: type[Any], name: str, labels: Mapping[str, str], **options: Any) -> Any:
+        metric = self._made.get(name)
+        if metric is None:
+            text = name.replace("_", " ")
+            metric = kind(f"freshet_{name}", text, tuple(labels), registry=self._registry, **options)
+            self._made[name] = metric
+        if not isinstance(metric, kind):
+            raise ValueError(
+                f"metric {name!r} is a {type(metric).__name__} and was used as a {kind.__name__}; rename one"
+            )
+        return metric.labels(**labels) if labels else metric

@@ -1,0 +1,134 @@
+"""Many samples in one record, for throughput: keys already hashed, dense floats already transformed.
+
+A record is a header (magic, version, fingerprint of the schema, count, F, N), then ``count`` samples, each
+time f8, F keys u8, N dense f4, label f4, little-endian without padding. A header that cannot be used rejects the whole
+record as one event at index 0; a bad sample is rejected alone, with its own bytes.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.convert import MAX_TIME, Converter, Event, Faults, time_fault, transform
+from ingest.errors import EncodeError
+from ingest.samples import Samples
+from ingest.schema import Schema
+
+MAGIC = b"FSHT"
+VERSION = 1
+HEADER = struct.Struct("<4sHHQIHH")
+"""magic, version, zero, fingerprint, count, F, N"""
+
+
+def is_packed(payload: bytes) -> bool:
+    """JSON never starts with the magic."""
+    return payload.startswith(MAGIC)
+
+
+class PackedCodec:
+    """Encodes and decodes packed records of one schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.dtype = np.dtype(
+            [("time", "<f8"), ("keys", "<u8", (schema.fields,)), ("dense", "<f4", (schema.dense,)), ("label", "<f4")]
+        )
+        self._fingerprint = int(schema.fingerprint, 16)
+        self._converter = Converter(schema)
+        low = [transform(d, np.array([d.min]))[0] for d in schema.dense_fields]
+        high = [transform(d, np.array([d.max]))[0] for d in schema.dense_fields]
+        self._low_N = np.minimum(np.array(low, np.float32), np.float32(0))
+        self._high_N = np.maximum(np.array(high, np.float32), np.float32(0))
+        self.most = (schema.limits.record_bytes - HEADER.size) // self.dtype.itemsize
+        """samples that fit into one record"""
+
+    def encode(self, samples: Samples) -> bytes:
+        """One record of 1 to ``most`` samples."""
+        if not 1 <= len(samples) <= self.most:
+            raise EncodeError(
+                f"cannot pack {len(samples)} samples into a record of {self.schema.name!r}: expected 1 to {self.most}; "
+                "use other samples per record or a larger limits.record_bytes"
+            )
+        rows_B = np.empty(len(samples), self.dtype)
+        rows_B["time"], rows_B["keys"] = samples.times_B, samples.keys_BF
+        rows_B["dense"], rows_B["label"] = samples.dense_BN, samples.labels_B
+        shape = (len(samples), self.schema.fields, self.schema.dense)
+        return HEADER.pack(MAGIC, VERSION, 0, self._fingerprint, *shape) + rows_B.tobytes()
+
+    def encode_events(self, events: Sequence[Event]) -> bytes:
+        """One record of events; an event that would be rejected later is refused here."""
+        samples, faults = self._converter.convert_events(events)
+        if faults:
+            row, reason = min(faults.items())
+            raise EncodeError(
+                f"cannot pack event {row} of {len(events)}: {reason}; expected schema {self.schema.name!r}; "
+                "correct the event or send it as JSON, where it becomes a dead letter"
+            )
+        return self.encode(samples)
+
+    def count(self, payload: bytes) -> int | str:
+        """How many samples a record holds, or why its header cannot be used."""
+        if len(payload) > self.schema.limits.record_bytes:
+            return f"oversized: record of {len(payload)} bytes, at most {self.schema.limits.record_bytes}"
+        if len(payload) < HEADER.size:
+            return f"not decodable: packed header of {len(payload)} bytes, expected {HEADER.size}"
+        _, version, _, fingerprint, count, fields, dense = HEADER.unpack_from(payload)
+        if version != VERSION:
+            return f"not decodable: packed version {version}, expected {VERSION}"
+        if (fingerprint, fields, dense) != (self._fingerprint, self.schema.fields, self.schema.dense):
+            return (
+                f"wrong schema: fingerprint {fingerprint:016x} with {fields} keys and {dense} dense, "
+                f"expected {self.schema.fingerprint} with {self.schema.fields} and {self.schema.dense}"
+            )
+        if count == 0 or HEADER.size + count * self.dtype.itemsize != len(payload):
+            return f"not decodable: {count} packed samples in {len(payload)} bytes"
+        return int(count)
+
+    def decode(self, payloads: Sequence[bytes]) -> tuple[Samples, Faults]:
+        """Samples of records whose headers are good, in order (those with faults hold nonsense), and the faults."""
+        rows_B = np.frombuffer(b"".join([memoryview(p)[HEADER.size :] for p in payloads]), self.dtype)
+        samples = Samples(
+            np.ascontiguousarray(rows_B["label"]),
+            np.ascontiguousarray(rows_B["dense"]),
+            np.ascontiguousarray(rows_B["keys"]),
+            np.ascontiguousarray(rows_B["time"]),
+        )
+        return samples, self._faults(samples)
+
+    def sample_bytes(self, payload: bytes, index: int) -> bytes:
+        """The bytes of one sample of a record."""
+        at = HEADER.size + index * self.dtype.itemsize
+        return bytes(payload[at : at + self.dtype.itemsize])
+
+    def _faults(self, samples: Samples) -> Faults:
+        labels_B, times_B, dense_BN = samples.labels_B, samples.times_B, samples.dense_BN
+        good_B = ((labels_B == 0) | (labels_B == 1)) & (times_B >= 0) & (times_B < MAX_TIME)
+        for place in range(self.schema.dense):  # by column: rows are too short for numpy to be fast along them
+            column_B = dense_BN[:, place]
+            good_B &= (column_B >= self._low_N[place]) & (column_B <= self._high_N[place])
+        return {int(row): self._fault(samples, row) for row in np.flatnonzero(~good_B)}
+
+    def _fault(self, samples: Samples, row: Any) -> str:
+        if not 0 <= samples.times_B[row] < MAX_TIME:
+            return time_fault(float(samples.times_B[row]))
+        if samples.labels_B[row] not in (0, 1):
+            return f"label: {samples.labels_B[row]:g}, expected 0 or 1"
+        return self._dense_fault(samples.dense_BN[row])
+
+    def _dense_fault(self, dense_N: NDArray[np.float32]) -> str:
+        place = int(np.flatnonzero(~((dense_N >= self._low_N) & (dense_N <= self._high_N)))[0])
+        name, value = self.schema.dense_fields[place].name, float(dense_N[place])
+        low, high = self._low_N[place], self._high_N[place]
+        kind = (
+            "not finite"
+            if not np.isfinite(value)
+            else "oversized"
+            if value > high
+            else "negative"
+            if value < 0
+            else "too small"
+        )
+        return f"{kind}: dense {name!r} is {value:g}, expected {low:g} to {high:g}"

@@ -1,0 +1,34 @@
+"""Settings of the stream: where events come from, what they look like, how batches are formed."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from infra.config import Section
+
+
+class StreamConfig(Section):
+    """The ``[stream]`` section."""
+
+    topic: str = Field("clicks", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    """Name of the topic that carries the events."""
+    dead_letter_topic: str = Field("dead-letters", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    """Name of the topic that receives rejected events."""
+    folder: Path = Path("runs/log")
+    """Folder of the embedded log; every topic is a folder inside it."""
+    partitions: int = Field(2, ge=1, le=1024)
+    """Partitions a new topic is created with."""
+    schema_name: str = "synthetic"
+    """A built-in schema (criteo, avazu, movielens, synthetic) or the path of a TOML file."""
+    batch: int = Field(512, ge=1, le=1_000_000)
+    """Samples of one batch, over all workers."""
+    linger_seconds: float = Field(1.0, ge=0)
+    """How long a partial batch waits for more events before it goes out as it is."""
+    prefetch: int = Field(4, ge=1, le=1024)
+    """Batches the loader keeps ready; when they are not taken it stops reading."""
+    read_bytes: int = Field(1 << 20, ge=1024)
+    """Bytes asked of a partition in one read."""
+    segment_bytes: int = Field(64 << 20, ge=4096)
+    """Size at which the embedded log starts a new segment file."""
+    retention_bytes: int | None = Field(None, ge=4096)
+    """Bytes a partition may keep; whole old segments beyond it are removed. None keeps everything."""

@@ -1,0 +1,45 @@
+"""IngestError
+├── InputError          a file to replay is broken; the message names its line
+├── EncodeError         an event that does not fit its schema was given to an encoder
+├── SourceError         events that a manifest or a position names cannot be read
+│   └── OffsetOutOfRange    retention has removed them, or they were never written
+└── LogError            the embedded log cannot be written or read
+    ├── LogCorrupt      bytes that were durable have changed; the message names file and byte
+    └── LogBusy         another process writes this partition
+
+Bad events raise nothing: they become dead letters (ingest.deadletter).
+"""
+
+from infra.errors import FreshetError
+
+
+class IngestError(FreshetError):
+    """Base of the ingest folder's errors."""
+
+
+class InputError(IngestError):
+    """A file to replay is broken."""
+
+
+class EncodeError(IngestError):
+    """An event that does not fit its schema was given to an encoder."""
+
+
+class SourceError(IngestError):
+    """Events that a manifest or a position names cannot be read."""
+
+
+class OffsetOutOfRange(SourceError):
+    """The offset lies before the first retained record or after the last one."""
+
+
+class LogError(IngestError):
+    """The embedded log cannot be written or read."""
+
+
+class LogCorrupt(LogError):
+    """Bytes that were durable have changed."""
+
+
+class LogBusy(LogError):
+    """Another process writes this partition."""

@@ -1,0 +1,149 @@
+"""Writes events to the embedded log: JSON, or packed with many samples a record; evenly paced; poison on request.
+
+Events with equal values of the schema's partition_by field go to the same partition, so their order is kept. What
+``produced`` counts is durable. Poisoned events are extra: they never replace a good one.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+
+import xxhash
+
+from infra.process import Stop
+from ingest.codec_json import encode_json
+from ingest.codec_packed import PackedCodec
+from ingest.convert import Converter, Event
+from ingest.errors import EncodeError
+from ingest.keys import Raw, text_of
+from ingest.log import Entry, LogWriter
+from ingest.poison import PACKED_RECORD_POISON, PACKED_SAMPLE_POISON, POISON, poison_packed
+from ingest.samples import Samples
+from ingest.schema import Schema
+
+TURN_EVENTS = 2048
+"""most events between two appends"""
+TURNS_PER_SECOND = 10
+"""appends a second of a paced stream"""
+
+
+@dataclass(frozen=True)
+class Produced:
+    """What one producer wrote."""
+
+    events: int
+    """good and bad"""
+    poisoned: int
+    """bad ones among them, as far as this producer made them bad"""
+    records: int
+    seconds: float
+    reason: str
+    """why it ended: count, end of events, or the reason of the stop"""
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    return xxhash.xxh3_64_intdigest(key) % partitions
+
+
+def partition_key(event: Event, schema: Schema) -> bytes | None:
+    """The text of the event's partition_by field, or None if it has none."""
+    value = event.fields.get(schema.partition_by) if schema.partition_by else None
+    return text_of(value).encode() if isinstance(value, Raw) else None
+
+
+class Encoder:
+    """Turns the events of one turn into entries per partition."""
+
+    def __init__(self, schema: Schema, partitions: Sequence[int], samples_per_record: int) -> None:
+        """samples_per_record 0 writes JSON."""
+        self.schema, self._partitions = schema, list(partitions)
+        self._packed, self._converter = PackedCodec(schema), Converter(schema)
+        self._samples_per_record = min(samples_per_record, self._packed.most)
+        self._turn = count()
+
+    def encode(self, events: Sequence[Event]) -> dict[int, list[Entry]]:
+        placed: dict[int, list[tuple[bytes | None, Event]]] = {}
+        for event in events:
+            key = partition_key(event, self.schema)
+            placed.setdefault(self.place(key), []).append((key, event))
+        return {partition: self._entries(pairs) for partition, pairs in placed.items()}
+
+    def place(self, key: bytes | None) -> int:
+        """The partition of a key; without a key one after the other."""
+        number = next(self._turn) % len(self._partitions) if key is None else partition_of(key, len(self._partitions))
+        return self._partitions[number]
+
+    def poison(self, event: Event, kind: str) -> tuple[int, Entry]:
+        """The event made bad, with its partition."""
+        key = partition_key(event, self.schema)
+        if not self._samples_per_record:
+            return self.place(key), (key, POISON[kind](event, self.schema))
+        samples, _ = self._converter.convert_events([event])
+        return self.place(key), (None, poison_packed(self._packed, samples, 0, kind))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of poison for this encoding."""
+        return (*PACKED_SAMPLE_POISON, *PACKED_RECORD_POISON) if self._samples_per_record else tuple(POISON)
+
+    def _entries(self, pairs: Sequence[tuple[bytes | None, Event]]) -> list[Entry]:
+        if not self._samples_per_record:
+            return [(key, encode_json(event)) for key, event in pairs]
+        samples = self._convert([event for _, event in pairs])
+        size = self._samples_per_record
+        return [(None, self._packed.encode(samples.slice(at, at + size))) for at in range(0, len(samples), size)]
+
+    def _convert(self, events: Sequence[Event]) -> Samples:
+        samples, faults = self._converter.convert_events(events)
+        if faults:
+            raise EncodeError(
+                f"cannot pack an event: {min(faults.items())[1]}; expected an event of schema {self.schema.name!r}; "
+                "correct it, or produce JSON, where it becomes a dead letter"
+            )
+        return samples
+
+
+def produce(
+    events: Iterable[Event],
+    writer: LogWriter,
+    schema: Schema,
+    stop: Stop,
+    samples_per_record: int = 0,
+    rate: float | None = None,
+    limit: int | None = None,
+    poison_share: float = 0.0,
+) -> Produced:
+    """Writes events until they end, limit good ones are written, or a stop is requested.
+
+    poison_share adds, evenly, that share of bad events of each kind in turn; rate is in events a second.
+    """
+    started = time.monotonic()
+    encoder = Encoder(schema, writer.partitions, samples_per_record)
+    stream = iter(events) if limit is None else islice(events, limit)
+    turn_events = TURN_EVENTS if rate is None else max(1, min(TURN_EVENTS, round(rate / TURNS_PER_SECOND)))
+    total = poisoned = records = 0
+    while not stop.requested and (turn := list(islice(stream, turn_events))):
+        entries = encoder.encode(turn)
+        bad = _poison(encoder, turn, entries, poison_share, total - poisoned, poisoned)
+        for partition, batch in sorted(entries.items()):
+            writer.append(partition, batch)
+            records += len(batch)
+        total, poisoned = total + len(turn) + bad, poisoned + bad
+        if rate is not None:
+            stop.wait(max(0.0, started + total / rate - time.monotonic()))
+    reason = stop.reason if stop.requested else "count" if limit == total - poisoned else "end of events"
+    return Produced(total, poisoned, records, time.monotonic() - started, reason)
+
+
+def _poison(
+    encoder: Encoder, turn: Sequence[Event], entries: dict[int, list[Entry]], share: float, good: int, poisoned: int
+) -> int:
+    """Adds bad events among the turn's entries until their share of all events is reached; returns how many."""
+    due = int((good + len(turn)) * share / (1 - share)) - poisoned if share else 0
+    for number in range(due):
+        event = turn[number * len(turn) // due]
+        partition, entry = encoder.poison(event, encoder.kinds[(poisoned + number) % len(encoder.kinds)])
+        mixed = entries.setdefault(partition, [])
+        mixed.insert(number * len(mixed) // due, entry)
+    return due

@@ -1,0 +1,158 @@
+"""What an event's fields mean: which become keys of which table, which become dense floats, and their limits.
+
+A schema is a TOML file; criteo, avazu, movielens and synthetic are built in (ingest/schemas). Keys of a sample stand in
+the order of the tables, each table taking ``values`` places; a list shorter than that is padded with the
+table's absent key. Dense floats stand in the order of the dense fields; an absent one is 0.
+"""
+
+import math
+import tomllib
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import xxhash
+
+from infra.errors import ConfigError
+
+BUILT_IN = ("avazu", "criteo", "movielens", "synthetic")
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One family of keys."""
+
+    name: str
+    source: str = ""
+    """field of the event; the table's name if not given"""
+    values: int = 1
+    """most values the field may hold; more than 1 makes it a list"""
+    bucket: Literal["none", "log_square"] = "none"
+    """log_square: the field is a number v and the raw value is floor(ln(v+1)^2), or v itself when negative"""
+
+    @property
+    def field(self) -> str:
+        return self.source or self.name
+
+
+class DenseField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One dense float."""
+
+    name: str
+    source: str = ""
+    """field of the event; the dense field's name if not given"""
+    transform: Literal["log1p", "identity"] = "log1p"
+    """log1p: ln(1 + max(v, 0)); identity: v"""
+    min: float = 0.0
+    """an event with a smaller number is rejected"""
+    max: float = 1e12
+    """an event with a larger number is rejected"""
+
+    @property
+    def field(self) -> str:
+        return self.source or self.name
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is rejected as oversized."""
+
+    record_bytes: int = 1 << 20
+    """of one record, JSON or packed"""
+    string_bytes: int = 256
+    """of one raw value's text in UTF-8"""
+
+
+class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """Tables, dense fields and limits of one kind of event."""
+
+    name: str
+    tables: tuple[Table, ...]
+    dense_fields: tuple[DenseField, ...] = ()
+    partition_by: str | None = None
+    """events with equal values of this field keep their order; None spreads events evenly"""
+    limits: Limits = Limits()
+
+    @cached_property
+    def fields(self) -> int:
+        """F, keys a sample."""
+        return sum(table.values for table in self.tables)
+
+    @cached_property
+    def dense(self) -> int:
+        """N, dense floats a sample."""
+        return len(self.dense_fields)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The table of each of the F keys."""
+        return tuple(table.name for table in self.tables for _ in range(table.values))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits, equal where keys and dense floats mean the same; limits do not count."""
+        tables = [(t.name, t.field, t.values, t.bucket) for t in self.tables]
+        dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
+        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense]))
+
+
+def load_schema(name: str) -> Schema:
+    """A built-in schema by name, or a TOML file by path."""
+    if name in BUILT_IN:
+        text = resources.files("ingest").joinpath("schemas", f"{name}.toml").read_text(encoding="utf-8")
+        return parse_schema(text, name)
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read schema {name!r}: {error}; expected one of {', '.join(BUILT_IN)} or the path of a TOML file; "
+            "correct stream.schema_name"
+        ) from error
+    return parse_schema(text, name)
+
+
+def parse_schema(text: str, origin: str) -> Schema:
+    """A schema from TOML text; origin names it in messages."""
+    try:
+        schema = msgspec.convert(tomllib.loads(text), Schema)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"schema {origin!r} is not TOML: {error}; expected TOML 1.0; correct the file") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"schema {origin!r} is wrong: {error}; expected name, tables, dense_fields, partition_by, limits as in "
+            "ingest/schemas; correct the file"
+        ) from error
+    for fault, expected in _faults(schema):
+        raise ConfigError(f"schema {origin!r} is wrong: {fault}; expected {expected}; correct the file")
+    return schema
+
+
+def _faults(schema: Schema) -> list[tuple[str, str]]:
+    """(what is wrong, what was expected) for everything the types cannot say."""
+    faults: list[tuple[str, str]] = []
+    if not schema.tables:
+        faults.append(("it has no tables", "at least one [[tables]]"))
+    for kind, names in (
+        ("table", [t.name for t in schema.tables]),
+        ("dense field", [d.name for d in schema.dense_fields]),
+    ):
+        faults += [(f"{kind} {n!r} is there twice", "each name once") for n in sorted(set(names)) if names.count(n) > 1]
+        faults += [(f"a {kind} has an empty name", "a name") for n in names if not n]
+    for table in schema.tables:
+        if not 1 <= table.values <= 1000:
+            faults.append((f"table {table.name!r} has values = {table.values}", "1 to 1000"))
+        if table.bucket != "none" and table.values != 1:
+            faults.append((f"table {table.name!r} has both a bucket and {table.values} values", "values = 1"))
+    for dense in schema.dense_fields:
+        if not (math.isfinite(dense.min) and math.isfinite(dense.max) and dense.min <= dense.max):
+            faults.append((f"dense field {dense.name!r} has min {dense.min} and max {dense.max}", "finite min <= max"))
+    if schema.limits.record_bytes < 64 or schema.limits.string_bytes < 1:
+        faults.append((f"limits are {schema.limits}", "record_bytes >= 64 and string_bytes >= 1"))
+    single = {t.field for t in schema.tables if t.values == 1} | _numeric(schema)
+    for name in sorted({t.field for t in schema.tables if t.values > 1} & single):
+        faults.append((f"field {name!r} is a list for one use and a single value for another", "one meaning a field"))
+    return faults
+
+
+def _numeric(schema: Schema) -> set[str]:
+    return {d.field for d in schema.dense_fields} | {t.field for t in schema.tables if t.bucket != "none"}

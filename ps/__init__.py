@@ -1,0 +1,1 @@
+"""The parameter server: rows, their optimizer state and versions, by shard."""

@@ -1,0 +1,56 @@
+"""Memory for replies, used again once ZeroMQ has sent it: a fresh buffer of some megabytes costs more in page faults
+than filling it. A buffer is never handed out while its bytes may still be on their way."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import zmq
+from numpy.typing import DTypeLike, NDArray
+
+KEPT = 16
+"""idle buffers kept; more were a rare peak"""
+
+
+class Buffer:
+    """A piece of memory on loan until ``sent``."""
+
+    def __init__(self, size: int, dtype: DTypeLike) -> None:
+        self.array: NDArray[Any] = np.empty(size, dtype)
+        self._lent = True
+        self._trackers: tuple[zmq.MessageTracker, ...] = ()
+
+    @property
+    def idle(self) -> bool:
+        return not self._lent and all(tracker.done for tracker in self._trackers)
+
+    def lend(self) -> None:
+        self._lent = True
+
+    def sent(self, trackers: Sequence[zmq.MessageTracker]) -> None:
+        """The reply has been handed to ZeroMQ, which is done with the memory when these say so."""
+        self._trackers = tuple(trackers)
+        self._lent = False
+
+
+class Buffers:
+    """Buffers of one floating point type."""
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self._dtype = np.dtype(dtype)
+        self._buffers: list[Buffer] = []
+
+    def take(self, size: int) -> Buffer:
+        """A buffer of at least that many elements, with whatever was in it."""
+        fitting = [buffer for buffer in self._buffers if buffer.array.size >= size and buffer.idle]
+        if fitting:
+            buffer = min(fitting, key=lambda each: each.array.size)
+            buffer.lend()
+            return buffer
+        self._forget_idle()
+        self._buffers.append(Buffer(1 << max(size - 1, 1).bit_length(), self._dtype))
+        return self._buffers[-1]
+
+    def _forget_idle(self) -> None:
+        if len(self._buffers) >= KEPT:
+            self._buffers = [buffer for buffer in self._buffers if not buffer.idle]

@@ -1,0 +1,183 @@
+"""A worker's side of the parameter server: pushes and pulls rows over one socket a shard.
+
+Rows are named by their global number; lists of them must be sorted by (row % shards, row), so that each shard's part is
+one contiguous slice and bulk arrays are sent and received without a copy. Arrays given to ``push`` may still be on
+their way when it returns: give it fresh ones and do not change them. Not for use by several threads at once.
+
+Legend: K rows, W columns of a value, T of value and state.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zmq
+from numpy.typing import DTypeLike, NDArray
+
+from dispatch.protocol import FROM_SHARD, TO_SHARD, Peek, Pull, Push, Rows, RowShape
+from infra.errors import Fenced
+from infra.link import Link
+from infra.wire import Codec, Curve, Refused, connect, send
+from ps.errors import PsError, Unreachable
+
+OUTSIDE_STEPS = -1
+"""step of a Peek, so that its answer cannot be taken for a pull's"""
+
+_Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """One shard's answer: rows for these slices of the lists asked for."""
+
+    full: slice
+    full_rows_WS: NDArray[Any]
+    values: slice
+    value_rows_W: NDArray[Any]
+    nbytes: int
+
+
+class ShardClient:
+    """Connections of one worker to every shard."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoints: Sequence[str],
+        shape: RowShape,
+        dtype: DTypeLike,
+        run: str,
+        link: Link | None = None,
+        curve: Curve | None = None,
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        self._endpoints = tuple(endpoints)
+        self._shape = shape
+        self._dtype = np.dtype(dtype)
+        self._run = run
+        self._link = link or Link(None)
+        self._timeout = timeout_seconds
+        self._generation = -1
+        self._worker = -1
+        self._requests = Codec(*TO_SHARD, float_dtype=dtype)
+        self._replies = Codec(*FROM_SHARD, float_dtype=dtype)
+        self._sockets = [_connected(context, endpoint, curve) for endpoint in endpoints]
+
+    def open(self, generation: int, worker: int) -> None:
+        """Later messages carry this generation and worker number; answers to earlier ones are thrown away."""
+        self._generation, self._worker = generation, worker
+        for socket in self._sockets:
+            with suppress(zmq.Again):
+                while True:
+                    socket.recv_multipart(zmq.NOBLOCK)
+
+    def push(
+        self,
+        step: int,
+        phase: int,
+        owned_rows: _Numbers,
+        owned_KT: NDArray[Any],
+        part_rows: _Numbers,
+        part_KW: NDArray[Any],
+    ) -> int:
+        """Sends each shard its rows in one message; shards without rows get none. Returns the bytes sent."""
+        total = 0
+        for shard, (owned, parts) in self._segments(owned_rows, part_rows):
+            header = Push(**self._common(step), phase=phase, worker=self._worker)
+            numbers = [rows // len(self._sockets) for rows in (owned_rows[owned], part_rows[parts])]
+            bulk = (numbers[0], owned_KT[owned].reshape(-1), numbers[1], part_KW[parts].reshape(-1))
+            self._link.up(sum(array.nbytes for array in bulk))
+            total += send(self._sockets[shard], self._requests, header, *bulk)
+        return total
+
+    def pull(self, step: int, full_rows: _Numbers, value_rows: _Numbers) -> Iterator[Pulled]:
+        """Asks every shard concerned at once, then yields each answer as it arrives."""
+        asked = {}
+        for shard, (full, values) in self._segments(full_rows, value_rows):
+            numbers = [rows // len(self._sockets) for rows in (full_rows[full], value_rows[values])]
+            self._link.up(sum(array.nbytes for array in numbers))
+            send(self._sockets[shard], self._requests, Pull(**self._common(step), worker=self._worker), *numbers)
+            asked[shard] = (full, values)
+        return self._pulled(step, asked)
+
+    def peek(self, rows: _Numbers) -> tuple[NDArray[Any], _Numbers]:
+        """Value and state of rows as the shards have them now, and the step that last changed each. Any order."""
+        rows_KT = np.empty((len(rows), self._shape.total), self._dtype)
+        steps_K = np.empty(len(rows), np.int64)
+        places = {}
+        for shard in range(len(self._sockets)):
+            (places[shard],) = np.nonzero(rows % len(self._sockets) == shard)
+            numbers = rows[places[shard]] // len(self._sockets)
+            send(self._sockets[shard], self._requests, Peek(**self._common(OUTSIDE_STEPS)), numbers)
+        for shard, bulk in self._answers(OUTSIDE_STEPS, set(places)):
+            rows_KT[places[shard]] = bulk[0].reshape(-1, self._shape.total)
+            steps_K[places[shard]] = bulk[2]
+        return rows_KT, steps_K
+
+    def close(self) -> None:
+        for socket in self._sockets:
+            socket.close()
+
+    def _pulled(self, step: int, asked: dict[int, tuple[slice, slice]]) -> Iterator[Pulled]:
+        for shard, (with_state, values, _) in self._answers(step, set(asked)):
+            nbytes = with_state.nbytes + values.nbytes
+            self._link.down(nbytes)
+            full_KT = with_state.reshape(-1, self._shape.total)
+            yield Pulled(asked[shard][0], full_KT, asked[shard][1], values.reshape(-1, self._shape.value), nbytes)
+
+    def _segments(self, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
+        """Of each shard that has rows: the slice of each list that lives there."""
+        shards = len(self._sockets)
+        ends = [np.searchsorted(rows % shards, np.arange(shards + 1)).tolist() for rows in lists]
+        for shard in range(shards):
+            slices = [slice(end[shard], end[shard + 1]) for end in ends]
+            if any(part.stop > part.start for part in slices):
+                yield shard, slices
+
+    def _answers(self, step: int, waiting: set[int]) -> Iterator[tuple[int, list[NDArray[Any]]]]:
+        """Rows of each shard as they arrive; answers to requests given up earlier are passed over."""
+        deadline = time.monotonic() + self._timeout
+        poller = zmq.Poller()
+        numbers = {self._sockets[shard]: shard for shard in waiting}
+        for socket in numbers:
+            poller.register(socket, zmq.POLLIN)
+        while waiting:
+            ready = poller.poll(max(0, math.ceil((deadline - time.monotonic()) * 1000)))
+            if not ready:
+                raise self._unreachable(step, waiting)
+            for socket, _ in ready:
+                header, bulk = self._replies.decode(socket.recv_multipart(copy=False))
+                if isinstance(header, Refused):
+                    raise self._refused(header, numbers[socket])
+                if isinstance(header, Rows) and (header.generation, header.step) == (self._generation, step):
+                    poller.unregister(socket)
+                    waiting.remove(numbers[socket])
+                    yield numbers[socket], bulk
+
+    def _common(self, step: int) -> dict[str, Any]:
+        return {"run": self._run, "generation": self._generation, "step": step}
+
+    def _unreachable(self, step: int, waiting: set[int]) -> Unreachable:
+        names = ", ".join(f"{shard} at {self._endpoints[shard]}" for shard in sorted(waiting))
+        return Unreachable(
+            f"no rows for step {step} from shard {names} within {self._timeout:g} s; expected them after the other "
+            "workers' pushes of that step; see whether the shard and every worker are alive"
+        )
+
+    def _refused(self, refused: Refused, shard: int) -> Exception:
+        text = f"shard {shard} at {self._endpoints[shard]} refused a message of worker {self._worker}: {refused.reason}"
+        fenced = refused.run != self._run or refused.generation != self._generation
+        return Fenced(text) if fenced else PsError(text)
+
+
+def _connected(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None) -> "zmq.Socket[bytes]":
+    socket = context.socket(zmq.DEALER)
+    socket.set(zmq.SNDHWM, 0)
+    socket.set(zmq.RCVHWM, 0)
+    socket.set(zmq.LINGER, 0)
+    connect(socket, endpoint, curve)
+    return socket

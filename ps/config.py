@@ -1,0 +1,48 @@
+"""Settings of the parameter server: what a row is, and how rows are spread over shards."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from dispatch.protocol import RowShape
+from infra.config import Section
+
+OptimizerName = Literal["sgd", "adagrad", "rowwise_adagrad"]
+
+
+class RowConfig(Section):
+    """What one row holds and how a gradient changes it; the same for workers and shards."""
+
+    dim: int = Field(default=16, ge=1)
+    """embedding columns of a row"""
+    wide: bool = True
+    """whether a row also carries a wide weight, as its last value column"""
+    float_dtype: Literal["float32", "float64"] = "float32"
+    """floating point type of values, state and gradients"""
+    optimizer: OptimizerName = "adagrad"
+    """how a gradient changes a row"""
+    rate: float = Field(default=0.01, gt=0)
+    """learning rate of the embedding columns"""
+    wide_rate: float = Field(default=0.06, gt=0)
+    """learning rate of the wide column"""
+    initial_accumulator: float = Field(default=1.0, ge=0)
+    """start of every Adagrad accumulator, in units of the squared gradient of the mean loss"""
+    init_std: float = Field(default=0.02, ge=0)
+    """standard deviation of the start values of embedding columns"""
+    eps: float = Field(default=1e-10, ge=0)
+    """added to the root of an accumulator before dividing by it"""
+
+    def shape(self) -> RowShape:
+        states = {"sgd": 0, "adagrad": self.dim + self.wide, "rowwise_adagrad": 1 + self.wide}
+        return RowShape(self.dim, self.wide, states[self.optimizer])
+
+
+class PsConfig(Section):
+    """How many shards there are, where they listen, and how their memory grows."""
+
+    shards: int = Field(default=2, ge=1)
+    """shard processes; row r lives on shard r % shards as number r // shards"""
+    endpoints: tuple[str, ...] = ()
+    """tcp://HOST:PORT of each shard; empty lets the supervisor choose"""
+    chunk_rows: int = Field(default=65536, ge=1)
+    """rows by which a shard's memory grows at a time"""

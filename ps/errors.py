@@ -1,0 +1,23 @@
+"""PsError
+├── UnknownRow       a row number that was never announced
+├── OutOfOrder       a round, push or pull that does not follow the announced order
+└── Unreachable      a shard did not answer in time
+"""
+
+from infra.errors import FreshetError
+
+
+class PsError(FreshetError):
+    """Base of the parameter server's errors."""
+
+
+class UnknownRow(PsError):
+    """A row number that no announcement introduced."""
+
+
+class OutOfOrder(PsError):
+    """A round, push or pull that does not follow what the dispatcher announced."""
+
+
+class Unreachable(PsError):
+    """A shard did not answer within its time limit."""

@@ -1,0 +1,112 @@
+"""The process of one PS shard.
+
+It owns rows, optimizer state and the step that last changed each row. One thread takes one message at a time, so what
+arrives first is carried out first; ps/shard.py says in which order a round is applied. Nothing is written to disk: a
+crash costs the rows, and everyone returns to the last checkpoint.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import structlog
+import zmq
+
+from dispatch.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Open, Pull, Push
+from infra.errors import WireError
+from infra.process import Stop
+from infra.wire import SMALL_BYTES, Codec, Curve, Header, bind
+from ps.config import PsConfig, RowConfig
+from ps.rounds import Received
+from ps.shard import Reply, Shard
+
+POLL_MILLISECONDS = 100
+"""how late a request to stop may be seen"""
+LINGER_MILLISECONDS = 1000
+"""how long replies still on their way may keep a stopping shard"""
+
+
+def run_shard(
+    shard: int,
+    config: PsConfig,
+    rows: RowConfig,
+    run: str,
+    seed: int,
+    endpoint: str,
+    stop: Stop,
+    on_ready: Callable[[str], None],
+    curve: Curve | None = None,
+) -> None:
+    """Serves one shard until a stop is requested. ``on_ready`` gets the real endpoint once messages are taken."""
+    log = structlog.get_logger().bind(process="ps", shard=shard, run=run)
+    requests, replies = Codec(*TO_SHARD, float_dtype=rows.float_dtype), Codec(*FROM_SHARD, float_dtype=rows.float_dtype)
+    state = Shard(rows, run, seed, config.chunk_rows)
+    warm_up(rows)
+    with ExitStack() as resources:
+        context = resources.enter_context(zmq.Context())
+        socket = resources.enter_context(open_socket(context))
+        real_endpoint = bind(socket, endpoint, curve)
+        on_ready(real_endpoint)
+        log.info("ready", endpoint=real_endpoint, shards=config.shards, row_floats=state.store.shape.total)
+        while not stop.requested:
+            if not socket.poll(POLL_MILLISECONDS):
+                continue
+            sender, *frames = socket.recv_multipart(copy=False)
+            for reply in answer(state, requests, sender.bytes, frames):
+                transmit(socket, replies, reply)
+        log.info("stopped", reason=stop.reason, rows=len(state.store), refused=dict(state.refused))
+
+
+def open_socket(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
+    """A ROUTER that drops nothing: what is in flight is bounded by rounds, not by counting messages."""
+    socket = context.socket(zmq.ROUTER)
+    socket.set(zmq.SNDHWM, 0)
+    socket.set(zmq.RCVHWM, 0)
+    socket.set(zmq.LINGER, LINGER_MILLISECONDS)
+    return socket
+
+
+def answer(shard: Shard, codec: Codec, sender: bytes, frames: Sequence[Any]) -> Iterator[Reply]:
+    """Decodes and carries out one message; what cannot be read is refused."""
+    try:
+        header, bulk = codec.decode(frames)
+    except WireError as error:
+        yield shard.refuse(Received(sender, None, []), error)
+        return
+    # ZeroMQ may deliver short frames at odd addresses, which kernels do not take.
+    aligned = [array if array.flags.aligned else array.copy() for array in bulk]
+    yield from shard.receive(Received(sender, header, aligned))
+
+
+def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:
+    """Sends large frames straight from the reply's buffer and lends that out again only when they have left."""
+    frames: list[Any] = [reply.to]
+    trackers = []
+    for frame in codec.encode(reply.header, reply.bulk):
+        if isinstance(frame, memoryview) and frame.nbytes >= SMALL_BYTES:
+            lent = zmq.Frame(frame, copy=False, track=True)
+            trackers.append(lent.tracker)
+            frames.append(lent)
+        else:
+            frames.append(bytes(frame))
+    socket.send_multipart(frames, copy=False)
+    if reply.buffer is not None:
+        reply.buffer.sent([tracker for tracker in trackers if tracker is not None])
+
+
+def warm_up(rows: RowConfig) -> None:
+    """Runs every kernel once on a shard of its own, so that the first real round waits for no compiler."""
+    shard = Shard(rows, "warm-up", seed=0, chunk_rows=1)
+    shape, one, none = rows.shape(), np.zeros(1, np.int64), np.empty(0, np.int64)
+    floats, gradient = np.zeros(shape.total, rows.float_dtype), np.zeros(shape.value, rows.float_dtype)
+    common: dict[str, Any] = {"run": "warm-up", "generation": 0, "step": 0}
+    messages: list[tuple[Header, list[Any]]] = [
+        (Open(**common, workers=1), []),
+        (Announce(**common, phase=TRAIN, pushers=[0]), [one, one.astype(np.uint64), one, one, one]),
+        (Push(**common, phase=TRAIN, worker=0), [one, floats, one, gradient]),
+        (Pull(**common, worker=0), [one, none]),
+    ]
+    for header, bulk in messages:
+        for _ in shard.receive(Received(b"", header, bulk)):
+            pass

@@ -1,0 +1,116 @@
+"""The sparse optimizers: how one gradient changes one row, in place.
+
+Gradients are those of the mean loss of the whole batch. Arithmetic stays in the rows' floating point type, as it does
+in a worker's cache, so it does not matter where a row is trained. For embedding columns, with g the gradient:
+
+* sgd              v -= rate·g
+* adagrad          G += g²; v -= rate·g / (√G + eps), one G a column
+* rowwise_adagrad  G += mean of g²; v -= rate·g / (√G + eps), one G a row
+
+The wide column does the same with ``wide_rate`` and, in both Adagrads, a G of its own (the last of the state).
+
+Legend: K rows, W columns of a value, T of value and state.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ps.config import RowConfig
+
+SGD = 0
+ADAGRAD = 1
+ROWWISE_ADAGRAD = 2
+_CODES = {"sgd": SGD, "adagrad": ADAGRAD, "rowwise_adagrad": ROWWISE_ADAGRAD}
+
+
+class Rule(NamedTuple):
+    """A row optimizer as kernels take it; the floats have the rows' type."""
+
+    code: int
+    dim: int
+    wide: bool
+    rate: Any
+    wide_rate: Any
+    eps: Any
+
+
+def rule_of(config: RowConfig) -> Rule:
+    as_float = np.dtype(config.float_dtype).type
+    rates = (as_float(config.rate), as_float(config.wide_rate), as_float(config.eps))
+    return Rule(_CODES[config.optimizer], config.dim, config.wide, *rates)
+
+
+@njit(cache=True, nogil=True)
+def update_row(rule: Any, row_T: Any, gradient_W: Any) -> None:
+    """Inside a kernel: applies one gradient to one row."""
+    if rule.code == SGD:
+        _sgd(rule, row_T, gradient_W)
+    elif rule.code == ADAGRAD:
+        _adagrad(rule, row_T, gradient_W)
+    else:
+        _rowwise_adagrad(rule, row_T, gradient_W)
+
+
+@njit(cache=True, nogil=True)
+def _sgd(rule: Any, row_T: Any, gradient_W: Any) -> None:
+    for c in range(rule.dim):
+        row_T[c] -= rule.rate * gradient_W[c]
+    if rule.wide:
+        row_T[rule.dim] -= rule.wide_rate * gradient_W[rule.dim]
+
+
+@njit(cache=True, nogil=True)
+def _adagrad(rule: Any, row_T: Any, gradient_W: Any) -> None:
+    width = gradient_W.shape[0]
+    for c in range(width):
+        rate = rule.rate if c < rule.dim else rule.wide_rate
+        gradient = gradient_W[c]
+        total = row_T[width + c] + gradient * gradient
+        row_T[width + c] = total
+        row_T[c] -= rate * gradient / (np.sqrt(total) + rule.eps)
+
+
+@njit(cache=True, nogil=True)
+def _rowwise_adagrad(rule: Any, row_T: Any, gradient_W: Any) -> None:
+    width = gradient_W.shape[0]
+    squares = row_T.dtype.type(0)
+    for c in range(rule.dim):
+        squares += gradient_W[c] * gradient_W[c]
+    total = row_T[width] + squares / row_T.dtype.type(rule.dim)
+    row_T[width] = total
+    for c in range(rule.dim):
+        row_T[c] -= rule.rate * gradient_W[c] / (np.sqrt(total) + rule.eps)
+    if rule.wide:
+        gradient = gradient_W[rule.dim]
+        total = row_T[width + 1] + gradient * gradient
+        row_T[width + 1] = total
+        row_T[rule.dim] -= rule.wide_rate * gradient / (np.sqrt(total) + rule.eps)
+
+
+@njit(cache=True, nogil=True)
+def update_rows(rule: Any, rows_KT: Any, gradients_KW: Any) -> None:
+    """Applies one gradient to each row, in place."""
+    for k in range(rows_KT.shape[0]):
+        update_row(rule, rows_KT[k], gradients_KW[k])
+
+
+def update_reference(config: RowConfig, rows_KT: NDArray[Any], gradients_KW: NDArray[Any]) -> NDArray[Any]:
+    """The rows after one gradient each, in plain numpy."""
+    dim, width = config.dim, config.shape().value
+    rates_W = np.array([config.rate] * dim + [config.wide_rate] * int(config.wide), rows_KT.dtype)
+    values_KW, state_KS = rows_KT[:, :width], rows_KT[:, width:]
+    squares_KW = gradients_KW * gradients_KW
+    if config.optimizer == "sgd":
+        changed_KT: NDArray[Any] = values_KW - rates_W * gradients_KW
+        return changed_KT
+    if config.optimizer == "rowwise_adagrad":
+        squares_KS = np.hstack([squares_KW[:, :dim].mean(axis=1, keepdims=True), squares_KW[:, dim:]])
+        state_KS = state_KS + squares_KS
+        scale_KW = np.hstack([np.repeat(state_KS[:, :1], dim, axis=1), state_KS[:, 1:]])
+    else:
+        state_KS = scale_KW = state_KS + squares_KW
+    eps = rows_KT.dtype.type(config.eps)
+    return np.hstack([values_KW - rates_W * gradients_KW / (np.sqrt(scale_KW) + eps), state_KS])

@@ -1,0 +1,241 @@
+"""One shard: takes messages, changes rows, gives replies. It knows no sockets.
+
+A round goes through these steps, and their order is the guarantee:
+
+1. its announcement creates new rows;
+2. every announced push is in, and every earlier round has been applied;
+3. owned rows are written, value and state;
+4. parts are kept;
+5. rows whose parts are complete are settled: summed in worker order, applied once;
+6. rows made up to date get the step that last changed them;
+7. pulls that waited for the round are answered.
+
+A message that cannot be carried out changes nothing and is answered with Refused. A round that cannot be applied breaks
+the generation: everything but the next Open is refused, because rows may be half changed.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatch.protocol import FLUSH, TRAIN, Announce, Count, Done, Ledger, Open, Peek, Pull, Push, Rows
+from infra.errors import Fenced, FreshetError, WireError
+from infra.wire import Header, Refused
+from ps.buffers import Buffer, Buffers
+from ps.config import RowConfig
+from ps.errors import OutOfOrder, PsError
+from ps.ledger import Lines
+from ps.optimizers import rule_of
+from ps.parts import Parts
+from ps.rounds import Gathering, Received, Rounds
+from ps.store import Store
+
+_LAST_STEP = 1 << 62
+_NO_STEPS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A message to send, and the buffer to give back when it is sent."""
+
+    to: bytes
+    header: Header
+    bulk: list[NDArray[Any]] = field(default_factory=list)
+    buffer: Buffer | None = None
+
+
+class Shard:
+    """Rows, pending parts and the barrier of one shard of one run."""
+
+    def __init__(self, rows: RowConfig, run: str, seed: int, chunk_rows: int) -> None:
+        self.store = Store(rows, seed, chunk_rows)
+        self.parts = Parts(self.store, rule_of(rows))
+        self.refused: Counter[str] = Counter()
+        """messages not carried out, by type"""
+        self.generation = -1
+        self._run = run
+        self._workers = 0
+        self._rounds = Rounds()
+        self._broken: PsError | None = None
+        self._lines = Lines()
+        self._buffers = Buffers(rows.float_dtype)
+
+    def receive(self, message: Received) -> Iterator[Reply]:
+        """Carries out one message and yields every reply it makes possible; must be read to the end."""
+        try:
+            self._check_fence(message.header)
+            yield from self._carry_out(message)
+        except Fenced as error:
+            self.refused[type(message.header).__name__] += 1
+            if not isinstance(message.header, Push):
+                yield self._refusal(message, error)
+        except (PsError, WireError) as error:
+            yield self.refuse(message, error)
+
+    def refuse(self, message: Received, error: FreshetError) -> Reply:
+        self.refused[type(message.header).__name__] += 1
+        return self._refusal(message, error)
+
+    def _carry_out(self, message: Received) -> Iterator[Reply]:
+        match message.header:
+            case Open():
+                yield from self._open(message)
+            case Announce():
+                yield from self._announce(message)
+                yield from self._advance()
+            case Push():
+                self._push(message)
+                yield from self._advance()
+            case Pull():
+                if self._rounds.pull(message):
+                    yield self._answer_pull(message)
+            case Peek():
+                yield self._answer_peek(message)
+            case Count():
+                yield self._answer_count(message)
+
+    # ── generations ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def _check_fence(self, header: Header) -> None:
+        if header.run != self._run or header.generation < self.generation:
+            raise Fenced(
+                f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
+                f"{self._run!r} generation {self.generation}; its sender must join again"
+            )
+        if not -1 <= header.step < _LAST_STEP:
+            raise OutOfOrder(
+                f"{type(header).__name__} names step {header.step}; expected 0 or more; is its sender sane?"
+            )
+        if isinstance(header, Announce | Push | Pull):
+            self._check_open(header)
+
+    def _check_open(self, header: Announce | Push | Pull) -> None:
+        if header.generation > self.generation:
+            raise OutOfOrder(
+                f"{type(header).__name__} of generation {header.generation} came while generation {self.generation} is "
+                "open; the dispatcher must open a generation on every shard first"
+            )
+        if self._broken is not None:
+            raise OutOfOrder(f"generation {self.generation} is broken on this shard: {self._broken}")
+        if isinstance(header, Push | Pull) and not 0 <= header.worker < self._workers:
+            raise OutOfOrder(f"worker {header.worker} is not one of the {self._workers} workers of this generation")
+
+    def _open(self, message: Received) -> Iterator[Reply]:
+        header: Open = message.header
+        if header.generation > self.generation:
+            self.generation, self._workers, self._broken = header.generation, header.workers, None
+            yield from self._refuse_waiting(Fenced(f"generation {header.generation} has begun; join again"))
+            self._rounds = Rounds()
+            self.parts.drop()
+        yield Reply(message.sender, self._header(Done, message))
+
+    # ── rounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _announce(self, message: Received) -> Iterator[Reply]:
+        header: Announce = message.header
+        numbers, keys, settled, changed, steps = message.bulk
+        if len(numbers) != len(keys) or len(changed) != len(steps):
+            raise WireError(f"{len(numbers)} rows with {len(keys)} keys, {len(changed)} rows with {len(steps)} steps")
+        if header.phase not in (TRAIN, FLUSH) or not set(header.pushers) <= set(range(self._workers)):
+            raise OutOfOrder(f"phase {header.phase}, pushers {header.pushers}; expected 0 or 1, below {self._workers}")
+        self.store.create(numbers, keys)
+        self.store.check(settled)
+        self.store.check(changed)
+        for early in self._rounds.announce(message):
+            try:
+                self._push(early)
+            except (PsError, WireError) as error:
+                yield self.refuse(early, error)
+
+    def _push(self, message: Received) -> None:
+        header: Push = message.header
+        owned, owned_rows, parts, gradients = message.bulk
+        shape = self.store.shape
+        if len(owned) * shape.total != len(owned_rows) or len(parts) * shape.value != len(gradients):
+            raise WireError(
+                f"a push of {len(owned)} owned rows and {len(parts)} parts brought {len(owned_rows)} and "
+                f"{len(gradients)} floats; expected {shape.total} and {shape.value} each; "
+                "do worker and shard have the same settings?"
+            )
+        if self._rounds.announced((header.step, header.phase)):
+            self.store.check(owned)
+            self.store.check(parts)
+        self._rounds.push(message)
+
+    def _advance(self) -> Iterator[Reply]:
+        """Applies every round that is complete, in order."""
+        while gathering := self._rounds.next_complete():
+            try:
+                self._apply(gathering)
+            except PsError as error:
+                self._broken = error
+                assert gathering.announced is not None
+                for message in (gathering.announced, *gathering.pulls):
+                    yield self.refuse(message, error)
+                yield from self._refuse_waiting(error)
+                return
+            for pull in gathering.pulls:
+                try:
+                    yield self._answer_pull(pull)
+                except PsError as error:
+                    yield self.refuse(pull, error)
+
+    def _apply(self, gathering: Gathering) -> None:
+        assert gathering.announced is not None
+        _, _, settled, changed, steps = gathering.announced.bulk
+        shape = self.store.shape
+        for worker in sorted(gathering.pushes):
+            push = gathering.pushes[worker]
+            owned, owned_rows, parts, gradients = push.bulk
+            self.store.write(owned, owned_rows.reshape(-1, shape.total))
+            self.parts.add(worker, parts, gradients.reshape(-1, shape.value))
+            self._lines.count((push.header.step, push.header.phase), worker, owned=len(owned), parts=len(parts))
+        self.parts.settle(settled)
+        self.store.stamp(changed, steps)
+
+    def _refuse_waiting(self, error: FreshetError) -> Iterator[Reply]:
+        for pull in self._rounds.drop():
+            yield self.refuse(pull, error)
+
+    # ── replies ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _answer_pull(self, message: Received) -> Reply:
+        with_state, values = message.bulk
+        reply = self._rows(message, with_state, values, _NO_STEPS)
+        self._lines.count((message.header.step, TRAIN), message.header.worker, pulled=len(with_state) + len(values))
+        return reply
+
+    def _answer_peek(self, message: Received) -> Reply:
+        (numbers,) = message.bulk
+        return self._rows(message, numbers, _NO_STEPS, self.store.steps(numbers))
+
+    def _answer_count(self, message: Received) -> Reply:
+        return Reply(message.sender, self._header(Ledger, message, rows=len(self.store)), self._lines.columns())
+
+    def _rows(
+        self,
+        message: Received,
+        with_state: NDArray[np.int64],
+        values: NDArray[np.int64],
+        steps: NDArray[np.int64],
+    ) -> Reply:
+        """Gathers into one buffer of the pool."""
+        self.store.check(with_state)
+        self.store.check(values)
+        shape = self.store.shape
+        middle = len(with_state) * shape.total
+        end = middle + len(values) * shape.value
+        buffer = self._buffers.take(end)
+        full, short = buffer.array[:middle], buffer.array[middle:end]
+        self.store.rows.gather(with_state, full.reshape(-1, shape.total))
+        self.store.rows.gather(values, short.reshape(-1, shape.value))
+        return Reply(message.sender, self._header(Rows, message), [full, short, steps], buffer)
+
+    def _header(self, kind: type[Header], message: Received, **fields: Any) -> Header:
+        return kind(run=self._run, generation=message.header.generation, step=message.header.step, **fields)
+
+    def _refusal(self, message: Received, error: FreshetError) -> Reply:
+        step = message.header.step if isinstance(message.header, Header) else -1
+        reason = f"{type(error).__name__}: {error}"
+        return Reply(message.sender, Refused(run=self._run, generation=self.generation, step=step, reason=reason))

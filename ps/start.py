@@ -1,0 +1,72 @@
+"""Start values of rows, from (seed, key) alone: row numbering, shards and restarts do not change the model.
+
+A 64-bit hash of (seed, key, column) is cut into four 16-bit uniforms; their centred sum (Irwin–Hall of 4) is scaled to
+the wanted standard deviation. Up to that one multiplication everything is integer arithmetic, so values are equal on
+every machine. The wide column and SGD's absent state start at 0, Adagrad's accumulators at ``initial_accumulator``.
+
+Legend: K keys, W columns of a value, T of value and state.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ps.config import RowConfig
+
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_CENTRE = 2 * 65535
+_STD = math.sqrt((65536**2 - 1) / 3)
+"""of the sum of four uniforms over 0..65535"""
+
+
+@njit(cache=True, nogil=True)
+def _mix(value: Any) -> Any:
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(_MIX_1)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(_MIX_2)
+    return value ^ (value >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def _fill(seed: Any, keys_K: Any, dim: int, scale: float, rows_KT: Any) -> None:
+    gamma = np.uint64(_GAMMA)
+    low = np.uint64(0xFFFF)
+    for k in range(keys_K.shape[0]):
+        origin = _mix(_mix(seed + gamma) ^ keys_K[k])
+        for c in range(dim):
+            h = _mix(origin + np.uint64(c + 1) * gamma)
+            total = (h & low) + (h >> np.uint64(16) & low) + (h >> np.uint64(32) & low) + (h >> np.uint64(48))
+            rows_KT[k, c] = float(np.int64(total) - _CENTRE) * scale
+
+
+def start_rows(config: RowConfig, seed: int, keys_K: NDArray[np.uint64]) -> NDArray[Any]:
+    """[value | state] of each key as it is before its first training."""
+    shape = config.shape()
+    rows_KT = np.zeros((len(keys_K), shape.total), config.float_dtype)
+    rows_KT[:, shape.value :] = config.initial_accumulator
+    _fill(np.uint64(seed & _MASK), keys_K, shape.dim, config.init_std / _STD, rows_KT)
+    return rows_KT
+
+
+def start_reference(config: RowConfig, seed: int, key: int) -> list[float]:
+    """The same for one key, in plain integers."""
+    shape = config.shape()
+    origin = _mix_reference(_mix_reference(seed + _GAMMA) ^ key)
+    values = []
+    for c in range(shape.dim):
+        h = _mix_reference(origin + (c + 1) * _GAMMA)
+        total = sum(h >> shift & 0xFFFF for shift in (0, 16, 32, 48))
+        values.append((total - _CENTRE) * (config.init_std / _STD))
+    return values + [0.0] * int(shape.wide) + [config.initial_accumulator] * shape.state
+
+
+def _mix_reference(value: int) -> int:
+    value &= _MASK
+    value = (value ^ value >> 30) * _MIX_1 & _MASK
+    value = (value ^ value >> 27) * _MIX_2 & _MASK
+    return value ^ value >> 31

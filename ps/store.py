@@ -1,0 +1,104 @@
+"""One shard's rows: value and optimizer state, key, and the step that last changed each row.
+
+Guarantees: a number, once given to a key, keeps it; rows never move in memory; a number that was never given out raises
+UnknownRow before anything is read or written.
+
+Legend: K rows asked for, T columns of value and state.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps.chunks import Chunks
+from ps.config import RowConfig
+from ps.errors import OutOfOrder, UnknownRow
+from ps.start import start_rows
+
+NEVER = -1
+"""the step of a row that still has its start value"""
+
+
+class Store:
+    """Rows by number."""
+
+    def __init__(self, config: RowConfig, seed: int, chunk_rows: int) -> None:
+        self.shape = config.shape()
+        self.rows = Chunks(chunk_rows, self.shape.total, config.float_dtype)
+        self._config = config
+        self._seed = seed
+        self._steps = Chunks(chunk_rows, 1, np.int64, fill=NEVER)
+        self._keys = Chunks(chunk_rows, 1, np.uint64)
+
+    def __len__(self) -> int:
+        return self.rows.rows
+
+    def create(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
+        """Gives the next free numbers to new keys; a number known already must come with the key it has."""
+        new = numbers_K >= len(self)
+        self._check_same_keys(numbers_K[~new], keys_K[~new])
+        expected = np.arange(len(self), len(self) + int(new.sum()))
+        if not np.array_equal(numbers_K[new], expected):
+            raise OutOfOrder(
+                f"new row numbers {_some(numbers_K[new])} do not follow the {len(self)} rows known; expected "
+                f"{_some(expected)}; a shard that lost rows must be restored from a checkpoint"
+            )
+        if len(expected):
+            self._append(expected, keys_K[new])
+
+    def check(self, numbers_K: NDArray[np.int64]) -> None:
+        """Raises UnknownRow unless every number has been given out."""
+        if len(numbers_K) and (numbers_K.min() < 0 or numbers_K.max() >= len(self)):
+            unknown = numbers_K[(numbers_K < 0) | (numbers_K >= len(self))]
+            raise UnknownRow(
+                f"row numbers {_some(unknown)} were never announced; expected 0 to {len(self) - 1}; "
+                "the dispatcher must announce a row before a worker uses it"
+            )
+
+    def gather(self, numbers_K: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Copies rows: value and state if ``out`` is that wide, the value alone if it is narrower."""
+        self.check(numbers_K)
+        self.rows.gather(numbers_K, out)
+
+    def write(self, numbers_K: NDArray[np.int64], rows_KT: NDArray[Any]) -> None:
+        """Replaces value and state."""
+        self.check(numbers_K)
+        self.rows.scatter(numbers_K, rows_KT)
+
+    def stamp(self, numbers_K: NDArray[np.int64], steps_K: NDArray[np.int64]) -> None:
+        """Notes the step that last changed each row."""
+        self.check(numbers_K)
+        self._steps.scatter(numbers_K, steps_K.reshape(-1, 1))
+
+    def steps(self, numbers_K: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The step that last changed each row, NEVER for a start value."""
+        self.check(numbers_K)
+        steps = np.empty((len(numbers_K), 1), np.int64)
+        self._steps.gather(numbers_K, steps)
+        return steps.reshape(-1)
+
+    def keys(self, numbers_K: NDArray[np.int64]) -> NDArray[np.uint64]:
+        self.check(numbers_K)
+        keys = np.empty((len(numbers_K), 1), np.uint64)
+        self._keys.gather(numbers_K, keys)
+        return keys.reshape(-1)
+
+    def _append(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
+        length = len(self) + len(numbers_K)
+        for table in (self._steps, self._keys, self.rows):
+            table.grow(length)
+        self._keys.scatter(numbers_K, keys_K.reshape(-1, 1))
+        self.rows.scatter(numbers_K, start_rows(self._config, self._seed, keys_K))
+
+    def _check_same_keys(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
+        other = self.keys(numbers_K) != keys_K
+        if other.any():
+            raise OutOfOrder(
+                f"row numbers {_some(numbers_K[other])} already belong to other keys; expected each number once; "
+                "is the dispatcher's index older than this shard?"
+            )
+
+
+def _some(numbers: NDArray[np.int64]) -> str:
+    return ", ".join(map(str, numbers[:5])) + (f" … ({len(numbers)} in all)" if len(numbers) > 5 else "")

@@ -1,0 +1,158 @@
+"""A directory written to be obviously right: dictionaries and sets, nothing clever. The oracle of property tests."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class SlowRow:
+    state: str = "clean"
+    holders: set[int] = field(default_factory=set)
+
+
+@dataclass
+class SlowSlot:
+    row: int
+    uses: int = 0
+    last: int = 0
+    mark: int = 0
+
+
+@dataclass
+class SlowMoves:
+    """Sets of (worker, row, slot, kind), and the rows settled."""
+
+    pushes: set[tuple[int, int, int, str]] = field(default_factory=set)
+    pulls: set[tuple[int, int, int, str]] = field(default_factory=set)
+    settled: set[int] = field(default_factory=set)
+
+
+class SlowDirectory:
+    def __init__(self, capacities: list[int], eviction: str) -> None:
+        self.eviction = eviction
+        self.rows: dict[int, SlowRow] = {}
+        self.slots: list[dict[int, SlowSlot]] = [{} for _ in capacities]
+        self.free = [list(range(c))[::-1] for c in capacities]
+        self.outdated: list[list[int]] = [[] for _ in capacities]
+        self.target = [1 for _ in capacities]
+
+    def slot_of(self, worker: int, row: int) -> int | None:
+        return next((s for s, held in self.slots[worker].items() if held.row == row), None)
+
+    def plan(self, step: int, batch: list[list[int]], assignment: list[int]) -> SlowMoves:
+        moves = SlowMoves()
+        users: dict[int, set[int]] = {}
+        ordered: list[dict[int, None]] = [{} for _ in self.slots]
+        for rows, worker in zip(batch, assignment, strict=True):
+            for row in rows:
+                users.setdefault(row, set()).add(worker)
+                ordered[worker][row] = None
+        for row, workers in users.items():
+            self._synchronise(row, workers, moves)
+        for worker, used in enumerate(ordered):
+            alone_first = sorted(used, key=lambda row: len(users[row]) > 1)
+            self._place(worker, alone_first, users, step, moves)
+        for row, workers in users.items():
+            self.rows[row] = SlowRow("owned" if len(workers) == 1 else "split", set(workers))
+        return moves
+
+    def flush(self) -> SlowMoves:
+        moves = SlowMoves()
+        for number, row in self.rows.items():
+            if row.state == "owned":
+                (owner,) = row.holders
+                moves.pushes.add((owner, number, self._slot(owner, number), "owned_flush"))
+            elif row.state == "split":
+                for worker in sorted(row.holders):
+                    moves.pushes.add((worker, number, self._slot(worker, number), "part_flush"))
+                moves.settled.add(number)
+        for worker, slots in enumerate(self.slots):
+            for slot in sorted(slots):
+                row = self.rows[slots[slot].row]
+                if row.state == "split" and worker in row.holders:
+                    self._outdate(worker, slot)
+        for row in self.rows.values():
+            if row.state == "split":
+                row.holders = set()
+            row.state = "clean"
+        return moves
+
+    def _slot(self, worker: int, row: int) -> int:
+        slot = self.slot_of(worker, row)
+        assert slot is not None
+        return slot
+
+    def _outdate(self, worker: int, slot: int) -> None:
+        if slot not in self.outdated[worker]:
+            self.outdated[worker].append(slot)
+
+    def _synchronise(self, number: int, users: set[int], moves: SlowMoves) -> None:
+        row = self.rows.setdefault(number, SlowRow())
+        if row.state == "owned" and row.holders == users:
+            return
+        for worker in sorted(row.holders):
+            slot = self._slot(worker, number)
+            if row.state == "owned":
+                moves.pushes.add((worker, number, slot, "owned_update"))
+            if row.state == "split":
+                moves.pushes.add((worker, number, slot, "part_update"))
+            if row.state == "split" or worker not in users:
+                self._outdate(worker, slot)
+        if row.state == "split":
+            moves.settled.add(number)
+            row.holders = set()
+        row.holders &= users
+        row.state = "clean"
+
+    def _place(self, worker: int, used: list[int], users: dict[int, set[int]], step: int, moves: SlowMoves) -> None:
+        missing = [row for row in used if self.slot_of(worker, row) is None]
+        for row in used:
+            if row not in missing:
+                self._use(worker, self._slot(worker, row), step)
+        for row in used:
+            if row in missing:
+                slot = self.free[worker].pop() if self.free[worker] else self._evict(worker, step, moves)
+                self.slots[worker][slot] = SlowSlot(row)
+                self._use(worker, slot, step)
+            if worker not in self.rows[row].holders:
+                kind = "full" if len(users[row]) == 1 else "value"
+                moves.pulls.add((worker, row, self._slot(worker, row), kind))
+
+    def _use(self, worker: int, slot: int, step: int) -> None:
+        held = self.slots[worker][slot]
+        held.uses, held.last, held.mark = held.uses + 1, step, self.target[worker]
+
+    def _is_outdated(self, worker: int, slot: int, step: int) -> bool:
+        held = self.slots[worker][slot]
+        return worker not in self.rows[held.row].holders and held.last != step
+
+    def _victim(self, worker: int, step: int) -> int:
+        while self.outdated[worker]:
+            slot = self.outdated[worker].pop()
+            if self._is_outdated(worker, slot, step):
+                return slot
+        slots = self.slots[worker]
+        idle = [slot for slot, held in slots.items() if held.last != step]
+        if self.eviction == "lru":
+            return min(idle, key=lambda slot: (slots[slot].last, slot))
+        if all(held.mark == self.target[worker] for held in slots.values()):
+            self.target[worker] += 1
+            for held in slots.values():
+                if held.last == step:
+                    held.mark = self.target[worker]
+        return min(idle, key=lambda slot: (slots[slot].mark, slots[slot].uses, slot))
+
+    def _evict(self, worker: int, step: int, moves: SlowMoves) -> int:
+        slot = self._victim(worker, step)
+        number = self.slots[worker].pop(slot).row
+        row = self.rows[number]
+        if worker in row.holders:
+            row.holders.remove(worker)
+            if row.state == "owned":
+                moves.pushes.add((worker, number, slot, "owned_evict"))
+                row.state = "clean"
+            elif row.state == "split":
+                moves.pushes.add((worker, number, slot, "part_evict"))
+                if not row.holders:
+                    moves.settled.add(number)
+                    row.state = "clean"
+        return slot

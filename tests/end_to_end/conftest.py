@@ -1,0 +1,31 @@
+"""Topics of generated clicks, written once and read by many tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from infra.process import Stop
+from ingest.config import StreamConfig
+from ingest.main import run_producer
+
+WriteTopic = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def write_topic(tmp_path: Path) -> WriteTopic:
+    """Writes synthetic clicks to a topic in a new folder and returns the folder."""
+
+    def write(samples: int, name: str = "run", partitions: int = 2, packed: int = 0, poison: float = 0.0) -> Path:
+        folder = tmp_path / name
+        config = StreamConfig(folder=folder / "log", partitions=partitions)
+        run_producer(config, Stop(), limit=samples, samples_per_record=packed, poison_share=poison, seed=3)
+        return folder
+
+    return write

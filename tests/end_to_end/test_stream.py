@@ -1,0 +1,109 @@
+"""Every event is trained on, dead-lettered, or still in the log; bad ones change nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from dispatch.errors import CacheTooSmall, RunExists
+from infra.process import Stop
+from ingest.codec import Decoder
+from ingest.deadletter import read_dead_letters
+from ingest.log import LogReader
+from ingest.manifest import Manifest, Position
+from ingest.poison import POISON
+from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.test_exactness import expect_equal
+from tests.end_to_end.threads import Plan, Threads, start_worker, train, train_reference, wait_for_steps
+
+GOOD = 3000
+
+
+def events_after(plan: Plan, manifests: list[Manifest]) -> int:
+    """Events in the log that no manifest covers."""
+    source, decoder = LogReader(plan.stream.folder, plan.stream.topic), Decoder(plan.schema)
+    ends = {r.partition: r.end for manifest in manifests for r in manifest.ranges}
+    left = 0
+    for partition in source.partitions():
+        start = ends.get(partition, Position(0))
+        while records := source.read(partition, start.offset):
+            decoded = decoder.decode(records, start)
+            left += len(decoded) + len(decoded.rejects)
+            start = decoded.end
+    source.close()
+    return left
+
+
+@pytest.mark.parametrize("packed", [0, 16])
+def test_poison_of_every_kind_is_dead_lettered_once_and_changes_nothing(write_topic: WriteTopic, packed: int) -> None:
+    poisoned = Plan(write_topic(GOOD, "poisoned", packed=packed, poison=0.05))
+    clean = Plan(write_topic(GOOD, "clean", packed=packed))
+    with_poison, without = train(poisoned), train(clean)
+    letters = list(read_dead_letters(poisoned.stream.folder))
+    assert len(letters) >= GOOD * 0.05
+    assert len({(letter.partition, letter.offset, letter.index) for letter in letters}) == len(letters)
+    assert with_poison.status.samples == without.status.samples == GOOD
+    assert with_poison.status.dead_letters == len(letters) == sum(m.rejected for m in with_poison.manifests)
+    assert with_poison.rows_RT.tobytes() == without.rows_RT.tobytes()
+    assert {n: w.tobytes() for n, w in with_poison.dense.items()} == {n: w.tobytes() for n, w in without.dense.items()}
+
+
+def test_every_kind_of_poison_has_its_reason(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(GOOD, poison=0.2))
+    train(plan)
+    reasons = {letter.reason for letter in read_dead_letters(plan.stream.folder)}
+    assert len(reasons) >= len(POISON) / 2, reasons
+
+
+@pytest.mark.parametrize("limit", [1, 64, 1000])
+def test_produced_is_trained_plus_dead_lettered_plus_in_flight(write_topic: WriteTopic, limit: int) -> None:
+    plan = Plan(write_topic(GOOD, poison=0.1), samples=limit)
+    produced = events_after(plan, [])
+    result = train(plan)
+    assert result.status.samples == limit
+    in_flight = events_after(plan, result.manifests)
+    assert produced == result.status.samples + result.status.dead_letters + in_flight
+
+
+def test_a_stop_in_mid_run_completes_the_steps_under_way(write_topic: WriteTopic) -> None:
+    plan, stop = Plan(write_topic(20_000)), Stop()
+
+    def stop_later(*_: object) -> None:
+        wait_for_steps(plan, 5)
+        stop.request("test")
+
+    result = train(plan, stop, stop_later)
+    assert 5 * plan.batch <= result.status.samples == sum(m.samples for m in result.manifests) < 20_000
+    assert result.status.state == "done"
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_a_worker_that_comes_and_one_that_goes_start_new_generations(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(6_000), workers=1, batch=32)
+
+    def come_and_go(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
+        leave = Stop()
+        wait_for_steps(plan, 5, generation=1)
+        start_worker(threads, plan, "worker-late", dispatcher, shards, leave)
+        wait_for_steps(plan, 5, generation=2)
+        leave.request("test")
+        wait_for_steps(plan, 5, generation=3)
+
+    result = train(plan, beside=come_and_go)
+    assert result.status.generation == 3
+    assert {w.name for w in result.status.workers if w.samples} == {"worker-0", "worker-late"}
+    assert result.status.samples == 6_000
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_a_folder_with_steps_is_refused(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(100))
+    train(plan)
+    with pytest.raises(RunExists, match="cannot be continued"):
+        train(plan)
+
+
+def test_a_cache_that_cannot_hold_a_micro_batch_is_refused_before_anything_starts(write_topic: WriteTopic) -> None:
+    folder: Path = write_topic(100)
+    with pytest.raises(CacheTooSmall, match=r"raise dispatch\.cache_rows"):
+        train(Plan(folder, cache_rows=100))
+    assert not (folder / "dense.safetensors").exists()

@@ -1,0 +1,242 @@
+"""A whole run inside one process: real log, real sockets, real shards and workers, each in a thread of its own.
+
+Processes would need seconds each to start; threads let every combination of workers, policy and optimizer be run. What
+is trained is the same code, message for message.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import zmq
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
+
+from dispatch.config import DispatchConfig
+from dispatch.index import Index
+from dispatch.main import Job, run_dispatcher
+from dispatch.shards import Shards
+from dispatch.status import Status
+from infra.process import Stop
+from infra.telemetry import Meter
+from ingest.config import StreamConfig
+from ingest.loader import form_batch
+from ingest.log import LogReader
+from ingest.manifest import Manifest, read_manifests
+from ingest.samples import Samples
+from ingest.schema import Schema, load_schema
+from ps.client import ShardClient
+from ps.config import PsConfig, RowConfig
+from ps.main import run_shard
+from trainer.config import ModelConfig, TrainerConfig
+from trainer.main import DENSE_FILE, run_worker
+from trainer.reference import Reference
+
+RUN = "test"
+SEED = 7
+WAIT_SECONDS = 60.0
+ROWS = RowConfig()
+SMALL_MODEL = ModelConfig(mlp=(16, 8), cross_layers=1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    folder: Path
+    """with a topic 'clicks' below log/"""
+    workers: int = 2
+    policy: str = "esd:1"
+    shards: int = 2
+    batch: int = 64
+    cache_rows: int = 2048
+    schema_name: str = "synthetic"
+    rows: RowConfig = ROWS
+    model: ModelConfig = SMALL_MODEL
+    samples: int | None = None
+    eviction: str = "emark"
+
+    @property
+    def schema(self) -> Schema:
+        return load_schema(self.schema_name)
+
+    @property
+    def stream(self) -> StreamConfig:
+        return StreamConfig(
+            folder=self.folder / "log", schema_name=self.schema_name, batch=self.batch, linger_seconds=0
+        )
+
+    @property
+    def scaled_rows(self) -> RowConfig:
+        start = self.rows.initial_accumulator / self.batch**2
+        return self.rows.model_copy(update={"initial_accumulator": start})
+
+
+@dataclass
+class Result:
+    """What a run left behind."""
+
+    status: Status
+    rows_RT: NDArray[Any]
+    """[value | state] of every row, as the shards have them after the flush"""
+    versions_R: NDArray[np.int64]
+    dense: dict[str, NDArray[Any]]
+    ledger: NDArray[np.int64]
+    """lines of shard, step, phase, worker, pulled, owned pushed, parts pushed"""
+    manifests: list[Manifest]
+    errors: list[BaseException] = field(default_factory=list)
+
+
+class Threads:
+    """Threads whose errors are raised when they are joined."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self.errors: list[BaseException] = []
+
+    def start(self, target: Callable[..., None], *arguments: Any) -> None:
+        def guarded() -> None:
+            try:
+                target(*arguments)
+            except BaseException as error:  # raised again in the test's thread
+                self.errors.append(error)
+
+        self._threads.append(threading.Thread(target=guarded, daemon=True))
+        self._threads[-1].start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive(), "a thread of the run did not end"
+        if self.errors:
+            raise self.errors[0]
+
+
+@contextmanager
+def running_shards(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """Shards in threads; yields their endpoints."""
+    stop, threads = Stop(), Threads()
+    endpoints: dict[int, str] = {}
+    ready = threading.Barrier(plan.shards + 1)
+
+    def serve(number: int) -> None:
+        def on_ready(endpoint: str) -> None:
+            endpoints[number] = endpoint
+            ready.wait(WAIT_SECONDS)
+
+        config = PsConfig(shards=plan.shards)
+        run_shard(number, config, plan.scaled_rows, RUN, SEED, "tcp://127.0.0.1:*", stop, on_ready)
+
+    for number in range(plan.shards):
+        threads.start(serve, number)
+    ready.wait(WAIT_SECONDS)
+    try:
+        yield tuple(endpoints[number] for number in range(plan.shards))
+    finally:
+        stop.request("test is over")
+        threads.join()
+
+
+Companion = Callable[[Threads, str, tuple[str, ...]], None]
+"""runs beside a training run; gets its threads and the endpoints of dispatcher and shards"""
+
+
+def train(plan: Plan, stop: Stop | None = None, beside: Companion | None = None) -> Result:
+    """Trains the topic to its end and returns everything that can be compared."""
+    threads, stop = Threads(), stop or Stop()
+    with running_shards(plan) as shards:
+
+        def start_workers(dispatcher: str, _status: str) -> None:
+            for number in range(plan.workers):
+                start_worker(threads, plan, f"worker-{number}", dispatcher, shards)
+            if beside is not None:
+                threads.start(beside, threads, dispatcher, shards)
+
+        job = Job(
+            run=RUN,
+            seed=SEED,
+            folder=plan.folder,
+            stream=plan.stream,
+            dispatch=DispatchConfig(
+                policy=plan.policy, workers=plan.workers, cache_rows=plan.cache_rows, eviction=plan.eviction
+            ),
+            schema=plan.schema,
+            shard_endpoints=shards,
+            samples=plan.samples,
+            stop_at_end=True,
+        )
+        source = LogReader(plan.stream.folder, plan.stream.topic)
+        status = run_dispatcher(job, source, stop, start_workers, Meter(CollectorRegistry()))
+        threads.join()
+        return collect(plan, shards, status)
+
+
+def start_worker(
+    threads: Threads, plan: Plan, name: str, dispatcher: str, shards: tuple[str, ...], stop: Stop | None = None
+) -> None:
+    threads.start(
+        run_worker,
+        name,
+        dispatcher,
+        shards,
+        plan.scaled_rows,
+        plan.model,
+        TrainerConfig(device="cpu"),
+        plan.schema.fields,
+        plan.schema.dense,
+        RUN,
+        SEED,
+        plan.folder,
+        stop or Stop(),
+        lambda: None,
+    )
+
+
+def wait_for_steps(plan: Plan, steps: int, generation: int = 1) -> None:
+    """Returns once so many steps of a generation have been dispatched."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while sum(m.generation == generation for m in read_manifests(plan.folder / "manifests.log")) < steps:
+        assert time.monotonic() < deadline, f"generation {generation} did not get to step {steps}"
+        time.sleep(0.01)
+
+
+def collect(plan: Plan, shards: tuple[str, ...], status: Status) -> Result:
+    manifests = read_manifests(plan.folder / "manifests.log")
+    index = Index()
+    for samples in batches(plan, manifests):
+        index.resolve(samples.keys_BF)
+    with zmq.Context() as context:
+        client = ShardClient(context, shards, plan.rows.shape(), plan.rows.float_dtype, RUN)
+        client.open(status.generation, 0)
+        rows_RT, versions_R = client.peek(np.arange(index.count))
+        client.close()
+        dispatcher = Shards(context, shards, RUN)
+        ledgers = dispatcher.ledgers(status.generation)
+        dispatcher.close()
+    lines = [np.stack([np.full_like(columns[0], shard), *columns], 1) for shard, columns in enumerate(ledgers)]
+    dense = safetensors.numpy.load_file(plan.folder / DENSE_FILE)
+    return Result(status, rows_RT, versions_R, dense, np.concatenate(lines), manifests)
+
+
+def batches(plan: Plan, manifests: list[Manifest]) -> Iterator[Samples]:
+    """The batches of a run, formed again from its manifests."""
+    source = LogReader(plan.stream.folder, plan.stream.topic)
+    for manifest in manifests:
+        yield form_batch(source, plan.schema, manifest.ranges).samples
+    source.close()
+
+
+def train_reference(plan: Plan, manifests: list[Manifest]) -> Reference:
+    """One process on the same batches, whole."""
+    schema = plan.schema
+    reference = Reference(plan.scaled_rows, plan.model, schema.fields, schema.dense, SEED)
+    for samples in batches(plan, manifests):
+        if len(samples):
+            reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B)
+    return reference

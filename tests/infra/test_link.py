@@ -1,0 +1,96 @@
+"""Link shaping, on a clock that the tests wind."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.errors import ConfigError
+from infra.link import Link
+
+
+class WoundClock:
+    """Time that passes only by sleeping, and by as much too long as the test says."""
+
+    def __init__(self, oversleep_seconds: float = 0.0) -> None:
+        self.now = 100.0
+        self.oversleep = oversleep_seconds
+        self.sleeps: list[float] = []
+
+    def read(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds + self.oversleep
+
+
+def shaped(clock: WoundClock, gbit: float | None = 1.0, burst: int = 0) -> Link:
+    return Link(gbit, burst_bytes=burst, clock=clock.read, sleep=clock.sleep)
+
+
+def test_unshaped_link_never_sleeps() -> None:
+    clock = WoundClock()
+    link = shaped(clock, gbit=None)
+    link.up(10**9)
+    link.down(10**9)
+    assert clock.sleeps == []
+
+
+@pytest.mark.parametrize("gbit", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_bandwidth_is_a_config_error(gbit: float) -> None:
+    with pytest.raises(ConfigError, match="expected a number above 0"):
+        Link(gbit)
+
+
+def test_transfer_takes_bytes_over_bandwidth() -> None:
+    clock = WoundClock()
+    shaped(clock, gbit=0.5).up(62_500_000)
+    assert clock.now == pytest.approx(101.0)
+
+
+def test_directions_do_not_share_bandwidth() -> None:
+    clock = WoundClock()
+    link = shaped(clock)
+    link.up(125_000_000)
+    before = clock.now
+    link.down(1)
+    assert clock.now - before == pytest.approx(8e-9, abs=1e-6)
+
+
+def test_burst_passes_at_once_and_only_once() -> None:
+    clock = WoundClock()
+    link = shaped(clock, burst=1000)
+    link.up(1000)
+    assert clock.sleeps == []
+    link.up(1000)
+    assert clock.sleeps == [pytest.approx(8e-6)]
+
+
+def test_idle_link_saves_up_no_more_than_the_burst() -> None:
+    clock = WoundClock()
+    link = shaped(clock, burst=1000)
+    clock.now += 3600
+    link.up(126_000)
+    assert clock.sleeps == [pytest.approx(1e-3)]
+
+
+@given(st.lists(st.integers(1, 2_000_000), min_size=50, max_size=100), st.floats(0.0, 0.002))
+def test_coarse_sleeps_do_not_add_up(sizes: list[int], oversleep: float) -> None:
+    clock = WoundClock(oversleep)
+    link = shaped(clock, gbit=0.5)
+    for size in sizes:
+        link.up(size)
+    ideal = sum(sizes) * 8 / 0.5e9
+    assert ideal - 1e-9 <= clock.now - 100.0 <= ideal + oversleep + 1e-9
+
+
+def test_suspended_process_does_not_catch_up_for_free() -> None:
+    clock = WoundClock(oversleep_seconds=3600.0)
+    link = shaped(clock)
+    link.up(1)
+    clock.oversleep = 0.0
+    before = clock.now
+    link.up(125_000_000)
+    assert clock.now - before == pytest.approx(0.9)

@@ -1,0 +1,114 @@
+"""Real signals to real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from infra.process import Stop, write_whole
+
+
+def run_python(code: str, **env: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": ".", **env}
+    )
+
+
+def test_two_requests_the_first_reason_counts() -> None:
+    stop = Stop()
+    assert not stop.wait(0)
+    stop.request("SIGTERM")
+    stop.request("SIGINT")
+    assert stop.requested
+    assert stop.reason == "SIGTERM"
+
+
+def test_request_wakes_every_waiter() -> None:
+    stop, woken = Stop(), []
+    threads = [threading.Thread(target=lambda: woken.append(stop.wait(60))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    stop.request("done")
+    for thread in threads:
+        thread.join(30)
+    assert woken == [True, True, True]
+
+
+def test_signal_ends_the_loop_which_then_drains_and_exits_0() -> None:
+    code = """
+from infra.process import stop_on_signals
+stop = stop_on_signals()
+print("ready", flush=True)
+while not stop.wait(60):
+    pass
+print("drained after", stop.reason)
+"""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with run_python(code) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            child.send_signal(number)
+            assert child.stdout.read() == f"drained after {number.name}\n"
+        assert child.returncode == 0
+
+
+def test_signal_at_any_point_of_wait_is_noticed() -> None:
+    """Hangs if wait and handler share a lock that is not re-entrant, or if a signal just before a wait is missed."""
+    code = """
+import signal
+from infra.process import Stop
+signal.signal(signal.SIGALRM, lambda *_: current.request("alarm"))
+for turn in range(3000):
+    current = Stop()
+    signal.setitimer(signal.ITIMER_REAL, 0.000002 + 0.00000001 * turn)
+    assert current.wait(3600)
+print("done")
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env={**os.environ, "PYTHONPATH": "."})
+    assert done.stdout == "done\n"
+
+
+def test_supervisor_killed_child_gets_sigterm(tmp_path: Path) -> None:
+    inner = """
+from infra.process import end_with_parent, stop_on_signals
+stop = stop_on_signals()
+end_with_parent()
+print("ready", flush=True)
+stop.wait(60)
+print(stop.reason, flush=True)
+"""
+    outer = f"""
+import os, subprocess, sys
+os.environ["FRESHET_SUPERVISED"] = str(os.getpid())
+subprocess.Popen([sys.executable, "-c", {inner!r}], start_new_session=True).wait()
+"""
+    with run_python(outer) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        parent.kill()
+        assert parent.stdout.readline() == "SIGTERM\n"
+
+
+def test_supervisor_gone_before_the_child_asks_ends_the_child() -> None:
+    code = "from infra.process import end_with_parent; end_with_parent(); print('still here')"
+    with run_python(code, FRESHET_SUPERVISED="1") as child:
+        assert child.communicate()[0] == ""
+    assert child.returncode == -signal.SIGTERM
+
+
+def test_unsupervised_process_is_left_alone() -> None:
+    os.environ.pop("FRESHET_SUPERVISED", None)
+    code = "from infra.process import end_with_parent; end_with_parent(); print('still here')"
+    with run_python(code) as child:
+        assert child.communicate()[0] == "still here\n"
+
+
+def test_write_whole_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "endpoint"
+    write_whole(path, "tcp://127.0.0.1:1")
+    write_whole(path, "tcp://127.0.0.1:2")
+    assert path.read_text() == "tcp://127.0.0.1:2"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,185 @@
+"""Codec, fencing and CURVE on real sockets."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from infra.errors import ConfigError, Fenced, WireError
+from infra.wire import (
+    Codec,
+    Curve,
+    Header,
+    Refused,
+    bind,
+    check_fence,
+    connect,
+    load_curve,
+    receive,
+    receive_from,
+    send,
+)
+
+
+class Ping(Header, frozen=True):
+    """A message with bulk, as real ones have."""
+
+    BULK: ClassVar = ("i8", "*")
+
+    note: str
+
+
+PING = Ping(run="r", generation=2, step=7, note="hello")
+NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.float32))
+CODEC = Codec(Ping, Refused)
+
+
+Sockets = Callable[[int], Any]
+
+
+@pytest.fixture
+def sockets() -> Iterator[Sockets]:
+    """Makes sockets of a kind, and closes them after the test."""
+    with ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
+
+        def make(kind: int) -> Any:
+            socket = stack.enter_context(context.socket(kind))
+            socket.setsockopt(zmq.LINGER, 0)
+            return socket
+
+        yield make
+
+
+def make_keys() -> tuple[Curve, Curve]:
+    """A server and a client that know each other."""
+    server_public, server_secret = zmq.curve_keypair()
+    public, secret = zmq.curve_keypair()
+    return Curve(server_public, server_secret, server_public), Curve(public, secret, server_public)
+
+
+def pair(sockets: Sockets, server: Curve | None, client: Curve | None) -> tuple[Any, Any]:
+    listener, caller = sockets(zmq.ROUTER), sockets(zmq.DEALER)
+    endpoint = bind(listener, "tcp://127.0.0.1:*", server)
+    connect(caller, endpoint, client)
+    return listener, caller
+
+
+@given(
+    arrays(np.int64, st.integers(0, 50)),
+    arrays(np.float32, st.integers(0, 50), elements=st.floats(width=32)),
+    st.text(),
+    st.integers(0, 2**62),
+)
+def test_any_message_comes_back_equal(rows: NDArray[Any], values: NDArray[Any], note: str, step: int) -> None:
+    sent = Ping(run="r", generation=0, step=step, note=note)
+    header, bulk = CODEC.decode([bytes(frame) for frame in CODEC.encode(sent, (rows, values))])
+    assert header == sent
+    assert bulk[0].tobytes() == rows.tobytes()
+    assert bulk[1].tobytes() == values.tobytes()
+
+
+def test_double_precision_run_carries_float64() -> None:
+    codec = Codec(Ping, float_dtype=np.float64)
+    _, bulk = codec.decode([bytes(f) for f in codec.encode(PING, (np.zeros(1, np.int64), np.array([[1 / 3]])))])
+    assert bulk[1][0] == 1 / 3
+
+
+def test_decoded_arrays_share_memory_with_the_frame() -> None:
+    frames = [bytes(frame) for frame in CODEC.encode(PING, (np.arange(4), np.ones(2, np.float32)))]
+    _, bulk = CODEC.decode(frames)
+    assert not bulk[0].flags.owndata
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b""],
+        [b"\xc1not msgpack"],
+        [msgspec.msgpack.encode({"type": "Stranger", "run": "r", "generation": 0, "step": 0}), b"", b""],
+        [msgspec.msgpack.encode(PING)],
+        [msgspec.msgpack.encode(PING), b"", b"", b""],
+        [msgspec.msgpack.encode(PING), b"1234567", b""],
+        [msgspec.msgpack.encode({"type": "Ping", "run": "r", "generation": "x", "step": 0, "note": ""}), b"", b""],
+    ],
+    ids=["no frame", "empty", "garbage", "unknown type", "too few", "too many", "broken array", "wrong field"],
+)
+def test_wrong_frames_raise_wire_error(frames: list[bytes]) -> None:
+    with pytest.raises(WireError, match="one version"):
+        CODEC.decode(frames)
+
+
+def test_wrong_dtype_is_caught_before_sending() -> None:
+    with pytest.raises(AssertionError, match="float64"):
+        CODEC.encode(PING, (np.zeros(1, np.int64), np.zeros(1, np.float64)))
+
+
+@pytest.mark.parametrize("values", [3, 100_000])
+def test_message_crosses_tcp_and_is_answered(sockets: Sockets, values: int) -> None:
+    listener, caller = pair(sockets, None, None)
+    rows, floats = np.arange(5), np.linspace(0, 1, values, dtype=np.float32)
+    assert send(caller, CODEC, PING, rows, floats) > floats.nbytes
+    sender, header, bulk = receive_from(listener, CODEC)
+    assert header == PING
+    assert np.array_equal(bulk[1], floats)
+    send(listener, CODEC, Refused(run="r", generation=2, step=7, reason="no"), to=sender)
+    assert receive(caller, CODEC)[0].reason == "no"
+
+
+def test_right_curve_key_passes(sockets: Sockets) -> None:
+    listener, caller = pair(sockets, *make_keys())
+    send(caller, CODEC, PING, *NOTHING)
+    assert listener.poll(10_000)
+    assert receive_from(listener, CODEC)[1] == PING
+
+
+@pytest.mark.parametrize("impostor", [True, False], ids=["another server's key", "no key"])
+def test_wrong_curve_key_gets_nothing(sockets: Sockets, impostor: bool) -> None:
+    server, right = make_keys()
+    listener, caller = pair(sockets, server, make_keys()[1] if impostor else None)
+    send(caller, CODEC, PING, *NOTHING)
+    honest = sockets(zmq.DEALER)
+    connect(honest, bytes(listener.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode(), right)
+    send(honest, CODEC, Ping(run="r", generation=0, step=0, note="honest"), *NOTHING)
+    assert receive_from(listener, CODEC)[1].note == "honest"
+    assert not listener.poll(300)
+
+
+@pytest.mark.parametrize(("run", "generation"), [("other", 2), ("r", 1), ("r", 3)])
+def test_other_run_or_generation_is_fenced(run: str, generation: int) -> None:
+    check_fence(PING, "r", 2)
+    with pytest.raises(Fenced, match="join again"):
+        check_fence(Ping(run=run, generation=generation, step=0, note=""), "r", 2)
+
+
+def test_port_in_use_is_a_config_error(sockets: Sockets) -> None:
+    endpoint = bind(sockets(zmq.ROUTER), "tcp://127.0.0.1:*")
+    with pytest.raises(ConfigError, match="choose a free"):
+        bind(sockets(zmq.ROUTER), endpoint)
+
+
+def test_address_without_port_is_a_config_error(sockets: Sockets) -> None:
+    with pytest.raises(ConfigError, match="expected tcp://HOST:PORT"):
+        connect(sockets(zmq.DEALER), "tcp://nowhere")
+
+
+def test_key_files_are_read_as_written(tmp_path: Path) -> None:
+    server, client = make_keys()
+    (tmp_path / "server.public").write_text(server.public.decode() + "\n")
+    (tmp_path / "worker.secret").write_text(f"{client.public.decode()}\n{client.secret.decode()}\n")
+    assert load_curve(tmp_path, "worker") == client
+
+
+def test_missing_key_files_say_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="freshet keys"):
+        load_curve(tmp_path, "worker")

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+from ingest.deadletter import DeadLetter, DeadLetterLog, read_dead_letters
+
+
+def letter(partition: int, offset: int, index: int = 0) -> DeadLetter:
+    return DeadLetter(partition, offset, index, "label: 2, expected 0 or 1", b"\xff\x00")
+
+
+def test_letters_come_back_as_written(tmp_path: Path) -> None:
+    log = DeadLetterLog(tmp_path)
+    assert log.append([letter(0, 5), letter(1, 2, 7)]) == 2
+    log.close()
+    assert list(read_dead_letters(tmp_path)) == [letter(0, 5), letter(1, 2, 7)]
+
+
+def test_letter_is_written_once_across_a_restart(tmp_path: Path) -> None:
+    log = DeadLetterLog(tmp_path)
+    log.append([letter(0, 5), letter(1, 2, 1)])
+    log.close()
+    again = DeadLetterLog(tmp_path)
+    assert again.append([letter(0, 5), letter(0, 6), letter(1, 2, 1), letter(1, 2, 2)]) == 2
+    again.close()
+    assert list(read_dead_letters(tmp_path)) == [letter(0, 5), letter(1, 2, 1), letter(0, 6), letter(1, 2, 2)]
+
+
+def test_same_letter_twice_in_one_call_is_written_once(tmp_path: Path) -> None:
+    log = DeadLetterLog(tmp_path)
+    assert log.append([letter(0, 5), letter(0, 5)]) == 1
+    log.close()
+
+
+def test_no_letters_write_nothing(tmp_path: Path) -> None:
+    log = DeadLetterLog(tmp_path)
+    assert log.append([]) == 0
+    log.close()
+    assert list(read_dead_letters(tmp_path)) == []

@@ -1,0 +1,169 @@
+"""Stand-ins for the other end of a shard: real sockets, driven by hand."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from dispatch.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Count, Done, Ledger, Open
+from infra.process import Stop
+from infra.wire import Codec, Curve, Header, connect, receive, send
+from ps.client import ShardClient
+from ps.config import PsConfig, RowConfig
+from ps.main import run_shard
+
+RUN = "test"
+SEED = 7
+PATIENCE_MILLISECONDS = 30_000
+NO_ROWS = np.empty(0, np.int64)
+
+
+def ints(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+@contextmanager
+def running_shards(
+    rows: RowConfig, shards: int = 1, chunk_rows: int = 4, curve: Curve | None = None
+) -> Iterator[list[str]]:
+    """Real shards in threads; yields their endpoints."""
+    stop = Stop()
+    ready: list[threading.Event] = [threading.Event() for _ in range(shards)]
+    endpoints = [""] * shards
+
+    def serve(shard: int) -> None:
+        def on_ready(endpoint: str) -> None:
+            endpoints[shard] = endpoint
+            ready[shard].set()
+
+        config = PsConfig(shards=shards, chunk_rows=chunk_rows)
+        run_shard(shard, config, rows, RUN, SEED, "tcp://127.0.0.1:*", stop, on_ready, curve)
+
+    threads = [threading.Thread(target=serve, args=(shard,)) for shard in range(shards)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert all(event.wait(60) for event in ready)
+        yield endpoints
+    finally:
+        stop.request("test over")
+        for thread in threads:
+            thread.join()
+
+
+class Peer:
+    """One DEALER socket to one shard."""
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, dtype: str, curve: Curve | None
+    ) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.set(zmq.LINGER, 0)
+        connect(self.socket, endpoint, curve)
+        self._requests = Codec(*TO_SHARD, float_dtype=dtype)
+        self._replies = Codec(*FROM_SHARD, float_dtype=dtype)
+
+    def send(self, kind: type[Header], *bulk: NDArray[Any], **fields: Any) -> None:
+        common: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
+        header = kind(**common | fields)
+        send(self.socket, self._requests, header, *bulk)
+
+    def receive(self) -> tuple[Any, list[NDArray[Any]]]:
+        assert self.socket.poll(PATIENCE_MILLISECONDS), "no answer"
+        return receive(self.socket, self._replies)
+
+    def ask(self, kind: type[Header], *bulk: NDArray[Any], **fields: Any) -> tuple[Any, list[NDArray[Any]]]:
+        self.send(kind, *bulk, **fields)
+        return self.receive()
+
+    def ledger(self, generation: int = 1) -> tuple[Ledger, list[list[int]]]:
+        """The shard's row count and ledger lines; also proves that it has carried out all this peer sent before."""
+        header, columns = self.ask(Count, generation=generation)
+        assert isinstance(header, Ledger)
+        return header, np.stack(columns, axis=1).tolist()
+
+
+class Announcer:
+    """Announces rounds to every shard, as a dispatcher would, from rows named by hand."""
+
+    def __init__(self, peers: Sequence[Peer]) -> None:
+        self.peers = peers
+
+    def open(self, generation: int, workers: int) -> None:
+        for peer in self.peers:
+            assert isinstance(peer.ask(Open, generation=generation, workers=workers)[0], Done)
+
+    def announce(
+        self,
+        step: int,
+        phase: int = TRAIN,
+        pushers: Sequence[Sequence[int]] | None = None,
+        new: dict[int, int] | None = None,
+        settle: Sequence[int] = (),
+        changed: dict[int, int] | None = None,
+        generation: int = 1,
+    ) -> None:
+        """``pushers`` by shard; ``new`` row → key; ``changed`` row → step. Waits until every shard has it."""
+        for shard, peer in enumerate(self.peers):
+            here = [
+                {r: x for r, x in (named or {}).items() if r % len(self.peers) == shard} for named in (new, changed)
+            ]
+            numbers = [ints(*(row // len(self.peers) for row in rows)) for rows in here]
+            settled = ints(*(row // len(self.peers) for row in settle if row % len(self.peers) == shard))
+            keys, steps = np.array(list(here[0].values()), np.uint64), ints(*here[1].values())
+            named = list(pushers[shard]) if pushers else []
+            bulk = (numbers[0], keys, settled, numbers[1], steps)
+            peer.send(Announce, *bulk, step=step, phase=phase, pushers=named, generation=generation)
+            peer.ledger(generation)
+
+
+class Stage:
+    """Shards with an announcer, and as many clients as a test asks for."""
+
+    def __init__(self, rows: RowConfig, endpoints: list[str], curve: Curve | None) -> None:
+        self.rows = rows
+        self.endpoints = endpoints
+        self.curve = curve
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._clients: list[ShardClient] = []
+        self._peers: list[Peer] = []
+        self.announcer = Announcer([self.peer(shard) for shard in range(len(endpoints))])
+
+    def peer(self, shard: int = 0) -> Peer:
+        self._peers.append(Peer(self.context, self.endpoints[shard], self.rows.float_dtype, self.curve))
+        return self._peers[-1]
+
+    def client(self, worker: int, generation: int = 1, **options: Any) -> ShardClient:
+        dtype = np.dtype(self.rows.float_dtype)
+        client = ShardClient(self.context, self.endpoints, self.rows.shape(), dtype, RUN, curve=self.curve, **options)
+        client.open(generation, worker)
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        for peer in self._peers:
+            peer.socket.close()
+        self.context.term()
+
+
+@contextmanager
+def stage(
+    rows: RowConfig,
+    shards: int = 1,
+    workers: int = 2,
+    curve: tuple[Curve | None, Curve | None] = (None, None),
+) -> Iterator[Stage]:
+    """Running shards on which generation 1 is open. ``curve``: keys of the shards and of everyone else."""
+    with running_shards(rows, shards, curve=curve[0]) as endpoints:
+        staged = Stage(rows, endpoints, curve[1])
+        try:
+            staged.announcer.open(1, workers)
+            yield staged
+        finally:
+            staged.close()

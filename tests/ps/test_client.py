@@ -1,0 +1,137 @@
+"""A worker's side of the PS, against real shards."""
+
+import numpy as np
+import pytest
+import zmq
+from numpy.typing import NDArray
+
+from dispatch.protocol import TRAIN
+from infra.errors import Fenced
+from infra.link import Link
+from ps.client import ShardClient
+from ps.config import RowConfig
+from ps.errors import PsError, Unreachable
+from ps.start import start_rows
+from tests.ps.doubles import NO_ROWS, SEED, ints, stage
+
+ROWS = RowConfig(dim=3)
+SHAPE = ROWS.shape()
+NO_OWNED = np.empty((0, SHAPE.total), np.float32)
+NO_PARTS = np.empty((0, SHAPE.value), np.float32)
+NEW = {row: 100 + row for row in range(20)}
+
+
+def placed(rows: list[int], shards: int) -> NDArray[np.int64]:
+    return ints(*sorted(rows, key=lambda row: (row % shards, row)))
+
+
+def start_of(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    return start_rows(ROWS, SEED, rows.astype(np.uint64) + np.uint64(100))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_pull_brings_every_row_asked_for_in_its_place(shards: int) -> None:
+    full, values = placed([2, 3, 5, 19, 11], shards), placed([0, 7, 9, 4], shards)
+    got_full, got_values = np.zeros((5, SHAPE.total), np.float32), np.zeros((4, SHAPE.value), np.float32)
+    with stage(ROWS, shards) as staged:
+        staged.announcer.announce(0, new=NEW)
+        for pulled in staged.client(0).pull(0, full, values):
+            got_full[pulled.full] = pulled.full_rows_WS
+            got_values[pulled.values] = pulled.value_rows_W
+            assert pulled.nbytes == pulled.full_rows_WS.nbytes + pulled.value_rows_W.nbytes
+    assert np.array_equal(got_full, start_of(full))
+    assert np.array_equal(got_values, start_of(values)[:, : SHAPE.value])
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_pushed_rows_come_back_as_they_were_pushed(shards: int) -> None:
+    rows = placed([1, 2, 3, 8, 13], shards)
+    written = np.random.default_rng(0).random((5, SHAPE.total), np.float32)
+    with stage(ROWS, shards) as staged:
+        staged.announcer.announce(0, new=NEW)
+        staged.announcer.announce(1, pushers=[[0]] * shards, changed=dict.fromkeys(rows.tolist(), 0))
+        client = staged.client(0)
+        sent = client.push(1, TRAIN, rows, written, NO_ROWS, NO_PARTS)
+        pulled = list(client.pull(1, rows, NO_ROWS))
+        got, steps = client.peek(rows[::-1])
+    assert sent > written.nbytes
+    assert sum(part.full_rows_WS.shape[0] for part in pulled) == 5
+    assert np.array_equal(got, written[::-1])
+    assert steps.tolist() == [0] * 5
+
+
+def test_shard_without_rows_is_not_asked() -> None:
+    with stage(ROWS, shards=2) as staged:
+        staged.announcer.announce(0, new=NEW)
+        staged.announcer.announce(1, pushers=[[0], []])
+        client = staged.client(0)
+        client.push(1, TRAIN, ints(4), np.zeros((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
+        assert [pulled.full for pulled in client.pull(1, ints(4), NO_ROWS)] == [slice(0, 1)]
+        assert staged.announcer.peers[1].ledger()[1] == []
+
+
+def test_one_shards_rows_arrive_while_another_still_waits() -> None:
+    with stage(ROWS, shards=2) as staged:
+        staged.announcer.announce(0, new=NEW)
+        staged.announcer.announce(1, pushers=[[1], []])
+        answers = staged.client(0).pull(1, placed([4, 5], 2), NO_ROWS)
+        assert next(answers).full == slice(1, 2)
+        staged.client(1).push(1, TRAIN, ints(4), np.ones((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
+        assert np.all(next(answers).full_rows_WS == 1.0)
+
+
+def test_refused_push_is_told_at_the_next_pull() -> None:
+    with stage(ROWS) as staged:
+        staged.announcer.announce(0, new=NEW)
+        staged.announcer.announce(1, pushers=[[0]])
+        client = staged.client(0)
+        client.push(1, TRAIN, ints(77), np.zeros((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
+        with pytest.raises(PsError, match="never announced"):
+            next(client.pull(1, ints(4), NO_ROWS))
+
+
+def test_client_of_an_old_generation_is_fenced_and_may_join_again() -> None:
+    with stage(ROWS) as staged:
+        staged.announcer.announce(0, new=NEW)
+        client = staged.client(0, generation=1)
+        staged.announcer.open(2, 2)
+        with pytest.raises(Fenced, match="must join again"):
+            next(client.pull(0, ints(4), NO_ROWS))
+        client.open(2, 0)
+        staged.announcer.announce(0, generation=2)
+        assert np.array_equal(next(client.pull(0, ints(4), NO_ROWS)).full_rows_WS, start_of(ints(4)))
+
+
+def test_answer_that_came_too_late_is_not_taken_for_another_step() -> None:
+    with stage(ROWS) as staged:
+        staged.announcer.announce(0, new=NEW)
+        client = staged.client(0)
+        client.pull(0, ints(4), NO_ROWS)  # given up
+        staged.announcer.announce(1)
+        assert np.array_equal(next(client.pull(1, ints(6), NO_ROWS)).full_rows_WS, start_of(ints(6)))
+
+
+def test_shard_that_does_not_answer_is_named() -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    silent = context.socket(zmq.ROUTER)
+    port = silent.bind_to_random_port("tcp://127.0.0.1")
+    endpoint = f"tcp://127.0.0.1:{port}"
+    client = ShardClient(context, [endpoint], SHAPE, np.float32, "test", timeout_seconds=0.0)
+    client.open(1, 0)
+    with pytest.raises(Unreachable, match=f"step 3 from shard 0 at {endpoint} within 0 s"):
+        next(client.pull(3, ints(4), NO_ROWS))
+    client.close()
+    silent.close(0)
+    context.term()
+
+
+def test_shaped_link_carries_what_is_pushed_and_pulled() -> None:
+    sleeps: list[float] = []
+    link = Link(1.0, burst_bytes=0, clock=lambda: 0.0, sleep=sleeps.append)
+    with stage(ROWS) as staged:
+        staged.announcer.announce(0, new=NEW)
+        client = staged.client(0, link=link)
+        (pulled,) = client.pull(0, ints(4, 5), NO_ROWS)
+    request, answer = 2 * 8, 2 * SHAPE.total * 4
+    assert pulled.nbytes == answer
+    assert sum(sleeps) * 125_000_000 >= request + answer

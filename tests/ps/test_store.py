@@ -1,0 +1,89 @@
+"""Rows of one shard: numbering, start values, versions."""
+
+import numpy as np
+import pytest
+
+from ps.config import RowConfig
+from ps.errors import OutOfOrder, UnknownRow
+from ps.start import start_rows
+from ps.store import NEVER, Store
+from tests.ps.doubles import ints
+
+CONFIG = RowConfig(dim=3)
+
+
+def filled(rows: int, chunk_rows: int = 4) -> Store:
+    store = Store(CONFIG, seed=5, chunk_rows=chunk_rows)
+    store.create(np.arange(rows), np.arange(rows, dtype=np.uint64) + np.uint64(100))
+    return store
+
+
+def values(store: Store, numbers: np.ndarray) -> np.ndarray:
+    out = np.empty((len(numbers), store.shape.total), np.float32)
+    store.gather(numbers, out)
+    return out
+
+
+def test_rows_over_many_chunks_have_the_start_values_of_their_keys() -> None:
+    store = filled(11)
+    expected = start_rows(CONFIG, 5, np.arange(100, 111, dtype=np.uint64))
+    assert len(store) == 11
+    assert np.array_equal(values(store, np.arange(11)), expected)
+    assert store.keys(ints(0, 10)).tolist() == [100, 110]
+
+
+def test_growth_keeps_what_was_written() -> None:
+    store = filled(3)
+    store.write(ints(2), np.full((1, store.shape.total), 9.0, np.float32))
+    store.create(np.arange(3, 50), np.arange(3, 50, dtype=np.uint64))
+    assert np.all(values(store, ints(2)) == 9.0)
+
+
+def test_narrow_gather_gives_the_value_without_state() -> None:
+    store = filled(6)
+    out = np.empty((2, store.shape.value), np.float32)
+    store.gather(ints(5, 1), out)
+    assert np.array_equal(out, values(store, ints(5, 1))[:, : store.shape.value])
+
+
+def test_known_number_with_its_key_may_be_announced_again() -> None:
+    store = filled(4)
+    store.write(ints(3), np.full((1, store.shape.total), 9.0, np.float32))
+    store.create(ints(3, 4), np.array([103, 104], np.uint64))
+    assert len(store) == 5
+    assert np.all(values(store, ints(3)) == 9.0)
+
+
+def test_known_number_with_another_key_is_out_of_order() -> None:
+    store = filled(4)
+    with pytest.raises(OutOfOrder, match="already belong to other keys"):
+        store.create(ints(3, 4), np.array([7, 104], np.uint64))
+    assert len(store) == 4
+
+
+@pytest.mark.parametrize("numbers", [(5,), (4, 6), (5, 4), (4, 4)])
+def test_new_numbers_must_follow_without_gaps(numbers: tuple[int, ...]) -> None:
+    store = filled(4)
+    with pytest.raises(OutOfOrder, match="do not follow"):
+        store.create(ints(*numbers), np.arange(len(numbers), dtype=np.uint64))
+    assert len(store) == 4
+
+
+@pytest.mark.parametrize("number", [-1, 4, 2**62])
+def test_unknown_number_is_refused_by_every_access(number: int) -> None:
+    store = filled(4)
+    row = np.zeros((1, store.shape.total), np.float32)
+    for access in (
+        lambda: store.gather(ints(number), row),
+        lambda: store.write(ints(number), row),
+        lambda: store.stamp(ints(number), ints(1)),
+        lambda: store.steps(ints(number)),
+    ):
+        with pytest.raises(UnknownRow, match="never announced"):
+            access()
+
+
+def test_row_remembers_the_step_that_last_changed_it() -> None:
+    store = filled(6)
+    store.stamp(ints(5, 1), ints(40, 41))
+    assert store.steps(ints(0, 1, 5)).tolist() == [NEVER, 41, 40]

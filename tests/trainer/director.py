@@ -1,0 +1,167 @@
+"""Real workers in threads on real shards, under the simplest director that is right.
+
+Everything trained in a step is pushed at the start of the next and pulled by whoever needs it: no row stays cached.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dispatch.protocol import FLUSH, TRAIN, Order, Report, Welcome
+from ps.client import ShardClient
+from ps.config import RowConfig
+from tests.ps.doubles import RUN, SEED, Announcer, stage
+from trainer.config import ModelConfig, TrainerConfig
+from trainer.reduce import Store
+from trainer.reference import Numbering
+from trainer.worker import Worker
+
+TRAINER = TrainerConfig(device="cpu", reduce_timeout_seconds=30, pull_timeout_seconds=30)
+FIELDS, DENSE = 3, 2
+Batch = tuple[NDArray[np.uint64], NDArray[np.float32], NDArray[np.float32]]
+Told = list[tuple[Report, NDArray[np.float32]]]
+
+
+def batches(steps: int, size: int = 24, keys: int = 40) -> list[Batch]:
+    """Random samples over few keys, so that most rows are used by several workers and over several steps."""
+    generator = np.random.default_rng(3)
+    return [
+        (
+            generator.integers(keys, size=(size, FIELDS)).astype(np.uint64) * 7919 + 13,
+            generator.normal(size=(size, DENSE)).astype(np.float32),
+            generator.integers(2, size=size).astype(np.float32),
+        )
+        for _ in range(steps)
+    ]
+
+
+class Director:
+    """Plans rounds for its workers and remembers where the newest rows are."""
+
+    def __init__(self, announcer: Announcer, workers: Sequence[Worker], client: ShardClient) -> None:
+        self.workers = workers
+        self.numbering = Numbering()
+        self._announcer = announcer
+        self._client = client
+        self._generation = 0
+        self._pool = ThreadPoolExecutor(len(workers))
+        self._owned: list[dict[int, int]] = [{} for _ in workers]
+        self._parts: list[dict[int, int]] = [{} for _ in workers]
+        self._trained = -1
+        self.store = ""
+
+    def begin(self, store: str) -> None:
+        """Everyone enters the next generation at once: the process group forms only when all are there."""
+        size = len(self.workers)
+        self._generation, self.store = self._generation + 1, store
+        self._announcer.open(self._generation, size)
+        self._client.open(self._generation, 0)
+        common: dict[str, Any] = {"run": RUN, "generation": self._generation, "step": 0}
+        welcomes = [Welcome(**common, worker=w, workers=size, store=store, cache_rows=256) for w in range(size)]
+        list(self._pool.map(Worker.begin, self.workers, welcomes))
+
+    def train(self, step: int, batch: Batch, assigned: NDArray[np.int64]) -> Told:
+        """One step in which sample i goes to worker assigned[i]."""
+        rows_BF, new_keys = self.numbering.number(batch[0])
+        first_new = len(self.numbering) - len(new_keys)
+        new = {first_new + place: int(key) for place, key in enumerate(new_keys)}
+        used = [set(rows_BF[assigned == worker].flat) for worker in range(len(self.workers))]
+        times = Counter(row for rows in used for row in rows)
+        pushes = self._pushes(step, TRAIN, new)
+        self._owned, self._parts, self._trained = [], [], step
+        orders = []
+        for worker, mine in enumerate(used):
+            alone = sorted((r for r in mine if times[r] == 1), key=self._place)
+            shared = sorted((r for r in mine if times[r] > 1), key=self._place)
+            slots = {row: slot for slot, row in enumerate([*alone, *shared])}
+            self._owned.append({row: slots[row] for row in alone})
+            self._parts.append({row: slots[row] for row in shared})
+            mask = assigned == worker
+            positions = np.array([slots[row] for row in rows_BF[mask].flat], np.int32)
+            bulk = [*pushes[worker], *_pairs(self._owned[-1]), *_pairs(self._parts[-1])]
+            bulk += [np.arange(len(slots), dtype=np.int32), positions, batch[1][mask].reshape(-1), batch[2][mask]]
+            orders.append((self._order(step, TRAIN, int(mask.sum()), len(batch[2]), len(alone)), bulk))
+        return self._execute(orders)
+
+    def flush(self) -> Told:
+        """Writes everything back without training."""
+        pushes = self._pushes(self._trained, FLUSH, {})
+        nothing: list[NDArray[Any]] = [*_pairs({}), *_pairs({}), np.empty(0, np.int32), np.empty(0, np.int32)]
+        nothing += [np.empty(0, np.float32)] * 2
+        self._owned, self._parts = [{} for _ in self.workers], [{} for _ in self.workers]
+        return self._execute([(self._order(self._trained, FLUSH, 0, 0, 0), [*push, *nothing]) for push in pushes])
+
+    def flushed_rows(self) -> NDArray[Any]:
+        """[value | state] of every row by number, as the shards have them once a flush has reached them."""
+        self.flush()
+        self._announcer.announce(self._trained + 1, generation=self._generation)
+        wanted = np.array(sorted(range(len(self.numbering)), key=self._place), np.int64)
+        found = list(self._client.pull(self._trained + 1, wanted, wanted[:0]))
+        rows_RT = np.empty((len(wanted), found[0].full_rows_WS.shape[1]))
+        for pulled in found:
+            rows_RT[wanted[pulled.full]] = pulled.full_rows_WS
+        return rows_RT
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        for worker in self.workers:
+            worker.close()
+
+    def _pushes(self, step: int, phase: int, new: dict[int, int]) -> list[list[NDArray[Any]]]:
+        shards = len(self._announcer.peers)
+        pairs = list(zip(self._owned, self._parts, strict=True))
+        pushers = [
+            [w for w, (owned, parts) in enumerate(pairs) if any(r % shards == shard for r in [*owned, *parts])]
+            for shard in range(shards)
+        ]
+        settle = sorted({row for parts in self._parts for row in parts})
+        changed = dict.fromkeys([*settle, *(r for owned in self._owned for r in owned)], self._trained)
+        named: dict[str, Any] = {"new": new, "settle": settle, "changed": changed, "generation": self._generation}
+        self._announcer.announce(step, phase, pushers, **named)
+        return [[*_pairs(owned), *_pairs(parts)] for owned, parts in pairs]
+
+    def _place(self, row: int) -> tuple[int, int]:
+        return row % len(self._announcer.peers), row
+
+    def _order(self, step: int, phase: int, samples: int, batch: int, alone: int) -> Order:
+        common: dict[str, Any] = {"run": RUN, "generation": self._generation, "step": step, "phase": phase}
+        return Order(**common, samples=samples, batch=batch, alone=alone)
+
+    def _execute(self, orders: list[tuple[Order, list[NDArray[Any]]]]) -> Told:
+        return list(self._pool.map(lambda worker, order: worker.execute(*order), self.workers, orders))
+
+
+def _pairs(slots: dict[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    return np.array(list(slots), np.int64), np.array(list(slots.values()), np.int32)
+
+
+@contextmanager
+def directed(rows: RowConfig, model: ModelConfig, workers: int, shards: int = 2) -> Iterator[Director]:
+    """Workers whose first generation has begun."""
+    with stage(rows, shards, workers) as staged:
+        stores = [Store("127.0.0.1", 30) for _ in range(workers)]
+        trained = [
+            Worker(rows, model, TRAINER, FIELDS, DENSE, SEED, staged.client(number), own)
+            for number, own in enumerate(stores)
+        ]
+        director = Director(staged.announcer, trained, staged.client(0))
+        try:
+            director.begin(stores[0].address)
+            yield director
+        finally:
+            director.close()
+
+
+def weights(worker: Worker) -> dict[str, NDArray[Any]]:
+    """Dense weights by name."""
+    return {name: weight.detach().numpy() for name, weight in worker.model.named_parameters()}
+
+
+def equal_weights(left: Worker, right: Worker) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left.dense.tensors(), right.dense.tensors(), strict=True))

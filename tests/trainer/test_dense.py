@@ -1,0 +1,83 @@
+"""Flat dense weights: the same model, the same optimizer, and a file that gives them back."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from infra.errors import ConfigError
+from trainer.config import ModelConfig
+from trainer.dense import Dense, load_dense, save_dense
+from trainer.models.layers import ClickModel
+from trainer.models.registry import build_model
+
+CPU = torch.device("cpu")
+
+
+def built(
+    optimizer: Literal["adam", "sgd"] = "adam", seed: int = 0, mlp: tuple[int, ...] = (5, 3)
+) -> tuple[ClickModel, ModelConfig]:
+    config = ModelConfig(name="dcn", mlp=mlp, dense_optimizer=optimizer, dense_rate=0.1)
+    return build_model(config, 2, 3, 1, seed, torch.float64, CPU), config
+
+
+def loss(model: ClickModel) -> Tensor:
+    generator = torch.Generator().manual_seed(4)
+    embeddings, dense = (torch.randn(s, generator=generator, dtype=torch.float64) for s in ((6, 2, 3), (6, 1)))
+    return model(embeddings, None, dense).square().sum()
+
+
+def trained(model: ClickModel, dense: Dense, steps: int) -> None:
+    for _ in range(steps):
+        dense.clear()
+        torch.autograd.backward(loss(model))
+        dense.step()
+
+
+def test_flat_weights_leave_the_model_as_it_was() -> None:
+    (plain, _), (model, config) = built(), built()
+    Dense(model, config)
+    torch.testing.assert_close(loss(model), loss(plain), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_flat_optimizer_equals_one_a_layer(optimizer: Literal["adam", "sgd"]) -> None:
+    (plain, _), (model, config) = built(optimizer), built(optimizer)
+    trained(model, Dense(model, config), steps=5)
+    one_a_layer = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer](plain.parameters(), lr=0.1)
+    for _ in range(5):
+        one_a_layer.zero_grad()
+        torch.autograd.backward(loss(plain))
+        one_a_layer.step()
+    for flat, layer in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(flat, layer)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_training_goes_on_from_a_file_as_if_never_stopped(optimizer: Literal["adam", "sgd"], tmp_path: Path) -> None:
+    model, config = built(optimizer)
+    dense = Dense(model, config)
+    trained(model, dense, steps=3)
+    save_dense(tmp_path / "dense.safetensors", dense, {"step": 3})
+    trained(model, dense, steps=2)
+    other, _ = built(optimizer, seed=1)
+    again = Dense(other, config)
+    load_dense(tmp_path / "dense.safetensors", again)
+    trained(other, again, steps=2)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_saving_leaves_only_the_whole_file(tmp_path: Path) -> None:
+    save_dense(tmp_path / "dense.safetensors", Dense(*built()), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["dense.safetensors"]
+
+
+def test_file_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    save_dense(tmp_path / "dense.safetensors", Dense(*built(mlp=(5, 4))), {})
+    dense = Dense(*built())
+    before = [tensor.clone() for tensor in dense.tensors()]
+    with pytest.raises(ConfigError, match="does not fit"):
+        load_dense(tmp_path / "dense.safetensors", dense)
+    assert all(torch.equal(a, b) for a, b in zip(before, dense.tensors(), strict=True))

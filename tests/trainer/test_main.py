@@ -1,0 +1,182 @@
+"""The worker process against a dispatcher that follows a script; shards are real."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from dispatch.protocol import FLUSH, FROM_DISPATCHER, TO_DISPATCHER, TRAIN, Goodbye, Join, Leave, Order, Report, Welcome
+from infra.process import Stop
+from infra.wire import Codec, Header, Refused, bind, receive_from, send
+from ps.config import RowConfig
+from tests.ps.doubles import RUN, SEED, Announcer, stage
+from trainer.config import ModelConfig, TrainerConfig
+from trainer.errors import DispatcherLost, Rejected
+from trainer.main import DENSE_FILE, host_of, run_worker
+
+ROWS, MODEL = RowConfig(dim=2), ModelConfig(mlp=(4,))
+PATIENCE_MILLISECONDS = 60_000
+NAME = "worker-0"
+
+
+class ScriptedDispatcher:
+    """The dispatcher's socket, driven by hand."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", announcer: Announcer) -> None:
+        self._socket = context.socket(zmq.ROUTER)
+        self.endpoint = bind(self._socket, "tcp://127.0.0.1:*")
+        self._announcer = announcer
+        self._sends, self._receives = Codec(*FROM_DISPATCHER), Codec(*TO_DISPATCHER)
+        self.generation = 1
+
+    def hear(self) -> Any:
+        assert self._socket.poll(PATIENCE_MILLISECONDS), "the worker says nothing"
+        sender, header, _ = receive_from(self._socket, self._receives)
+        assert sender == NAME.encode()
+        return header
+
+    def say(self, kind: type[Header], *bulk: NDArray[Any], **fields: Any) -> None:
+        common: dict[str, Any] = {"run": RUN, "generation": self.generation, "step": 0}
+        send(self._socket, self._sends, kind(**common | fields), *bulk, to=NAME.encode())
+
+    def welcome(self) -> None:
+        joined = self.hear()
+        assert isinstance(joined, Join)
+        self.say(Welcome, worker=0, workers=1, store=joined.store, cache_rows=8)
+
+    def next_generation(self) -> None:
+        self.generation += 1
+        self._announcer.open(self.generation, workers=1)
+        self.say(Welcome, worker=0, workers=1, store="", cache_rows=8)
+
+    def train(self, step: int) -> None:
+        """Announces and orders a step of 3 samples with one key each: rows 0 to 2, new in step 0 and cached then."""
+        new = {row: 100 + row for row in range(3)} if step == 0 else {}
+        self._announcer.announce(step, new=new, generation=self.generation)
+        self.order(step, self.generation)
+
+    def order(self, step: int, generation: int) -> None:
+        rows, slots = np.arange(3), np.arange(3, dtype=np.int32)
+        none: list[NDArray[Any]] = [np.empty(0, np.int64), np.empty(0, np.int32)]
+        pulls: list[NDArray[Any]] = [rows, slots] if step == 0 else none
+        floats = [np.empty(0, np.float32), np.ones(3, np.float32)]
+        sizes = {"samples": 3, "batch": 3, "alone": 3, "generation": generation}
+        self.say(Order, *none, *none, *pulls, *none, slots, slots, *floats, step=step, phase=TRAIN, **sizes)
+
+    def flush(self, step: int) -> None:
+        self._announcer.announce(step, FLUSH, pushers=[[0]], generation=self.generation)
+        none: list[NDArray[Any]] = [np.empty(0, np.int64), np.empty(0, np.int32)]
+        bulk: list[NDArray[Any]] = [
+            np.arange(3),
+            np.arange(3, dtype=np.int32),
+            *none * 3,
+            none[1],
+            none[1],
+            *[np.empty(0, np.float32)] * 2,
+        ]
+        self.say(Order, *bulk, step=step, phase=FLUSH, samples=0, batch=0, alone=0)
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+
+@contextmanager
+def working(folder: Path, stop: Stop, silence_seconds: float = 60) -> Iterator[tuple[ScriptedDispatcher, Future[None]]]:
+    """A worker in a thread that has sent, or is about to send, its Join."""
+    trainer = TrainerConfig(device="cpu", silence_seconds=silence_seconds)
+    with stage(ROWS, workers=1) as staged, ThreadPoolExecutor(1) as pool:
+        dispatcher = ScriptedDispatcher(staged.context, staged.announcer)
+        ready = threading.Event()
+        where = (dispatcher.endpoint, staged.endpoints)
+        ended = pool.submit(run_worker, NAME, *where, ROWS, MODEL, trainer, 1, 0, RUN, SEED, folder, stop, ready.set)
+        try:
+            assert ready.wait(60) or ended.exception() is not None
+            yield dispatcher, ended
+        finally:
+            wait([ended], timeout=60)
+            dispatcher.close()
+
+
+def test_worker_trains_flushes_and_writes_its_weights(tmp_path: Path) -> None:
+    with working(tmp_path, Stop()) as (dispatcher, ended):
+        dispatcher.welcome()
+        dispatcher.train(0)
+        assert isinstance(dispatcher.hear(), Report)
+        dispatcher.flush(0)
+        flushed = dispatcher.hear()
+        dispatcher.say(Goodbye, save_dense=True)
+        assert ended.result(60) is None
+    assert (flushed.phase, flushed.pushed_bytes > 0) == (FLUSH, True)
+    assert load_file(tmp_path / DENSE_FILE)["step"] == 1
+
+
+def test_goodbye_alone_writes_nothing(tmp_path: Path) -> None:
+    with working(tmp_path, Stop()) as (dispatcher, ended):
+        dispatcher.welcome()
+        dispatcher.say(Goodbye, save_dense=False)
+        assert ended.result(60) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stop_asks_to_leave_once_and_goes_on_until_goodbye(tmp_path: Path) -> None:
+    stop = Stop()
+    with working(tmp_path, stop) as (dispatcher, ended):
+        dispatcher.welcome()
+        stop.request("SIGTERM")
+        assert isinstance(dispatcher.hear(), Leave)
+        for step in range(2):
+            dispatcher.train(step)
+            assert isinstance(dispatcher.hear(), Report)
+        dispatcher.say(Goodbye, save_dense=False)
+        assert ended.result(60) is None
+
+
+def test_order_of_an_ended_generation_is_passed_over(tmp_path: Path) -> None:
+    with working(tmp_path, Stop()) as (dispatcher, ended):
+        dispatcher.welcome()
+        dispatcher.order(0, generation=0)
+        dispatcher.train(1)
+        assert dispatcher.hear().step == 1
+        dispatcher.say(Goodbye, save_dense=False)
+        assert ended.result(60) is None
+
+
+def test_second_welcome_starts_the_next_generation(tmp_path: Path) -> None:
+    with working(tmp_path, Stop()) as (dispatcher, ended):
+        dispatcher.welcome()
+        dispatcher.train(0)
+        dispatcher.hear()
+        dispatcher.next_generation()
+        dispatcher.train(1)
+        assert dispatcher.hear().generation == 2
+        dispatcher.say(Goodbye, save_dense=True)
+        assert ended.result(60) is None
+    assert load_file(tmp_path / DENSE_FILE)["step"] == 2
+
+
+def test_silent_dispatcher_ends_the_worker(tmp_path: Path) -> None:
+    with working(tmp_path, Stop(), silence_seconds=0.2) as (_, ended), pytest.raises(DispatcherLost, match="no word"):
+        ended.result(60)
+
+
+def test_refusal_ends_the_worker_with_its_reason(tmp_path: Path) -> None:
+    with working(tmp_path, Stop()) as (dispatcher, ended):
+        dispatcher.hear()
+        dispatcher.say(Refused, reason="wrong schema")
+        with pytest.raises(Rejected, match="wrong schema"):
+            ended.result(60)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host"), [("tcp://10.0.0.7:5555", "10.0.0.7"), ("tcp://[::1]:5", "::1"), ("ipc:///x", "127.0.0.1")]
+)
+def test_host_of_an_endpoint(endpoint: str, host: str) -> None:
+    assert host_of(endpoint) == host

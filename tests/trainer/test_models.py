@@ -1,0 +1,141 @@
+"""Every model of the registry: shapes, gradients, the wide part, absent dense inputs, the start."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from infra.errors import ConfigError
+from trainer.config import ModelConfig
+from trainer.models.dcn import Dcn
+from trainer.models.deepfm import pairwise_products
+from trainer.models.dlrm import Dlrm
+from trainer.models.layers import ClickModel
+from trainer.models.ncf import Ncf
+from trainer.models.registry import MODELS, build_model
+
+B, F, D, N = 5, 4, 6, 3
+CPU = torch.device("cpu")
+every_model = pytest.mark.parametrize("name", sorted(MODELS))
+
+
+def built(name: str, fields: int = F, dense: int = N, seed: int = 0, **settings: object) -> ClickModel:
+    config = ModelConfig.model_validate({"name": name, "mlp": (7, 5), **settings})
+    return build_model(config, fields, D, dense, seed, torch.float64, CPU)
+
+
+def inputs(fields: int = F, dense: int = N) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((B, fields, D), (B, fields), (B, dense))
+    embeddings, wide, floats = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
+    return embeddings.requires_grad_(), wide.requires_grad_(), floats
+
+
+def stirred(model: ClickModel) -> ClickModel:
+    """The same model with every weight off its start, so that no gradient is 0 by construction."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator, dtype=weight.dtype) * 0.3)
+    return model
+
+
+@every_model
+@pytest.mark.parametrize(("fields", "dense"), [(F, N), (F, 0), (2, 0)])
+def test_one_finite_logit_a_sample(name: str, fields: int, dense: int) -> None:
+    logits = stirred(built(name, fields, dense))(*inputs(fields, dense))
+    assert logits.shape == (B,)
+    assert torch.isfinite(logits).all()
+
+
+@every_model
+def test_no_samples_give_no_logits(name: str) -> None:
+    embeddings, wide, dense = inputs()
+    assert built(name)(embeddings[:0], wide[:0], dense[:0]).shape == (0,)
+
+
+@every_model
+def test_output_starts_at_the_base_rate(name: str) -> None:
+    embeddings, wide, dense = inputs()
+    logits = built(name, base_rate=0.1)(torch.zeros_like(embeddings), torch.zeros_like(wide), dense)
+    torch.testing.assert_close(torch.sigmoid(logits), torch.full((B,), 0.1, dtype=torch.float64))
+
+
+@every_model
+def test_wide_part_is_added_to_the_logit(name: str) -> None:
+    model, (embeddings, wide, dense) = stirred(built(name)), inputs()
+    torch.testing.assert_close(model(embeddings, wide, dense), model(embeddings, None, dense) + wide.sum(1))
+
+
+@every_model
+def test_gradients_reach_every_weight_and_every_embedding(name: str) -> None:
+    model, (embeddings, wide, dense) = stirred(built(name, cross_layers=3)), inputs()
+    torch.autograd.backward(model(embeddings, wide, dense).square().sum())
+    assert embeddings.grad is not None
+    assert embeddings.grad.abs().sum((0, 2)).min() > 0
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
+
+
+@every_model
+def test_gradients_equal_finite_differences(name: str) -> None:
+    model, (embeddings, wide, dense) = stirred(built(name)), inputs()
+    assert torch.autograd.gradcheck(lambda e, w: model(e, w, dense), (embeddings, wide))
+
+
+@every_model
+def test_start_depends_on_the_seed_alone(name: str) -> None:
+    first = built(name, seed=5)
+    torch.manual_seed(123)
+    again, other = built(name, seed=5), built(name, seed=6)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+
+
+@every_model
+def test_building_leaves_the_global_generator_alone(name: str) -> None:
+    torch.manual_seed(9)
+    before = torch.get_rng_state()
+    built(name)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_pairwise_products_equal_the_double_loop() -> None:
+    embeddings = inputs()[0]
+    pairs = [(i, j) for i in range(F) for j in range(i + 1, F)]
+    slow = torch.stack([embeddings[:, i] * embeddings[:, j] for i, j in pairs]).sum(0)
+    torch.testing.assert_close(pairwise_products(embeddings), slow)
+
+
+def test_cross_layer_multiplies_by_the_inputs() -> None:
+    model = built("dcn", cross_layers=1)
+    assert isinstance(model, Dcn)
+    start = torch.randn(B, F * D + N, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    weight, bias = model.cross[0].parameters()
+    torch.testing.assert_close(model.crossed(start), start * (start @ weight.T + bias) + start)
+
+
+def test_dlrm_interacts_every_pair_once() -> None:
+    vectors = inputs()[0].detach()
+    slow = [(vectors[:, i] * vectors[:, j]).sum(1) for i in range(F) for j in range(i + 1, F)]
+    model = built("dlrm", dense=0)
+    assert isinstance(model, Dlrm)
+    torch.testing.assert_close(model.products(vectors), torch.stack(slow, 1))
+
+
+def test_ncf_needs_a_user_and_an_item() -> None:
+    with pytest.raises(ConfigError, match="user"):
+        built("ncf", fields=1)
+
+
+def test_ncf_factors_only_user_and_item() -> None:
+    model, (embeddings, _, dense) = stirred(built("ncf")), inputs()
+    assert isinstance(model, Ncf)
+    torch.autograd.backward(model(embeddings, None, dense).sum())
+    assert embeddings.grad is not None
+    assert embeddings.grad[:, 2:, : model.product_dim].abs().sum() == 0
+
+
+def test_bias_is_the_log_odds_of_the_base_rate() -> None:
+    bias = built("wdl", base_rate=0.2).get_parameter("output.bias")
+    assert bias.item() == pytest.approx(math.log(0.25))

@@ -1,0 +1,108 @@
+"""The dense process group: several ranks as threads of one process, on loopback."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from infra.errors import ConfigError
+from trainer.errors import PeersLost
+from trainer.reduce import AloneGroup, DenseGroup, PeerGroup, Store, address_facing, form_group
+
+CPU = torch.device("cpu")
+T = TypeVar("T")
+
+
+def in_group(size: int, act: Callable[[int, DenseGroup], T], names: tuple[str, ...] = ("run/1",)) -> list[T]:
+    """What each rank gets from acting in a group; with several names, in the last of groups formed in turn."""
+    stores = [Store("127.0.0.1", 20) for _ in range(size)]
+
+    def rank(number: int) -> T:
+        for name in names:
+            group = form_group(stores[number], stores[0].address, name, number, size, CPU, "auto")
+            result = act(number, group)
+            group.close()
+        return result
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(rank, range(size)))
+
+
+def gradients(number: int) -> Tensor:
+    return torch.randn(1000, generator=torch.Generator().manual_seed(number))
+
+
+def summed(number: int, group: DenseGroup) -> Tensor:
+    mine = gradients(number)
+    group.start_sum(mine)()
+    return mine
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_sum_is_that_of_all_ranks(size: int) -> None:
+    expected = torch.stack([gradients(number) for number in range(size)]).sum(0)
+    torch.testing.assert_close(in_group(size, summed)[size - 1], expected)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_rank_gets_the_same_bits_every_time(size: int) -> None:
+    results = in_group(size, summed) + in_group(size, summed)
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_broadcast_gives_everyone_the_values_of_rank_0(size: int) -> None:
+    def act(number: int, group: DenseGroup) -> list[float]:
+        tensors = [torch.full((2, 3), float(number)), torch.tensor(float(number) + 7)]
+        group.broadcast(tensors)
+        return [tensors[0].sum().item(), tensors[1].item()]
+
+    assert in_group(size, act) == [[0.0, 7.0]] * size
+
+
+def test_groups_of_later_generations_form_at_the_same_store() -> None:
+    results = in_group(2, summed, names=("run/1", "run/2", "run/3"))
+    torch.testing.assert_close(results[0], gradients(0) + gradients(1))
+
+
+def test_one_worker_needs_no_peers() -> None:
+    group = form_group(Store("127.0.0.1", 20), "nowhere", "run/1", 0, 1, CPU, "auto")
+    assert isinstance(group, AloneGroup)
+
+
+def test_a_rank_that_went_away_ends_the_sum() -> None:
+    def act(number: int, group: DenseGroup) -> str:
+        if number == 1:
+            return ""
+        assert isinstance(group, PeerGroup)
+        with pytest.raises(PeersLost) as caught:
+            group.start_sum(gradients(0))()
+        return str(caught.value)
+
+    assert "all-reduce" in in_group(2, act)[0]
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:port", ":80"])
+def test_malformed_store_address_is_named(address: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        Store("127.0.0.1", 20).meet(address)
+
+
+def test_absent_store_is_named() -> None:
+    gone = Store("127.0.0.1", 1)
+    address = gone.address
+    del gone
+    with pytest.raises(PeersLost, match=address):
+        Store("127.0.0.1", 1).meet(address)
+
+
+def test_loopback_is_faced_from_loopback() -> None:
+    assert address_facing("127.0.0.1") == "127.0.0.1"
+
+
+def test_unknown_host_is_named() -> None:
+    with pytest.raises(ConfigError, match="no-such-host"):
+        address_facing("no-such-host.invalid")

@@ -1,0 +1,141 @@
+"""Workers on real shards against the plain single-process loop."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from ps.config import OptimizerName, RowConfig
+from tests.ps.doubles import SEED
+from tests.trainer.director import DENSE, FIELDS, Director, batches, directed, equal_weights, weights
+from trainer.config import ModelConfig, TrainerConfig
+from trainer.errors import DeviceMissing
+from trainer.reference import Reference
+from trainer.worker import Stopwatch, choose_device
+
+MODEL = ModelConfig(mlp=(8,), cross_layers=1)
+STEPS = 8
+
+
+def configured(optimizer: OptimizerName = "adagrad", wide: bool = True) -> RowConfig:
+    return RowConfig(dim=4, wide=wide, optimizer=optimizer, float_dtype="float64", initial_accumulator=1e-3, rate=0.1)
+
+
+def trained(director: Director, steps: int = STEPS) -> list[NDArray[np.float32]]:
+    """Trains some steps, samples going to workers by turns; returns the logits of each batch in its own order."""
+    logits = []
+    for step, batch in enumerate(batches(steps)):
+        assigned = np.arange(len(batch[2])) % len(director.workers)
+        told = director.train(step, batch, assigned)
+        whole = np.empty(len(batch[2]), np.float32)
+        for worker, (_, part) in enumerate(told):
+            whole[assigned == worker] = part
+        logits.append(whole)
+    return logits
+
+
+def compared(director: Director, peeked: NDArray[Any], rows: RowConfig) -> None:
+    reference = Reference(rows, MODEL, FIELDS, DENSE, SEED)
+    for batch in batches(STEPS):
+        reference.step(*batch)
+    np.testing.assert_allclose(peeked, reference.rows(), rtol=1e-9, atol=1e-12)
+    for name, weight in reference.dense_weights().items():
+        np.testing.assert_allclose(weights(director.workers[0])[name], weight, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_workers_equal_the_plain_loop(workers: int, optimizer: OptimizerName) -> None:
+    rows = configured(optimizer)
+    with directed(rows, MODEL, workers) as director:
+        trained(director)
+        compared(director, director.flushed_rows(), rows)
+
+
+def test_rows_without_wide_column_equal_the_plain_loop() -> None:
+    rows = configured(wide=False)
+    with directed(rows, MODEL, workers=2) as director:
+        trained(director)
+        compared(director, director.flushed_rows(), rows)
+
+
+def test_logits_are_those_before_the_step() -> None:
+    reference = Reference(configured(), MODEL, FIELDS, DENSE, SEED)
+    with directed(configured(), MODEL, workers=2) as director:
+        for logits, batch in zip(trained(director), batches(STEPS), strict=True):
+            np.testing.assert_allclose(logits, reference.step(*batch), rtol=1e-6)
+
+
+def test_same_run_twice_is_equal_bit_for_bit() -> None:
+    results = []
+    for _ in range(2):
+        with directed(configured(), MODEL, workers=4) as director:
+            trained(director)
+            rows = director.flushed_rows()
+            results.append([rows, *(tensor.numpy().copy() for tensor in director.workers[3].dense.tensors())])
+    assert all(np.array_equal(first, second) for first, second in zip(*results, strict=True))
+
+
+def test_workers_keep_equal_dense_weights() -> None:
+    with directed(configured(), MODEL, workers=4) as director:
+        trained(director)
+        assert all(equal_weights(director.workers[0], other) for other in director.workers[1:])
+
+
+def test_worker_without_samples_still_reduces() -> None:
+    with directed(configured(), MODEL, workers=2) as director:
+        for step, batch in enumerate(batches(STEPS)):
+            told = director.train(step, batch, np.zeros(len(batch[2]), np.int64))
+            assert len(told[1][1]) == 0
+        assert equal_weights(*director.workers)
+        compared(director, director.flushed_rows(), configured())
+
+
+def test_flush_pushes_and_trains_nothing() -> None:
+    with directed(configured(), MODEL, workers=2) as director:
+        trained(director, steps=1)
+        before = weights(director.workers[0])["output.bias"].copy()
+        told = director.flush()
+        assert [sorted(report.seconds) for report, _ in told] == [["push"], ["push"]]
+        assert all(report.pushed_bytes > 0 and report.pulled_bytes == 0 and len(logits) == 0 for report, logits in told)
+        assert weights(director.workers[0])["output.bias"] == before
+
+
+def test_empty_batch_changes_no_weight() -> None:
+    with directed(configured(), MODEL, workers=2) as director:
+        before = [tensor.clone() for tensor in director.workers[0].dense.tensors()]
+        director.train(0, batches(1, size=0)[0], np.empty(0, np.int64))
+        assert all(torch.equal(a, b) for a, b in zip(before, director.workers[0].dense.tensors(), strict=True))
+
+
+def test_report_counts_bytes_and_seconds_of_every_phase() -> None:
+    with directed(configured(), MODEL, workers=1, shards=1) as director:
+        (report, _), *_ = director.train(0, batches(1)[0], np.zeros(24, np.int64))
+        assert report.pulled_bytes == len(director.numbering) * configured().shape().total * 8
+        assert report.pushed_bytes == 0
+        assert set(report.seconds) == {"push", "pull", "forward", "backward", "reduce", "rows"}
+
+
+def test_newcomer_gets_the_dense_weights_of_rank_0() -> None:
+    with directed(configured(), MODEL, workers=2) as director:
+        for tensor in director.workers[0].dense.tensors():
+            tensor.add_(1)
+        assert not equal_weights(*director.workers)
+        director.begin(director.store)
+        assert equal_weights(*director.workers)
+
+
+def test_stopwatch_adds_up_a_phase_met_twice() -> None:
+    watch = Stopwatch()
+    watch.lap("reduce")
+    first = watch.seconds["reduce"]
+    watch.lap("reduce")
+    assert watch.seconds["reduce"] > first
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_missing_device_is_named() -> None:
+    with pytest.raises(DeviceMissing, match="cuda"):
+        choose_device(TrainerConfig(device="cuda"))

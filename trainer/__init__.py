@@ -1,0 +1,1 @@
+"""The worker: a cache of rows, the models, and the bulk-synchronous step."""

@@ -1,0 +1,56 @@
+"""A worker's cache of rows: values in one tensor and optimizer state in another, addressed by slot.
+
+Which row lies in which slot, what is evicted and what is outdated is the dispatcher's knowledge; the cache only moves
+numbers between slots and messages. It takes no part in autograd.
+
+Legend: C slots, K rows of one transfer, W columns of a value, S of its state, T = W + S.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dispatch.protocol import RowShape
+
+
+class RowCache:
+    """values_CW and state_CS on one device."""
+
+    def __init__(self, slots: int, shape: RowShape, dtype: torch.dtype, device: torch.device) -> None:
+        self.values_CW = torch.zeros(slots, shape.value, dtype=dtype, device=device)
+        self.state_CS = torch.zeros(slots, shape.state, dtype=dtype, device=device)
+        self._device = device
+
+    def take_full(self, slots_K: NDArray[np.int32]) -> NDArray[Any]:
+        """[value | state] of the slots, as a fresh array a message may keep."""
+        index_K = self.index(slots_K)
+        pair = (self.values_CW.index_select(0, index_K), self.state_CS.index_select(0, index_K))
+        rows_KT: NDArray[Any] = torch.cat(pair, 1).cpu().numpy()
+        return rows_KT
+
+    def take_values(self, slots_K: NDArray[np.int32]) -> NDArray[Any]:
+        """Values of the slots (of a split row: its partial gradient), as a fresh array."""
+        values_KW: NDArray[Any] = self.values_CW.index_select(0, self.index(slots_K)).cpu().numpy()
+        return values_KW
+
+    def put_full(self, slots_K: NDArray[np.int32], rows_KT: NDArray[Any]) -> None:
+        """Writes [value | state] rows into the slots."""
+        index_K, tensor_KT = self.index(slots_K), self.tensor(rows_KT)
+        width = self.values_CW.shape[1]
+        self.values_CW.index_copy_(0, index_K, tensor_KT[:, :width])
+        self.state_CS.index_copy_(0, index_K, tensor_KT[:, width:])
+
+    def put_values(self, slots_K: NDArray[np.int32], values_KW: NDArray[Any]) -> None:
+        """Writes values into the slots and leaves their state as it is: nobody will use it."""
+        self.values_CW.index_copy_(0, self.index(slots_K), self.tensor(values_KW))
+
+    def index(self, slots_K: NDArray[np.int32]) -> Tensor:
+        """Slots, or positions, as torch wants them."""
+        return torch.from_numpy(slots_K.astype(np.int64)).to(self._device)
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """A received array on the cache's device, without a copy where torch can use it in place."""
+        return torch.from_numpy(np.require(array, requirements=("A", "W"))).to(self._device)

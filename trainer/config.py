@@ -1,0 +1,45 @@
+"""Settings of the model and of the worker. Free of torch, so that every process may read them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from infra.config import Section
+
+ModelName = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
+
+Width = Annotated[int, Field(gt=0)]
+
+
+class ModelConfig(Section):
+    """The dense part of the model, and how it learns."""
+
+    name: ModelName = "dcn"
+    """wdl, deepfm, dcn (DCN-v2), dlrm or ncf"""
+    mlp: tuple[Width, ...] = (128, 64)
+    """widths of the hidden layers"""
+    cross_layers: int = Field(default=2, ge=1)
+    """number of cross layers (dcn only)"""
+    dense_optimizer: Literal["adam", "sgd"] = "adam"
+    """optimizer of the dense weights"""
+    dense_rate: float = Field(default=3e-3, gt=0)
+    """learning rate of the dense weights"""
+    base_rate: float = Field(default=0.25, gt=0, lt=1)
+    """click rate expected before anything is learned: the output bias starts at its log-odds"""
+
+
+class TrainerConfig(Section):
+    """The worker process."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the cache and the model live; auto takes CUDA where there is one"""
+    threads: int = Field(default=0, ge=0)
+    """threads of torch on the CPU; 0 leaves torch's choice"""
+    reduce: Literal["auto", "gloo", "nccl"] = "auto"
+    """transport of dense gradients; auto takes NCCL when every worker has a GPU of its own, else Gloo"""
+    reduce_timeout_seconds: float = Field(default=120.0, gt=0)
+    """how long to wait for the other workers in an all-reduce, or when a generation starts"""
+    pull_timeout_seconds: float = Field(default=60.0, gt=0)
+    """how long to wait for a PS shard's answer"""
+    silence_seconds: float = Field(default=120.0, gt=0)
+    """how long the dispatcher may be silent before the worker gives up"""

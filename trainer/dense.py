@@ -1,0 +1,144 @@
+"""The dense weights of one worker and their optimizer, all in a few flat tensors.
+
+Weights and gradients of every layer are views into one tensor each: an all-reduce sends the gradients as they lie, the
+optimizer is one call, a newcomer gets everything in a handful of broadcasts. Each layer starts on a 64-byte boundary.
+
+On disk it is one safetensors file with, per weight, its value and its optimizer state, by name.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from infra.errors import ConfigError
+from trainer.config import ModelConfig
+
+ALIGNED_FLOATS = 16
+
+
+class Sgd:
+    """w -= rate·g"""
+
+    def __init__(self, weights: Tensor, rate: float) -> None:
+        self._rate = rate
+        self.state: dict[str, Tensor] = {}
+
+    def step(self, weights: Tensor, gradients: Tensor) -> None:
+        weights.add_(gradients, alpha=-self._rate)
+
+
+class Adam:
+    """torch's fused Adam with torch's usual settings.
+
+    The kernel is called as torch.optim calls it: torch.optim itself first loads torch's compiler, which costs every
+    worker seconds. State is made now and not at the first step, so that it can be received before that.
+    """
+
+    def __init__(self, weights: Tensor, rate: float) -> None:
+        self._rate = rate
+        step = torch.zeros((), dtype=torch.float32, device=weights.device)
+        self.state = {"exp_avg": torch.zeros_like(weights), "exp_avg_sq": torch.zeros_like(weights), "step": step}
+
+    def step(self, weights: Tensor, gradients: Tensor) -> None:
+        self.state["step"] += 1
+        torch._fused_adam_(
+            [weights],
+            [gradients],
+            [self.state["exp_avg"]],
+            [self.state["exp_avg_sq"]],
+            [],
+            [self.state["step"]],
+            lr=self._rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+class Dense:
+    """A model's weights, gradients and optimizer state."""
+
+    def __init__(self, model: nn.Module, config: ModelConfig) -> None:
+        self._places = _places(model)
+        length = max(place.stop for place in self._places.values()) if self._places else 0
+        any_weight = next(model.parameters())
+        self.weights = torch.zeros(length, dtype=any_weight.dtype, device=any_weight.device)
+        self.gradients = torch.zeros_like(self.weights)
+        for name, weight in model.named_parameters():
+            place = self._places[name]
+            self.weights[place].copy_(weight.detach().reshape(-1))
+            weight.data = self.weights[place].view_as(weight)
+            weight.grad = self.gradients[place].view_as(weight)
+        self._shapes = {name: weight.shape for name, weight in model.named_parameters()}
+        self._optimizer = (Adam if config.dense_optimizer == "adam" else Sgd)(self.weights, config.dense_rate)
+
+    def clear(self) -> None:
+        """Gradients of the next step are added to 0."""
+        self.gradients.zero_()
+
+    def step(self) -> None:
+        """Changes the weights by the gradients."""
+        self._optimizer.step(self.weights, self.gradients)
+
+    def tensors(self) -> list[Tensor]:
+        """Everything a newcomer needs, in an order that is the same on every worker."""
+        return [self.weights, *self._optimizer.state.values()]
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """Each weight and its optimizer state, as views, by name."""
+        for kind, flat in {"weight": self.weights, **self._optimizer.state}.items():
+            if flat.ndim == 0:
+                yield kind, flat
+                continue
+            for name, place in self._places.items():
+                yield f"{kind}/{name}", flat[place].view(self._shapes[name])
+
+
+def _places(model: nn.Module) -> dict[str, slice]:
+    places, start = {}, 0
+    for name, weight in model.named_parameters():
+        places[name] = slice(start, start + weight.numel())
+        start += -(-weight.numel() // ALIGNED_FLOATS) * ALIGNED_FLOATS
+    return places
+
+
+def save_dense(path: Path, dense: Dense, about: Mapping[str, Any]) -> None:
+    """Writes weights and optimizer state so that a reader sees all of the file or the one before it."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in dense.named()}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(save(tensors, {name: str(value) for name, value in about.items()}))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load_dense(path: Path, dense: Dense) -> None:
+    """Reads what ``save_dense`` wrote into a model of the same shape; checks everything before it changes anything."""
+    wanted = dict(dense.named())
+    with safetensors.safe_open(path, framework="pt") as file:
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is not a dict)
+    differing = wanted.keys() ^ found.keys() | {
+        n for n in wanted.keys() & found.keys() if wanted[n].shape != found[n].shape
+    }
+    if differing:
+        raise ConfigError(
+            f"{path} does not fit this model: {sorted(differing)[:3]} differ; expected the weights of the same model, "
+            "widths and optimizer; use the settings the file was written with"
+        )
+    for name, tensor in wanted.items():
+        tensor.copy_(found[name])

@@ -1,0 +1,65 @@
+"""What the models share: the click model's interface, layers drawn from a given generator, and the output layer.
+
+Legend: B samples, F keys a sample, D embedding columns, N dense inputs, H width of a hidden vector.
+
+Every weight is drawn from the generator passed in and never from torch's global state, so a model is a function of
+its seed. The output layer starts at 0 and its bias at the log-odds of the base rate: before training a model answers
+the base rate, and the first gradients are those of a good guess.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+
+class ClickModel(nn.Module, ABC):
+    """The dense part of a click model; rows come in already looked up."""
+
+    @abstractmethod
+    def forward(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
+        """Returns logits_B."""
+
+    def __call__(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
+        logits_B: Tensor = super().__call__(embeddings_BFD, wide_BF, dense_BN)
+        return logits_B
+
+
+class Output(nn.Module):
+    """The last layer: started at 0, biased to the base rate, plus the sum of the wide weights if there are any."""
+
+    def __init__(self, width: int, base_rate: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.tensor(math.log(base_rate / (1 - base_rate))))
+
+    def forward(self, hidden_BH: Tensor, wide_BF: Tensor | None) -> Tensor:
+        logits_B = torch.mv(hidden_BH, self.weight) + self.bias
+        return logits_B if wide_BF is None else logits_B + wide_BF.sum(1)
+
+
+def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """A linear layer with torch's usual start, drawn from the generator."""
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+    bound = 1 / math.sqrt(max(inputs, 1))
+    with torch.no_grad():
+        layer.weight.uniform_(-bound, bound, generator=generator)
+        layer.bias.uniform_(-bound, bound, generator=generator)
+    return layer
+
+
+def mlp(inputs: int, widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
+    """Linear layers, each followed by a ReLU."""
+    layers: list[nn.Module] = []
+    for left, right in pairwise((inputs, *widths)):
+        layers += [linear(left, right, generator), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def flat_inputs(embeddings_BFD: Tensor, dense_BN: Tensor) -> Tensor:
+    """All of a sample's inputs side by side: B × (F·D + N)."""
+    flat = embeddings_BFD.flatten(1)
+    return torch.cat([flat, dense_BN], 1) if dense_BN.shape[1] else flat

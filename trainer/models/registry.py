@@ -1,0 +1,28 @@
+"""Which model a name means, and how one is built."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from trainer.config import ModelConfig, ModelName
+from trainer.models.dcn import Dcn
+from trainer.models.deepfm import DeepFm
+from trainer.models.dlrm import Dlrm
+from trainer.models.layers import ClickModel
+from trainer.models.ncf import Ncf
+from trainer.models.wdl import Wdl
+
+Build = Callable[[ModelConfig, int, int, int, torch.Generator], ClickModel]
+
+MODELS: Mapping[ModelName, Build] = {"wdl": Wdl, "deepfm": DeepFm, "dcn": Dcn, "dlrm": Dlrm, "ncf": Ncf}
+
+
+def build_model(
+    config: ModelConfig, fields: int, dim: int, dense: int, seed: int, dtype: torch.dtype, device: torch.device
+) -> ClickModel:
+    """The model for F keys of D columns and N dense inputs; equal seeds give equal weights on every machine.
+
+    Weights are drawn on the CPU in float32 whatever the device and type, so that all of them start at the same numbers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return MODELS[config.name](config, fields, dim, dense, generator).to(device, dtype)

@@ -1,0 +1,141 @@
+"""The plain way to train the same model: one process, whole batches, every row in one table.
+
+It shares the models, start values and formulas with the workers and nothing of their machinery (no cache, no slots, no
+messages, no flat weights): what n workers compute must equal this, and one worker must not be much slower.
+
+Legend: B samples, F keys a sample, N dense inputs, R rows known, U rows of a batch, K new rows, D embedding columns,
+W columns of a value, S of its state.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from ps.config import RowConfig
+from ps.start import start_rows
+from trainer.config import ModelConfig
+from trainer.models.registry import build_model
+from trainer.rows import RowOptimizer, float_type
+
+SMALLEST_TABLE = 1024
+
+
+class Numbering:
+    """Row numbers by first occurrence."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def number(self, keys_BF: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """The row of each key, and the keys that are new, in the order of the rows they got."""
+        keys_U, first_U, inverse = np.unique(keys_BF, return_index=True, return_inverse=True)
+        rows_U = np.array([self._rows.get(key, -1) for key in keys_U.tolist()], np.int64)
+        new_U = np.flatnonzero(rows_U < 0)
+        new_U = new_U[np.argsort(first_U[new_U])]
+        rows_U[new_U] = len(self) + np.arange(len(new_U))
+        self._rows.update(zip(keys_U[new_U].tolist(), rows_U[new_U].tolist(), strict=True))
+        return rows_U[inverse].reshape(keys_BF.shape), keys_U[new_U]
+
+    def row(self, key: int) -> int:
+        """The row of a key that has been seen."""
+        return self._rows[key]
+
+
+class Reference:
+    """Trains whole batches, one after the other."""
+
+    def __init__(
+        self,
+        rows: RowConfig,
+        model: ModelConfig,
+        fields: int,
+        dense: int,
+        seed: int,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self._config, self._seed = rows, seed
+        self._device = torch.device(device)
+        self._dtype = float_type(rows)
+        self.numbering = Numbering()
+        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self._device)
+        optimizer = torch.optim.Adam if model.dense_optimizer == "adam" else torch.optim.SGD
+        self._dense = optimizer(self.model.parameters(), lr=model.dense_rate, fused=True)
+        self._sparse = RowOptimizer(rows, self._device)
+        self._values_RW = torch.empty(0, rows.shape().value, dtype=self._dtype, device=self._device)
+        self._state_RS = torch.empty(0, rows.shape().state, dtype=self._dtype, device=self._device)
+        self._known = 0
+
+    def step(
+        self, keys_BF: NDArray[np.uint64], dense_BN: NDArray[np.float32], labels_B: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Predicts a batch, then trains on it; returns the logits."""
+        rows_BF, new_keys = self.numbering.number(keys_BF)
+        self.grow(new_keys)
+        tensors = [torch.from_numpy(array).to(self._device) for array in (rows_BF, dense_BN, labels_B)]
+        return self.train(tensors[0], tensors[1].to(self._dtype), tensors[2].to(self._dtype))
+
+    def train(self, rows_BF: Tensor, dense_BN: Tensor, labels_B: Tensor) -> NDArray[np.float32]:
+        """The same for row numbers that are known already."""
+        rows_U, positions_BF = torch.unique(rows_BF, return_inverse=True)
+        values_UW = self._values_RW.index_select(0, rows_U).requires_grad_()
+        logits_B = self._forward(values_UW, positions_BF, dense_BN)
+        loss = functional.binary_cross_entropy_with_logits(logits_B, labels_B)
+        self._dense.zero_grad()
+        torch.autograd.backward(loss)
+        self._dense.step()
+        self._update_rows(rows_U, values_UW)
+        logits: NDArray[np.float32] = logits_B.detach().to(torch.float32).cpu().numpy()
+        return logits
+
+    def grow(self, keys: NDArray[np.uint64]) -> None:
+        """Appends the rows of new keys with their start values."""
+        needed = self._known + len(keys)
+        self._reserve(needed)
+        width = self._config.shape().value
+        rows_KT = torch.from_numpy(start_rows(self._config, self._seed, keys)).to(self._device)
+        self._values_RW[self._known : needed] = rows_KT[:, :width]
+        self._state_RS[self._known : needed] = rows_KT[:, width:]
+        self._known = needed
+
+    def rows(self) -> NDArray[Any]:
+        """[value | state] of every row, by row number."""
+        tables = (self._values_RW[: self._known], self._state_RS[: self._known])
+        rows_RT: NDArray[Any] = torch.cat(tables, 1).cpu().numpy()
+        return rows_RT
+
+    def dense_weights(self) -> dict[str, NDArray[Any]]:
+        """Dense weights by name."""
+        return {name: weight.detach().cpu().numpy() for name, weight in self.model.named_parameters()}
+
+    def _forward(self, values_UW: Tensor, positions_BF: Tensor, dense_BN: Tensor) -> Tensor:
+        values_BFW = functional.embedding(positions_BF, values_UW)
+        if not self._config.wide:
+            return self.model(values_BFW, None, dense_BN)
+        embeddings_BFD, wide_BF1 = torch.split(values_BFW, [self._config.dim, 1], dim=2)
+        return self.model(embeddings_BFD, wide_BF1.squeeze(2), dense_BN)
+
+    def _update_rows(self, rows_U: Tensor, values_UW: Tensor) -> None:
+        assert values_UW.grad is not None, "the rows took no part in the forward pass"
+        new_UW, state_US = values_UW.detach(), self._state_RS.index_select(0, rows_U)
+        self._sparse.update_(new_UW, state_US, values_UW.grad)
+        self._values_RW.index_copy_(0, rows_U, new_UW)
+        self._state_RS.index_copy_(0, rows_U, state_US)
+
+    def _reserve(self, needed: int) -> None:
+        if needed > len(self._values_RW):
+            room = max(SMALLEST_TABLE, 2 * needed)
+            self._values_RW = _enlarged(self._values_RW, room)
+            self._state_RS = _enlarged(self._state_RS, room)
+
+
+def _enlarged(table: Tensor, rows: int) -> Tensor:
+    larger = table.new_empty(rows, table.shape[1])
+    larger[: len(table)] = table
+    return larger

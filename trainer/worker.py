@@ -1,0 +1,232 @@
+"""One worker: a cache of rows, a dense replica, and the steps it is ordered to take.
+
+For every order, in this order:
+
+1. push      rows the plan names leave their slots for the PS
+2. pull      missing or outdated rows arrive in the slots the plan names, each shard's as soon as it answers
+3. forward   logits of the micro-batch with the weights as they are: the prequential predictions
+4. backward  of the loss summed over the micro-batch and divided by the size of the whole batch
+5. reduce    dense gradients are summed over all workers (while 6 goes on) and the dense weights change
+6. rows      used by this worker alone: the optimizer is applied in the cache; shared ones: the slot's value, which
+             everybody must pull anew, is overwritten with this worker's part of the gradient
+7. report    logits, seconds of each phase, bytes in each direction
+
+A FLUSH round is 1 and 7 only. A worker without samples in a step still takes part in 5. Nothing here survives a crash.
+
+Legend: b samples of the micro-batch, F keys a sample, N dense inputs, U rows it uses, A of them used by nobody else,
+D embedding columns, W columns of a value.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dispatch.protocol import TRAIN, Order, Report, Welcome
+from infra.wire import Bulk
+from ps.client import ShardClient
+from ps.config import RowConfig
+from trainer.cache import RowCache
+from trainer.config import ModelConfig, TrainerConfig
+from trainer.dense import Dense
+from trainer.errors import DeviceMissing
+from trainer.models.registry import build_model
+from trainer.reduce import AloneGroup, DenseGroup, Store, form_group
+from trainer.rows import RowOptimizer, float_type, look_up
+
+
+@dataclass(frozen=True)
+class Work:
+    """The arrays of an order, by name."""
+
+    owned_rows: NDArray[np.int64]
+    owned_slots: NDArray[np.int32]
+    part_rows: NDArray[np.int64]
+    part_slots: NDArray[np.int32]
+    full_rows: NDArray[np.int64]
+    full_slots: NDArray[np.int32]
+    value_rows: NDArray[np.int64]
+    value_slots: NDArray[np.int32]
+    used_slots: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    dense: NDArray[np.float32]
+    labels: NDArray[np.float32]
+
+
+@dataclass
+class Gathered:
+    """The rows one micro-batch uses: a copy out of the cache, and the leaves its gradients arrive at."""
+
+    slots_U: Tensor
+    values_UW: Tensor
+    embeddings_UD: Tensor
+    wide_U1: Tensor | None
+
+    def gradients_UW(self) -> Tensor:  # noqa: N802 (shape letters)
+        assert self.embeddings_UD.grad is not None, "the embeddings took no part in the forward pass"
+        if self.wide_U1 is None:
+            return self.embeddings_UD.grad
+        assert self.wide_U1.grad is not None, "the wide weights took no part in the forward pass"
+        return torch.cat([self.embeddings_UD.grad, self.wide_U1.grad], 1)
+
+
+class Worker:
+    """Executes one order at a time."""
+
+    def __init__(
+        self,
+        rows: RowConfig,
+        model: ModelConfig,
+        trainer: TrainerConfig,
+        fields: int,
+        dense: int,
+        seed: int,
+        client: ShardClient,
+        store: Store,
+    ) -> None:
+        self.device = choose_device(trainer)
+        self._shape = rows.shape()
+        self._dtype = float_type(rows)
+        self._fields = fields
+        self._transport = trainer.reduce
+        self._client = client
+        self._store = store
+        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self.device)
+        self.dense = Dense(self.model, model)
+        self._optimizer = RowOptimizer(rows, self.device)
+        self._group: DenseGroup = AloneGroup()
+        self._number = 0
+        self.cache = RowCache(0, self._shape, self._dtype, self.device)
+
+    def begin(self, welcome: Welcome) -> None:
+        """Enters a generation: an empty cache, a new process group, rank 0's dense weights."""
+        self._group.close()
+        self._number = welcome.worker
+        self._client.open(welcome.generation, welcome.worker)
+        self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
+        name = f"{welcome.run}/{welcome.generation}"
+        place = (welcome.worker, welcome.workers)
+        self._group = form_group(self._store, welcome.store, name, *place, self.device, self._transport)
+        self._group.broadcast(self.dense.tensors())
+
+    def execute(self, order: Order, bulk: Bulk) -> tuple[Report, NDArray[np.float32]]:
+        """Carries out one order and returns its report with the logits."""
+        work, watch = Work(*bulk), Stopwatch()
+        pushed_bytes = self._push(order, work)
+        watch.lap("push")
+        pulled_bytes, logits = 0, np.empty(0, np.float32)
+        if order.phase == TRAIN:
+            pulled_bytes = self._pull(order, work)
+            watch.lap("pull")
+            logits = self._train(order, work, watch)
+        report = Report(
+            run=order.run,
+            generation=order.generation,
+            step=order.step,
+            phase=order.phase,
+            worker=self._number,
+            seconds=watch.seconds,
+            pulled_bytes=pulled_bytes,
+            pushed_bytes=pushed_bytes,
+        )
+        return report, logits
+
+    def close(self) -> None:
+        """Leaves the process group."""
+        self._group.close()
+
+    def _push(self, order: Order, work: Work) -> int:
+        owned_KT = self.cache.take_full(work.owned_slots)
+        part_KW = self.cache.take_values(work.part_slots)
+        return self._client.push(order.step, order.phase, work.owned_rows, owned_KT, work.part_rows, part_KW)
+
+    def _pull(self, order: Order, work: Work) -> int:
+        total = 0
+        for pulled in self._client.pull(order.step, work.full_rows, work.value_rows):
+            self.cache.put_full(work.full_slots[pulled.full], pulled.full_rows_WS)
+            self.cache.put_values(work.value_slots[pulled.values], pulled.value_rows_W)
+            total += pulled.nbytes
+        return total
+
+    def _train(self, order: Order, work: Work, watch: "Stopwatch") -> NDArray[np.float32]:
+        logits, gathered = np.empty(0, np.float32), None
+        self.dense.clear()
+        if order.samples:
+            gathered = self._gather(work)
+            logits_b = self._forward(order, work, gathered)
+            logits = logits_b.detach().to(torch.float32).cpu().numpy()
+            watch.lap("forward")
+            self._backward(order, work, logits_b)
+            watch.lap("backward")
+        if order.batch:
+            finish = self._group.start_sum(self.dense.gradients)
+            watch.lap("reduce")
+            self._update_rows(gathered, order.alone)
+            watch.lap("rows")
+            finish()
+            self.dense.step()
+            watch.lap("reduce")
+        return logits
+
+    def _gather(self, work: Work) -> Gathered:
+        slots_U = self.cache.index(work.used_slots)
+        values_UW = self.cache.values_CW.index_select(0, slots_U)
+        dim = self._shape.dim
+        wide_U1 = values_UW[:, dim:].detach().requires_grad_() if self._shape.wide else None
+        return Gathered(slots_U, values_UW, values_UW[:, :dim].detach().requires_grad_(), wide_U1)
+
+    def _forward(self, order: Order, work: Work, gathered: Gathered) -> Tensor:
+        positions_bF = self.cache.index(work.positions).view(order.samples, self._fields)
+        dense_bN = self.cache.tensor(work.dense).view(order.samples, -1).to(self._dtype)
+        wide_bF = None if gathered.wide_U1 is None else look_up(gathered.wide_U1, positions_bF).squeeze(-1)
+        return self.model(look_up(gathered.embeddings_UD, positions_bF), wide_bF, dense_bN)
+
+    def _backward(self, order: Order, work: Work, logits_b: Tensor) -> None:
+        labels_b = self.cache.tensor(work.labels).to(self._dtype)
+        summed = torch.nn.functional.binary_cross_entropy_with_logits(logits_b, labels_b, reduction="sum")
+        torch.autograd.backward(summed / order.batch)
+
+    def _update_rows(self, gathered: Gathered | None, alone: int) -> None:
+        if gathered is None:
+            return
+        slots_U, values_UW, gradients_UW = gathered.slots_U, gathered.values_UW, gathered.gradients_UW()
+        state_AS = self.cache.state_CS.index_select(0, slots_U[:alone])
+        self._optimizer.update_(values_UW[:alone], state_AS, gradients_UW[:alone])
+        values_UW[alone:] = gradients_UW[alone:]
+        self.cache.values_CW.index_copy_(0, slots_U, values_UW)
+        self.cache.state_CS.index_copy_(0, slots_U[:alone], state_AS)
+
+
+class Stopwatch:
+    """Seconds spent in each phase of a step; a phase met twice is added up."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """What passed since the last lap belongs to this phase."""
+        now = time.perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._since
+        self._since = now
+
+
+def choose_device(config: TrainerConfig) -> torch.device:
+    """The device of the settings; auto takes CUDA where there is one."""
+    there = torch.cuda.is_available()
+    if config.device == "cuda" and not there:
+        raise DeviceMissing(
+            "device 'cuda' is set and torch finds none here; expected a GPU and its driver; set 'auto' or 'cpu'"
+        )
+    if config.device == "cpu" or not there:
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def phases(report: Report) -> dict[str, Any]:
+    """A report as one log line shows it: milliseconds of each phase."""
+    return {f"{name}_ms": round(seconds * 1000, 2) for name, seconds in report.seconds.items()}
