@@ -18,6 +18,7 @@ from ingest.schema import Schema, load_schema
 
 SAMPLES_PER_RECORD = 64
 CHUNK = 8192
+LARGEST_TABLE = 50_000
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -44,12 +45,13 @@ def read_samples(dataset: str, file: Path, schema: Schema) -> Iterator[Samples]:
 
 
 def made_up_samples(schema: Schema, samples: int, seed: int = 0) -> Iterator[Samples]:
-    """Samples of the schema's shape whose keys are as skewed as click data: a few very frequent, many rare."""
+    """Samples of the schema's shape whose keys are as skewed as click data: tables of all sizes, few keys frequent."""
     draw = np.random.default_rng(seed)
+    known_F = np.geomspace(10, LARGEST_TABLE, schema.fields).astype(np.uint64)
     effects = draw.normal(0, 0.5, (schema.fields, 64))
     for start in range(0, samples, CHUNK):
         size = min(CHUNK, samples - start)
-        ranks_BF = np.minimum(draw.zipf(1.3, (size, schema.fields)), 2**31).astype(np.uint64)
+        ranks_BF = draw.zipf(1.3, (size, schema.fields)).astype(np.uint64) % known_F
         keys_BF = (ranks_BF * MIX + np.arange(schema.fields, dtype=np.uint64)).astype(np.uint64)
         odds_B = -1.0 + effects[np.arange(schema.fields), (ranks_BF % np.uint64(64)).astype(np.int64)].mean(axis=1)
         yield Samples(

@@ -18,6 +18,8 @@ RECENT_SECONDS = 5.0
 """seconds over which the rate of samples is taken"""
 HISTORY = 60
 """points of the history that is drawn"""
+HISTORY_SECONDS = 1.0
+"""time between two of them"""
 
 
 @dataclass
@@ -68,6 +70,7 @@ class Accounts:
         self._began: float | None = None
         self._ended = 0.0
         self._marks: deque[tuple[float, int]] = deque()
+        self._remembered = 0.0
         self._mark_at = mark_at
         self._mark: Mark | None = None
         self._history: deque[Metrics] = deque(maxlen=HISTORY)
@@ -108,12 +111,11 @@ class Accounts:
         self._marks.append((now, self.samples))
         while len(self._marks) > 2 and now - self._marks[0][0] > RECENT_SECONDS:
             self._marks.popleft()
-        if self.samples and (self.steps % 5 == 0 or self.steps == 1):
-            self._history.append(self.quality.recent())
 
     def status(self, state: State, generation: int, step: int, lag: int) -> Status:
         overall = self.quality.overall()
         recent = self.quality.recent()
+        self._remember(recent)
         decided = self._decide_seconds
         return Status(
             run=self._run,
@@ -138,6 +140,12 @@ class Accounts:
             logloss_history=tuple(m.logloss for m in self._history if m.logloss is not None),
             workers=tuple(account.status(name) for name, account in self._workers.items()),
         )
+
+    def _remember(self, recent: Metrics) -> None:
+        """A point of the drawn history, once a second."""
+        if recent.samples and monotonic() - self._remembered >= HISTORY_SECONDS:
+            self._remembered = monotonic()
+            self._history.append(recent)
 
     def _rate(self) -> float:
         if len(self._marks) < 2:

@@ -60,6 +60,7 @@ class Link:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self.gbit_per_second = gbit_per_second
         self._up: Bucket | None = None
         self._down: Bucket | None = None
         if gbit_per_second is not None:

@@ -67,16 +67,17 @@ def stop_on_signals() -> Stop:
 
 
 def end_with_parent() -> None:
-    """In a supervised process on Linux: asks for SIGTERM should the supervisor die, so that it leaves no orphans.
+    """In a supervised process on Linux: asks to be killed should the supervisor die, so that it leaves no orphans.
 
-    A process that an operator started is left alone: it may outlive the shell it came from.
+    Without a supervisor nobody would stop the processes in order, so there is nothing to drain for. A process that
+    an operator started is left alone: it may outlive the shell it came from.
     """
     supervisor = os.environ.get(SUPERVISED)
     if supervisor is None or sys.platform != "linux":
         return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(supervisor):  # it died before we asked
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_whole(path: Path, text: str) -> None:

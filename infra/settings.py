@@ -15,7 +15,6 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from api.config import ApiConfig
 from dispatch.config import DispatchConfig
-from dispatch.policies.registry import build_policy
 from infra.config import Section
 from infra.errors import ConfigError
 from infra.process import write_whole
@@ -92,9 +91,7 @@ def load_settings(file: Path | None = None, overrides: Iterable[str] = (), **val
     for override in overrides:
         _merge(merged, _parse_override(override))
     _merge(merged, values)
-    settings = _validated(merged)
-    build_policy(settings.dispatch.policy, settings.seed)
-    return settings
+    return _validated(merged)
 
 
 def store_settings(settings: Settings) -> Path:

@@ -2,7 +2,7 @@
 
 One pass (``Supervisor.poll``) looks at every child once and never waits, so a request to stop is seen within a pass,
 also in the middle of starting. Whatever happens in here, no child is left behind: leaving the ``with`` block stops
-them all, and a child of a supervisor that was killed gets SIGTERM from the kernel (``infra.process.end_with_parent``).
+them all, and a child of a supervisor that was killed is killed by the kernel (``infra.process.end_with_parent``).
 
     waiting ──► starting ──► ready ──► finished     ended with 0 by itself
                    │  ▲        │
@@ -13,6 +13,7 @@ Each child leads a session of its own: a terminal's Ctrl-C reaches the superviso
 ``stop_order``. The kernel ties children to the *thread* that started them: start and watch from one lasting thread.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -33,6 +34,8 @@ from infra.process import SUPERVISED, Stop
 PASS_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 30.0
 TAIL_LINES = 12
+FAILED_SECONDS = 3.0
+"""how long a process may drain once another has failed: what it waits for will not come"""
 
 State = Literal["waiting", "starting", "ready", "pausing", "finished", "failed", "stopped"]
 Argv = Sequence[str] | Callable[[Mapping[str, str]], Sequence[str]]
@@ -215,7 +218,7 @@ class Supervisor:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self.stop_all()
+            self.stop_all(longest_seconds=math.inf if error is None else FAILED_SECONDS)
         except ProcessFailed as later:
             if error is None:
                 raise
@@ -260,12 +263,12 @@ class Supervisor:
         """Whether every process is ready or has finished its work."""
         return all(child.state in ("ready", "finished") for child in self.children.values())
 
-    def stop_all(self, each_pass: Callable[[], None] | None = None) -> None:
+    def stop_all(self, each_pass: Callable[[], None] | None = None, longest_seconds: float = math.inf) -> None:
         """SIGTERM in stop order, each group waiting for the one before it; SIGKILL for what does not end in time."""
         ordered = sorted(self.children.values(), key=lambda child: child.spec.stop_order)
         failed: list[str] = []
         for _order, group in groupby(ordered, key=lambda child: child.spec.stop_order):
-            failed += self._stop_group(list(group), each_pass)
+            failed += self._stop_group(list(group), each_pass, longest_seconds)
         if failed:
             raise ProcessFailed("\n".join(failed))
 
@@ -289,7 +292,9 @@ class Supervisor:
         if child.state == "failed" and child.spec.essential:
             raise ProcessFailed(child.explain())
 
-    def _stop_group(self, group: Sequence[Child], each_pass: Callable[[], None] | None) -> list[str]:
+    def _stop_group(
+        self, group: Sequence[Child], each_pass: Callable[[], None] | None, longest_seconds: float
+    ) -> list[str]:
         """Stops these together; returns what essential ones had to say about an end that was no clean one."""
         asked = time.monotonic()
         ran = [child for child in group if child.running and child.spec.essential]
@@ -297,8 +302,9 @@ class Supervisor:
             child.terminate()
         while left := [child for child in group if not child.stopped()]:
             for child in left:
-                if time.monotonic() - asked > child.spec.stop_seconds:
-                    self._log.error("killed", name=child.spec.name, waited_seconds=child.spec.stop_seconds)
+                patience = min(child.spec.stop_seconds, longest_seconds)
+                if time.monotonic() - asked > patience:
+                    self._log.error("killed", name=child.spec.name, waited_seconds=patience)
                     self._killed.append(child.spec.name)
                     child.kill()
             if each_pass is not None:

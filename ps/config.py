@@ -21,12 +21,12 @@ class RowConfig(Section):
     """floating point type of values, state and gradients"""
     optimizer: OptimizerName = "adagrad"
     """how a gradient changes a row"""
-    rate: float = Field(default=0.01, gt=0)
+    rate: float = Field(default=0.05, gt=0)
     """learning rate of the embedding columns"""
-    wide_rate: float = Field(default=0.06, gt=0)
+    wide_rate: float = Field(default=0.03, gt=0)
     """learning rate of the wide column"""
-    initial_accumulator: float = Field(default=1.0, ge=0)
-    """start of every Adagrad accumulator, in units of the squared gradient of the mean loss"""
+    initial_accumulator: float = Field(default=1e-4, ge=0)
+    """start of every Adagrad accumulator, in units of the squared gradient of the loss summed over a full batch"""
     init_std: float = Field(default=0.02, ge=0)
     """standard deviation of the start values of embedding columns"""
     eps: float = Field(default=1e-10, ge=0)

@@ -35,6 +35,8 @@ POLL_MILLISECONDS = 100
 """how late a request to stop may be seen"""
 LINGER_MILLISECONDS = 1000
 """how long a last message may keep an ending worker"""
+UNWELCOMED_SECONDS = 1.0
+"""how long a worker that asked to leave before it was welcomed waits for a Welcome on its way"""
 DENSE_FILE = "dense.safetensors"
 
 
@@ -69,7 +71,7 @@ def run_worker(
         store = Store(address_facing(host_of(dispatcher_endpoint)), trainer.reduce_timeout_seconds)
         worker = resources.enter_context(closing(Worker(rows, model, trainer, fields, dense, seed, client, store)))
         dispatcher = resources.enter_context(closing(Dispatcher(context, dispatcher_endpoint, name, run, curve)))
-        dispatcher.join(store.address)
+        dispatcher.join(store.address, link.gbit_per_second if link is not None else None)
         on_ready()
         log.info("joined", dispatcher=dispatcher_endpoint, device=str(worker.device), shards=len(shard_endpoints))
         for message, bulk in dispatcher.messages(stop, trainer.silence_seconds):
@@ -101,23 +103,30 @@ class Dispatcher:
         self._socket.set(zmq.LINGER, LINGER_MILLISECONDS)
         connect(self._socket, endpoint, curve)
 
-    def join(self, store: str) -> None:
+    def join(self, store: str, link_gbit: float | None) -> None:
         """Offers this worker; Welcome answers when a generation with it starts."""
-        self.tell(Join(**self._common(), worker=self._name, store=store))
+        self.tell(Join(**self._common(), worker=self._name, store=store, link_gbit=link_gbit or 0.0))
 
     def tell(self, header: Header, *bulk: Any) -> None:
         """Sends one message."""
         send(self._socket, self._sends, header, *bulk)
 
     def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Bulk]]:
-        """What the dispatcher sends, up to and including Goodbye; asks to leave once when a stop is requested."""
+        """What the dispatcher sends, up to and including Goodbye; asks to leave once when a stop is requested.
+
+        A worker that no generation has welcomed holds nothing, and the dispatcher may be gone: it goes by itself, but
+        not before a Welcome that was already on its way would have come, since the others would wait for it.
+        """
         heard, asked = time.monotonic(), False
         while True:
             if stop.requested and not asked:
                 self.tell(Leave(**self._common(), worker=self._name))
-                asked = True
+                heard, asked = time.monotonic(), True
             if not self._socket.poll(POLL_MILLISECONDS):
-                self._check_silence(time.monotonic() - heard, silence_seconds)
+                silent = time.monotonic() - heard
+                if asked and self._generation == 0 and silent > UNWELCOMED_SECONDS:
+                    return
+                self._check_silence(silent, silence_seconds)
                 continue
             message, bulk = receive(self._socket, self._receives)
             if self._accepts(message):

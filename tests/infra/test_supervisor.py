@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from infra.errors import ConfigError, ProcessFailed
@@ -243,8 +244,10 @@ def test_ctrl_c_reaches_the_supervisor_alone(tmp_path: Path) -> None:
 def test_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     with run_supervisor(tmp_path) as parent:
         wait_for((tmp_path / "worker.endpoint").exists)
+        children = psutil.Process(parent.pid).children()
         parent.kill()
-    wait_for(lambda: {"ps drained", "worker drained"} <= set(story(tmp_path)))
+    gone, alive = psutil.wait_procs(children, timeout=30)
+    assert (len(gone), alive) == (2, [])
 
 
 def test_stop_before_the_start_starts_nothing(tmp_path: Path) -> None:

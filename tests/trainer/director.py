@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,8 +22,8 @@ from trainer.reduce import Store
 from trainer.reference import Numbering
 from trainer.worker import Worker
 
-TRAINER = TrainerConfig(device="cpu", reduce_timeout_seconds=30, pull_timeout_seconds=30)
 FIELDS, DENSE = 3, 2
+Device = Literal["cpu", "cuda"]
 Batch = tuple[NDArray[np.uint64], NDArray[np.float32], NDArray[np.float32]]
 Told = list[tuple[Report, NDArray[np.float32]]]
 
@@ -142,12 +142,15 @@ def _pairs(slots: dict[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int32]]
 
 
 @contextmanager
-def directed(rows: RowConfig, model: ModelConfig, workers: int, shards: int = 2) -> Iterator[Director]:
+def directed(
+    rows: RowConfig, model: ModelConfig, workers: int, shards: int = 2, device: Device = "cpu"
+) -> Iterator[Director]:
     """Workers whose first generation has begun."""
     with stage(rows, shards, workers) as staged:
+        trainer = TrainerConfig(device=device, reduce_timeout_seconds=30, pull_timeout_seconds=30)
         stores = [Store("127.0.0.1", 30) for _ in range(workers)]
         trained = [
-            Worker(rows, model, TRAINER, FIELDS, DENSE, SEED, staged.client(number), own)
+            Worker(rows, model, trainer, FIELDS, DENSE, SEED, staged.client(number), own)
             for number, own in enumerate(stores)
         ]
         director = Director(staged.announcer, trained, staged.client(0))
@@ -160,7 +163,7 @@ def directed(rows: RowConfig, model: ModelConfig, workers: int, shards: int = 2)
 
 def weights(worker: Worker) -> dict[str, NDArray[Any]]:
     """Dense weights by name."""
-    return {name: weight.detach().numpy() for name, weight in worker.model.named_parameters()}
+    return {name: weight.detach().cpu().numpy() for name, weight in worker.model.named_parameters()}
 
 
 def equal_weights(left: Worker, right: Worker) -> bool:

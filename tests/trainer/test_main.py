@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import zmq
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
 from safetensors.numpy import load_file
 
 from dispatch.protocol import FLUSH, FROM_DISPATCHER, TO_DISPATCHER, TRAIN, Goodbye, Join, Leave, Order, Report, Welcome
+from infra.link import Link
 from infra.process import Stop
+from infra.telemetry import Meter
 from infra.wire import Codec, Header, Refused, bind, receive_from, send
 from ps.config import RowConfig
 from tests.ps.doubles import RUN, SEED, Announcer, stage
@@ -50,6 +53,7 @@ class ScriptedDispatcher:
     def welcome(self) -> None:
         joined = self.hear()
         assert isinstance(joined, Join)
+        assert joined.link_gbit == 0.5
         self.say(Welcome, worker=0, workers=1, store=joined.store, cache_rows=8)
 
     def next_generation(self) -> None:
@@ -94,9 +98,12 @@ def working(folder: Path, stop: Stop, silence_seconds: float = 60) -> Iterator[t
     trainer = TrainerConfig(device="cpu", silence_seconds=silence_seconds)
     with stage(ROWS, workers=1) as staged, ThreadPoolExecutor(1) as pool:
         dispatcher = ScriptedDispatcher(staged.context, staged.announcer)
-        ready = threading.Event()
+        ready, registry = threading.Event(), CollectorRegistry()
         where = (dispatcher.endpoint, staged.endpoints)
-        ended = pool.submit(run_worker, NAME, *where, ROWS, MODEL, trainer, 1, 0, RUN, SEED, folder, stop, ready.set)
+        rest: tuple[Any, ...] = (Link(0.5), None, Meter(registry))
+        ended = pool.submit(
+            run_worker, NAME, *where, ROWS, MODEL, trainer, 1, 0, RUN, SEED, folder, stop, ready.set, *rest
+        )
         try:
             assert ready.wait(60) or ended.exception() is not None
             yield dispatcher, ended
@@ -136,6 +143,15 @@ def test_stop_asks_to_leave_once_and_goes_on_until_goodbye(tmp_path: Path) -> No
             dispatcher.train(step)
             assert isinstance(dispatcher.hear(), Report)
         dispatcher.say(Goodbye, save_dense=False)
+        assert ended.result(60) is None
+
+
+def test_worker_nobody_welcomed_leaves_by_itself(tmp_path: Path) -> None:
+    stop = Stop()
+    with working(tmp_path, stop) as (dispatcher, ended):
+        assert isinstance(dispatcher.hear(), Join)
+        stop.request("SIGTERM")
+        assert isinstance(dispatcher.hear(), Leave)
         assert ended.result(60) is None
 
 

@@ -127,6 +127,26 @@ def test_newcomer_gets_the_dense_weights_of_rank_0() -> None:
         assert equal_weights(*director.workers)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_on_cuda_equal_the_plain_loop(workers: int) -> None:
+    with directed(configured(), MODEL, workers, device="cuda") as director:
+        trained(director)
+        compared(director, director.flushed_rows(), configured())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_same_run_twice_on_cuda_is_equal_bit_for_bit() -> None:
+    results = []
+    for _ in range(2):
+        with directed(configured(), MODEL, workers=2, device="cuda") as director:
+            trained(director)
+            results.append([director.flushed_rows(), *weights(director.workers[1]).values()])
+    assert all(np.array_equal(first, second) for first, second in zip(*results, strict=True))
+
+
 def test_stopwatch_adds_up_a_phase_met_twice() -> None:
     watch = Stopwatch()
     watch.lap("reduce")

@@ -1,0 +1,63 @@
+"""Runs the real command in real processes, and looks for what it leaves behind."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+WAIT_SECONDS = 90.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def freshet(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "infra.cli", *map(str, arguments)]
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    return subprocess.run(
+        freshet(*arguments), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    """Starts a command in a session of its own."""
+    return subprocess.Popen(
+        freshet(*arguments),
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def environment() -> dict[str, str]:
+    """This process's, without settings that a developer may have made, and one thread a worker."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+    return {**kept, "FRESHET_TRAINER__THREADS": "1", "COLUMNS": "120"}
+
+
+def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str] | None" = None) -> None:
+    """Polls; fails when it takes too long or the process ends first."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        assert process is None or process.poll() is None, f"ended early: {process.communicate()[0]}"
+        time.sleep(0.02)
+
+
+def children_of(folder: Path) -> list[psutil.Process]:
+    """Processes of the run in that folder that are still there."""
+    there = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["status"] != psutil.STATUS_ZOMBIE]
+    return [p for p in there if str(folder) in (p.info["cmdline"] or [])]
+
+
+def named(folder: Path, names: Sequence[str]) -> list[psutil.Process]:
+    """Those of the given names."""
+    return [p for p in children_of(folder) if any(name in (p.info["cmdline"] or []) for name in names)]

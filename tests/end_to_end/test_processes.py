@@ -1,0 +1,98 @@
+"""The command as a user runs it: real processes, real signals."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ingest.manifest import read_manifests
+from tests.end_to_end.processes import children_of, named, run, start, wait_until
+
+
+def demo_arguments(folder: Path, *more: str) -> tuple[str | Path, ...]:
+    small = ("stream.batch=128", "dispatch.workers=2", "dispatch.links_gbit=5,0.5", *more)
+    settings = [part for setting in small for part in ("--set", setting)]
+    return ("demo", "--folder", folder, "--json", folder / "summary.json", *settings)
+
+
+@pytest.mark.timeout(180)
+def test_a_demo_of_20000_samples_learns_and_tells_everything(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    ended = run("demo", "--samples", "20000", "--rate", "0", "--folder", folder, "--json", tmp_path / "summary.json")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["samples"], summary["steps"], summary["exit_reason"]) == (20_000, 40, "finished")
+    assert 0.65 < summary["auc"] < summary["recent_auc"] < summary["best_auc"]
+    assert "best possible" in ended.stdout
+    assert [w["link_gbit"] for w in summary["workers"]] == [5, 5, 0.5, 0.5]
+    assert all(w["miss_pulls"] and w["pulled_bytes"] and w["pushed_bytes"] for w in summary["workers"])
+    assert children_of(folder) == []
+
+
+MOMENTS: dict[str, Callable[[Path], bool]] = {
+    "at once": lambda folder: folder.exists(),
+    "while shards start": lambda folder: bool(named(folder, ["ps-1"])),
+    "while workers import": lambda folder: bool(named(folder, ["worker-1"])),
+    "after the first steps": lambda folder: len(read_manifests(folder / "manifests.log")) > 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"), [*((m, signal.SIGTERM) for m in MOMENTS), ("after the first steps", signal.SIGINT)]
+)
+def test_a_signal_at_any_moment_drains_and_exits_0(tmp_path: Path, moment: str, number: signal.Signals) -> None:
+    folder = tmp_path / "run"
+    process = start(*demo_arguments(folder))
+    wait_until(lambda: MOMENTS[moment](folder), process)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["exit_reason"], summary["killed"]) == (number.name, []), output
+    trained = sum(m.samples for m in read_manifests(folder / "manifests.log")) if summary["steps"] else 0
+    assert summary["samples"] == trained
+    assert children_of(folder) == []
+
+
+@pytest.mark.parametrize("victim", ["worker-1", "ps-0", "dispatcher"])
+def test_a_killed_process_ends_the_run_with_a_clear_error_and_no_orphans(tmp_path: Path, victim: str) -> None:
+    folder = tmp_path / "run"
+    process = start(*demo_arguments(folder, "dispatch.drain_seconds=2"))
+    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    (target,) = (p for p in named(folder, [victim]) if p.pid != process.pid)
+    target.send_signal(signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"process '{victim}' was ended by SIGKILL" in output
+    assert "Traceback" not in output.split("log")[0]
+    assert children_of(folder) == []
+
+
+def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(*demo_arguments(folder))
+    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    left = [p for p in children_of(folder) if p.pid != process.pid]
+    assert len(left) >= 6
+    process.kill()
+    process.communicate()
+    gone, alive = psutil.wait_procs(left, timeout=30)
+    assert (len(gone), alive) == (len(left), [])
+
+
+def test_produce_then_up_trains_what_was_produced_and_shows_what_was_not(tmp_path: Path) -> None:
+    log = ("--set", f"stream.folder={tmp_path / 'log'}")
+    produced = run("produce", "--limit", "2000", "--poison", "0.05", *log)
+    assert produced.returncode == 0, produced.stderr
+    folder = tmp_path / "run"
+    small = ("--set", "dispatch.workers=1", "--set", "ps.shards=1")
+    trained = run("up", "--samples", "1900", "--folder", folder, "--json", tmp_path / "up.json", *log, *small)
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    summary = json.loads((tmp_path / "up.json").read_text())
+    assert summary["samples"] == 1900
+    letters = run("dead-letters", "--run-folder", folder).stdout.splitlines()
+    assert len(letters) == summary["dead_letters"] > 20
+    assert {"partition", "offset", "index", "reason", "payload"} <= json.loads(letters[0]).keys()
