@@ -17,6 +17,8 @@ from infra.process import stop_on_signals, write_whole
 app = typer.Typer(help="Measure. Figures are comparable only within one run: machines differ and are noisy.")
 
 Output = Annotated[Path | None, typer.Option("--json", help="Write the results here.", show_default=False)]
+SIDE_BY_SIDE = 4
+"""results that fit into columns of one table"""
 Format = Literal["criteo", "avazu", "movielens"]
 
 
@@ -92,11 +94,17 @@ def quality(
 
 
 def report(results: Sequence[Any], output: Path | None) -> None:
-    """Prints results as a table, one column each, and writes them as JSON."""
+    """Prints results as a table and writes them as JSON: a few side by side, many one below the other."""
     rows = [_flat(result) for result in results]
-    table = Table(show_header=False)
-    for name in rows[0]:
-        table.add_row(name, *(_text(row[name]) for row in rows))
+    table = Table(show_header=len(rows) > SIDE_BY_SIDE)
+    if len(rows) > SIDE_BY_SIDE:
+        for name in rows[0]:
+            table.add_column(name.replace("_", " "), justify="left" if name == "name" else "right")
+        for row in rows:
+            table.add_row(*map(_text, row.values()))
+    else:
+        for name in rows[0]:
+            table.add_row(name, *(_text(row[name]) for row in rows))
     Console().print(table)
     if output is not None:
         write_whole(output, msgspec.json.format(msgspec.json.encode(list(results))).decode() + "\n")
@@ -115,7 +123,9 @@ def _flat(result: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _existing(file: Path | None) -> Path | None:

@@ -3,6 +3,7 @@
 Stopping goes with the data: no new events, then the dispatcher drains and dismisses the workers, then the shards.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -161,8 +162,10 @@ def _worker(settings: Settings, name: str, shards: tuple[str, ...], link: tuple[
 
 
 def _worker_env(settings: Settings) -> dict[str, str]:
-    """Workers on one machine share its cores; torch reads this before it starts its threads."""
-    return {"OMP_NUM_THREADS": str(settings.trainer.threads)} if settings.trainer.threads else {}
+    """Workers on one machine share its cores: more threads than cores would spend their time waiting for each other."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = settings.trainer.threads or max(1, cores // settings.dispatch.workers)
+    return {"OMP_NUM_THREADS": str(threads)}
 
 
 def _shard_arguments(endpoints: Mapping[str, str], shards: tuple[str, ...]) -> list[str]:

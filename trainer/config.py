@@ -34,7 +34,7 @@ class TrainerConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the cache and the model live; auto takes CUDA where there is one"""
     threads: int = Field(default=0, ge=0)
-    """threads of torch on the CPU; 0 leaves torch's choice"""
+    """threads of torch on the CPU; 0: its share of the cores under 'freshet up', else torch's own choice"""
     reduce: Literal["auto", "gloo", "nccl"] = "auto"
     """transport of dense gradients; auto takes NCCL when every worker has a GPU of its own, else Gloo"""
     reduce_timeout_seconds: float = Field(default=120.0, gt=0)

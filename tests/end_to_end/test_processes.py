@@ -83,12 +83,13 @@ def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     assert (len(gone), alive) == (len(left), [])
 
 
-def test_produce_then_up_trains_what_was_produced_and_shows_what_was_not(tmp_path: Path) -> None:
+def test_produce_then_up_trains_what_was_produced_over_encrypted_links_and_shows_what_was_not(tmp_path: Path) -> None:
     log = ("--set", f"stream.folder={tmp_path / 'log'}")
     produced = run("produce", "--limit", "2000", "--poison", "0.05", *log)
     assert produced.returncode == 0, produced.stderr
     folder = tmp_path / "run"
-    small = ("--set", "dispatch.workers=1", "--set", "ps.shards=1")
+    assert run("keys", tmp_path / "keys", "--worker", "worker-0").returncode == 0
+    small = ("--set", "dispatch.workers=1", "--set", "ps.shards=1", "--set", f"curve_folder={tmp_path / 'keys'}")
     trained = run("up", "--samples", "1900", "--folder", folder, "--json", tmp_path / "up.json", *log, *small)
     assert trained.returncode == 0, trained.stdout + trained.stderr
     summary = json.loads((tmp_path / "up.json").read_text())

@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+
+from infra.errors import ConfigError
+from infra.settings import describe_fields, load_settings, read_stored, store_settings
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "freshet.toml"
+    file.write_text("seed = 1\n[stream]\nbatch = 10\npartitions = 3\n[dispatch]\nlookahead = 0\n")
+    monkeypatch.setenv("FRESHET_STREAM__BATCH", "20")
+    monkeypatch.setenv("FRESHET_STREAM__PARTITIONS", "5")
+    settings = load_settings(file, ["stream.batch=30"])
+    assert (settings.stream.batch, settings.stream.partitions) == (30, 5)
+    assert (settings.seed, settings.dispatch.lookahead) == (1, 0)
+
+
+def test_lists_and_no_value_can_be_written_on_the_command_line() -> None:
+    settings = load_settings(None, ["dispatch.links_gbit=5,5,0.5,0.5", "stream.retention_bytes=none", "model.mlp=8,4"])
+    assert settings.dispatch.links_gbit == (5.0, 5.0, 0.5, 0.5)
+    assert settings.stream.retention_bytes is None
+    assert settings.model.mlp == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stream.batch=x", r"setting stream\.batch = 'x' is wrong: .*integer.*FRESHET_STREAM__BATCH"),
+        ("stream.batch=0", r"setting stream\.batch = '0' is wrong: .*greater than or equal to 1"),
+        ("stream.bach=3", r"setting stream\.bach = '3' does not exist; expected one of: batch, "),
+        ("dispatch.policy=best", r"setting dispatch\.policy: .*'best'.*random, round_robin, laia, esd"),
+        ("dispatch.policy=esd:2", r"setting dispatch\.policy: .*esd:2"),
+        ("dispatch.links_gbit=5,0,1,1", r"setting dispatch: .*above 0 Gbit/s"),
+        ("dispatch.links_gbit=5", r"setting dispatch: .*for 4 workers"),
+        ("model.name=gpt", r"setting model\.name = 'gpt' is wrong: .*'wdl'"),
+        ("nonsense", r"--set 'nonsense' is not a setting; expected section\.name=value"),
+        ("run=../up", r"setting run = '\.\./up' is wrong"),
+    ],
+)
+def test_a_wrong_setting_is_told_in_one_line(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_settings(None, [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.toml"):
+        load_settings(tmp_path / "no.toml")
+    (tmp_path / "bad.toml").write_text("batch = = 1")
+    with pytest.raises(ConfigError, match=r"bad\.toml is not TOML"):
+        load_settings(tmp_path / "bad.toml")
+
+
+def test_a_run_s_processes_read_what_was_stored_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_settings(None, ["stream.batch=77"], folder=tmp_path)
+    store_settings(settings)
+    monkeypatch.setenv("FRESHET_STREAM__BATCH", "1")
+    assert read_stored(tmp_path) == settings
+
+
+def test_the_printed_defaults_are_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "freshet.toml"
+    file.write_text(describe_fields())
+    assert load_settings(file) == load_settings()
+
+
+def test_the_accumulator_starts_in_units_of_the_summed_gradient() -> None:
+    settings = load_settings(None, ["stream.batch=10", "rows.initial_accumulator=2"])
+    assert settings.scaled_rows.initial_accumulator == pytest.approx(0.02)
