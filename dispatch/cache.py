@@ -16,11 +16,19 @@ Legend: n workers, C slots, H places of the hash table row → slot.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from infra.kernels import kernel
 
 EMPTY = -1
 MIX = np.uint64(0x9E3779B97F4A7C15)
+
+ROW = 0
+"""columns of ``slot_nC4``: the row it holds, or EMPTY"""
+MARK = 1
+USES = 2
+LAST = 3
+"""step of the last use, modulo 2^31"""
 
 LRU = 0
 EMARK = 1
@@ -38,14 +46,10 @@ class Caches(NamedTuple):
     """Plain arrays, so that numba kernels can take them whole."""
 
     capacity_n: NDArray[np.int64]
-    row_nC: NDArray[np.int32]
-    """row in each slot, or EMPTY"""
+    slot_nC4: NDArray[np.int32]
+    """what is known of each slot, side by side so that it is fetched at once: ROW, MARK, USES, LAST"""
     table_nH: NDArray[np.int32]
     """row → slot, open addressing"""
-    mark_nC: NDArray[np.int32]
-    uses_nC: NDArray[np.int32]
-    last_nC: NDArray[np.int32]
-    """step of the last use, modulo 2^31"""
     is_outdated_nC: NDArray[np.bool_]
     is_listed_nC: NDArray[np.bool_]
     """whether the slot stands in ``outdated_nC`` (entries are removed lazily)"""
@@ -59,13 +63,12 @@ def empty_caches(capacity_n: NDArray[np.int64]) -> Caches:
     H = 1 << (2 * C - 1).bit_length()
     counters = np.zeros((n, 5), np.int64)
     counters[:, TARGET] = 1
+    slots = np.zeros((n, C, 4), np.int32)
+    slots[:, :, ROW] = EMPTY
     return Caches(
         capacity_n=capacity_n.astype(np.int64),
-        row_nC=np.full((n, C), EMPTY, np.int32),
+        slot_nC4=slots,
         table_nH=np.full((n, H), EMPTY, np.int32),
-        mark_nC=np.zeros((n, C), np.int32),
-        uses_nC=np.zeros((n, C), np.int32),
-        last_nC=np.zeros((n, C), np.int32),
         is_outdated_nC=np.zeros((n, C), np.bool_),
         is_listed_nC=np.zeros((n, C), np.bool_),
         outdated_nC=np.zeros((n, C), np.int32),
@@ -74,25 +77,25 @@ def empty_caches(capacity_n: NDArray[np.int64]) -> Caches:
     )
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _home(row: int, mask: int) -> np.int64:
     return np.int64((np.uint64(row) * MIX) >> np.uint64(32)) & mask
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def slot_of(caches: Caches, worker: int, row: int) -> int:
     """The slot that holds a copy of the row, outdated or not; EMPTY if none does."""
-    table, rows = caches.table_nH[worker], caches.row_nC[worker]
+    table, slots = caches.table_nH[worker], caches.slot_nC4[worker]
     mask = table.size - 1
     at = _home(row, mask)
     while table[at] != EMPTY:
-        if rows[table[at]] == row:
+        if slots[table[at], ROW] == row:
             return int(table[at])
         at = (at + 1) & mask
     return EMPTY
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put(caches: Caches, worker: int, row: int, slot: int) -> None:
     table = caches.table_nH[worker]
     mask = table.size - 1
@@ -100,38 +103,39 @@ def put(caches: Caches, worker: int, row: int, slot: int) -> None:
     while table[at] != EMPTY:
         at = (at + 1) & mask
     table[at] = slot
-    caches.row_nC[worker, slot] = row
-    caches.uses_nC[worker, slot] = 0
+    caches.slot_nC4[worker, slot, ROW] = row
+    caches.slot_nC4[worker, slot, USES] = 0
     caches.is_outdated_nC[worker, slot] = False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def drop(caches: Caches, worker: int, slot: int) -> None:
     """Empties a slot; the entries behind it in the table move up, so no tombstones are needed."""
-    table, rows = caches.table_nH[worker], caches.row_nC[worker]
+    table, slots = caches.table_nH[worker], caches.slot_nC4[worker]
     mask = table.size - 1
-    at = _home(rows[slot], mask)
+    at = _home(slots[slot, ROW], mask)
     while table[at] != slot:
         at = (at + 1) & mask
     behind = (at + 1) & mask
     while table[behind] != EMPTY:
-        home = _home(rows[table[behind]], mask)
+        home = _home(slots[table[behind], ROW], mask)
         if ((behind - home) & mask) >= ((behind - at) & mask):
             table[at] = table[behind]
             at = behind
         behind = (behind + 1) & mask
     table[at] = EMPTY
-    rows[slot] = EMPTY
+    slots[slot, ROW] = EMPTY
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def use(caches: Caches, worker: int, slot: int, step: int) -> None:
-    caches.mark_nC[worker, slot] = caches.counters_n5[worker, TARGET]
-    caches.uses_nC[worker, slot] += 1
-    caches.last_nC[worker, slot] = step
+    record = caches.slot_nC4[worker, slot]
+    record[MARK] = caches.counters_n5[worker, TARGET]
+    record[USES] += 1
+    record[LAST] = step
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def outdate(caches: Caches, worker: int, slot: int) -> None:
     """The copy in this slot is no longer the newest: it goes first when room is needed."""
     caches.is_outdated_nC[worker, slot] = True
@@ -141,7 +145,7 @@ def outdate(caches: Caches, worker: int, slot: int) -> None:
         caches.counters_n5[worker, OUTDATED] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def next_victim(caches: Caches, worker: int, step: int, eviction: int) -> int:
     """The slot to empty next. Rows of this step have been used already, so they carry the newest mark."""
     counters = caches.counters_n5[worker]
@@ -155,30 +159,28 @@ def next_victim(caches: Caches, worker: int, step: int, eviction: int) -> int:
         while counters[HEAD] < counters[QUEUED]:
             slot = caches.queue_nC[worker, counters[HEAD]]
             counters[HEAD] += 1
-            if caches.mark_nC[worker, slot] < counters[TARGET] and caches.row_nC[worker, slot] != EMPTY:
+            if caches.slot_nC4[worker, slot, MARK] < counters[TARGET]:
                 return int(slot)
         _queue_again(caches, worker, step, eviction)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _queue_again(caches: Caches, worker: int, step: int, eviction: int) -> None:
     counters = caches.counters_n5[worker]
     capacity = caches.capacity_n[worker]
     counters[TARGET] += 1
-    key = caches.last_nC[worker, :capacity] if eviction == LRU else caches.uses_nC[worker, :capacity]
-    order = np.argsort(key, kind="mergesort")
+    slots = caches.slot_nC4[worker, :capacity]
+    order = np.argsort(slots[:, LAST if eviction == LRU else USES], kind="mergesort")
     counters[HEAD], counters[QUEUED] = 0, 0
     for slot in order:
-        if caches.row_nC[worker, slot] == EMPTY:
-            continue
-        if caches.last_nC[worker, slot] == step:
-            caches.mark_nC[worker, slot] = counters[TARGET]
+        if slots[slot, LAST] == step:
+            slots[slot, MARK] = counters[TARGET]
         else:
             caches.queue_nC[worker, counters[QUEUED]] = slot
             counters[QUEUED] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_free(caches: Caches, worker: int) -> int:
     """The next slot never used; EMPTY if there is none. An emptied slot is filled again at once, so none come back."""
     counters = caches.counters_n5[worker]

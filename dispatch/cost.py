@@ -10,10 +10,10 @@ directory's business and stays strict. A row is priced once, however many sample
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dispatch.situation import CLEAN, Situation
+from infra.kernels import kernel
 
 
 def cost_matrix(situation: Situation) -> NDArray[np.float64]:
@@ -39,7 +39,7 @@ def held_by(holders_UQ: NDArray[np.uint64], workers: int) -> NDArray[np.bool_]:
     return (bits_Un & np.uint64(1)).astype(np.bool_)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _row_costs(
     state_U: NDArray[np.uint8], holders_UQ: NDArray[np.uint64], row_cost_n: NDArray[np.float64]
 ) -> NDArray[np.float64]:
@@ -59,7 +59,7 @@ def _row_costs(
     return cost_Un
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sum_rows(cost_Un: NDArray[np.float64], local_BF: NDArray[np.int32]) -> NDArray[np.float64]:
     samples, fields = local_BF.shape
     workers = cost_Un.shape[1]

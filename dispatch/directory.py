@@ -15,7 +15,6 @@ Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q w
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dispatch import cache
@@ -24,6 +23,7 @@ from dispatch.errors import CacheTooSmall
 from dispatch.index import GROWTH, BatchRows
 from dispatch.plan import Lines, RoundPlan, WorkerUse, make_round
 from dispatch.situation import CLEAN, OWNED, SPLIT
+from infra.kernels import kernel
 
 OWNED_UPDATE = 0
 """kinds of push, in the order the plan groups them"""
@@ -83,7 +83,7 @@ class Directory:
 
     def flush(self) -> RoundPlan:
         """Writes every owned or split row back; owners keep a clean copy."""
-        lines = _empty_lines(np.empty(0, np.int64), self._rows, self._caches.row_nC.size)
+        lines = _empty_lines(np.empty(0, np.int64), self._rows, self._caches.is_outdated_nC.size)
         _flush(self._rows, self._caches, lines)
         return make_round(self.workers, self.shards, lines, [], [], self._rows.changed)
 
@@ -94,7 +94,7 @@ class Directory:
 
     def cached(self, worker: int) -> dict[int, int]:
         """row → slot of one worker's cache, outdated copies included."""
-        rows = self._caches.row_nC[worker]
+        rows = self._caches.slot_nC4[worker, :, cache.ROW]
         return {int(row): slot for slot, row in enumerate(rows) if row != EMPTY}
 
     def _reserve(self, rows: int) -> None:
@@ -138,7 +138,7 @@ def _use_of(
     return WorkerUse(samples, local, positions, alone)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _users(
     local_BF: NDArray[np.int32], assignment_B: NDArray[np.int32], distinct: int, words: int
 ) -> NDArray[np.uint64]:
@@ -150,7 +150,7 @@ def _users(
     return users
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_single(words: NDArray[np.uint64]) -> bool:
     seen = False
     for word in words:
@@ -161,7 +161,7 @@ def _is_single(words: NDArray[np.uint64]) -> bool:
     return seen
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _use_rows(
     local_BF: NDArray[np.int32], samples: NDArray[np.int64], users_UQ: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
@@ -193,20 +193,20 @@ def _use_rows(
     return np.concatenate((alone_rows[:alone], shared_rows[:shared])), positions, alone
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _push(lines: Lines, worker: int, row: int, slot: int, kind: int) -> None:
     line = lines.pushes_4[lines.counts[0]]
     line[0], line[1], line[2], line[3] = worker, row, slot, kind
     lines.counts[0] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _settle(lines: Lines, row: int) -> None:
     lines.settled[lines.counts[2]] = row
     lines.counts[2] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _synchronise(
     rows_U: NDArray[np.int64], users_UQ: NDArray[np.uint64], rows: RowStates, caches: Caches, lines: Lines
 ) -> None:
@@ -235,7 +235,7 @@ def _synchronise(
         rows.state[row] = CLEAN
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _equal(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> bool:
     different = np.uint64(0)
     for q in range(left.size):
@@ -243,7 +243,7 @@ def _equal(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> bool:
     return bool(different == 0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _bit_number(bit: np.uint64) -> int:
     number = 0
     while bit > ONE:
@@ -252,7 +252,7 @@ def _bit_number(bit: np.uint64) -> int:
     return number
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _place(
     worker: int,
     rows_U: NDArray[np.int64],
@@ -288,10 +288,10 @@ def _place(
     return slots
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _evict(worker: int, slot: int, rows: RowStates, caches: Caches, lines: Lines) -> None:
     """Empties a slot; what only this worker knows of the row is pushed first."""
-    row = int(caches.row_nC[worker, slot])
+    row = int(caches.slot_nC4[worker, slot, cache.ROW])
     word, bit = worker >> 6, ONE << np.uint64(worker & 63)
     if (rows.holders_Q[row, word] & bit) != 0:
         rows.holders_Q[row, word] ^= bit
@@ -306,7 +306,7 @@ def _evict(worker: int, slot: int, rows: RowStates, caches: Caches, lines: Lines
     cache.drop(caches, worker, slot)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _advance(step: int, rows_U: NDArray[np.int64], users_UQ: NDArray[np.uint64], rows: RowStates) -> None:
     """Step 3."""
     for u in range(rows_U.size):
@@ -316,12 +316,12 @@ def _advance(step: int, rows_U: NDArray[np.int64], users_UQ: NDArray[np.uint64],
         rows.changed[row] = step
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _flush(rows: RowStates, caches: Caches, lines: Lines) -> None:
     for worker in range(caches.capacity_n.size):
         word, bit = worker >> 6, ONE << np.uint64(worker & 63)
         for slot in range(caches.capacity_n[worker]):
-            row = int(caches.row_nC[worker, slot])
+            row = int(caches.slot_nC4[worker, slot, cache.ROW])
             if row == EMPTY or rows.state[row] == CLEAN or (rows.holders_Q[row, word] & bit) == 0:
                 continue
             if rows.state[row] == OWNED:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dispatch.errors import Infeasible
 from dispatch.solver import check_costs, solve_transport
+from infra.kernels import kernel
 
 Criterion = Literal["min2-min", "min3-min", "min3-min2", "mean"]
 Solver = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.int32]]
@@ -100,7 +100,7 @@ def assign_heu_reference(
         left_n[worker] -= 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _three_minima(cost_Bn: NDArray[np.float64]) -> NDArray[np.float64]:
     """The three least costs of each sample, ascending; with fewer workers the last one is repeated."""
     samples, workers = cost_Bn.shape
@@ -121,7 +121,7 @@ def _three_minima(cost_Bn: NDArray[np.float64]) -> NDArray[np.float64]:
     return minima_B3
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _heu(
     cost_Bn: NDArray[np.float64], order_k: NDArray[np.int64], left_n: NDArray[np.int64], at_B: NDArray[np.int32]
 ) -> None:

@@ -9,8 +9,9 @@ Legend: B samples, F keys a sample, U distinct rows of the batch.
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from infra.kernels import kernel
 
 EMPTY = -1
 MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -80,7 +81,7 @@ def _table_size(keys: int) -> int:
     return 1 << max(4, (keys * 3 // 2).bit_length())
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _resolve(
     keys: NDArray[np.uint64],
     table: NDArray[np.int32],
@@ -102,7 +103,7 @@ def _resolve(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rehash(table: NDArray[np.int32], known: NDArray[np.uint64], count: int) -> None:
     mask = table.size - 1
     for row in range(count):
@@ -112,7 +113,7 @@ def _rehash(table: NDArray[np.int32], known: NDArray[np.uint64], count: int) -> 
         table[at] = row
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _number_locally(
     rows: NDArray[np.int32], place: NDArray[np.int32], local: NDArray[np.int32], distinct_rows: NDArray[np.int64]
 ) -> int:

@@ -10,8 +10,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from infra.kernels import kernel
 
 Longs = NDArray[np.int64]
 
@@ -142,7 +143,7 @@ def _grouped(moves_4: Longs, kind: Longs, n: int, shards: int) -> list[Moves]:
     return [Moves(rows[a:b], slots[a:b]) for a, b in pairwise(cuts)]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _counting_sort(group: Longs, groups: int) -> tuple[Longs, Longs]:
     starts = np.zeros(groups + 1, np.int64)
     for g in group:

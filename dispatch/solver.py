@@ -22,10 +22,10 @@ released.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from dispatch.errors import BadCost, Infeasible
+from infra.kernels import kernel
 
 SHORTLIST = 4
 """L: long enough that refills are rare, short enough that filling it is little more than the scan"""
@@ -105,7 +105,7 @@ def _checked_capacities(cost: NDArray[np.float64], capacity_n: ArrayLike) -> NDA
     return given.astype(np.int64)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_usable(cost_kn: F64) -> bool:
     for i in range(cost_kn.shape[0]):
         for j in range(cost_kn.shape[1]):
@@ -130,7 +130,7 @@ def _solve(cost_kn: F64, capacity_n: I64) -> I32:
     return at_k
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _solve_level(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
     """Exact assignment of all samples of cost_kn; price_n says where to start and is left at the optimal prices."""
     workers = cost_kn.shape[1]
@@ -168,7 +168,7 @@ def _solve_level(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
     return seats.at_k
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _place_cheapest(cost_kn: F64, capacity_n: I64, price_n: F64) -> tuple[I32, I64]:
     """Each sample at its least cost + price, the first with room among equals; room is negative where over-full."""
     samples, workers = cost_kn.shape
@@ -185,7 +185,7 @@ def _place_cheapest(cost_kn: F64, capacity_n: I64, price_n: F64) -> tuple[I32, I
     return at_k, room_n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _place_idle(price_n: F64, room_n: I64) -> I64:
     """Idle places at the least price, where there is room as far as possible; room is lowered by them."""
     cheapest, left = 0, np.int64(0)
@@ -204,7 +204,7 @@ def _place_idle(price_n: F64, room_n: I64) -> I64:
     return idle_n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _seat(at_k: I32, capacity_n: I64, room_n: I64) -> Seats:
     """Seats every sample at its worker, which gets as many seats as it will ever need: those it fills or may fill."""
     workers = capacity_n.shape[0]
@@ -221,7 +221,7 @@ def _seat(at_k: I32, capacity_n: I64, room_n: I64) -> Seats:
     return Seats(at_k, seated, first_n, count_n, place_k)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _settle(
     here: int, least_nn: F64, idle_n: I64, price_n: F64, room_n: I64, distance_n: F64, before_n: I32, done_n: Bool
 ) -> int:
@@ -250,7 +250,7 @@ def _settle(
     return nearest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _shift(
     source: int, target: int, before_n: I32, cost_kn: F64, idle_n: I64, room_n: I64, seats: Seats, lists: Shortlists
 ) -> None:
@@ -277,7 +277,7 @@ def _shift(
         room_n[target] -= amount
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _refresh(a: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> None:
     """Makes the best move from a to every other worker known."""
     workers = cost_kn.shape[1]
@@ -295,7 +295,7 @@ def _refresh(a: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> None:
         lists.known_nn[a, b] = True
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _refill(a: int, b: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> None:
     """Lists the L best samples to move from a to b."""
     lists.begin_nn[a, b] = 0
@@ -308,7 +308,7 @@ def _refill(a: int, b: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> No
             _enlist(a, b, sample, change, lists)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _enlist(a: int, b: int, sample: int, change: float, lists: Shortlists) -> None:
     """Inserts behind its equals; what falls off the end lowers the bound that unlisted samples are known to reach."""
     change_L, sample_L = lists.change_nnL[a, b], lists.sample_nnL[a, b]
@@ -332,7 +332,7 @@ def _enlist(a: int, b: int, sample: int, change: float, lists: Shortlists) -> No
         lists.bound_nn[a, b] = change_L[end]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _move(sample: int, b: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> None:
     """Takes the sample off its worker and seats it at b, where it becomes a candidate for every further move."""
     a = seats.at_k[sample]

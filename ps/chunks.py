@@ -9,10 +9,12 @@ Legend: K numbers asked for, T columns of the table.
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba import carray, types  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
+
+from infra.kernels import kernel
 
 
 @intrinsic
@@ -25,7 +27,7 @@ def _pointer(_typing: Any, address: Any) -> Any:
     return types.voidptr(address), build
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def chunk_at(addresses: Any, chunk: Any, chunk_rows: Any, columns: Any, dtype: Any) -> Any:
     """Inside a kernel: the chunk as a [chunk_rows, columns] array."""
     return carray(_pointer(addresses[chunk]), (chunk_rows, columns), dtype)  # type: ignore[call-arg]
@@ -43,7 +45,7 @@ def _copy(_typing: Any, target: Any, source: Any, nbytes: Any) -> Any:
     return types.void(target, source, nbytes), build
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _gather(addresses: Any, chunk_rows: Any, row_bytes: Any, numbers_K: Any, out: Any, out_bytes: Any) -> None:
     """Copies the first out_bytes of each row to where ``out`` points, one after the other."""
     for k in range(numbers_K.shape[0]):
@@ -52,7 +54,7 @@ def _gather(addresses: Any, chunk_rows: Any, row_bytes: Any, numbers_K: Any, out
         _copy(out + k * out_bytes, addresses[chunk] + place * row_bytes, out_bytes)  # type: ignore[call-arg]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scatter(addresses: Any, chunk_rows: Any, row_bytes: Any, numbers_K: Any, values: Any) -> None:
     """Copies whole rows from where ``values`` points, one after the other, into the table."""
     for k in range(numbers_K.shape[0]):

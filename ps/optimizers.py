@@ -15,9 +15,9 @@ Legend: K rows, W columns of a value, T of value and state.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from infra.kernels import kernel
 from ps.config import RowConfig
 
 SGD = 0
@@ -43,7 +43,7 @@ def rule_of(config: RowConfig) -> Rule:
     return Rule(_CODES[config.optimizer], config.dim, config.wide, *rates)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def update_row(rule: Any, row_T: Any, gradient_W: Any) -> None:
     """Inside a kernel: applies one gradient to one row."""
     if rule.code == SGD:
@@ -54,7 +54,7 @@ def update_row(rule: Any, row_T: Any, gradient_W: Any) -> None:
         _rowwise_adagrad(rule, row_T, gradient_W)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sgd(rule: Any, row_T: Any, gradient_W: Any) -> None:
     for c in range(rule.dim):
         row_T[c] -= rule.rate * gradient_W[c]
@@ -62,7 +62,7 @@ def _sgd(rule: Any, row_T: Any, gradient_W: Any) -> None:
         row_T[rule.dim] -= rule.wide_rate * gradient_W[rule.dim]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _adagrad(rule: Any, row_T: Any, gradient_W: Any) -> None:
     width = gradient_W.shape[0]
     for c in range(width):
@@ -73,7 +73,7 @@ def _adagrad(rule: Any, row_T: Any, gradient_W: Any) -> None:
         row_T[c] -= rate * gradient / (np.sqrt(total) + rule.eps)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rowwise_adagrad(rule: Any, row_T: Any, gradient_W: Any) -> None:
     width = gradient_W.shape[0]
     squares = row_T.dtype.type(0)
@@ -90,7 +90,7 @@ def _rowwise_adagrad(rule: Any, row_T: Any, gradient_W: Any) -> None:
         row_T[rule.dim] -= rule.wide_rate * gradient / (np.sqrt(total) + rule.eps)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def update_rows(rule: Any, rows_KT: Any, gradients_KW: Any) -> None:
     """Applies one gradient to each row, in place."""
     for k in range(rows_KT.shape[0]):

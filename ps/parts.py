@@ -11,9 +11,9 @@ Legend: K rows, P places in the pool, W columns of a value.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from infra.kernels import kernel
 from ps.chunks import Chunks, chunk_at
 from ps.errors import OutOfOrder
 from ps.optimizers import Rule, update_row
@@ -32,7 +32,7 @@ class Pool(NamedTuple):
     """the next part of the same row, by rising worker; of a free place: the next free one"""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add(heads: Any, chunk_rows: Any, numbers_K: Any, gradients_KW: Any, worker: int, pool: Any, free: int) -> Any:
     """Links the parts in. Returns the first free place left and how many were added: all, or up to one given twice."""
     for k in range(numbers_K.shape[0]):
@@ -58,7 +58,7 @@ def _add(heads: Any, chunk_rows: Any, numbers_K: Any, gradients_KW: Any, worker:
     return free, numbers_K.shape[0]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _settle(
     heads: Any, chunk_rows: Any, numbers_K: Any, pool: Any, free: int, rows: Any, columns: int, rule: Any
 ) -> Any:

@@ -11,9 +11,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from infra.kernels import kernel
 from ps.config import RowConfig
 
 _MASK = (1 << 64) - 1
@@ -25,14 +25,14 @@ _STD = math.sqrt((65536**2 - 1) / 3)
 """of the sum of four uniforms over 0..65535"""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mix(value: Any) -> Any:
     value = (value ^ (value >> np.uint64(30))) * np.uint64(_MIX_1)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(_MIX_2)
     return value ^ (value >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill(seed: Any, keys_K: Any, dim: int, scale: float, rows_KT: Any) -> None:
     gamma = np.uint64(_GAMMA)
     low = np.uint64(0xFFFF)

@@ -8,12 +8,12 @@ split row counts as a holder, as in the cost.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dispatch.cost import held_by
 from dispatch.policies.capacity import check_capacities
 from dispatch.situation import Situation
+from infra.kernels import kernel
 
 
 class Laia:
@@ -42,7 +42,7 @@ def laia_reference(situation: Situation) -> NDArray[np.int32]:
     return at_B
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _laia(
     local_BF: NDArray[np.int32], holders_UQ: NDArray[np.uint64], capacity_n: NDArray[np.int64], start: int
 ) -> NDArray[np.int32]:
