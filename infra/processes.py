@@ -49,7 +49,7 @@ def ps(
     announce = begin(settings, name)
     rows = settings.scaled_rows
     curve = curve_of(settings, "server")
-    run_shard(shard, settings.ps, rows, settings.run, settings.seed, where, stop, announce, curve)
+    run_shard(shard, settings.ps, rows, settings.run, settings.seed, where, stop, announce, curve, Meter())
 
 
 def dispatcher(

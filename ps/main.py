@@ -16,6 +16,7 @@ import zmq
 from dispatch.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Open, Pull, Push
 from infra.errors import WireError
 from infra.process import Stop
+from infra.telemetry import Meter
 from infra.wire import SMALL_BYTES, Codec, Curve, Header, bind
 from ps.config import PsConfig, RowConfig
 from ps.rounds import Received
@@ -37,6 +38,7 @@ def run_shard(
     stop: Stop,
     on_ready: Callable[[str], None],
     curve: Curve | None = None,
+    meter: Meter | None = None,
 ) -> None:
     """Serves one shard until a stop is requested. ``on_ready`` gets the real endpoint once messages are taken."""
     log = structlog.get_logger().bind(process="ps", shard=shard, run=run)
@@ -55,7 +57,16 @@ def run_shard(
             sender, *frames = socket.recv_multipart(copy=False)
             for reply in answer(state, requests, sender.bytes, frames):
                 transmit(socket, replies, reply)
+            observe(meter, state)
         log.info("stopped", reason=stop.reason, rows=len(state.store), refused=dict(state.refused))
+
+
+def observe(meter: Meter | None, shard: Shard) -> None:
+    """Adds one message to the process's metrics."""
+    if meter is not None:
+        meter.count("ps_messages")
+        meter.gauge("ps_rows", len(shard.store))
+        meter.gauge("ps_refused", shard.refused.total())
 
 
 def open_socket(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 150.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -40,7 +40,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
 def environment() -> dict[str, str]:
     """This process's, without settings that a developer may have made, and one thread a worker."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
-    return {**kept, "FRESHET_TRAINER__THREADS": "1", "COLUMNS": "120"}
+    return {**kept, "FRESHET_TRAINER__THREADS": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 
 
 def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str] | None" = None) -> None:

@@ -1,0 +1,50 @@
+"""One pass over a file through real processes: real data where this machine has it, else a made-up file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.end_to_end.processes import run
+from tests.ingest.streams import real_data
+
+
+def bench(file: Path, output: Path, *more: str) -> dict[str, Any]:
+    ended = run("bench", "quality", "--input", file, "--format", "criteo", "--json", output, *more)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (result,) = json.loads(output.read_text())
+    return dict(result)
+
+
+def made_up_criteo(path: Path, lines: int) -> Path:
+    """Lines of Criteo's format whose first category alone decides how likely a click is."""
+    draw = np.random.default_rng(5)
+    with path.open("w") as file:
+        for category in draw.integers(0, 8, lines).tolist():
+            label = int(draw.random() < 0.05 + 0.11 * category)
+            file.write("\t".join([str(label), *["1"] * 13, f"{category:08x}", *["68fd1e64"] * 25]) + "\n")
+    return path
+
+
+@pytest.mark.timeout(180)
+def test_a_pass_over_a_small_file_learns_what_there_is_to_learn(tmp_path: Path) -> None:
+    file = made_up_criteo(tmp_path / "clicks.tsv", 3000)
+    result = bench(file, tmp_path / "out.json", "--batch", "100", "--workers", "2")
+    assert (result["samples"], result["batch"], result["workers"]) == (3000, 100, 2)
+    assert result["second_half"]["samples"] == 1500
+    assert result["second_half"]["auc"] > result["overall"]["auc"] > 0.6
+
+
+@pytest.mark.timeout(180)
+def test_a_pass_over_criteo_reaches_the_bar(tmp_path: Path) -> None:
+    folder = real_data()
+    if folder is None:
+        pytest.skip("criteo_100k.tsv.gz is missing: set FRESHET_DATA to the folder that holds it")
+    result = bench(folder / "criteo_100k.tsv.gz", tmp_path / "out.json", "--batch", "1024", "--workers", "4")
+    assert result["samples"] == 100_000
+    assert result["overall"]["logloss"] <= 0.4935
+    assert result["overall"]["auc"] >= 0.745
+    assert result["second_half"]["logloss"] <= 0.4865
+    assert result["second_half"]["auc"] >= 0.758
