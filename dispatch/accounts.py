@@ -33,6 +33,7 @@ class WorkerAccount:
     miss_pulls: int = 0
     update_pushes: int = 0
     evict_pushes: int = 0
+    flush_pushes: int = 0
     pulled_bytes: int = 0
     pushed_bytes: int = 0
     seconds: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
@@ -49,6 +50,7 @@ class WorkerAccount:
             miss_pulls=self.miss_pulls,
             update_pushes=self.update_pushes,
             evict_pushes=self.evict_pushes,
+            flush_pushes=self.flush_pushes,
             pulled_bytes=self.pulled_bytes,
             pushed_bytes=self.pushed_bytes,
             seconds=means,
@@ -91,6 +93,7 @@ class Accounts:
             account.miss_pulls += int(traffic.miss_pull[number])
             account.update_pushes += int(traffic.update_push[number])
             account.evict_pushes += int(traffic.evict_push[number])
+            account.flush_pushes += int(traffic.flush_push[number])
 
     def add_report(self, member: Member, report: Report, samples: int) -> None:
         account = self._workers[member.name]
@@ -122,6 +125,7 @@ class Accounts:
             state=state,
             generation=generation,
             step=step,
+            steps=self.steps,
             samples=self.samples,
             seconds=self._ended - self._began if self._began is not None else 0.0,
             samples_per_second=self._rate(),
@@ -130,6 +134,7 @@ class Accounts:
             calibration=overall.calibration,
             normalized_entropy=overall.normalized_entropy,
             recent_auc=recent.auc,
+            not_finite=overall.not_finite,
             since_mark=_quality(self.quality.since(self._mark)) if self._mark is not None else None,
             lag=lag,
             dead_letters=self.dead_letters,

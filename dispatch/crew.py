@@ -26,7 +26,8 @@ from dispatch.protocol import (
     Report,
     Welcome,
 )
-from infra.wire import Codec, Curve, Header, Refused, bind, receive_from, send
+from infra.errors import WireError
+from infra.wire import Codec, Curve, Header, Refused, bind, send
 from ingest.samples import Samples
 
 NO_SLOTS = np.empty(0, np.int32)
@@ -38,6 +39,8 @@ class Member:
     """A worker that has joined."""
 
     name: str
+    identity: bytes
+    """routing id of its socket: a process of its own, whatever its name"""
     store: str
     link_gbit: float
 
@@ -59,11 +62,20 @@ class Crew:
         self.members: tuple[Member, ...] = ()
         """members of the current generation, by number"""
         self.generation = 0
+        self.refused = 0
+        """messages that could not be read or had no place in this run"""
 
     @property
     def wanted(self) -> tuple[Member, ...]:
-        """Who should be in the next generation, by name, so that the order in which they came does not matter."""
-        return tuple(self._joined[name] for name in sorted(self._joined) if name not in self._leaving)
+        """Who should be in the next generation: those who stay, in their order, then newcomers by name.
+
+        The first of them has the dense weights, and gives them to the others. So, should every member leave at once,
+        they stay for one more generation to hand over to the newcomers, if there are any.
+        """
+        staying = [m for m in self.members if self._joined.get(m.name) == m and m.name not in self._leaving]
+        names = {member.name for member in self.members} | self._leaving
+        newcomers = [self._joined[name] for name in sorted(self._joined) if name not in names]
+        return (*(staying or (self.members if newcomers else ())), *newcomers)
 
     @property
     def everyone(self) -> tuple[Member, ...]:
@@ -83,7 +95,7 @@ class Crew:
             self.dismiss(member, step, save_dense=False)
         for number, member in enumerate(self.members):
             self._send(
-                member.name,
+                member,
                 Welcome(
                     **self._common(step),
                     worker=number,
@@ -102,20 +114,21 @@ class Crew:
                 **self._common(step), phase=TRAIN, samples=mine.size, batch=len(samples.labels_B), alone=plan.use.alone
             )
             bulk = (plan.use_slots, plan.use.positions, samples.dense_BN[mine].reshape(-1), samples.labels_B[mine])
-            self._send(member.name, header, *_moves(plan), *bulk)
+            self._send(member, header, *_moves(plan), *bulk)
 
     def order_flush(self, step: int, plans: tuple[WorkerPlan, ...]) -> None:
         """Asks every member to write its owned and split rows back."""
         for member, plan in zip(self.members, plans, strict=True):
             header = Order(**self._common(step), phase=FLUSH, samples=0, batch=0, alone=0)
-            self._send(member.name, header, *_moves(plan), NO_SLOTS, NO_SLOTS, NO_FLOATS, NO_FLOATS)
+            self._send(member, header, *_moves(plan), NO_SLOTS, NO_SLOTS, NO_FLOATS, NO_FLOATS)
 
     def keep_alive(self, step: int) -> None:
-        for member in self.members:
-            self._send(member.name, Idle(**self._common(step)))
+        """Tells everyone, those who wait for a generation too, that the dispatcher is still there."""
+        for member in self.everyone:
+            self._send(member, Idle(**self._common(step)))
 
     def dismiss(self, member: Member, step: int, save_dense: bool) -> None:
-        self._send(member.name, Goodbye(**self._common(step), save_dense=save_dense))
+        self._send(member, Goodbye(**self._common(step), save_dense=save_dense))
         self._joined.pop(member.name, None)
         self._leaving.discard(member.name)
 
@@ -123,27 +136,51 @@ class Crew:
         """Waits for one message; returns it if it is a report of this generation."""
         if not self._socket.poll(int(timeout_seconds * 1000)):
             return None
-        sender, header, bulk = receive_from(self._socket, self._incoming)
+        sender, *frames = self._socket.recv_multipart(copy=False)
+        try:
+            header, bulk = self._incoming.decode(frames)
+        except WireError as error:
+            self._refuse(sender.bytes, str(error))
+            return None
         if header.run != self._run:
-            self._refuse(sender, header)
+            self._refuse(sender.bytes, f"this dispatcher runs {self._run!r}, not {header.run!r}; use the same run name")
         elif isinstance(header, Join):
-            self._joined[header.worker] = Member(header.worker, header.store, header.link_gbit)
-            self._leaving.discard(header.worker)
+            self._join(sender.bytes, header)
         elif isinstance(header, Leave):
-            self._leaving.add(header.worker)
-        elif header.generation == self.generation:
+            self._leave(sender.bytes)
+        elif self._is_member(sender.bytes, header):
             return header, bulk[0]
         return None
 
     def close(self) -> None:
         self._socket.close()
 
-    def _refuse(self, sender: bytes, header: Header) -> None:
-        reason = f"this dispatcher runs {self._run!r}, not {header.run!r}; start the worker with the same run name"
-        send(self._socket, self._outgoing, Refused(**self._common(header.step), reason=reason), to=sender)
+    def _join(self, sender: bytes, join: Join) -> None:
+        known = self._joined.get(join.worker)
+        if known is not None and known.identity != sender:
+            self._refuse(sender, f"a worker named {join.worker!r} has joined already; give this one another --name")
+        else:
+            self._joined[join.worker] = Member(join.worker, sender, join.store, join.link_gbit)
 
-    def _send(self, name: str, header: Header, *bulk: NDArray[Any]) -> None:
-        send(self._socket, self._outgoing, header, *bulk, to=name.encode())
+    def _leave(self, sender: bytes) -> None:
+        """A member goes at the next generation; one who still waited for its first is gone already."""
+        for member in self.everyone:
+            if member.identity == sender and member in self.members:
+                self._leaving.add(member.name)
+            elif member.identity == sender:
+                del self._joined[member.name]
+
+    def _is_member(self, sender: bytes, report: Report) -> bool:
+        """Whether a report comes from whom it says, in this generation."""
+        is_current = report.generation == self.generation and 0 <= report.worker < len(self.members)
+        return is_current and self.members[report.worker].identity == sender
+
+    def _refuse(self, sender: bytes, reason: str) -> None:
+        self.refused += 1
+        send(self._socket, self._outgoing, Refused(**self._common(0), reason=reason), to=sender)
+
+    def _send(self, member: Member, header: Header, *bulk: NDArray[Any]) -> None:
+        send(self._socket, self._outgoing, header, *bulk, to=member.identity)
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self.generation, "step": step}

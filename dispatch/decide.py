@@ -78,9 +78,14 @@ def relative_row_costs(links_gbit: list[float]) -> NDArray[np.float64]:
     return np.array([fastest / (link or fastest) for link in links_gbit])
 
 
+def needed_rows(batch: int, workers: int, fields: int) -> int:
+    """Rows that a micro-batch may use at most."""
+    return int(equal_capacities(batch, workers)[0]) * fields
+
+
 def check_cache(cache_rows: int, batch: int, workers: int, fields: int) -> None:
     """Refuses a cache that could fail to hold a micro-batch, before anything starts."""
-    needed = int(equal_capacities(batch, workers)[0]) * fields
+    needed = needed_rows(batch, workers, fields)
     if cache_rows < needed:
         raise CacheTooSmall(
             f"a cache of {cache_rows} rows cannot hold a micro-batch: {batch} samples over {workers} workers with "

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dispatch.accounts import Accounts
 from dispatch.config import DispatchConfig
 from dispatch.crew import Crew, silent
-from dispatch.decide import Decider, Decision, check_cache, relative_row_costs, warm_up
+from dispatch.decide import Decider, Decision, check_cache, needed_rows, relative_row_costs, warm_up
 from dispatch.directory import Directory
 from dispatch.errors import RunExists
 from dispatch.index import Index
@@ -95,6 +95,7 @@ def run_dispatcher(job: Job, source: Source, stop: Stop, on_ready: Callable[[str
         while desk.goes_on():
             decider = desk.start_generation()
             while desk.goes_on() and not desk.crew.has_changed:
+                desk.look_around()
                 batch = desk.next_batch()
                 if batch is None:
                     continue
@@ -126,7 +127,9 @@ class Desk:
         self._manifests = ManifestLog(job.folder / "manifests.log")
         resources.callback(self._manifests.close)
         _check_new_run(self._manifests)
-        self._letters = DeadLetterLog(job.stream.folder, job.stream.dead_letter_topic)
+        origin = f"{job.run}/{job.stream.topic}"
+        retention = job.stream.retention_bytes
+        self._letters = DeadLetterLog(job.stream.folder, job.stream.dead_letter_topic, origin, retention)
         resources.callback(self._letters.close)
         context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         self.crew = Crew(context, job.endpoint, job.run, job.curve)
@@ -148,26 +151,38 @@ class Desk:
     def gather(self) -> None:
         """Waits until as many workers as the settings name have joined."""
         while len(self.crew.wanted) < self.job.dispatch.workers and not self.stop.requested:
-            self.crew.listen(WAIT_SECONDS)
-            self._publish()
+            self.look_around(WAIT_SECONDS)
+
+    def look_around(self, timeout_seconds: float = 0.0) -> bool:
+        """Hears who has something to say, tells everyone that we are here; returns whether a report came."""
+        heard = self._hear(timeout_seconds)
+        while self._hear(0.0):
+            heard = True
+        self._complete_reported()
+        self.shards.check()
+        if self.crew.members and not self.crew.wanted:
+            self.stop.request("the last worker left")
+        if monotonic() - self._kept_alive > KEEP_ALIVE_SECONDS:
+            self._kept_alive = monotonic()
+            self.crew.keep_alive(self.step)
+        self._publish()
+        return heard
 
     def start_generation(self) -> Decider:
         """Membership is fixed from here until the next generation: every cache starts empty, every row clean."""
-        while not self.crew.wanted and self.goes_on():
-            self.crew.listen(WAIT_SECONDS)
-            self._publish()
-        workers = max(1, len(self.crew.wanted))
-        check_cache(self.cache_rows, self.job.stream.batch, workers, self.job.schema.fields)
+        workers = len(self.crew.wanted)
+        cache_rows = max(self.cache_rows, needed_rows(self.job.stream.batch, workers, self.job.schema.fields))
+        if cache_rows > self.cache_rows:
+            self.log.warning("caches enlarged: fewer workers get larger micro-batches", cache_rows=cache_rows)
         self.shards.open(self.crew.generation + 1, self.step, workers)
-        self.crew.start_generation(self.step, self.cache_rows)
-        self.accounts.begin()
+        self.crew.start_generation(self.step, cache_rows)
         self.state = "training"
         names = [member.name for member in self.crew.members]
         self.log.info("generation started", generation=self.crew.generation, step=self.step, workers=names)
         directory = Directory(
-            np.full(workers, self.cache_rows, np.int64), self.job.dispatch.eviction, len(self.job.shard_endpoints)
+            np.full(workers, cache_rows, np.int64), self.job.dispatch.eviction, len(self.job.shard_endpoints)
         )
-        costs = relative_row_costs([member.link_gbit for member in self.crew.members] or [0.0])
+        costs = relative_row_costs([member.link_gbit for member in self.crew.members])
         return Decider(self.index, directory, self.policy, costs)
 
     def flush(self, decider: Decider) -> None:
@@ -175,7 +190,7 @@ class Desk:
         plan = decider.flush()
         self.accounts.add_decision(self.crew.members, plan.traffic)
         self.shards.announce(self.crew.generation, self.step, FLUSH, plan, None)
-        self.crew.order_flush(self.step, plan.workers[: len(self.crew.members)])
+        self.crew.order_flush(self.step, plan.workers)
         self._underway.append(Underway(self.step, FLUSH, plan.workers, np.empty(0, np.float32)))
         self.complete(keep=0)
 
@@ -190,14 +205,8 @@ class Desk:
 
     # ── every step ────────────────────────────────────────────────────────────────────────────────────────────────────
     def next_batch(self) -> Batch | None:
-        """The next batch, or None if there is none yet; meanwhile the workers are heard and kept alive."""
-        batch = self.loader.next(WAIT_SECONDS)
-        if batch is None:
-            while self._hear(0.0):
-                self._complete_reported()
-            self._keep_alive()
-            self._publish()
-        return batch
+        """The next batch, or None if there is none yet."""
+        return self.loader.next(WAIT_SECONDS)
 
     def append_manifest(self, batch: Batch) -> int:
         """The batch gets its step, durably."""
@@ -214,7 +223,7 @@ class Desk:
             self.meter.count("dead_letters", len(batch.dead_letters))
 
     def announce(self, step: int, decision: Decision) -> None:
-        self.shards.check()
+        self.accounts.begin()
         self.shards.announce(self.crew.generation, step, TRAIN, decision.plan, decision.rows)
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
@@ -229,14 +238,12 @@ class Desk:
             self.state = "draining"
         heard = monotonic()
         while len(self._underway) > keep:
-            if self._hear(WAIT_SECONDS):
+            if self.look_around(WAIT_SECONDS):
                 heard = monotonic()
             limit = self.job.dispatch.drain_seconds if self.stop.requested else self.job.dispatch.report_seconds
             if monotonic() - heard > limit:
                 missing = set(range(len(self.crew.members))) - set(self._underway[0].reports)
                 raise silent([self.crew.members[number].name for number in sorted(missing)], limit)
-            self._complete_reported()
-            self._publish()
 
     def status(self) -> Status:
         return self.accounts.status(self.state, self.crew.generation, self.step, self.loader.lag())
@@ -264,22 +271,24 @@ class Desk:
                 if use is not None:
                     logits_B[use.samples] = logits
             if done.phase == TRAIN:
-                self.accounts.quality.add(logits_B, done.labels_B)
+                self._score(done.step, logits_B, done.labels_B)
                 self.accounts.end_step(done.labels_B.size)
                 self.meter.count("samples", done.labels_B.size)
                 self.meter.count("steps")
 
-    def _keep_alive(self) -> None:
-        if monotonic() - self._kept_alive > KEEP_ALIVE_SECONDS:
-            self._kept_alive = monotonic()
-            self.crew.keep_alive(self.step)
+    def _score(self, step: int, logits_B: NDArray[np.float32], labels_B: NDArray[np.float32]) -> None:
+        """Adds the step's predictions to the metrics; a model that has run away is told at once."""
+        was_finite = self.accounts.quality.not_finite == 0
+        self.accounts.quality.add(logits_B, labels_B)
+        if was_finite and self.accounts.quality.not_finite:
+            self.log.error("predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate", step=step)
 
     def _publish(self, at_once: bool = False) -> None:
         if at_once or monotonic() - self._published > STATUS_SECONDS:
             self._published = monotonic()
             status = self.status()
             self._publisher.send(msgspec.json.encode(status))
-            for name in ("lag", "generation", "samples_per_second", "logloss", "auc", "calibration"):
+            for name in ("lag", "generation", "samples_per_second", "logloss", "auc", "calibration", "not_finite"):
                 value = getattr(status, name)
                 if value is not None:
                     self.meter.gauge(name, value)

@@ -70,6 +70,11 @@ class Prequential:
         self._sums = _add_up(self._sums, logits, labels)
         self._remember(logits, labels)
 
+    @property
+    def not_finite(self) -> int:
+        """Samples left out because their logit was NaN or infinite."""
+        return self._sums.not_finite
+
     def overall(self) -> Metrics:
         """Over every sample so far."""
         return measure(self._sums)

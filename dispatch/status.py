@@ -24,6 +24,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     miss_pulls: int = 0
     update_pushes: int = 0
     evict_pushes: int = 0
+    flush_pushes: int = 0
+    """at the end of a generation, not part of any step"""
     pulled_bytes: int = 0
     pushed_bytes: int = 0
     seconds: dict[str, float] = {}
@@ -55,6 +57,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     state: State = "waiting"
     generation: int = 0
     step: int = 0
+    """number of the newest step; steps that held dead letters alone are numbered too"""
+    steps: int = 0
+    """trained so far"""
     samples: int = 0
     """trained so far"""
     seconds: float = 0.0
@@ -73,6 +78,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """the highest AUC anyone can reach on this stream, where its click probability is known"""
     since_mark: Quality | None = None
     """over the samples after the mark, where one was asked for and reached"""
+    not_finite: int = 0
+    """predictions that were NaN or infinite; above 0 the model has run away"""
     lag: int = 0
     """events in the log that have not been handed out yet"""
     dead_letters: int = 0
@@ -110,6 +117,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     calibration: float | None
     normalized_entropy: float | None
     since_mark: Quality | None
+    not_finite: int
     dead_letters: int
     lag: int
     workers: tuple[WorkerStatus, ...]
@@ -128,7 +136,7 @@ def summarize(
         decide_ms=status.decide_ms,
         step_ms=status.step_ms,
         generations=status.generation,
-        steps=status.step,
+        steps=status.steps,
         samples=status.samples,
         seconds=status.seconds,
         samples_per_second=status.samples / status.seconds if status.seconds > 0 else 0.0,
@@ -139,6 +147,7 @@ def summarize(
         calibration=status.calibration,
         normalized_entropy=status.normalized_entropy,
         since_mark=status.since_mark,
+        not_finite=status.not_finite,
         dead_letters=status.dead_letters,
         lag=status.lag,
         workers=status.workers,

@@ -1,7 +1,7 @@
 """Rejected events, kept once each in a topic of the embedded log, with where they came from and why.
 
 Dead letters come in the order of their positions within a partition, and a restart brings some of them again; the log
-remembers the last position of each partition and leaves out what it already has.
+remembers, for each origin (run and topic), the last position of each partition and leaves out what it already has.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
     index: int
     reason: str
     payload: bytes
+    origin: str = ""
+    """RUN/TOPIC it was read in"""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -30,11 +32,15 @@ _decoder = msgspec.msgpack.Decoder(DeadLetter)
 class DeadLetterLog:
     """The dead-letter topic; one writer."""
 
-    def __init__(self, folder: Path, topic: str = "dead-letters", retention_bytes: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, topic: str = "dead-letters", origin: str = "", retention_bytes: int | None = None
+    ) -> None:
         self._writer = LogWriter(folder, topic, 1, retention_bytes=retention_bytes)
+        self._origin = origin
         self._last: dict[int, Position] = {}
         for letter in read_dead_letters(folder, topic):
-            self._last[letter.partition] = Position(letter.offset, letter.index)
+            if letter.origin == origin:
+                self._last[letter.partition] = Position(letter.offset, letter.index)
 
     def append(self, letters: Sequence[DeadLetter]) -> int:
         """Writes those that are not there yet, durably, and returns how many that were."""
@@ -42,7 +48,8 @@ class DeadLetterLog:
         for letter in letters:
             position = Position(letter.offset, letter.index)
             if position > last.get(letter.partition, Position(-1)):
-                new.append((f"{letter.partition}:{letter.offset}:{letter.index}".encode(), _encoder.encode(letter)))
+                filed = msgspec.structs.replace(letter, origin=self._origin)
+                new.append((f"{letter.partition}:{letter.offset}:{letter.index}".encode(), _encoder.encode(filed)))
                 last[letter.partition] = position
         self._writer.append(0, new)
         self._last = last

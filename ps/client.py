@@ -84,14 +84,16 @@ class ShardClient:
         part_rows: _Numbers,
         part_KW: NDArray[Any],
     ) -> int:
-        """Sends each shard its rows in one message; shards without rows get none. Returns the bytes sent."""
+        """Sends each shard its rows in one message; shards without rows get none. Returns the bytes they take."""
         total = 0
         for shard, (owned, parts) in self._segments(owned_rows, part_rows):
             header = Push(**self._common(step), phase=phase, worker=self._worker)
             numbers = [rows // len(self._sockets) for rows in (owned_rows[owned], part_rows[parts])]
             bulk = (numbers[0], owned_KT[owned].reshape(-1), numbers[1], part_KW[parts].reshape(-1))
-            self._link.up(sum(array.nbytes for array in bulk))
-            total += send(self._sockets[shard], self._requests, header, *bulk)
+            nbytes = sum(array.nbytes for array in bulk)
+            self._link.up(nbytes)
+            send(self._sockets[shard], self._requests, header, *bulk)
+            total += nbytes
         return total
 
     def pull(self, step: int, full_rows: _Numbers, value_rows: _Numbers) -> Iterator[Pulled]:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import structlog
 import torch
@@ -99,7 +100,7 @@ class Dispatcher:
         self._generation, self._step = 0, 0
         self._sends, self._receives = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
         self._socket = context.socket(zmq.DEALER)
-        self._socket.set(zmq.ROUTING_ID, name.encode())
+        self._socket.set(zmq.ROUTING_ID, f"{name}/{uuid4().hex}".encode())
         self._socket.set(zmq.LINGER, LINGER_MILLISECONDS)
         connect(self._socket, endpoint, curve)
 

@@ -1,8 +1,10 @@
 """Every event is trained on, dead-lettered, or still in the log; bad ones change nothing."""
 
+import time
 from pathlib import Path
 
 import pytest
+import zmq
 
 from dispatch.errors import CacheTooSmall, RunExists
 from infra.process import Stop
@@ -11,9 +13,11 @@ from ingest.deadletter import read_dead_letters
 from ingest.log import LogReader
 from ingest.manifest import Manifest, Position
 from ingest.poison import POISON
+from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.test_exactness import expect_equal
 from tests.end_to_end.threads import Plan, Threads, start_worker, train, train_reference, wait_for_steps
+from trainer.errors import Rejected
 
 GOOD = 3000
 
@@ -77,22 +81,112 @@ def test_a_stop_in_mid_run_completes_the_steps_under_way(write_topic: WriteTopic
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
-def test_a_worker_that_comes_and_one_that_goes_start_new_generations(write_topic: WriteTopic) -> None:
+@pytest.mark.parametrize("name", ["worker-late", "a-name-that-sorts-first"])
+def test_a_worker_that_comes_and_one_that_goes_start_new_generations(write_topic: WriteTopic, name: str) -> None:
     plan = Plan(write_topic(6_000), workers=1, batch=32)
 
     def come_and_go(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         leave = Stop()
         wait_for_steps(plan, 5, generation=1)
-        start_worker(threads, plan, "worker-late", dispatcher, shards, leave)
+        start_worker(threads, plan, name, dispatcher, shards, leave)
         wait_for_steps(plan, 5, generation=2)
         leave.request("test")
         wait_for_steps(plan, 5, generation=3)
 
     result = train(plan, beside=come_and_go)
     assert result.status.generation == 3
-    assert {w.name for w in result.status.workers if w.samples} == {"worker-0", "worker-late"}
+    assert {w.name for w in result.status.workers if w.samples} == {"worker-0", name}
     assert result.status.samples == 6_000
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_a_worker_that_replaces_the_only_one_gets_its_dense_weights(write_topic: WriteTopic) -> None:
+    plan, first_leaves = Plan(write_topic(6_000), workers=1, batch=32), Stop()
+
+    def replace(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
+        wait_for_steps(plan, 5, generation=1)
+        start_worker(threads, plan, "a-newcomer", dispatcher, shards)
+        wait_for_steps(plan, 1, generation=2)
+        first_leaves.request("test")
+        wait_for_steps(plan, 1, generation=3)
+
+    result = train(plan, beside=replace, worker_stop=first_leaves)
+    assert {w.name for w in result.status.workers if w.samples} == {"worker-0", "a-newcomer"}
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_when_the_last_worker_leaves_the_run_ends_and_keeps_what_it_learned(write_topic: WriteTopic) -> None:
+    plan, leaves = Plan(write_topic(20_000), workers=2, batch=32), Stop()
+
+    def leave(*_: object) -> None:
+        wait_for_steps(plan, 5)
+        leaves.request("test")
+
+    stop = Stop()
+    result = train(plan, stop, leave, worker_stop=leaves)
+    assert stop.reason == "the last worker left"
+    assert 0 < result.status.samples < 20_000
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_fewer_workers_get_larger_caches_if_they_need_them(write_topic: WriteTopic) -> None:
+    plan, leaves = Plan(write_topic(6_000), workers=2, batch=32, cache_rows=200), Stop()
+
+    def leave(*_: object) -> None:
+        wait_for_steps(plan, 5)
+        leaves.request("test")
+
+    result = train(plan, beside=leave, leaving_worker=leaves)
+    assert (result.status.generation, result.status.samples) == (2, 6_000)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_a_stranger_and_a_second_worker_of_one_name_change_nothing(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(6_000), workers=1, batch=32)
+    refused: list[BaseException] = []
+
+    def disturb(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
+        wait_for_steps(plan, 2)
+        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+            socket.connect(dispatcher)
+            socket.send_multipart([b"hello", b"there"])
+            assert socket.poll(30_000), "the stranger is answered"
+        second = Threads()
+        start_worker(second, plan, "worker-0", dispatcher, shards)
+        with pytest.raises(Rejected, match="has joined already") as caught:
+            second.join()
+        refused.append(caught.value)
+
+    result = train(plan, beside=disturb)
+    assert len(refused) == 1
+    assert (result.status.generation, result.status.samples) == (1, 6_000)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_a_model_that_runs_away_is_told(write_topic: WriteTopic) -> None:
+    rows = RowConfig(optimizer="sgd", rate=1e30, wide_rate=1e30)
+    result = train(Plan(write_topic(1_000), rows=rows))
+    assert 0 < result.status.not_finite <= 1_000
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_batches_smaller_than_the_crew_are_exact(write_topic: WriteTopic, batch: int) -> None:
+    plan = Plan(write_topic(60), workers=4, batch=batch)
+    result = train(plan)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_a_worker_that_waits_longer_than_silence_allows_is_kept(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.1)
+    plan = Plan(write_topic(500), workers=2, silence_seconds=1.0, started_workers=1)
+
+    def come_late(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
+        time.sleep(1.5)  # longer than a worker may hear nothing
+        start_worker(threads, plan, "worker-1", dispatcher, shards)
+
+    assert train(plan, beside=come_late).status.samples == 500
 
 
 def test_a_folder_with_steps_is_refused(write_topic: WriteTopic) -> None:

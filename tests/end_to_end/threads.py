@@ -61,6 +61,9 @@ class Plan:
     model: ModelConfig = SMALL_MODEL
     samples: int | None = None
     eviction: str = "emark"
+    silence_seconds: float = 120.0
+    started_workers: int | None = None
+    """workers started at once; all of them by default"""
 
     @property
     def schema(self) -> Schema:
@@ -147,14 +150,25 @@ Companion = Callable[[Threads, str, tuple[str, ...]], None]
 """runs beside a training run; gets its threads and the endpoints of dispatcher and shards"""
 
 
-def train(plan: Plan, stop: Stop | None = None, beside: Companion | None = None) -> Result:
-    """Trains the topic to its end and returns everything that can be compared."""
+def train(
+    plan: Plan,
+    stop: Stop | None = None,
+    beside: Companion | None = None,
+    worker_stop: Stop | None = None,
+    leaving_worker: Stop | None = None,
+) -> Result:
+    """Trains the topic to its end and returns everything that can be compared.
+
+    worker_stop makes every worker leave, leaving_worker the last one only.
+    """
     threads, stop = Threads(), stop or Stop()
     with running_shards(plan) as shards:
 
         def start_workers(dispatcher: str, _status: str) -> None:
-            for number in range(plan.workers):
-                start_worker(threads, plan, f"worker-{number}", dispatcher, shards)
+            started = plan.workers if plan.started_workers is None else plan.started_workers
+            for number in range(started):
+                leaves = leaving_worker if number == started - 1 and leaving_worker is not None else worker_stop
+                start_worker(threads, plan, f"worker-{number}", dispatcher, shards, leaves)
             if beside is not None:
                 threads.start(beside, threads, dispatcher, shards)
 
@@ -187,7 +201,7 @@ def start_worker(
         shards,
         plan.scaled_rows,
         plan.model,
-        TrainerConfig(device="cpu"),
+        TrainerConfig(device="cpu", silence_seconds=plan.silence_seconds),
         plan.schema.fields,
         plan.schema.dense,
         RUN,

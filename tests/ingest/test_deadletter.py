@@ -35,3 +35,15 @@ def test_no_letters_write_nothing(tmp_path: Path) -> None:
     assert log.append([]) == 0
     log.close()
     assert list(read_dead_letters(tmp_path)) == []
+
+
+def test_letters_of_another_run_or_topic_hide_none(tmp_path: Path) -> None:
+    for origin in ("monday/clicks", "monday/views", "tuesday/clicks"):
+        log = DeadLetterLog(tmp_path, origin=origin)
+        assert log.append([letter(0, 5)]) == 1
+        log.close()
+    assert [found.origin for found in read_dead_letters(tmp_path)] == [
+        "monday/clicks",
+        "monday/views",
+        "tuesday/clicks",
+    ]

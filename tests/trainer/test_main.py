@@ -39,16 +39,17 @@ class ScriptedDispatcher:
         self._announcer = announcer
         self._sends, self._receives = Codec(*FROM_DISPATCHER), Codec(*TO_DISPATCHER)
         self.generation = 1
+        self._worker = b""
 
     def hear(self) -> Any:
         assert self._socket.poll(PATIENCE_MILLISECONDS), "the worker says nothing"
-        sender, header, _ = receive_from(self._socket, self._receives)
-        assert sender == NAME.encode()
+        self._worker, header, _ = receive_from(self._socket, self._receives)
+        assert self._worker.startswith(NAME.encode())
         return header
 
     def say(self, kind: type[Header], *bulk: NDArray[Any], **fields: Any) -> None:
         common: dict[str, Any] = {"run": RUN, "generation": self.generation, "step": 0}
-        send(self._socket, self._sends, kind(**common | fields), *bulk, to=NAME.encode())
+        send(self._socket, self._sends, kind(**common | fields), *bulk, to=self._worker)
 
     def welcome(self) -> None:
         joined = self.hear()

@@ -1,0 +1,139 @@
+"""Who is in a generation, told over real sockets."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import zmq
+
+from dispatch.crew import Crew
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Idle, Join, Leave, Report, Welcome
+from infra.wire import Codec, Header, Refused, connect, receive, send
+
+RUN = "test"
+PATIENCE_MILLISECONDS = 30_000
+
+
+class Person:
+    """A worker's socket, driven by hand."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", crew: Crew, name: str, run: str = RUN) -> None:
+        self.name, self.run, self.crew = name, run, crew
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.set(zmq.LINGER, 0)
+        connect(self.socket, crew.endpoint)
+
+    def tell(self, kind: type[Header], *bulk: np.ndarray, generation: int = 0, **fields: object) -> object:
+        """Sends, and returns what the crew made of it."""
+        send(self.socket, Codec(*TO_DISPATCHER), kind(run=self.run, generation=generation, step=0, **fields), *bulk)
+        return self.crew.listen(PATIENCE_MILLISECONDS / 1000)
+
+    def join(self) -> None:
+        self.tell(Join, worker=self.name, store=f"store of {self.name}")
+
+    def leave(self) -> None:
+        self.tell(Leave, worker=self.name)
+
+    def report(self, worker: int, generation: int) -> object:
+        common = {"phase": 0, "worker": worker, "seconds": {}, "pulled_bytes": 0, "pushed_bytes": 0}
+        return self.tell(Report, np.zeros(1, np.float32), generation=generation, **common)
+
+    def hear(self) -> object:
+        assert self.socket.poll(PATIENCE_MILLISECONDS), f"{self.name} hears nothing"
+        return receive(self.socket, Codec(*FROM_DISPATCHER))[0]
+
+
+@contextmanager
+def crew_and(*names: str) -> Iterator[tuple[Crew, list[Person]]]:
+    with zmq.Context() as context:
+        crew = Crew(context, "tcp://127.0.0.1:*", RUN)
+        people = [Person(context, crew, name) for name in names]
+        try:
+            yield crew, people
+        finally:
+            for person in people:
+                person.socket.close()
+            crew.close()
+
+
+def names_of(crew: Crew) -> list[str]:
+    return [member.name for member in crew.wanted]
+
+
+def test_newcomers_come_by_name_behind_those_who_stay() -> None:
+    with crew_and("m", "z", "a") as (crew, (m, z, a)):
+        m.join()
+        crew.start_generation(0, 8)
+        z.join()
+        a.join()
+        assert names_of(crew) == ["m", "a", "z"]
+        crew.start_generation(0, 8)
+        welcome = a.hear()
+        assert isinstance(welcome, Welcome)
+        assert (welcome.worker, welcome.workers, welcome.store) == (1, 3, "store of m")
+
+
+def test_the_only_member_stays_one_generation_more_to_hand_over() -> None:
+    with crew_and("old", "new") as (crew, (old, new)):
+        old.join()
+        crew.start_generation(0, 8)
+        old.leave()
+        assert names_of(crew) == []
+        new.join()
+        assert names_of(crew) == ["old", "new"]
+        crew.start_generation(0, 8)
+        assert names_of(crew) == ["new"]
+        crew.start_generation(0, 8)
+        assert [type(old.hear()) for _ in range(3)] == [Welcome, Welcome, Goodbye]
+
+
+def test_one_who_leaves_before_its_first_generation_is_gone_and_may_come_back() -> None:
+    with crew_and("a", "a") as (crew, (first, second)):
+        first.join()
+        first.leave()
+        assert crew.everyone == ()
+        second.join()
+        assert names_of(crew) == ["a"]
+
+
+def test_a_second_process_of_one_name_is_refused() -> None:
+    with crew_and("a", "a") as (crew, (first, second)):
+        first.join()
+        second.join()
+        refusal = second.hear()
+        assert isinstance(refusal, Refused)
+        assert "has joined already" in refusal.reason
+        assert len(crew.everyone) == crew.refused == 1
+
+
+def test_a_worker_of_another_run_and_a_stranger_are_refused() -> None:
+    with crew_and("a") as (crew, (a,)):
+        a.run = "other"
+        a.join()
+        assert isinstance(a.hear(), Refused)
+        a.socket.send_multipart([b"\xff", b"what"])
+        assert crew.listen(30) is None
+        assert isinstance(a.hear(), Refused)
+        assert crew.everyone == ()
+
+
+@pytest.mark.parametrize(("worker", "generation"), [(1, 1), (-1, 1), (7, 1), (0, 0), (0, 2)])
+def test_a_report_of_another_number_or_generation_is_left_out(worker: int, generation: int) -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        a.join()
+        b.join()
+        crew.start_generation(0, 8)
+        assert a.report(worker, generation) is None
+        assert a.report(0, 1) is not None
+
+
+def test_everyone_is_kept_alive_members_or_not() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        a.join()
+        crew.start_generation(0, 8)
+        b.join()
+        crew.keep_alive(0)
+        assert isinstance(a.hear(), Welcome)
+        assert isinstance(a.hear(), Idle)
+        assert isinstance(b.hear(), Idle)
