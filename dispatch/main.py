@@ -39,7 +39,7 @@ from dispatch.shards import Shards
 from dispatch.status import State, Status
 from infra.process import Stop
 from infra.telemetry import Meter
-from infra.wire import Curve, bind
+from infra.wire import Curve, bind, guarded
 from ingest.config import StreamConfig
 from ingest.deadletter import DeadLetterLog
 from ingest.loader import Batch, Loader
@@ -132,12 +132,13 @@ class Desk:
         self._letters = DeadLetterLog(job.stream.folder, job.stream.dead_letter_topic, origin, retention)
         resources.callback(self._letters.close)
         context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
+        resources.enter_context(guarded(context, job.curve))
         self.crew = Crew(context, job.endpoint, job.run, job.curve)
         resources.callback(self.crew.close)
         self.shards = Shards(context, job.shard_endpoints, job.run, job.curve)
         resources.callback(self.shards.close)
         self._publisher = resources.enter_context(context.socket(zmq.PUB))
-        self.status_endpoint = bind(self._publisher, job.status_endpoint)
+        self.status_endpoint = bind(self._publisher, job.status_endpoint, job.curve)
         self.loader = open_loader(job, source)
         resources.callback(self.loader.close)
         self._underway: deque[Underway] = deque()

@@ -19,6 +19,7 @@ from infra.display import Display
 from infra.process import Stop
 from infra.settings import Settings, store_settings
 from infra.supervisor import ProcessSpec, Supervisor
+from infra.wire import Curve, connect, load_curve
 from ingest.synthetic import CHUNK, World
 
 LATE_STATUS_MILLISECONDS = 200
@@ -46,7 +47,8 @@ def run_cluster(
     """Runs everything until the stream ends or a stop is requested; returns the summary of the run."""
     store_settings(settings)
     supervisor = Supervisor(list(specs(settings, extras)), settings.folder)
-    with statuses(supervisor) as newest, display:
+    curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
+    with statuses(supervisor, curve) as newest, display:
 
         def show() -> None:
             status = newest()
@@ -83,7 +85,7 @@ class KnownBest:
 
 
 @contextmanager
-def statuses(supervisor: Supervisor) -> Iterator[Callable[..., Status | None]]:
+def statuses(supervisor: Supervisor, curve: Curve | None) -> Iterator[Callable[..., Status | None]]:
     """A function that returns the newest status the dispatcher has published, None before the first."""
     decoder = msgspec.json.Decoder(Status)
     with zmq.Context() as context, context.socket(zmq.SUB) as socket:
@@ -96,7 +98,7 @@ def statuses(supervisor: Supervisor) -> Iterator[Callable[..., Status | None]]:
             nonlocal connected, last
             endpoint = supervisor.endpoints().get("dispatcher", "")
             if endpoint and endpoint != connected:
-                socket.connect(endpoint.split()[1])
+                connect(socket, endpoint.split()[1], curve)
                 connected = endpoint
             if socket.poll(wait_milliseconds):
                 last = decoder.decode(socket.recv())

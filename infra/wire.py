@@ -5,7 +5,9 @@ frame of its own, sent without a copy. Every header carries run, generation and 
 up in an old generation is refused and never half understood. Nothing here can run code: no pickle.
 """
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,8 +15,10 @@ import msgspec
 import numpy as np
 import zmq
 from numpy.typing import DTypeLike, NDArray
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
 
-from infra.errors import ConfigError, Fenced, WireError
+from infra.errors import ConfigError, WireError
 
 SMALL_BYTES = 64 * 1024
 """Below this a copy is cheaper than ZeroMQ's bookkeeping for a frame it must not copy."""
@@ -98,44 +102,61 @@ def receive(socket: "zmq.Socket[bytes]", codec: Codec) -> tuple[Any, Bulk]:
     return codec.decode(socket.recv_multipart(copy=False))
 
 
-def receive_from(socket: "zmq.Socket[bytes]", codec: Codec) -> tuple[bytes, Any, Bulk]:
-    """Receives one message on a ROUTER socket, with its sender's name."""
-    sender, *frames = socket.recv_multipart(copy=False)
-    header, bulk = codec.decode(frames)
-    return sender.bytes, header, bulk
-
-
-def check_fence(header: Header, run: str, generation: int) -> None:
-    """Raises Fenced unless the message belongs to this run and generation."""
-    if header.run != run or header.generation != generation:
-        raise Fenced(
-            f"{type(header).__name__} of run {header.run!r} generation {header.generation} arrived in run {run!r} "
-            f"generation {generation}; its sender must join again"
-        )
-
-
 class Curve(msgspec.Struct, frozen=True):
-    """CurveZMQ keys of this process, and the server's public key its clients must know."""
+    """CurveZMQ keys of this process, the server's public key its clients must know, and the clients a server knows."""
 
     public: bytes
     secret: bytes
     server: bytes
+    allowed: frozenset[bytes] = frozenset()
 
 
 def load_curve(folder: Path, name: str) -> Curve:
-    """Reads ``NAME.secret`` and ``server.public`` as written by ``freshet keys``."""
+    """Reads ``NAME.secret`` and every ``.public`` as written by ``freshet keys``."""
     try:
-        public, secret = (folder / f"{name}.secret").read_text().split()
-        server = (folder / "server.public").read_text().strip()
-    except (OSError, ValueError) as error:
+        public, secret = (folder / f"{name}.secret").read_bytes().split()
+        known = {path.stem: path.read_bytes().strip() for path in folder.glob("*.public")}
+        for key in (public, secret, *known.values()):
+            z85.decode(key)
+        return Curve(public, secret, known["server"], frozenset(known.values()))
+    except (OSError, ValueError, KeyError, struct.error) as error:
         raise ConfigError(
             f"no usable CURVE keys for {name!r} in {folder}: {error}; make them with 'freshet keys'"
         ) from error
-    return Curve(public.encode(), secret.encode(), server.encode())
+
+
+class _KnownClients:
+    """Tells ZeroMQ's authenticator whether it knows a client's public key."""
+
+    def __init__(self, allowed: frozenset[bytes]) -> None:
+        self._allowed = allowed
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        return key in self._allowed
+
+
+@contextmanager
+def guarded(context: "zmq.Context[zmq.Socket[bytes]]", curve: Curve | None) -> Iterator[None]:
+    """Inside, servers of this context admit only clients whose public key lies in their key folder."""
+    if curve is None:
+        yield
+        return
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    authenticator.configure_curve_callback("*", _KnownClients(curve.allowed))
+    try:
+        yield
+    finally:
+        authenticator.stop()
 
 
 def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None) -> str:
     """Binds and returns the real endpoint (a port of * or 0 becomes the one chosen)."""
+    if curve is None and not _stays_here(endpoint):
+        raise ConfigError(
+            f"{endpoint!r} can be reached from other machines, and connections would not be encrypted; expected a "
+            "loopback address, or keys: make them with 'freshet keys' and set curve_folder"
+        )
     if curve is not None:
         socket.curve_publickey, socket.curve_secretkey = curve.public, curve.secret
         socket.curve_server = True
@@ -144,6 +165,13 @@ def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None)
     except zmq.ZMQError as error:
         raise ConfigError(f"cannot listen on {endpoint!r}: {error}; choose a free tcp://HOST:PORT") from error
     return bytes(socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+
+
+def _stays_here(endpoint: str) -> bool:
+    """Whether only this machine can reach the endpoint."""
+    transport, _, address = endpoint.partition("://")
+    host = address.rpartition(":")[0]
+    return transport != "tcp" or host in ("localhost", "[::1]") or host.startswith("127.")
 
 
 def connect(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None) -> None:

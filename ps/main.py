@@ -17,7 +17,7 @@ from dispatch.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Open, Pull,
 from infra.errors import WireError
 from infra.process import Stop
 from infra.telemetry import Meter
-from infra.wire import SMALL_BYTES, Codec, Curve, Header, bind
+from infra.wire import SMALL_BYTES, Codec, Curve, Header, bind, guarded
 from ps.config import PsConfig, RowConfig
 from ps.rounds import Received
 from ps.shard import Reply, Shard
@@ -47,6 +47,7 @@ def run_shard(
     warm_up(rows)
     with ExitStack() as resources:
         context = resources.enter_context(zmq.Context())
+        resources.enter_context(guarded(context, curve))
         socket = resources.enter_context(open_socket(context))
         real_endpoint = bind(socket, endpoint, curve)
         on_ready(real_endpoint)

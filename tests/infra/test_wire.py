@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from infra.errors import ConfigError, Fenced, WireError
+from infra.errors import ConfigError, WireError
 from infra.wire import (
     Codec,
     Curve,
     Header,
     Refused,
     bind,
-    check_fence,
     connect,
+    guarded,
     load_curve,
     receive,
-    receive_from,
     send,
 )
+from tests.sockets import receive_from
 
 
 class Ping(Header, frozen=True):
@@ -155,13 +155,6 @@ def test_wrong_curve_key_gets_nothing(sockets: Sockets, impostor: bool) -> None:
     assert not listener.poll(300)
 
 
-@pytest.mark.parametrize(("run", "generation"), [("other", 2), ("r", 1), ("r", 3)])
-def test_other_run_or_generation_is_fenced(run: str, generation: int) -> None:
-    check_fence(PING, "r", 2)
-    with pytest.raises(Fenced, match="join again"):
-        check_fence(Ping(run=run, generation=generation, step=0, note=""), "r", 2)
-
-
 def test_port_in_use_is_a_config_error(sockets: Sockets) -> None:
     endpoint = bind(sockets(zmq.ROUTER), "tcp://127.0.0.1:*")
     with pytest.raises(ConfigError, match="choose a free"):
@@ -177,7 +170,40 @@ def test_key_files_are_read_as_written(tmp_path: Path) -> None:
     server, client = make_keys()
     (tmp_path / "server.public").write_text(server.public.decode() + "\n")
     (tmp_path / "worker.secret").write_text(f"{client.public.decode()}\n{client.secret.decode()}\n")
-    assert load_curve(tmp_path, "worker") == client
+    (tmp_path / "worker.public").write_text(client.public.decode() + "\n")
+    read = load_curve(tmp_path, "worker")
+    assert (read.public, read.secret, read.server) == (client.public, client.secret, server.public)
+    assert read.allowed == {server.public, client.public}
+
+
+def test_garbage_in_a_key_file_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "server.public").write_text("not a key")
+    (tmp_path / "worker.secret").write_text("not keys")
+    with pytest.raises(ConfigError, match="freshet keys"):
+        load_curve(tmp_path, "worker")
+
+
+def test_a_client_the_server_does_not_know_gets_nothing(sockets: Sockets) -> None:
+    server, known = make_keys()
+    stranger = Curve(*zmq.curve_keypair(), server.public)
+    server = Curve(server.public, server.secret, server.public, frozenset({known.public}))
+    listener, caller = sockets(zmq.ROUTER), sockets(zmq.DEALER)
+    with guarded(listener.context, server):
+        endpoint = bind(listener, "tcp://127.0.0.1:*", server)
+        connect(caller, endpoint, stranger)
+        send(caller, CODEC, PING, *NOTHING)
+        honest = sockets(zmq.DEALER)
+        connect(honest, endpoint, known)
+        send(honest, CODEC, Ping(run="r", generation=0, step=0, note="honest"), *NOTHING)
+        assert listener.poll(10_000)
+        assert receive_from(listener, CODEC)[1].note == "honest"
+        assert not listener.poll(300)
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://0.0.0.0:*", "tcp://*:*", "tcp://10.1.2.3:5600", "tcp://[::]:*"])
+def test_an_address_others_can_reach_needs_keys(sockets: Sockets, endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="would not be encrypted"):
+        bind(sockets(zmq.ROUTER), endpoint)
 
 
 def test_missing_key_files_say_how_to_make_them(tmp_path: Path) -> None:

@@ -274,6 +274,7 @@ def test_float64_rows_keep_their_precision() -> None:
 def test_encrypted_shard_serves_those_who_know_its_key(tmp_path: Any) -> None:
     server, worker = zmq.curve_keypair(), zmq.curve_keypair()
     (tmp_path / "server.public").write_text(server[0].decode())
+    (tmp_path / "worker.public").write_text(worker[0].decode())
     for name, pair in (("ps", server), ("worker", worker)):
         (tmp_path / f"{name}.secret").write_text(f"{pair[0].decode()} {pair[1].decode()}")
     with stage(ROWS, curve=(load_curve(tmp_path, "ps"), load_curve(tmp_path, "worker"))) as staged:
@@ -288,4 +289,4 @@ def test_shard_that_is_asked_to_stop_ends() -> None:
 
 def test_endpoint_that_cannot_be_bound_is_a_clear_error() -> None:
     with pytest.raises(ValueError, match="choose a free tcp://HOST:PORT"):
-        run_shard(0, PsConfig(), ROWS, RUN, SEED, "tcp://nowhere.invalid:1", Stop(), lambda _: None)
+        run_shard(0, PsConfig(), ROWS, RUN, SEED, "tcp://127.0.0.1:no-port", Stop(), lambda _: None)

@@ -18,9 +18,10 @@ from dispatch.protocol import FLUSH, FROM_DISPATCHER, TO_DISPATCHER, TRAIN, Good
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
-from infra.wire import Codec, Header, Refused, bind, receive_from, send
+from infra.wire import Codec, Header, Refused, bind, send
 from ps.config import RowConfig
 from tests.ps.doubles import RUN, SEED, Announcer, stage
+from tests.sockets import receive_from
 from trainer.config import ModelConfig, TrainerConfig
 from trainer.errors import DispatcherLost, Rejected
 from trainer.main import DENSE_FILE, host_of, run_worker
