@@ -13,7 +13,7 @@ from dispatch.hybrid import assign_hybrid
 from dispatch.policies.laia import laia_reference
 from dispatch.policies.registry import build_policy
 from dispatch.policies.round_robin import round_robin_reference
-from dispatch.situation import CLEAN, Situation
+from dispatch.situation import CLEAN, OWNED, SPLIT, Situation
 from infra.errors import ConfigError
 from tests.dispatch.situations import draw_situation
 
@@ -74,16 +74,30 @@ def test_laia_equals_reference(seed: int, workers: int) -> None:
     assert np.array_equal(build_policy("laia", seed=0).assign(situation), laia_reference(situation))
 
 
-@pytest.mark.parametrize(("step", "expected"), [(0, [1, 0, 2]), (1, [1, 2, 0]), (2, [1, 2, 0])])
-def test_laia_takes_the_best_holder_and_scans_ties_from_step_mod_workers(step: int, expected: list[int]) -> None:
-    situation = Situation(
+def few_rows(step: int, state_U: list[int], holders: list[int], local: list[list[int]], capacity: int) -> Situation:
+    return Situation(
         step=step,
-        local_BF=np.array([[0], [1], [1]], np.int32),
-        state_U=np.full(2, CLEAN, np.uint8),
-        holders_UQ=np.array([[0b010], [0b000]], np.uint64),
+        local_BF=np.array(local, np.int32),
+        state_U=np.array(state_U, np.uint8),
+        holders_UQ=np.array(holders, np.uint64)[:, None],
         row_cost_n=np.ones(3),
-        capacity_n=np.ones(3, np.int64),
+        capacity_n=np.full(3, capacity),
     )
+
+
+def test_laia_takes_the_best_holder_with_room() -> None:
+    situation = few_rows(1, [CLEAN, OWNED], [0b110, 0b100], [[0, 1], [0, 1], [0, 1]], capacity=1)
+    assert build_policy("laia", seed=0).assign(situation).tolist() == [2, 1, 0]
+
+
+def test_laia_counts_no_part_of_a_split_row_as_held() -> None:
+    situation = few_rows(3, [SPLIT, CLEAN], [0b110, 0b001], [[0, 1]] * 2, capacity=2)
+    assert build_policy("laia", seed=0).assign(situation).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0, [0, 1, 2, 0]), (1, [1, 2, 0, 1]), (2, [2, 0, 1, 2])])
+def test_laia_scans_ties_from_the_number_of_the_sample(step: int, expected: list[int]) -> None:
+    situation = few_rows(step, [CLEAN], [0], [[0]] * 4, capacity=2)
     assert build_policy("laia", seed=0).assign(situation).tolist() == expected
 
 
