@@ -19,8 +19,8 @@ class DispatchConfig(Section):
     """Workers that the first generation waits for."""
     cache_rows: int = Field(65_536, ge=1, lt=2**31)
     """Rows that each worker's cache holds; at least those of one micro-batch."""
-    eviction: Literal["lru", "emark"] = "emark"
-    """Which rows leave a full cache first: the longest unused, or those with the lowest mark."""
+    eviction: Literal["lru", "lfu", "emark"] = "emark"
+    """Which rows leave a full cache first: the longest unused, the least often used, or those with the lowest mark."""
     links_gbit: tuple[float, ...] = ()
     """Speed of each worker's link in Gbit/s; empty: all equal and not shaped."""
     endpoint: str = "tcp://127.0.0.1:*"

@@ -134,6 +134,8 @@ class SlowDirectory:
         idle = [slot for slot, held in slots.items() if held.last != step]
         if self.eviction == "lru":
             return min(idle, key=lambda slot: (slots[slot].last, slot))
+        if self.eviction == "lfu":
+            return min(idle, key=lambda slot: (slots[slot].uses, slot))
         if all(held.mark == self.target[worker] for held in slots.values()):
             self.target[worker] += 1
             for held in slots.values():

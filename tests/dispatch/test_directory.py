@@ -82,7 +82,7 @@ def streams(draw: st.DrawFn) -> tuple[int, int, list[int], list[tuple[list[list[
     return workers, draw(st.integers(1, 3)), capacities, steps
 
 
-@pytest.mark.parametrize("eviction", ["lru", "emark"])
+@pytest.mark.parametrize("eviction", ["lru", "lfu", "emark"])
 @settings(max_examples=300)
 @given(stream=streams())
 def test_any_stream_equals_the_slow_directory(

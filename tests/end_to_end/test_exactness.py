@@ -60,7 +60,7 @@ def test_in_float64_the_error_is_rounding_alone(write_topic: WriteTopic, optimiz
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-11)
 
 
-@pytest.mark.parametrize("eviction", ["lru", "emark"])
+@pytest.mark.parametrize("eviction", ["lru", "lfu", "emark"])
 def test_with_caches_that_evict_every_step_nothing_changes(write_topic: WriteTopic, eviction: str) -> None:
     plan = Plan(write_topic(STEPS * BATCH), workers=4, cache_rows=160, eviction=eviction, rows=rows_of("adagrad"))
     result = train(plan)
