@@ -141,7 +141,8 @@ def simulate(workload: Workload, spec: str) -> DispatchResult:
     """One policy over the whole stream."""
     warm_up(spec, SEED)
     policy, n = build_policy(spec, SEED), workload.workers
-    directory = Directory(np.full(n, workload.cache_rows, np.int64), workload.eviction, 1)
+    synchronisation = parse_spec(spec).synchronisation
+    directory = Directory(np.full(n, workload.cache_rows, np.int64), workload.eviction, 1, synchronisation)
     decider = Decider(Index(), directory, policy, workload.row_cost_n)
     totals, whole = Totals(workload), workload.batch * n
     for step in range(workload.steps):

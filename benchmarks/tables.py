@@ -8,7 +8,7 @@ from rich.table import Table
 from benchmarks.dispatch import DispatchResult, Workload, saving, speed_up
 from benchmarks.paper import Setting
 
-COLUMNS = ("policy", "cost", "saved", "pulls", "updates", "evicts", "hits", "links", "faster", "p50/p99 ms")
+COLUMNS = ("policy", "cost", "saved", "pulls", "update", "evict", "hits", "links", "faster", "p50/p99")
 
 
 def dispatch_table(results: Sequence[DispatchResult], workload: Workload) -> Table:
@@ -38,7 +38,7 @@ def _line(result: DispatchResult, first: DispatchResult, workload: Workload) -> 
         f"{result.hit_ratio:.1%}",
         _thousands(result.link_time),
         f"{speed_up(result, first):.2f}×",
-        f"{result.decide_ms.p50:.1f}/{result.decide_ms.p99:.1f}",
+        f"{result.decide_ms.p50:.1f}/{result.decide_ms.p99:.0f}",
     ]
 
 

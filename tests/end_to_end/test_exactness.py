@@ -17,7 +17,7 @@ from tests.end_to_end.threads import SEED, Plan, Result, batches, train, train_r
 from trainer.reference import Reference
 
 STEPS, BATCH = 50, 64
-POLICIES = ["random", "round_robin", "laia", "esd:0", "esd:0.5", "esd:1"]
+POLICIES = ["random", "round_robin", "laia", "laia_adaptive", "het", "esd:0", "esd:0.5", "esd:1"]
 OPTIMIZERS = ["sgd", "adagrad", "rowwise_adagrad"]
 
 
