@@ -52,7 +52,7 @@ def paper_tables(settings: Sequence[Setting], specs: Sequence[str]) -> list[Tabl
     for varied in dict.fromkeys(setting.varied for setting in settings):
         title = f"{varied}: cost saved against {specs[0]} (times faster over the slowest link)"
         table = Table(title=title, box=box.SIMPLE_HEAD)
-        table.add_column(varied)
+        table.add_column("")
         table.add_column(f"{specs[0]}, cost", justify="right")
         for spec in specs[1:]:
             table.add_column(spec, justify="right")
@@ -65,6 +65,7 @@ def paper_tables(settings: Sequence[Setting], specs: Sequence[str]) -> list[Tabl
 
 def _cells(setting: Setting, columns: int) -> list[str]:
     if not setting.results:
-        return ["cache too small", *["–"] * (columns - 1)]
+        reason = "cache too small" if "caches of" in setting.why_not else "file too short"
+        return [reason, *["–"] * (columns - 1)]
     first, *others = setting.results
     return [f"{first.cost:,.0f}", *(f"{saving(other, first):.1%} ({speed_up(other, first):.2f}×)" for other in others)]
