@@ -14,7 +14,7 @@ class DispatchConfig(Section):
     """The ``[dispatch]`` section."""
 
     policy: str = "esd:1"
-    """Which worker trains which sample: random, round_robin, laia, esd:ALPHA or esd:ALPHA:CRITERION."""
+    """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, esd:ALPHA:CRITERION."""
     workers: int = Field(4, ge=1, le=128)
     """Workers that the first generation waits for."""
     cache_rows: int = Field(65_536, ge=1, lt=2**31)
