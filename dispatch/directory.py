@@ -83,7 +83,8 @@ class Directory:
         self._check_room(batch, uses)
         pushed = np.concatenate((self._trained, batch.rows_U))
         lines = _empty_lines(pushed, self._rows, sum(use.local.size for use in uses))
-        _push_trained(self._trained, self._rows, self._caches, lines)
+        if self._trained.size:
+            _push_trained(self._trained, self._rows, self._caches, lines)
         _synchronise(batch.rows_U, users_UQ, self._rows, self._caches, lines)
         now = step & 0x7FFFFFFF
         slots = [
