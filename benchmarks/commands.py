@@ -20,6 +20,9 @@ Output = Annotated[Path | None, typer.Option("--json", help="Write the results h
 SIDE_BY_SIDE = 4
 """results that fit into columns of one table"""
 Format = Literal["criteo", "avazu", "movielens"]
+KeyFormat = Literal["criteo", "avazu", "movielens", "synthetic"]
+Eviction = Literal["emark", "lru", "lfu"]
+PAPER_POLICIES = "laia,esd:0,esd:0.5,esd:1"
 
 
 @app.command()
@@ -93,6 +96,67 @@ def quality(
         report([result], output)
 
 
+@app.command()
+def dispatch(
+    file: Annotated[Path | None, typer.Option("--input", help="File of keys; none for synthetic.")] = None,
+    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "criteo",
+    workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 8,
+    batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128,
+    cache_ratio: Annotated[float, typer.Option(help="Rows of a worker's cache, as a share of distinct keys.")] = 0.08,
+    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; equal if empty.")] = "",
+    policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES,
+    eviction: Annotated[Eviction, typer.Option(help="Which rows leave a full cache first.")] = "emark",
+    warm_up: Annotated[int, typer.Option(help="Steps left out.", min=0)] = 10,
+    deadline_ms: Annotated[float | None, typer.Option(help="Count decisions that take longer.", min=0)] = None,
+    samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None,
+    output: Output = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw cost by kind and link class here (PNG).")] = None,
+) -> None:
+    """What each policy would move: the live directory and policies on a stream of keys, without training.
+
+    Example: freshet bench dispatch --input criteo.tsv.gz --format criteo --links 5,5,5,5,.5,.5,.5,.5 --json out.json
+    """
+    from benchmarks.dispatch import check_policies, make_workload, parse_links, run_dispatch
+    from benchmarks.keys import read_keys
+    from benchmarks.plots import check_can_plot, plot_dispatch
+    from benchmarks.tables import dispatch_table
+
+    specs, speeds = check_policies(policies), parse_links(links, workers)
+    if plot is not None:
+        check_can_plot()
+    keys_KF = read_keys(form, _existing(file), samples)
+    workload = make_workload(keys_KF, speeds, batch, cache_ratio, eviction, warm_up, deadline_ms)
+    results = run_dispatch(workload, specs)
+    Console().print(dispatch_table(results, workload))
+    write_json(results, output)
+    if plot is not None:
+        plot_dispatch(results, speeds, plot)
+
+
+@app.command()
+def paper(
+    file: Annotated[Path | None, typer.Option("--input", help="File of keys; none for synthetic.")] = None,
+    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "criteo",
+    policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES,
+    samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None,
+    output: Output = None,
+) -> None:
+    """The paper's sensitivity tables: batch 64 to 512, cache 4 to 10 %, 4 workers, equal links.
+
+    Example: freshet bench paper --input criteo.tsv.gz --format criteo --json paper.json
+    """
+    from benchmarks.dispatch import check_policies
+    from benchmarks.keys import read_keys
+    from benchmarks.paper import run_paper
+    from benchmarks.tables import paper_tables
+
+    specs = check_policies(policies)
+    settings = run_paper(read_keys(form, _existing(file), samples), specs)
+    for table in paper_tables(settings, specs):
+        Console().print(table)
+    write_json(settings, output)
+
+
 def report(results: Sequence[Any], output: Path | None) -> None:
     """Prints results as a table and writes them as JSON: a few side by side, many one below the other."""
     rows = [_flat(result) for result in results]
@@ -106,6 +170,10 @@ def report(results: Sequence[Any], output: Path | None) -> None:
         for name in rows[0]:
             table.add_row(name, *(_text(row[name]) for row in rows))
     Console().print(table)
+    write_json(results, output)
+
+
+def write_json(results: Sequence[Any], output: Path | None) -> None:
     if output is not None:
         write_whole(output, msgspec.json.format(msgspec.json.encode(list(results))).decode() + "\n")
 

@@ -2,13 +2,15 @@
 
 Order of eviction: outdated copies (most recently outdated first), then by the chosen policy:
 ``lru``   the row not used for longest goes first;
+``lfu``   the row used in the fewest steps since it came goes first;
 ``emark`` the lower mark goes first, then the row used less often (ESD §8.1).
 Rows of the current step are never evicted. Ties go to the lower slot.
 
-Both policies share one structure. Using a row sets its mark to ``target``. Victims come from a queue of all slots,
+All share one structure. Using a row sets its mark to ``target``. Victims come from a queue of all slots,
 sorted once by last use or by number of uses; an entry counts only while its mark is below ``target``, that is, while
 its row has not been used since the queue was made, so the order frozen at that moment is still true. When the queue is
 spent, every mark equals ``target``: it rises by one and the queue is made anew. An eviction costs O(log C), amortised.
+For ``lfu`` a row that has just come may be the next to go, so its queue is made anew in every step that evicts.
 
 Legend: n workers, C slots, H places of the hash table row → slot.
 """
@@ -32,14 +34,16 @@ LAST = 3
 
 LRU = 0
 EMARK = 1
-EVICTIONS = {"lru": LRU, "emark": EMARK}
+LFU = 2
+EVICTIONS = {"lru": LRU, "emark": EMARK, "lfu": LFU}
 
 TARGET = 0
-"""columns of ``counters_n5``: the newest mark, slots in use, entries of the two lists"""
+"""columns of ``counters_n6``: the newest mark, slots in use, entries of the two lists, the queue's step"""
 FILLED = 1
 OUTDATED = 2
 HEAD = 3
 QUEUED = 4
+MADE = 5
 
 
 class Caches(NamedTuple):
@@ -55,13 +59,13 @@ class Caches(NamedTuple):
     """whether the slot stands in ``outdated_nC`` (entries are removed lazily)"""
     outdated_nC: NDArray[np.int32]
     queue_nC: NDArray[np.int32]
-    counters_n5: NDArray[np.int64]
+    counters_n6: NDArray[np.int64]
 
 
 def empty_caches(capacity_n: NDArray[np.int64]) -> Caches:
     n, C = capacity_n.size, int(capacity_n.max(initial=1))
     H = 1 << (2 * C - 1).bit_length()
-    counters = np.zeros((n, 5), np.int64)
+    counters = np.zeros((n, 6), np.int64)
     counters[:, TARGET] = 1
     slots = np.zeros((n, C, 4), np.int32)
     slots[:, :, ROW] = EMPTY
@@ -73,7 +77,7 @@ def empty_caches(capacity_n: NDArray[np.int64]) -> Caches:
         is_listed_nC=np.zeros((n, C), np.bool_),
         outdated_nC=np.zeros((n, C), np.int32),
         queue_nC=np.zeros((n, C), np.int32),
-        counters_n5=counters,
+        counters_n6=counters,
     )
 
 
@@ -130,7 +134,7 @@ def drop(caches: Caches, worker: int, slot: int) -> None:
 @kernel
 def use(caches: Caches, worker: int, slot: int, step: int) -> None:
     record = caches.slot_nC4[worker, slot]
-    record[MARK] = caches.counters_n5[worker, TARGET]
+    record[MARK] = caches.counters_n6[worker, TARGET]
     record[USES] += 1
     record[LAST] = step
 
@@ -141,20 +145,22 @@ def outdate(caches: Caches, worker: int, slot: int) -> None:
     caches.is_outdated_nC[worker, slot] = True
     if not caches.is_listed_nC[worker, slot]:
         caches.is_listed_nC[worker, slot] = True
-        caches.outdated_nC[worker, caches.counters_n5[worker, OUTDATED]] = slot
-        caches.counters_n5[worker, OUTDATED] += 1
+        caches.outdated_nC[worker, caches.counters_n6[worker, OUTDATED]] = slot
+        caches.counters_n6[worker, OUTDATED] += 1
 
 
 @kernel
 def next_victim(caches: Caches, worker: int, step: int, eviction: int) -> int:
     """The slot to empty next. Rows of this step have been used already, so they carry the newest mark."""
-    counters = caches.counters_n5[worker]
+    counters = caches.counters_n6[worker]
     while counters[OUTDATED] > 0:
         counters[OUTDATED] -= 1
         slot = caches.outdated_nC[worker, counters[OUTDATED]]
         caches.is_listed_nC[worker, slot] = False
         if caches.is_outdated_nC[worker, slot]:
             return int(slot)
+    if eviction == LFU and counters[MADE] != step:
+        _queue_again(caches, worker, step, eviction)
     while True:
         while counters[HEAD] < counters[QUEUED]:
             slot = caches.queue_nC[worker, counters[HEAD]]
@@ -166,12 +172,12 @@ def next_victim(caches: Caches, worker: int, step: int, eviction: int) -> int:
 
 @kernel
 def _queue_again(caches: Caches, worker: int, step: int, eviction: int) -> None:
-    counters = caches.counters_n5[worker]
+    counters = caches.counters_n6[worker]
     capacity = caches.capacity_n[worker]
     counters[TARGET] += 1
     slots = caches.slot_nC4[worker, :capacity]
     order = np.argsort(slots[:, LAST if eviction == LRU else USES], kind="mergesort")
-    counters[HEAD], counters[QUEUED] = 0, 0
+    counters[HEAD], counters[QUEUED], counters[MADE] = 0, 0, step
     for slot in order:
         if slots[slot, LAST] == step:
             slots[slot, MARK] = counters[TARGET]
@@ -183,7 +189,7 @@ def _queue_again(caches: Caches, worker: int, step: int, eviction: int) -> None:
 @kernel
 def take_free(caches: Caches, worker: int) -> int:
     """The next slot never used; EMPTY if there is none. An emptied slot is filled again at once, so none come back."""
-    counters = caches.counters_n5[worker]
+    counters = caches.counters_n6[worker]
     if counters[FILLED] == caches.capacity_n[worker]:
         return EMPTY
     counters[FILLED] += 1

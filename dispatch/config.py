@@ -14,13 +14,13 @@ class DispatchConfig(Section):
     """The ``[dispatch]`` section."""
 
     policy: str = "esd:1"
-    """Which worker trains which sample: random, round_robin, laia, esd:ALPHA or esd:ALPHA:CRITERION."""
+    """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, esd:ALPHA:CRITERION."""
     workers: int = Field(4, ge=1, le=128)
     """Workers that the first generation waits for."""
     cache_rows: int = Field(65_536, ge=1, lt=2**31)
     """Rows that each worker's cache holds; at least those of one micro-batch."""
-    eviction: Literal["lru", "emark"] = "emark"
-    """Which rows leave a full cache first: the longest unused, or those with the lowest mark."""
+    eviction: Literal["lru", "lfu", "emark"] = "emark"
+    """Which rows leave a full cache first: the longest unused, the least often used, or those with the lowest mark."""
     links_gbit: tuple[float, ...] = ()
     """Speed of each worker's link in Gbit/s; empty: all equal and not shaped."""
     endpoint: str = "tcp://127.0.0.1:*"

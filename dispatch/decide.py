@@ -17,6 +17,7 @@ from dispatch.errors import CacheTooSmall
 from dispatch.index import BatchRows, Index
 from dispatch.plan import RoundPlan
 from dispatch.policies.registry import build_policy
+from dispatch.policies.spec import parse_spec
 from dispatch.situation import Policy, Situation
 from infra.errors import ConfigError
 
@@ -57,7 +58,7 @@ class Decider:
 
 def warm_up(policy: str, seed: int) -> None:
     """Makes a few decisions on made-up keys, so that the first real ones do not wait for kernels to be compiled."""
-    directory = Directory(np.full(2, 16, np.int64), "lru", 2)
+    directory = Directory(np.full(2, 16, np.int64), "lru", 2, parse_spec(policy).synchronisation)
     decider = Decider(Index(), directory, build_policy(policy, seed), np.array([1.0, 2.0]))
     for step in range(1, 5):
         decider.decide(step, np.arange(step, step + 16, dtype=np.uint64).reshape(8, 2))

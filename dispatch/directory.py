@@ -4,7 +4,8 @@ A pure function of the sequence of (batch, assignment): it is never asked over t
 in the simulator and in tests. For each step it says, exactly, which worker pushes, pulls and evicts which row:
 
 1. *synchronise*: a row of this batch that its owner alone does not use is pushed by the owner; a split row is pushed
-   by every part-holder; copies held by workers that do not use the row become outdated, since it is about to change;
+   by every part-holder; copies held by workers that do not use the row become outdated, since it is about to change
+   (under full synchronisation all rows that the step before trained are pushed first, used or not);
 2. *place*: every row a worker uses gets a slot; what it does not hold in its newest state is pulled; if there is no
    room, victims leave, and those that only this worker knows (owned, or a part) are pushed first;
 3. *advance*: a row used by one worker is owned by it, a row used by several is split over them.
@@ -22,6 +23,7 @@ from dispatch.cache import EMPTY, EVICTIONS, Caches
 from dispatch.errors import CacheTooSmall
 from dispatch.index import GROWTH, BatchRows
 from dispatch.plan import Lines, RoundPlan, WorkerUse, make_round
+from dispatch.policies.spec import Synchronisation
 from dispatch.situation import CLEAN, OWNED, SPLIT
 from infra.kernels import kernel
 
@@ -48,12 +50,21 @@ class RowStates(NamedTuple):
 class Directory:
     """Who holds what. One per generation: it starts with every row clean and held by nobody."""
 
-    def __init__(self, cache_rows_n: NDArray[np.int64], eviction: str, shards: int) -> None:
+    def __init__(
+        self,
+        cache_rows_n: NDArray[np.int64],
+        eviction: str,
+        shards: int,
+        synchronisation: Synchronisation = "on_demand",
+    ) -> None:
         self.workers = cache_rows_n.size
         self.shards = shards
         self._eviction = EVICTIONS[eviction]
         self._caches = cache.empty_caches(cache_rows_n)
         self._rows = _empty_states(1024, (self.workers + 63) // 64)
+        self._synchronisation = synchronisation
+        self._trained = np.empty(0, np.int64)
+        """rows whose updates the next step pushes in any case"""
 
     @property
     def nbytes(self) -> int:
@@ -70,7 +81,10 @@ class Directory:
         users_UQ = _users(batch.local_BF, assignment_B, batch.rows_U.size, self._rows.holders_Q.shape[1])
         uses = [_use_of(worker, batch.local_BF, assignment_B, users_UQ) for worker in range(self.workers)]
         self._check_room(batch, uses)
-        lines = _empty_lines(batch.rows_U, self._rows, sum(use.local.size for use in uses))
+        pushed = np.concatenate((self._trained, batch.rows_U))
+        lines = _empty_lines(pushed, self._rows, sum(use.local.size for use in uses))
+        if self._trained.size:
+            _push_trained(self._trained, self._rows, self._caches, lines)
         _synchronise(batch.rows_U, users_UQ, self._rows, self._caches, lines)
         now = step & 0x7FFFFFFF
         slots = [
@@ -79,6 +93,8 @@ class Directory:
         ]
         decided = make_round(self.workers, self.shards, lines, uses, slots, self._rows.changed)
         _advance(step, batch.rows_U, users_UQ, self._rows)
+        if self._synchronisation == "full":
+            self._trained = batch.rows_U
         return decided
 
     def flush(self) -> RoundPlan:
@@ -204,6 +220,27 @@ def _push(lines: Lines, worker: int, row: int, slot: int, kind: int) -> None:
 def _settle(lines: Lines, row: int) -> None:
     lines.settled[lines.counts[2]] = row
     lines.counts[2] += 1
+
+
+@kernel
+def _push_trained(trained: NDArray[np.int64], rows: RowStates, caches: Caches, lines: Lines) -> None:
+    """Step 1 under full synchronisation: owners push and keep a clean copy, part-holders push and keep none."""
+    for row in trained:
+        state, holders = rows.state[row], rows.holders_Q[row]
+        if state == CLEAN:
+            continue
+        for worker in range(caches.capacity_n.size):
+            word, bit = worker >> 6, ONE << np.uint64(worker & 63)
+            if (holders[word] & bit) == 0:
+                continue
+            slot = cache.slot_of(caches, worker, row)
+            _push(lines, worker, row, slot, OWNED_UPDATE if state == OWNED else PART_UPDATE)
+            if state == SPLIT:
+                holders[word] ^= bit
+                cache.outdate(caches, worker, slot)
+        if state == SPLIT:
+            _settle(lines, row)
+        rows.state[row] = CLEAN
 
 
 @kernel

@@ -34,6 +34,7 @@ from dispatch.errors import RunExists
 from dispatch.index import Index
 from dispatch.plan import WorkerPlan
 from dispatch.policies.registry import build_policy
+from dispatch.policies.spec import parse_spec
 from dispatch.protocol import FLUSH, TRAIN, Report
 from dispatch.shards import Shards
 from dispatch.status import State, Status
@@ -181,7 +182,10 @@ class Desk:
         names = [member.name for member in self.crew.members]
         self.log.info("generation started", generation=self.crew.generation, step=self.step, workers=names)
         directory = Directory(
-            np.full(workers, cache_rows, np.int64), self.job.dispatch.eviction, len(self.job.shard_endpoints)
+            np.full(workers, cache_rows, np.int64),
+            self.job.dispatch.eviction,
+            len(self.job.shard_endpoints),
+            parse_spec(self.job.dispatch.policy).synchronisation,
         )
         costs = relative_row_costs([member.link_gbit for member in self.crew.members])
         return Decider(self.index, directory, self.policy, costs)

@@ -2,9 +2,10 @@
 
 Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
 
-Samples in batch order; among equally good workers with room the first wins, counting from worker (step mod n), as the
-published code does: deterministic, and no worker is favoured for long. Links do not matter to it. A part-holder of a
-split row counts as a holder, as in the cost.
+A row counts for a worker that has its newest value: nobody has that of a split row, whatever parts they hold. Samples
+go in batch order; among equally good workers with room the first wins, counting from worker (number of the sample mod
+n). That spreads samples nobody knows as evenly as Herald's random choice does, and is deterministic; counting from the
+same worker all through a batch would heap them on one. Links do not matter to it.
 """
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from dispatch.cost import held_by
 from dispatch.policies.capacity import check_capacities
-from dispatch.situation import Situation
+from dispatch.situation import SPLIT, Situation
 from infra.kernels import kernel
 
 
@@ -24,19 +25,24 @@ class Laia:
 
     def assign(self, situation: Situation) -> NDArray[np.int32]:
         check_capacities(situation)
-        at_B: NDArray[np.int32] = _laia(
-            situation.local_BF, situation.holders_UQ, situation.capacity_n, situation.step % situation.workers
-        )
-        return at_B
+        return assign_by_rows_held(situation, situation.local_BF)
+
+
+def assign_by_rows_held(situation: Situation, local_BF: NDArray[np.int32]) -> NDArray[np.int32]:
+    """A worker per sample by the rows that count, which may be those of some tables only."""
+    first = (situation.step * situation.samples) % situation.workers
+    at_B: NDArray[np.int32] = _laia(local_BF, situation.state_U, situation.holders_UQ, situation.capacity_n, first)
+    return at_B
 
 
 def laia_reference(situation: Situation) -> NDArray[np.int32]:
     """The same in plain numpy."""
-    score_Bn = held_by(situation.holders_UQ, situation.workers)[situation.local_BF].sum(axis=1)
-    scan_n = (np.arange(situation.workers) + situation.step) % situation.workers
+    newest_Un = held_by(situation.holders_UQ, situation.workers) & (situation.state_U != SPLIT)[:, None]
+    score_Bn = newest_Un[situation.local_BF].sum(axis=1)
     left_n = situation.capacity_n.copy()
     at_B = np.empty(situation.samples, dtype=np.int32)
     for i in range(situation.samples):
+        scan_n = (np.arange(situation.workers) + situation.step * situation.samples + i) % situation.workers
         at_B[i] = scan_n[np.where(left_n > 0, score_Bn[i], -1)[scan_n].argmax()]
         left_n[at_B[i]] -= 1
     return at_B
@@ -44,7 +50,11 @@ def laia_reference(situation: Situation) -> NDArray[np.int32]:
 
 @kernel
 def _laia(
-    local_BF: NDArray[np.int32], holders_UQ: NDArray[np.uint64], capacity_n: NDArray[np.int64], start: int
+    local_BF: NDArray[np.int32],
+    state_U: NDArray[np.uint8],
+    holders_UQ: NDArray[np.uint64],
+    capacity_n: NDArray[np.int64],
+    first: int,
 ) -> NDArray[np.int32]:
     samples, fields = local_BF.shape
     workers = capacity_n.shape[0]
@@ -55,11 +65,13 @@ def _laia(
         score_n[:] = 0
         for f in range(fields):
             u = local_BF[i, f]
+            if state_U[u] == SPLIT:
+                continue
             for j in range(workers):
                 score_n[j] += np.int64((holders_UQ[u, j >> 6] >> np.uint64(j & 63)) & np.uint64(1))
         best = -1
         for offset in range(workers):
-            j = (start + offset) % workers
+            j = (first + i + offset) % workers
             if left_n[j] > 0 and (best < 0 or score_n[j] > score_n[best]):
                 best = j
         at_B[i] = best

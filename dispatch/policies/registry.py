@@ -4,7 +4,9 @@ from typing import cast
 
 from dispatch.hybrid import Criterion
 from dispatch.policies.esd import Esd
+from dispatch.policies.het import Het
 from dispatch.policies.laia import Laia
+from dispatch.policies.laia_adaptive import LaiaAdaptive
 from dispatch.policies.random_ import Random
 from dispatch.policies.round_robin import RoundRobin
 from dispatch.policies.spec import parse_spec
@@ -20,4 +22,8 @@ def build_policy(spec: str, seed: int) -> Policy:
         return RoundRobin()
     if wanted.name == "laia":
         return Laia()
+    if wanted.name == "laia_adaptive":
+        return LaiaAdaptive(wanted.budget_ms, str(wanted))
+    if wanted.name == "het":
+        return Het(seed)
     return Esd(wanted.alpha, cast(Criterion, wanted.criterion), str(wanted))

@@ -4,22 +4,36 @@ Loads no kernels, so that a settings file can be checked quickly.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from infra.errors import ConfigError
 
 CRITERIA = ("min2-min", "min3-min", "min3-min2", "mean")
-CHOICES = ("random", "round_robin", "laia", "esd[:alpha[:criterion]]")
+PLAIN = ("random", "round_robin", "laia", "het")
+CHOICES = (*PLAIN, "laia_adaptive[:budget_ms]", "esd[:alpha[:criterion]]")
+BUDGET_MS = 0.1
+"""time for scoring that laia_adaptive takes if it is not told"""
+Synchronisation = Literal["on_demand", "full"]
+"""whether an update is pushed when another worker needs the row, or always in the step after it"""
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy's name and the parameters it was given; alpha and criterion belong to esd alone."""
+    """A policy's name and its parameters; alpha and criterion belong to esd alone, budget_ms to laia_adaptive."""
 
     name: str
     alpha: float = 1.0
     criterion: str = CRITERIA[0]
+    budget_ms: float = BUDGET_MS
+
+    @property
+    def synchronisation(self) -> Synchronisation:
+        """What the directory must do with updates under this policy."""
+        return "full" if self.name == "het" else "on_demand"
 
     def __str__(self) -> str:
+        if self.name == "laia_adaptive":
+            return self.name if self.budget_ms == BUDGET_MS else f"{self.name}:{self.budget_ms:g}"
         if self.name != "esd":
             return self.name
         criterion = "" if self.criterion == CRITERIA[0] else f":{self.criterion}"
@@ -29,8 +43,10 @@ class PolicySpec:
 def parse_spec(text: str) -> PolicySpec:
     """Reads a policy's name and parameters; anything unknown is refused with the choices."""
     name, *parameters = text.strip().split(":")
-    if name in ("random", "round_robin", "laia") and not parameters:
+    if name in PLAIN and not parameters:
         return PolicySpec(name)
+    if name == "laia_adaptive" and len(parameters) <= 1:
+        return PolicySpec(name, budget_ms=_parse_budget(text, parameters[0]) if parameters else BUDGET_MS)
     if name == "esd" and len(parameters) <= 2:
         alpha = _parse_alpha(text, parameters[0]) if parameters else 1.0
         criterion = parameters[1] if len(parameters) == 2 else CRITERIA[0]
@@ -53,3 +69,16 @@ def _parse_alpha(text: str, written: str) -> float:
             f"(all by Opt). Correct dispatch.policy, for example to 'esd:0.5'."
         )
     return alpha
+
+
+def _parse_budget(text: str, written: str) -> float:
+    try:
+        budget_ms = float(written)
+    except ValueError:
+        budget_ms = float("nan")
+    if not 0.0 < budget_ms < float("inf"):
+        raise ConfigError(
+            f"Policy cannot be built: budget of {text!r} is {written!r}; expected milliseconds above 0 for scoring. "
+            f"Correct dispatch.policy, for example to 'laia_adaptive:0.2'."
+        )
+    return budget_ms

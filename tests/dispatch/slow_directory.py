@@ -27,8 +27,10 @@ class SlowMoves:
 
 
 class SlowDirectory:
-    def __init__(self, capacities: list[int], eviction: str) -> None:
+    def __init__(self, capacities: list[int], eviction: str, synchronisation: str = "on_demand") -> None:
         self.eviction = eviction
+        self.synchronisation = synchronisation
+        self.trained: list[int] = []
         self.rows: dict[int, SlowRow] = {}
         self.slots: list[dict[int, SlowSlot]] = [{} for _ in capacities]
         self.free = [list(range(c))[::-1] for c in capacities]
@@ -46,6 +48,9 @@ class SlowDirectory:
             for row in rows:
                 users.setdefault(row, set()).add(worker)
                 ordered[worker][row] = None
+        for row in self.trained:
+            if self.rows[row].state != "clean":
+                self._push(row, moves)
         for row, workers in users.items():
             self._synchronise(row, workers, moves)
         for worker, used in enumerate(ordered):
@@ -53,6 +58,7 @@ class SlowDirectory:
             self._place(worker, alone_first, users, step, moves)
         for row, workers in users.items():
             self.rows[row] = SlowRow("owned" if len(workers) == 1 else "split", set(workers))
+        self.trained = list(users) if self.synchronisation == "full" else []
         return moves
 
     def flush(self) -> SlowMoves:
@@ -84,6 +90,19 @@ class SlowDirectory:
     def _outdate(self, worker: int, slot: int) -> None:
         if slot not in self.outdated[worker]:
             self.outdated[worker].append(slot)
+
+    def _push(self, number: int, moves: SlowMoves) -> None:
+        """Full synchronisation: an owner stays a holder, part-holders do not."""
+        row = self.rows[number]
+        for worker in sorted(row.holders):
+            slot = self._slot(worker, number)
+            moves.pushes.add((worker, number, slot, "owned_update" if row.state == "owned" else "part_update"))
+            if row.state == "split":
+                self._outdate(worker, slot)
+        if row.state == "split":
+            row.holders = set()
+            moves.settled.add(number)
+        row.state = "clean"
 
     def _synchronise(self, number: int, users: set[int], moves: SlowMoves) -> None:
         row = self.rows.setdefault(number, SlowRow())
@@ -134,6 +153,8 @@ class SlowDirectory:
         idle = [slot for slot, held in slots.items() if held.last != step]
         if self.eviction == "lru":
             return min(idle, key=lambda slot: (slots[slot].last, slot))
+        if self.eviction == "lfu":
+            return min(idle, key=lambda slot: (slots[slot].uses, slot))
         if all(held.mark == self.target[worker] for held in slots.values()):
             self.target[worker] += 1
             for held in slots.values():

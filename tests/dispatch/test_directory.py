@@ -8,6 +8,7 @@ from dispatch.directory import Directory
 from dispatch.errors import CacheTooSmall
 from dispatch.index import BatchRows, Index
 from dispatch.plan import Moves, RoundPlan
+from dispatch.policies.spec import Synchronisation
 from dispatch.situation import CLEAN, OWNED, SPLIT
 from tests.dispatch.slow_directory import SlowDirectory, SlowMoves
 
@@ -22,8 +23,10 @@ def batch_of(samples: list[list[int]]) -> BatchRows:
     return BatchRows(local, np.array(rows, np.int64), 0, np.empty(0, np.uint64))
 
 
-def directory(*capacities: int, eviction: str = "lru", shards: int = 1) -> Directory:
-    return Directory(np.array(capacities, np.int64), eviction, shards)
+def directory(
+    *capacities: int, eviction: str = "lru", shards: int = 1, synchronisation: Synchronisation = "on_demand"
+) -> Directory:
+    return Directory(np.array(capacities, np.int64), eviction, shards, synchronisation)
 
 
 def plan(target: Directory, step: int, samples: list[list[int]], assignment: list[int]) -> RoundPlan:
@@ -82,14 +85,20 @@ def streams(draw: st.DrawFn) -> tuple[int, int, list[int], list[tuple[list[list[
     return workers, draw(st.integers(1, 3)), capacities, steps
 
 
-@pytest.mark.parametrize("eviction", ["lru", "emark"])
+@pytest.mark.parametrize(
+    ("eviction", "synchronisation"),
+    [("lru", "on_demand"), ("lfu", "on_demand"), ("emark", "on_demand"), ("lfu", "full"), ("emark", "full")],
+)
 @settings(max_examples=300)
 @given(stream=streams())
 def test_any_stream_equals_the_slow_directory(
-    eviction: str, stream: tuple[int, int, list[int], list[tuple[list[list[int]], list[int]] | None]]
+    eviction: str,
+    synchronisation: Synchronisation,
+    stream: tuple[int, int, list[int], list[tuple[list[list[int]], list[int]] | None]],
 ) -> None:
     workers, shards, capacities, steps = stream
-    fast, slow = directory(*capacities, eviction=eviction, shards=shards), SlowDirectory(capacities, eviction)
+    fast = directory(*capacities, eviction=eviction, shards=shards, synchronisation=synchronisation)
+    slow = SlowDirectory(capacities, eviction, synchronisation)
     for step, event in enumerate(steps, start=1):
         if event is None:
             expect_same(fast.flush(), slow.flush(), workers)
@@ -150,6 +159,25 @@ def test_a_part_evicted_early_leaves_the_row_split_over_the_others() -> None:
     assert as_sets(decided)[2] == set()
     _, _, settled = as_sets(plan(target, 3, [[7]], [0]))
     assert settled == {7}
+
+
+def test_under_full_synchronisation_every_update_is_pushed_in_the_next_step() -> None:
+    target = directory(4, 4, synchronisation="full")
+    plan(target, 1, [[7, 8], [8, 9]], [0, 1])
+    pushes, pulls, settled = as_sets(plan(target, 2, [[7, 3]], [0]))
+    assert {(j, row, kind) for j, row, _, kind in pushes} == {
+        (0, 7, "owned"), (1, 9, "owned"), (0, 8, "part"), (1, 8, "part"),
+    }  # fmt: skip
+    assert {(j, row) for j, row, *_ in pulls} == {(0, 3)}
+    assert settled == {8}
+    assert target.holders(9) == (CLEAN, {1})
+
+
+def test_under_full_synchronisation_nothing_is_pushed_when_it_is_evicted() -> None:
+    target = directory(2, 2, synchronisation="full")
+    traffic = [plan(target, step, [[2 * step, 2 * step + 1]], [0]).traffic for step in range(1, 5)]
+    assert [t.evict_push.sum() for t in traffic] == [0, 0, 0, 0]
+    assert [t.update_push.sum() for t in traffic] == [0, 2, 2, 2]
 
 
 def test_fresh_rows_carry_the_step_that_last_changed_them() -> None:

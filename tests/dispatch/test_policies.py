@@ -11,13 +11,24 @@ from dispatch.cost import cost_matrix
 from dispatch.errors import Infeasible
 from dispatch.hybrid import assign_hybrid
 from dispatch.policies.laia import laia_reference
+from dispatch.policies.laia_adaptive import (
+    LOOKUP_NS,
+    PROFILE_STEPS,
+    count_infrequent,
+    count_infrequent_reference,
+    tables_within,
+)
 from dispatch.policies.registry import build_policy
 from dispatch.policies.round_robin import round_robin_reference
-from dispatch.situation import CLEAN, Situation
+from dispatch.policies.spec import parse_spec
+from dispatch.situation import CLEAN, OWNED, SPLIT, Situation
 from infra.errors import ConfigError
 from tests.dispatch.situations import draw_situation
 
-SPECS = ("random", "round_robin", "laia", "esd:0", "esd:0.5", "esd:1", "esd:0.3:min3-min2")
+SPECS = (
+    *("random", "round_robin", "laia", "laia_adaptive", "laia_adaptive:0.0004", "het"),
+    *("esd:0", "esd:0.5", "esd:1", "esd:0.3:min3-min2"),
+)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -74,17 +85,74 @@ def test_laia_equals_reference(seed: int, workers: int) -> None:
     assert np.array_equal(build_policy("laia", seed=0).assign(situation), laia_reference(situation))
 
 
-@pytest.mark.parametrize(("step", "expected"), [(0, [1, 0, 2]), (1, [1, 2, 0]), (2, [1, 2, 0])])
-def test_laia_takes_the_best_holder_and_scans_ties_from_step_mod_workers(step: int, expected: list[int]) -> None:
-    situation = Situation(
+def few_rows(step: int, state_U: list[int], holders: list[int], local: list[list[int]], capacity: int) -> Situation:
+    return Situation(
         step=step,
-        local_BF=np.array([[0], [1], [1]], np.int32),
-        state_U=np.full(2, CLEAN, np.uint8),
-        holders_UQ=np.array([[0b010], [0b000]], np.uint64),
+        local_BF=np.array(local, np.int32),
+        state_U=np.array(state_U, np.uint8),
+        holders_UQ=np.array(holders, np.uint64)[:, None],
         row_cost_n=np.ones(3),
-        capacity_n=np.ones(3, np.int64),
+        capacity_n=np.full(3, capacity),
     )
+
+
+def test_laia_takes_the_best_holder_with_room() -> None:
+    situation = few_rows(1, [CLEAN, OWNED], [0b110, 0b100], [[0, 1], [0, 1], [0, 1]], capacity=1)
+    assert build_policy("laia", seed=0).assign(situation).tolist() == [2, 1, 0]
+
+
+def test_laia_counts_no_part_of_a_split_row_as_held() -> None:
+    situation = few_rows(3, [SPLIT, CLEAN], [0b110, 0b001], [[0, 1]] * 2, capacity=2)
+    assert build_policy("laia", seed=0).assign(situation).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0, [0, 1, 2, 0]), (1, [1, 2, 0, 1]), (2, [2, 0, 1, 2])])
+def test_laia_scans_ties_from_the_number_of_the_sample(step: int, expected: list[int]) -> None:
+    situation = few_rows(step, [CLEAN], [0], [[0]] * 4, capacity=2)
     assert build_policy("laia", seed=0).assign(situation).tolist() == expected
+
+
+def test_laia_adaptive_with_time_for_all_tables_is_laia() -> None:
+    situation = draw_situation(9)
+    assert np.array_equal(build_policy("laia_adaptive:10", seed=0).assign(situation), laia_reference(situation))
+
+
+def test_laia_adaptive_scores_the_tables_with_the_highest_degree_of_infrequency() -> None:
+    """Table 0 has one frequent row, held by worker 0; table 1 has rare rows, held by worker 1."""
+    rows = [[0, 1 + i] for i in range(6)]
+    situation = few_rows(1, [CLEAN] * 7, [0b001, *[0b010] * 6], rows, capacity=6)
+    assert tables_within(0.00004, situation) == 1
+    assert build_policy("laia_adaptive:0.00004", seed=0).assign(situation).tolist() == [1] * 6
+    assert build_policy("laia", seed=0).assign(situation).tolist() != [1] * 6
+
+
+def test_laia_adaptive_looks_at_the_tables_anew_every_few_steps() -> None:
+    policy = build_policy("laia_adaptive:0.00004", seed=0)
+    rare = [[0, 1 + i] for i in range(6)]
+    swapped = [row[::-1] for row in rare]
+    steps = [(1, rare), (2, swapped), (PROFILE_STEPS, swapped)]
+    given = [few_rows(step, [CLEAN] * 7, [0b001, *[0b010] * 6], rows, capacity=6) for step, rows in steps]
+    assert [policy.assign(situation).tolist() for situation in given] == [[1] * 6, [0] * 6, [1] * 6]
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1, 4, 70]))
+@settings(max_examples=40, deadline=None)
+def test_counts_of_infrequent_rows_equal_reference(seed: int, workers: int) -> None:
+    situation = draw_situation(seed, workers=workers)
+    arguments = situation.local_BF, situation.holders_UQ, situation.workers
+    assert np.array_equal(count_infrequent(*arguments), count_infrequent_reference(*arguments))
+
+
+@pytest.mark.parametrize(("budget_ms", "tables"), [(1000.0, 5), (1e-9, 1), (48 * 4 * 3 * LOOKUP_NS / 1e6 + 1e-9, 3)])
+def test_the_number_of_tables_follows_from_the_budget(budget_ms: float, tables: int) -> None:
+    assert tables_within(budget_ms, draw_situation(1)) == tables
+
+
+def test_het_assigns_as_random_does_and_synchronises_fully() -> None:
+    situation = draw_situation(10)
+    expected = build_policy("random", seed=3).assign(situation)
+    assert np.array_equal(build_policy("het", seed=3).assign(situation), expected)
+    assert [parse_spec(spec).synchronisation for spec in ("het", "random")] == ["full", "on_demand"]
 
 
 def test_esd_is_hybrid_on_the_cost_matrix() -> None:
@@ -94,15 +162,25 @@ def test_esd_is_hybrid_on_the_cost_matrix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "name"), [("laia", "laia"), ("esd", "esd:1"), ("esd:.50", "esd:0.5"), ("esd:0:mean", "esd:0:mean")]
+    ("spec", "name"),
+    [
+        ("laia", "laia"),
+        ("esd", "esd:1"),
+        ("esd:.50", "esd:0.5"),
+        ("esd:0:mean", "esd:0:mean"),
+        ("laia_adaptive:0.10", "laia_adaptive"),
+        ("laia_adaptive:.2", "laia_adaptive:0.2"),
+    ],
 )
 def test_name_is_the_normal_form_of_the_spec(spec: str, name: str) -> None:
     assert build_policy(spec, seed=0).name == name
 
 
-@pytest.mark.parametrize("spec", ["", "herald", "laia:1", "random:3", "esd:1:regret", "esd:1:mean:2", "ESD"])
+@pytest.mark.parametrize(
+    "spec", ["", "herald", "laia:1", "random:3", "esd:1:regret", "esd:1:mean:2", "ESD", "het:1", "laia_adaptive:1:2"]
+)
 def test_unknown_policy_is_refused_with_the_choices(spec: str) -> None:
-    with pytest.raises(ConfigError, match=r"random, round_robin, laia, esd\[:alpha"):
+    with pytest.raises(ConfigError, match=r"random, round_robin, laia, .*esd\[:alpha"):
         build_policy(spec, seed=0)
 
 
@@ -110,6 +188,12 @@ def test_unknown_policy_is_refused_with_the_choices(spec: str) -> None:
 def test_alpha_outside_0_to_1_is_refused(alpha: str) -> None:
     with pytest.raises(ConfigError, match="from 0"):
         build_policy(f"esd:{alpha}", seed=0)
+
+
+@pytest.mark.parametrize("budget", ["0", "-1", "nan", "inf", "fast", ""])
+def test_a_budget_that_is_no_time_is_refused(budget: str) -> None:
+    with pytest.raises(ConfigError, match="milliseconds above 0"):
+        build_policy(f"laia_adaptive:{budget}", seed=0)
 
 
 @pytest.mark.parametrize(

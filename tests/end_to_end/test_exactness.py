@@ -17,7 +17,7 @@ from tests.end_to_end.threads import SEED, Plan, Result, batches, train, train_r
 from trainer.reference import Reference
 
 STEPS, BATCH = 50, 64
-POLICIES = ["random", "round_robin", "laia", "esd:0", "esd:0.5", "esd:1"]
+POLICIES = ["random", "round_robin", "laia", "laia_adaptive", "het", "esd:0", "esd:0.5", "esd:1"]
 OPTIMIZERS = ["sgd", "adagrad", "rowwise_adagrad"]
 
 
@@ -60,7 +60,7 @@ def test_in_float64_the_error_is_rounding_alone(write_topic: WriteTopic, optimiz
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-11)
 
 
-@pytest.mark.parametrize("eviction", ["lru", "emark"])
+@pytest.mark.parametrize("eviction", ["lru", "lfu", "emark"])
 def test_with_caches_that_evict_every_step_nothing_changes(write_topic: WriteTopic, eviction: str) -> None:
     plan = Plan(write_topic(STEPS * BATCH), workers=4, cache_rows=160, eviction=eviction, rows=rows_of("adagrad"))
     result = train(plan)

@@ -10,8 +10,10 @@ from tests.end_to_end.processes import run
 
 COMMANDS = [
     *("demo", "up", "produce", "dispatcher", "worker", "ps", "api", "dead-letters", "settings", "keys"),
-    *("bench step", "bench ps", "bench ingest", "bench quality"),
+    *("bench step", "bench ps", "bench ingest", "bench quality", "bench dispatch", "bench paper"),
 ]
+
+SYNTHETIC = ("--format", "synthetic", "--samples", "12000")
 
 
 def test_every_command_is_known_here() -> None:
@@ -42,6 +44,12 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
         (["worker", "--link", "0"], "a link cannot have 0.0 Gbit/s"),
         (["ps", "--shard", "7"], "no endpoint for shard 7"),
         (["dead-letters", "--run-folder", "nowhere"], "no settings of a run in nowhere"),
+        (["bench", "dispatch", *SYNTHETIC, "--policies", "herald"], "Policy cannot be built: got 'herald'"),
+        (["bench", "dispatch", *SYNTHETIC, "--links", "5,5,5,5,5,5,5,0"], "link of 0 Gbit/s"),
+        (["bench", "dispatch", *SYNTHETIC, "--links", "5,.5"], "2 links for 8 workers"),
+        (["bench", "dispatch", *SYNTHETIC, "--cache-ratio", "0.01"], "rows are too small"),
+        (["bench", "dispatch", "--format", "avazu"], "no file given for 'avazu'"),
+        (["bench", "paper", *SYNTHETIC[:3], "500"], "none of the paper's settings"),
         (["bench", "quality", "--input", "no.tsv", "--format", "criteo"], "no file at no.tsv"),
     ],
 )

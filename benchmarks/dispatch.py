@@ -1,0 +1,213 @@
+"""What each policy would move: the live index, policies and directory on a stream of keys, without training.
+
+Costs are in units of one row over the fastest link. The first steps, in which caches fill, are left out of everything.
+
+Legend: B samples of a batch, K samples of the stream, F keys a sample, n workers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatch.decide import Decider, Decision, relative_row_costs, warm_up
+from dispatch.directory import Directory
+from dispatch.errors import CacheTooSmall
+from dispatch.index import Index
+from dispatch.plan import Traffic
+from dispatch.policies.registry import build_policy
+from dispatch.policies.spec import parse_spec
+from infra.errors import ConfigError
+
+SEED = 0
+EVICTIONS = ("emark", "lru", "lfu")
+SLOW = 0.5
+"""a link with less than this share of the fastest one's speed is of the slow class"""
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A stream of keys and the workers it is dispatched to."""
+
+    keys_KF: NDArray[np.uint64]
+    links_gbit: tuple[float, ...]
+    batch: int
+    """samples per worker"""
+    cache_rows: int
+    """of each worker"""
+    eviction: str = "emark"
+    warm_up: int = 10
+    """steps left out"""
+    deadline_ms: float | None = None
+    """a decision that takes longer is counted as a miss"""
+
+    @property
+    def workers(self) -> int:
+        return len(self.links_gbit)
+
+    @property
+    def steps(self) -> int:
+        """Whole batches in the stream, those left out included."""
+        return len(self.keys_KF) // (self.batch * self.workers)
+
+    @property
+    def row_cost_n(self) -> NDArray[np.float64]:
+        return relative_row_costs(list(self.links_gbit))
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Of a time, in milliseconds."""
+
+    p50: float
+    p99: float
+
+
+class DispatchResult(msgspec.Struct, frozen=True):
+    """What one policy moved. Lists are per worker, in rows; cost and link time in rows over the fastest link."""
+
+    policy: str
+    steps: int
+    """measured ones"""
+    cost: float
+    miss_pull: list[int]
+    update_push: list[int]
+    evict_push: list[int]
+    hit_ratio: float
+    link_time: float
+    """sum over steps of the slowest worker's transfer time"""
+    decide_ms: Percentiles
+    deadline_misses: int
+
+
+def make_workload(
+    keys_KF: NDArray[np.uint64],
+    links_gbit: Sequence[float],
+    batch: int,
+    cache_ratio: float,
+    eviction: str = "emark",
+    warm_up: int = 10,
+    deadline_ms: float | None = None,
+) -> Workload:
+    """A workload whose caches hold a share of the stream's distinct keys; what cannot be run is refused."""
+    check_links(links_gbit)
+    if eviction not in EVICTIONS:
+        raise ConfigError(f"unknown eviction {eviction!r}: expected one of {', '.join(EVICTIONS)}; correct --eviction")
+    if not 0 < cache_ratio <= 1:
+        raise ConfigError(f"cache of {cache_ratio:g} of the keys: expected above 0, at most 1; correct --cache-ratio")
+    cache_rows = max(1, int(cache_ratio * np.unique(keys_KF).size))
+    workload = Workload(keys_KF, tuple(links_gbit), batch, cache_rows, eviction, warm_up, deadline_ms)
+    if workload.steps <= warm_up:
+        raise ConfigError(
+            f"{len(keys_KF)} samples make {workload.steps} batches of {batch} × {workload.workers}: expected more than "
+            f"the {warm_up} that are left out; give a longer file or lower --batch or --warm-up"
+        )
+    return workload
+
+
+def parse_links(text: str, workers: int) -> tuple[float, ...]:
+    """Speeds as written on the command line, one per worker; an empty text makes them equal."""
+    if not text.strip():
+        return (1.0,) * workers
+    try:
+        links = tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"links {text!r} are no speeds: {error}; expected Gbit/s, comma-separated") from error
+    if len(links) != workers:
+        raise ConfigError(f"{len(links)} links for {workers} workers: expected one speed per worker; correct --links")
+    check_links(links)
+    return links
+
+
+def check_links(links_gbit: Sequence[float]) -> None:
+    for link in links_gbit:
+        if not isfinite(link) or link <= 0:
+            raise ConfigError(f"link of {link:g} Gbit/s: expected a finite speed above 0 per worker; correct --links")
+
+
+def check_policies(text: str) -> list[str]:
+    """Policies as written on the command line, in their normal form."""
+    return [str(parse_spec(policy)) for policy in text.split(",")]
+
+
+def run_dispatch(workload: Workload, specs: Sequence[str]) -> list[DispatchResult]:
+    """Every policy on the same stream, one after the other, each with empty caches at its start."""
+    return [simulate(workload, spec) for spec in specs]
+
+
+def simulate(workload: Workload, spec: str) -> DispatchResult:
+    """One policy over the whole stream."""
+    warm_up(spec, SEED)
+    policy, n = build_policy(spec, SEED), workload.workers
+    synchronisation = parse_spec(spec).synchronisation
+    directory = Directory(np.full(n, workload.cache_rows, np.int64), workload.eviction, 1, synchronisation)
+    decider = Decider(Index(), directory, policy, workload.row_cost_n)
+    totals, whole = Totals(workload), workload.batch * n
+    for step in range(workload.steps):
+        decision = _decide(decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])
+        if step >= workload.warm_up:
+            totals.add(decision.plan.traffic, decision.seconds)
+    return totals.result(policy.name)
+
+
+def _decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np.uint64]) -> Decision:
+    try:
+        return decider.decide(step + 1, keys_BF)
+    except CacheTooSmall as error:
+        raise ConfigError(
+            f"caches of {workload.cache_rows} rows are too small: in step {step + 1} {error}, here with --cache-ratio, "
+            f"or lower --batch"
+        ) from error
+
+
+class Totals:
+    """Adds up what the measured steps move."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._deadline_ms = workload.deadline_ms
+        self._row_cost_n = workload.row_cost_n
+        self._moved_3n = np.zeros((3, workload.workers), np.int64)
+        self._lookups = 0
+        self._link_time = 0.0
+        self._decide_ms: list[float] = []
+
+    def add(self, traffic: Traffic, seconds: float) -> None:
+        moved_3n = np.stack((traffic.miss_pull, traffic.update_push, traffic.evict_push))
+        self._moved_3n += moved_3n
+        self._lookups += int(traffic.lookups.sum())
+        self._link_time += float((moved_3n.sum(axis=0) * self._row_cost_n).max())
+        self._decide_ms.append(1000 * seconds)
+
+    def result(self, policy: str) -> DispatchResult:
+        p50, p99 = np.percentile(self._decide_ms, [50, 99]).tolist()
+        late = [ms for ms in self._decide_ms if self._deadline_ms is not None and ms > self._deadline_ms]
+        miss_pull, update_push, evict_push = self._moved_3n.tolist()
+        return DispatchResult(
+            policy=policy,
+            steps=len(self._decide_ms),
+            cost=float((self._moved_3n * self._row_cost_n).sum()),
+            miss_pull=miss_pull,
+            update_push=update_push,
+            evict_push=evict_push,
+            hit_ratio=1 - sum(miss_pull) / max(1, self._lookups),
+            link_time=self._link_time,
+            decide_ms=Percentiles(p50, p99),
+            deadline_misses=len(late),
+        )
+
+
+def is_slow(links_gbit: Sequence[float]) -> list[bool]:
+    """The class of each link: slow, or fast."""
+    return [link < SLOW * max(links_gbit) for link in links_gbit]
+
+
+def saving(result: DispatchResult, first: DispatchResult) -> float:
+    """How much less a policy costs than the first one; negative if it costs more."""
+    return 1 - result.cost / first.cost if first.cost else 0.0
+
+
+def speed_up(result: DispatchResult, first: DispatchResult) -> float:
+    """How many times less the slowest links need than under the first policy."""
+    return first.link_time / result.link_time if result.link_time else 1.0

@@ -1,0 +1,82 @@
+"""Pictures of results, drawn without a screen."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.dispatch import DispatchResult, is_slow
+from dispatch.decide import relative_row_costs
+from infra.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS = (
+    ("miss_pull", "miss pull", "#3b6fb6"),
+    ("update_push", "update push", "#e08b2c"),
+    ("evict_push", "evict push", "#6aa84f"),
+)
+"""field of a result, its name, its colour"""
+CLASSES = ((False, "fast links", ""), (True, "slow links", "//"))
+"""class of a link, its name, its hatching"""
+
+
+def check_can_plot() -> None:
+    """Refuses before anything is measured if the picture could not be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "cannot draw: matplotlib is not installed; expected the extra 'plot'; run uv pip install 'freshet[plot]' "
+            "or leave --plot out"
+        ) from error
+
+
+def plot_dispatch(results: Sequence[DispatchResult], links_gbit: Sequence[float], output: Path) -> None:
+    """Cost by kind of move and link class, one bar a policy; and the share of the rows moved, the same way."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5 + 1.4 * len(results), 4.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    price_n = relative_row_costs(list(links_gbit))
+    _stack(left, results, links_gbit, price_n, shares=False)
+    left.set_title("Cost, in rows over the fastest link")
+    _stack(right, results, links_gbit, np.ones_like(price_n), shares=True)
+    right.set_title("Share of rows moved")
+    handles, names = left.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(output, dpi=130)
+
+
+def _stack(
+    axes: "Axes", results: Sequence[DispatchResult], links_gbit: Sequence[float], price_n: Any, shares: bool
+) -> None:
+    """Fast links at the bottom, slow ones above them; within a class the kinds of move."""
+    slow_n = np.array(is_slow(links_gbit))
+    heights_R: Any = np.zeros(len(results))
+    totals_R = np.array([sum(_priced(r, field, price_n).sum() for field, _, _ in KINDS) for r in results])
+    scale_R = np.maximum(totals_R, 1) if shares else np.ones(len(results))
+    for is_slow_class, class_name, hatch in CLASSES:
+        if not (slow_n == is_slow_class).any():
+            continue
+        for field, kind, colour in KINDS:
+            parts_R = np.array([_priced(r, field, price_n)[slow_n == is_slow_class].sum() for r in results]) / scale_R
+            axes.bar(
+                [r.policy for r in results],
+                parts_R,
+                bottom=heights_R,
+                color=colour,
+                hatch=hatch,
+                edgecolor="white",
+                label=f"{kind}, {class_name}",
+            )
+            heights_R = heights_R + parts_R
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _priced(result: DispatchResult, field: str, price_n: Any) -> Any:
+    return np.array(getattr(result, field)) * price_n

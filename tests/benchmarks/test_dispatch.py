@@ -1,0 +1,171 @@
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.dispatch import (
+    DispatchResult,
+    Percentiles,
+    Workload,
+    check_policies,
+    make_workload,
+    parse_links,
+    run_dispatch,
+    saving,
+    simulate,
+    speed_up,
+)
+from benchmarks.keys import read_keys, sparse_schema
+from benchmarks.paper import BATCHES, run_paper, settings
+from benchmarks.plots import plot_dispatch
+from benchmarks.tables import paper_tables
+from dispatch.decide import Decider
+from dispatch.directory import Directory
+from dispatch.index import Index
+from dispatch.policies.registry import build_policy
+from infra.cli import app
+from infra.errors import ConfigError
+
+LINKS = (5.0, 5.0, 0.5, 0.5)
+
+
+def small_workload(**changes: object) -> Workload:
+    keys_KF = np.random.default_rng(3).zipf(1.4, (700, 5)).astype(np.uint64) % np.uint64(400)
+    values: dict[str, object] = {"batch": 16, "cache_ratio": 0.5, "warm_up": 2, **changes}
+    return make_workload(keys_KF, values.pop("links", LINKS), **values)  # type: ignore[arg-type]
+
+
+def test_totals_are_those_of_the_directory_s_own_accounting() -> None:
+    workload = small_workload()
+    result = simulate(workload, "esd:1")
+    directory = Directory(np.full(4, workload.cache_rows), "emark", 1)
+    decider = Decider(Index(), directory, build_policy("esd:1", 0), np.array([1.0, 1.0, 10.0, 10.0]))
+    plans = [decider.decide(t + 1, workload.keys_KF[64 * t : 64 * (t + 1)]).plan.traffic for t in range(10)][2:]
+    assert result.steps == 8
+    assert result.miss_pull == sum(p.miss_pull for p in plans).tolist()  # type: ignore[union-attr]
+    assert result.update_push == sum(p.update_push for p in plans).tolist()  # type: ignore[union-attr]
+    assert result.evict_push == sum(p.evict_push for p in plans).tolist()  # type: ignore[union-attr]
+    times = [(p.miss_pull + p.update_push + p.evict_push) * [1, 1, 10, 10] for p in plans]
+    assert result.cost == sum(int(t.sum()) for t in times)
+    assert result.link_time == sum(int(t.max()) for t in times)
+    assert result.hit_ratio == pytest.approx(sum(p.hits.sum() for p in plans) / sum(p.lookups.sum() for p in plans))
+
+
+def test_the_same_run_twice_moves_the_same() -> None:
+    first, second = (run_dispatch(small_workload(), ["laia", "esd:0.5", "random"]) for _ in range(2))
+    timeless = [[msgspec.structs.replace(r, decide_ms=Percentiles(0, 0)) for r in run] for run in (first, second)]
+    assert timeless[0] == timeless[1]
+
+
+@pytest.mark.parametrize(("deadline_ms", "misses"), [(None, 0), (0.0, 8), (1e6, 0)])
+def test_decisions_over_the_deadline_are_counted(deadline_ms: float | None, misses: int) -> None:
+    assert simulate(small_workload(deadline_ms=deadline_ms), "laia").deadline_misses == misses
+
+
+def test_costs_are_in_rows_over_the_fastest_link() -> None:
+    slower = tuple(link / 7 for link in LINKS)
+    assert simulate(small_workload(), "laia").cost == pytest.approx(simulate(small_workload(links=slower), "laia").cost)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"links": (5.0, 0.0)}, "link of 0 Gbit/s"),
+        ({"links": (5.0, float("nan"))}, "link of nan Gbit/s"),
+        ({"cache_ratio": 0.0}, "cache of 0"),
+        ({"batch": 1000}, "make 0 batches"),
+        ({"warm_up": 10}, "more than the 10"),
+        ({"eviction": "fifo"}, "unknown eviction 'fifo'"),
+    ],
+)
+def test_a_workload_that_cannot_be_run_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small_workload(**changes)
+
+
+def test_a_cache_that_cannot_hold_a_micro_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match="caches of 6 rows are too small"):
+        simulate(small_workload(cache_ratio=0.02), "laia")
+
+
+@pytest.mark.parametrize("text", ["5,5", "5,5,x,5", "5,5,5,0", "5,5,5,-1", "5,5,5,inf"])
+def test_wrong_links_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="link"):
+        parse_links(text, 4)
+
+
+def test_no_links_are_equal_links() -> None:
+    assert parse_links("", 3) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("text", ["", "laia,", "laia,herald", "esd:1.5"])
+def test_wrong_policies_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="Policy cannot be built"):
+        check_policies(text)
+
+
+@pytest.mark.parametrize(("dataset", "fields"), [("criteo", 26), ("avazu", 18), ("movielens", 2)])
+def test_only_the_columns_of_the_figures_count(dataset: str, fields: int) -> None:
+    assert sparse_schema(dataset).fields == fields
+
+
+def test_keys_of_a_file_are_those_of_its_categories(tmp_path: Path) -> None:
+    file = tmp_path / "two.tsv"
+    line = "\t".join(["1", *["3"] * 13, *["68fd1e64"] * 25])
+    file.write_text(f"{line}\t\n{line}\tab\n")
+    keys_KF = read_keys("criteo", file)
+    assert keys_KF.shape == (2, 26)
+    assert (keys_KF[0] == keys_KF[1]).tolist() == [True] * 25 + [False]
+    assert np.unique(keys_KF[0]).size == 26
+
+
+def test_a_data_set_without_its_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no file given for 'avazu'"):
+        read_keys("avazu", None)
+
+
+def test_savings_are_against_the_first() -> None:
+    first = DispatchResult("a", 1, 200.0, [], [], [], 0.0, 90.0, Percentiles(0, 0), 0)
+    other = msgspec.structs.replace(first, cost=150.0, link_time=30.0)
+    assert (saving(other, first), speed_up(other, first)) == (0.25, 3.0)
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    results = run_dispatch(small_workload(), ["laia", "esd:1"])
+    plot_dispatch(results, LINKS, tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_paper_s_tables_vary_one_thing_at_a_time() -> None:
+    wanted = [(s.varied, s.value) for s in settings()]
+    assert [value for varied, value in wanted if varied == "batch per worker"] == [str(batch) for batch in BATCHES]
+    keys_KF = np.random.default_rng(5).integers(0, 3500, (24_000, 2), dtype=np.uint64)
+    done = run_paper(keys_KF, ["laia", "round_robin"])
+    assert [(s.varied, s.value) for s in done] == wanted
+    assert {(s.value, s.why_not[:6]) for s in done if not s.results} == {
+        ("256", "caches"), ("512", "24000 "), ("4%", "caches"), ("6%", "caches"),
+    }  # fmt: skip
+    assert [table.row_count for table in paper_tables(done, ["laia", "round_robin"])] == [4, 4, 2, 2]
+
+
+def test_a_file_too_short_for_all_of_the_paper_is_refused() -> None:
+    with pytest.raises(ConfigError, match="none of the paper's settings"):
+        run_paper(np.zeros((100, 2), np.uint64), ["laia"])
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
+    output, plot = tmp_path / "out.json", tmp_path / "out.png"
+    options = (
+        "--format synthetic --samples 2000 --workers 4 --batch 16 --cache-ratio 0.5 --links 5,5,.5,.5 --eviction lru"
+    )
+    shown = CliRunner().invoke(
+        app,
+        ["bench", "dispatch", *options.split(), "--json", str(output), "--plot", str(plot), "--policies", "laia,esd:1"],
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "esd:1" in shown.output
+    results = msgspec.json.decode(output.read_bytes(), type=list[DispatchResult])
+    assert [(r.policy, r.steps, len(r.miss_pull)) for r in results] == [("laia", 21, 4), ("esd:1", 21, 4)]
+    assert plot.stat().st_size > 1000
