@@ -205,8 +205,8 @@ def compile_kernels(cupy: Any, file: str, *names: str) -> dict[str, Any]:
 
 
 def _shared_bytes(workers: int) -> int:
-    """least, price, two distances; tied, room, idle, count, first, before, chain, start."""
-    return 8 * (workers * (workers + 1) + 3 * workers) + 4 * (workers * workers + 5 * workers + 2 * (workers + 1))
+    """least, price, distance; tied, room, idle, count, first, before, chain, start."""
+    return 8 * (workers * (workers + 1) + 2 * workers) + 4 * (workers * workers + 5 * workers + 2 * (workers + 1))
 
 
 def _check_row_costs(situation: Situation) -> None:

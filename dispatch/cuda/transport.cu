@@ -9,6 +9,8 @@
 #define INF __longlong_as_double(0x7ff0000000000000LL)
 #define THREADS 1024
 #define WARPS 32
+#define FOLDS 4    // workers a lane looks after: 128 in all
+#define FULL 1024  // above every worker's number
 #define FEW 8  // more samples than this moved at once: scan their workers anew rather than adjust
 
 struct Best {  // the least change that a move makes, how many samples make it, and the first of them
@@ -121,7 +123,7 @@ struct Level {  // arrays of one level, in device memory
 struct Table {  // the same in shared memory
     double* least;  // [b][a], rows of n + 1: threads side by side read neighbours
     int* tied;      // [a][b]
-    double *price, *distance, *next;
+    double *price, *distance;
     int *room, *idle, *count, *first, *before;
     int *chain, *start;  // start of a pair of the chain is -1 where idle places move
     int hops, amount, stales;
@@ -133,58 +135,79 @@ __device__ bool takes_idle(const Level& L, const Table& T, int a, int b) {
     return T.idle[a] > 0 && T.least[b * (L.n + 1) + a] >= 0.0;
 }
 
-// Shortest distances from all over-full workers; `lanes` threads share one worker b.
-__device__ void bellman_ford(const Level& L, Table& T, int lanes) {
-    int n = L.n, t = threadIdx.x, lane = t & (lanes - 1);
-    for (int j = t; j < n; j += THREADS) {
-        T.distance[j] = T.room[j] < 0 ? 0.0 : INF;
-        T.before[j] = -1;
+__device__ double pair_length(const Level& L, const Table& T, int a, int b) {
+    double change = T.least[b * (L.n + 1) + a];
+    if (T.idle[a] > 0 && change > 0.0) change = 0.0;
+    double length = change + T.price[b] - T.price[a];
+    return length > 0.0 ? length : 0.0;  // rounding may leave a tight pair a hair below zero
+}
+
+// Every worker's distance over one pair from the nearest over-full one; `lanes` threads share one worker b.
+__device__ void reach_from_sources(const Level& L, Table& T, int lanes) {
+    int n = L.n, b = threadIdx.x / lanes, through = n;
+    double best = INF;
+    for (int a = threadIdx.x & (lanes - 1); b < n && a < n; a += lanes) {
+        if (T.room[a] >= 0) continue;
+        double reach = pair_length(L, T, a, b);
+        if (reach < best) best = reach, through = a;
     }
+    for (int step = lanes >> 1; step; step >>= 1) {
+        double other = __shfl_xor_sync(~0u, best, step);
+        int a = __shfl_xor_sync(~0u, through, step);
+        if (other < best || (other == best && a < through)) best = other, through = a;
+    }
+    if (b < n && threadIdx.x % lanes == 0) T.distance[b] = best, T.before[b] = T.room[b] < 0 ? -1 : through;
     __syncthreads();
-    bool again = true;
-    while (again) {
-        bool nearer = false;
-        int b = t / lanes;
-        double best = INF;
-        int through = n;
-        for (int a = lane; b < n && a < n; a += lanes) {
-            double change = T.least[b * (n + 1) + a];
-            if (T.idle[a] > 0) change = fmin(change, 0.0);
-            // rounding may leave a tight pair a hair below zero
-            double reach = T.distance[a] + fmax(change + T.price[b] - T.price[a], 0.0);
-            if (reach < best) best = reach, through = a;
+}
+
+// One warp, Dijkstra: goes on to the nearest worker with room, which it returns, and raises prices so that the chain
+// to it is free. Each lane has up to FOLDS workers in registers.
+__device__ int find_target(const Level& L, Table& T) {
+    int n = L.n, lane = threadIdx.x;
+    double distance[FOLDS];
+    bool open[FOLDS];
+#pragma unroll
+    for (int x = 0; x < FOLDS; ++x) {
+        int j = lane + 32 * x;
+        open[x] = j < n && T.room[j] >= 0;
+        distance[x] = j < n ? (open[x] ? T.distance[j] : 0.0) : INF;
+    }
+    while (true) {
+        double nearest = INF;
+        int code = 2 * FULL;  // a worker's number, plus FULL if it has no room: among equals those with room come first
+        for (int x = 0; x < FOLDS; ++x) {
+            int j = lane + 32 * x, own = open[x] ? (T.room[j] > 0 ? j : j + FULL) : 2 * FULL;
+            if (open[x] && (distance[x] < nearest || (distance[x] == nearest && own < code)))
+                nearest = distance[x], code = own;
         }
-        for (int step = lanes >> 1; step; step >>= 1) {
-            double other = __shfl_xor_sync(~0u, best, step);
-            int a = __shfl_xor_sync(~0u, through, step);
-            if (other < best || (other == best && a < through)) best = other, through = a;
+        for (int step = 16; step; step >>= 1) {
+            double other = __shfl_xor_sync(~0u, nearest, step);
+            int own = __shfl_xor_sync(~0u, code, step);
+            if (other < nearest || (other == nearest && own < code)) nearest = other, code = own;
         }
-        if (b < n && lane == 0) {
-            nearer = best < T.distance[b];
-            T.next[b] = nearer ? best : T.distance[b];
-            if (nearer) T.before[b] = through;
+        if (code < FULL) {
+            for (int x = 0; x < FOLDS; ++x)
+                if (lane + 32 * x < n && distance[x] < nearest) T.price[lane + 32 * x] += nearest - distance[x];
+            return code;
         }
-        again = __syncthreads_or(nearer);
-        double* swap = T.distance;
-        T.distance = T.next, T.next = swap;
+        int here = code - FULL;
+        for (int x = 0; x < FOLDS; ++x) {
+            int j = lane + 32 * x;
+            if (j == here) open[x] = false;
+            if (!open[x]) continue;
+            double reach = nearest + pair_length(L, T, here, j);
+            if (reach < distance[x]) distance[x] = reach, T.before[j] = here;
+        }
     }
 }
 
-// The nearest worker with room, prices that make the chain to it free, the chain, and how much fits through it.
+// The chain from an over-full worker to the nearest one with room, and how much fits through it.
 __device__ void choose_chain(const Level& L, Table& T, int* shared_hops, int* shared_amount) {
-    int n = L.n, lane = threadIdx.x;
-    if (lane < 32) {
-        double nearest = INF;
-        int target = n;
-        for (int j = lane; j < n; j += 32)
-            if (T.room[j] > 0 && T.distance[j] < nearest) nearest = T.distance[j], target = j;
-        for (int step = 16; step; step >>= 1) {
-            double other = __shfl_xor_sync(~0u, nearest, step);
-            int j = __shfl_xor_sync(~0u, target, step);
-            if (other < nearest || (other == nearest && j < target)) nearest = other, target = j;
-        }
-        for (int j = lane; j < n; j += 32) T.price[j] += fmax(0.0, nearest - T.distance[j]);
-        if (lane == 0) {
+    int n = L.n;
+    if (threadIdx.x < 32) {
+        int target = find_target(L, T);
+        __syncwarp();
+        if (threadIdx.x == 0) {
             int hops = 0, amount = T.room[target];
             for (int b = target; T.before[b] >= 0; b = T.before[b], ++hops) {
                 int a = T.before[b];
@@ -322,8 +345,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ int hops, amount, stales;
     Level L = {cost, k, n, stride, at, seated, seat_of, mover, moved, left, stale};
     Table T;
-    T.least = memory, T.price = T.least + n * (n + 1), T.distance = T.price + n, T.next = T.distance + n;
-    T.tied = (int*)(T.next + n), T.room = T.tied + n * n, T.idle = T.room + n, T.count = T.idle + n;
+    T.least = memory, T.price = T.least + n * (n + 1), T.distance = T.price + n;
+    T.tied = (int*)(T.distance + n), T.room = T.tied + n * n, T.idle = T.room + n, T.count = T.idle + n;
     T.first = T.count + n, T.before = T.first + n;
     T.chain = T.before + n, T.start = T.chain + n + 1;  // n + 1 of either
     int t = threadIdx.x;
@@ -349,11 +372,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     while (lanes < 32 && lanes < n && lanes * 2 * n <= THREADS) lanes *= 2;
     while (__syncthreads_or(t < n && T.room[t] < 0)) {
         if (t == 0) stales = 0;
-        bellman_ford(L, T, lanes);                // 1. distances from the over-full
-        choose_chain(L, T, &hops, &amount);       // 2. the nearest with room, prices, how much fits through
-        choose_samples(L, T);                     // 3. who moves
-        move_samples(L, T, &stales);              // 4. seats and counts
-        scan_stale(L, T, part);                   // 5. best moves that are not known any more
+        reach_from_sources(L, T, lanes);     // 1. first pairs of all chains
+        choose_chain(L, T, &hops, &amount);  // 2. the nearest with room, prices, how much fits through
+        choose_samples(L, T);                // 3. who moves
+        move_samples(L, T, &stales);         // 4. seats and counts
+        scan_stale(L, T, part);              // 5. best moves that are not known any more
         ++done;
     }
     for (int j = t; j < n; j += THREADS) price[j] = T.price[j];
