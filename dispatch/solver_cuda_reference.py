@@ -2,7 +2,8 @@
 
 Legend: k samples, n workers.
 
-Each round looks at every sample again, where the kernel keeps what has not changed; otherwise round for round the same:
+Each round looks at every sample again, where the kernel keeps what has not changed, and searches by Bellman-Ford, where
+the kernel's Dijkstra may pick another one of equally short chains; otherwise the same:
 place every sample at its least cost + price, then, while a worker is over-full, find the shortest chain from any
 over-full worker to any worker with room, raise prices until the chain is free, and move along it as many samples as are
 tied on every pair of it.

@@ -27,14 +27,34 @@ __device__ Best merge(Best x, Best y) {
     return x;
 }
 
-__device__ Best merge_warp(Best best) {
-    for (int step = 16; step; step >>= 1) {
-        Best other = {__shfl_xor_sync(~0u, best.change, step), __shfl_xor_sync(~0u, best.tied, step),
-                      __shfl_xor_sync(~0u, best.mover, step)};
-        best = merge(best, other);
-    }
-    return best;
+__device__ unsigned least_in_warp(unsigned x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_min_sync(~0u, x);
+#else
+    for (int step = 16; step; step >>= 1) x = min(x, __shfl_xor_sync(~0u, x, step));
+    return x;
+#endif
 }
+
+// The warp's least value, in two halves, which is several times sooner than by shuffling doubles. No -0.0 may occur.
+__device__ double least_in_warp(double x) {
+    unsigned flip = __double2hiint(x) >> 31;  // all ones if negative: then larger bits are smaller values
+    unsigned high = __double2hiint(x) ^ (flip | 0x80000000u), low = __double2loint(x) ^ flip;
+    unsigned least_high = least_in_warp(high), least_low = least_in_warp(high == least_high ? low : ~0u);
+    unsigned back = least_high >> 31 ? 0u : ~0u;
+    return __hiloint2double(least_high ^ (back | 0x80000000u), least_low ^ back);
+}
+
+__device__ Best merge_warp(Best best) {
+    double change = least_in_warp(best.change);
+    bool is_least = best.change == change;
+    int tied = is_least ? best.tied : 0;
+    for (int step = 16; step; step >>= 1) tied += __shfl_xor_sync(~0u, tied, step);
+    return {change, tied, (int)least_in_warp(is_least ? (unsigned)best.mover : ~0u)};
+}
+
+// What moving a sample from a to b changes its cost by; adding zero turns -0.0 into 0.0.
+__device__ double change_of(const double* row, int a, int b) { return row[b] - row[a] + 0.0; }
 
 // `lanes` threads (a power of two, at most 32) share one sample
 extern "C" __global__ void place(const double* cost, int k, int n, int stride, int lanes, const double* price,
@@ -97,7 +117,7 @@ extern "C" __global__ void seat(const double* cost, int k, int n, int stride, co
     for (int q = t / wide; b < n && q < filled; q += groups) {
         int i = seated[base + q];
         const double* row = cost + i * (long long)stride * n;
-        Best one = {row[b] - row[a], 1, i};
+        Best one = {change_of(row, a, b), 1, i};
         best = merge(best, one);
     }
     part[t] = best;
@@ -144,7 +164,7 @@ __device__ double pair_length(const Level& L, const Table& T, int a, int b) {
 
 // Every worker's distance over one pair from the nearest over-full one; `lanes` threads share one worker b.
 __device__ void reach_from_sources(const Level& L, Table& T, int lanes) {
-    int n = L.n, b = threadIdx.x / lanes, through = n;
+    int n = L.n, b = threadIdx.x >> (31 - __clz(lanes)), through = n;
     double best = INF;
     for (int a = threadIdx.x & (lanes - 1); b < n && a < n; a += lanes) {
         if (T.room[a] >= 0) continue;
@@ -156,7 +176,7 @@ __device__ void reach_from_sources(const Level& L, Table& T, int lanes) {
         int a = __shfl_xor_sync(~0u, through, step);
         if (other < best || (other == best && a < through)) best = other, through = a;
     }
-    if (b < n && threadIdx.x % lanes == 0) T.distance[b] = best, T.before[b] = T.room[b] < 0 ? -1 : through;
+    if (b < n && (threadIdx.x & (lanes - 1)) == 0) T.distance[b] = best, T.before[b] = T.room[b] < 0 ? -1 : through;
     __syncthreads();
 }
 
@@ -175,23 +195,26 @@ __device__ int find_target(const Level& L, Table& T) {
     while (true) {
         double nearest = INF;
         int code = 2 * FULL;  // a worker's number, plus FULL if it has no room: among equals those with room come first
+#pragma unroll
         for (int x = 0; x < FOLDS; ++x) {
+            if (32 * x >= n) break;
             int j = lane + 32 * x, own = open[x] ? (T.room[j] > 0 ? j : j + FULL) : 2 * FULL;
             if (open[x] && (distance[x] < nearest || (distance[x] == nearest && own < code)))
                 nearest = distance[x], code = own;
         }
-        for (int step = 16; step; step >>= 1) {
-            double other = __shfl_xor_sync(~0u, nearest, step);
-            int own = __shfl_xor_sync(~0u, code, step);
-            if (other < nearest || (other == nearest && own < code)) nearest = other, code = own;
-        }
+        double own_nearest = nearest;
+        nearest = least_in_warp(own_nearest);
+        code = least_in_warp(own_nearest == nearest ? (unsigned)code : 2u * FULL);
         if (code < FULL) {
+#pragma unroll
             for (int x = 0; x < FOLDS; ++x)
                 if (lane + 32 * x < n && distance[x] < nearest) T.price[lane + 32 * x] += nearest - distance[x];
             return code;
         }
         int here = code - FULL;
+#pragma unroll
         for (int x = 0; x < FOLDS; ++x) {
+            if (32 * x >= n) break;
             int j = lane + 32 * x;
             if (j == here) open[x] = false;
             if (!open[x]) continue;
@@ -242,7 +265,7 @@ __device__ void choose_samples(const Level& L, Table& T) {
             double wanted = T.least[b * (n + 1) + a];
             for (int q = 0, found = 0; found < T.amount && q < T.count[a]; q += 32) {
                 int place = T.first[a] + q + lane, i = q + lane < T.count[a] ? L.seated[place] : -1;
-                bool fits = i >= 0 && row_of(L, i)[b] - row_of(L, i)[a] == wanted;
+                bool fits = i >= 0 && change_of(row_of(L, i), a, b) == wanted;
                 unsigned votes = __ballot_sync(~0u, fits);
                 int mine = found + __popc(votes & ((1u << lane) - 1));
                 if (fits && mine < T.amount) moved[mine] = i, left[mine] = place, L.at[i] = b;
@@ -285,13 +308,13 @@ __device__ void move_samples(const Level& L, Table& T, int* stales) {
             int tied = T.tied[v * n + c], mover = tied == 1 ? L.mover[v * n + c] : -1;
             if (amount > FEW) tied = 0;
             if (has_out && tied) {
-                for (int q = 0; q < amount; ++q) tied -= row_of(L, out[q])[c] - row_of(L, out[q])[v] == least;
+                for (int q = 0; q < amount; ++q) tied -= change_of(row_of(L, out[q]), v, c) == least;
                 mover = -1;
                 if (tied == T.tied[v * n + c] && tied == 1) mover = L.mover[v * n + c];
             }
             bool known = amount <= FEW;  // what is left, if anything, changes the cost by `least` or more
             for (int q = 0; has_in && known && q < amount; ++q) {
-                double change = row_of(L, in[q])[c] - row_of(L, in[q])[v];
+                double change = change_of(row_of(L, in[q]), v, c);
                 if (change < least || (change == least && tied == 0)) least = change, tied = 1, mover = in[q];
                 else if (change == least) ++tied;
             }
@@ -313,7 +336,7 @@ __device__ void move_samples(const Level& L, Table& T, int* stales) {
 // Scans all samples of a for its best move to b, for every stale pair; several warps a pair where pairs are few.
 __device__ void scan_stale(const Level& L, Table& T, Best* part) {
     int n = L.n, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, share = 1;
-    while (share < WARPS && T.stales * share * 2 <= WARPS) share *= 2;
+    while (share < 8 && T.stales * share * 2 <= WARPS) share *= 2;
     for (int begin = 0; begin < T.stales; begin += WARPS / share) {
         int p = begin + warp / share;
         Best best = {INF, 0, L.k};
@@ -322,7 +345,7 @@ __device__ void scan_stale(const Level& L, Table& T, Best* part) {
 #pragma unroll 4
         for (int q = (warp % share) * 32 + lane; q < count; q += 32 * share) {
             int i = L.seated[T.first[a] + q];
-            Best one = {row_of(L, i)[b] - row_of(L, i)[a], 1, i};
+            Best one = {change_of(row_of(L, i), a, b), 1, i};
             best = merge(best, one);
         }
         best = merge_warp(best);
