@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from infra.errors import ConfigError
+from infra.errors import ConfigError, FreshetError
 from infra.process import stop_on_signals, write_whole
 
 app = typer.Typer(help="Measure. Figures are comparable only within one run: machines differ and are noisy.")
@@ -157,6 +157,31 @@ def paper(
     write_json(settings, output)
 
 
+@app.command()
+def solver(
+    workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 8,
+    batch: Annotated[str, typer.Option(help="Samples per worker, one size after the other.")] = "128,1024",
+    backend: Annotated[str, typer.Option(help="Solvers to compare.")] = "cpu,cuda,hungarian_cuda,scipy,pot",
+    repeat: Annotated[int, typer.Option(help="Timed repeats; one of what takes over a second.", min=1)] = 20,
+    output: Output = None,
+) -> None:
+    """Exact solvers on the same batches, cost matrix included: equal optima, and times.
+
+    Example: freshet bench solver --workers 8 --batch 128,1024 --backend cpu,cuda --json solver.json
+    """
+    from benchmarks.solver import run_solver
+
+    try:
+        batches = [int(size) for size in batch.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"batches of {batch!r}; expected whole numbers with commas; check --batch") from error
+    results = run_solver(workers, batches, backend.split(","), repeat)
+    report(results, output)
+    different = [f"{result.backend} at {result.batch}" for result in results if result.equal is False]
+    if different:
+        raise FreshetError(f"optima differ: {', '.join(different)} found more than the least cost; see the table")
+
+
 def report(results: Sequence[Any], output: Path | None) -> None:
     """Prints results as a table and writes them as JSON: a few side by side, many one below the other."""
     rows = [_flat(result) for result in results]
@@ -193,7 +218,7 @@ def _flat(result: Any) -> dict[str, Any]:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _existing(file: Path | None) -> Path | None:

@@ -15,6 +15,8 @@ class DispatchConfig(Section):
 
     policy: str = "esd:1"
     """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, esd:ALPHA:CRITERION."""
+    opt_backend: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where exact assignment runs; auto measures both at start. Without a GPU: on the CPU."""
     workers: int = Field(4, ge=1, le=128)
     """Workers that the first generation waits for."""
     cache_rows: int = Field(65_536, ge=1, lt=2**31)

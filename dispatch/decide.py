@@ -12,6 +12,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.backend import OptBackend
 from dispatch.directory import Directory
 from dispatch.errors import CacheTooSmall
 from dispatch.index import BatchRows, Index
@@ -56,10 +57,10 @@ class Decider:
         return self._directory.flush()
 
 
-def warm_up(policy: str, seed: int) -> None:
+def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
     """Makes a few decisions on made-up keys, so that the first real ones do not wait for kernels to be compiled."""
     directory = Directory(np.full(2, 16, np.int64), "lru", 2, parse_spec(policy).synchronisation)
-    decider = Decider(Index(), directory, build_policy(policy, seed), np.array([1.0, 2.0]))
+    decider = Decider(Index(), directory, build_policy(policy, seed, opt_backend), np.array([1.0, 2.0]))
     for step in range(1, 5):
         decider.decide(step, np.arange(step, step + 16, dtype=np.uint64).reshape(8, 2))
     decider.flush()

@@ -1,6 +1,7 @@
 """DispatchError
 ├── Infeasible       capacities that cannot hold the batch, or are not capacities at all
 ├── BadCost          a cost that is NaN, infinite, or of the wrong shape
+├── NoGpu            the GPU solver was asked for where it cannot run
 ├── BadScores        logits and labels that do not belong together
 ├── CacheTooSmall    a worker's cache cannot hold the rows of one micro-batch
 ├── ShardSilent      a PS shard does not answer, or refuses what it is told
@@ -21,6 +22,10 @@ class Infeasible(DispatchError, ValueError):
 
 class BadCost(DispatchError, ValueError):
     """A cost is NaN, infinite, or the matrix has the wrong shape."""
+
+
+class NoGpu(DispatchError):
+    """The GPU solver was asked for, but there is no GPU, or no cupy to reach it by."""
 
 
 class BadScores(DispatchError, ValueError):

@@ -90,7 +90,7 @@ def run_dispatcher(job: Job, source: Source, stop: Stop, on_ready: Callable[[str
     """Trains until a stop is requested or the stream ends; returns the last status."""
     with ExitStack() as resources:
         desk = Desk(job, source, stop, meter, resources)
-        warm_up(job.dispatch.policy, job.seed)
+        warm_up(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
         on_ready(desk.crew.endpoint, desk.status_endpoint)
         desk.gather()
         while desk.goes_on():
@@ -120,7 +120,7 @@ class Desk:
         self.job, self.stop, self.meter = job, stop, meter
         self.index = Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
-        self.policy = build_policy(job.dispatch.policy, job.seed)
+        self.policy = build_policy(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
         self.cache_rows = job.dispatch.cache_rows
         check_cache(self.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields)
         self.log = structlog.get_logger()

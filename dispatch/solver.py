@@ -73,7 +73,7 @@ class Shortlists(NamedTuple):
 def solve_transport(cost_kn: ArrayLike, capacity_n: ArrayLike) -> NDArray[np.int32]:
     """The worker of each sample such that no capacity is exceeded and the summed cost is least."""
     cost = np.ascontiguousarray(cost_kn, dtype=np.float64)
-    capacity = _checked_capacities(cost, capacity_n)
+    capacity = checked_capacities(cost.shape, capacity_n)
     if cost.shape[0] == 0:
         return np.empty(0, dtype=np.int32)
     check_costs(cost)
@@ -90,16 +90,17 @@ def check_costs(cost_kn: F64) -> None:
         )
 
 
-def _checked_capacities(cost: NDArray[np.float64], capacity_n: ArrayLike) -> NDArray[np.int64]:
+def checked_capacities(shape: tuple[int, ...], capacity_n: ArrayLike) -> NDArray[np.int64]:
+    """Raises BadCost or Infeasible unless the capacities fit a matrix of this shape and hold all samples."""
     given = np.asarray(capacity_n)
-    if cost.ndim != 2 or given.shape != cost.shape[1:] or cost.shape[1] == 0:
+    if len(shape) != 2 or given.shape != shape[1:] or shape[1] == 0:
         raise BadCost(
-            f"Cannot assign samples: the cost matrix has shape {cost.shape} and capacities {given.shape}; expected "
+            f"Cannot assign samples: the cost matrix has shape {shape} and capacities {given.shape}; expected "
             f"(samples, workers) and (workers,) with at least one worker. Pass one capacity per column."
         )
-    if given.dtype.kind not in "iu" or (given < 0).any() or int(given.sum()) < cost.shape[0]:
+    if given.dtype.kind not in "iu" or (given < 0).any() or int(given.sum()) < shape[0]:
         raise Infeasible(
-            f"Cannot assign {cost.shape[0]} samples: capacities are {given.tolist()}, in all {given.sum()}; expected "
+            f"Cannot assign {shape[0]} samples: capacities are {given.tolist()}, in all {given.sum()}; expected "
             f"whole numbers, none negative, that add up to at least the samples. Raise a capacity or shrink the batch."
         )
     return given.astype(np.int64)

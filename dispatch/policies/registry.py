@@ -2,6 +2,7 @@
 
 from typing import cast
 
+from dispatch.backend import OptBackend, choose_opt
 from dispatch.hybrid import Criterion
 from dispatch.policies.esd import Esd
 from dispatch.policies.het import Het
@@ -13,8 +14,8 @@ from dispatch.policies.spec import parse_spec
 from dispatch.situation import Policy
 
 
-def build_policy(spec: str, seed: int) -> Policy:
-    """The policy written as ``laia``, ``esd:0.5``, ``esd:0.5:min3-min`` …; seed is for those that draw."""
+def build_policy(spec: str, seed: int, opt_backend: OptBackend = "cpu") -> Policy:
+    """The policy written as ``laia``, ``esd:0.5`` …; seed is for those that draw, opt_backend for those that solve."""
     wanted = parse_spec(spec)
     if wanted.name == "random":
         return Random(seed)
@@ -26,4 +27,4 @@ def build_policy(spec: str, seed: int) -> Policy:
         return LaiaAdaptive(wanted.budget_ms, str(wanted))
     if wanted.name == "het":
         return Het(seed)
-    return Esd(wanted.alpha, cast(Criterion, wanted.criterion), str(wanted))
+    return Esd(wanted.alpha, cast(Criterion, wanted.criterion), str(wanted), choose_opt(opt_backend))
