@@ -10,7 +10,7 @@ from tests.end_to_end.processes import run
 
 COMMANDS = [
     *("demo", "up", "produce", "dispatcher", "worker", "ps", "api", "dead-letters", "settings", "keys"),
-    *("bench step", "bench ps", "bench ingest", "bench quality", "bench dispatch", "bench paper"),
+    *("bench step", "bench ps", "bench ingest", "bench quality", "bench solver", "bench dispatch", "bench paper"),
 ]
 
 SYNTHETIC = ("--format", "synthetic", "--samples", "12000")
