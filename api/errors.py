@@ -2,7 +2,6 @@
 
 FreshetError
 └── ApiError        500   base; the answer is problem+json (RFC 9457) with the error's text as its detail
-    └── NotFound    404   what was asked for does not exist
 """
 
 from typing import ClassVar
@@ -15,10 +14,3 @@ class ApiError(FreshetError):
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
-
-
-class NotFound(ApiError):
-    """What was asked for does not exist."""
-
-    status = 404
-    title = "Not found"

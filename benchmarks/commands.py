@@ -10,13 +10,23 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from infra.errors import ConfigError, FreshetError
-from infra.process import stop_on_signals, write_whole
+from infra.process import check_output, stop_on_signals, write_whole
 
 app = typer.Typer(help="Measure. Figures are comparable only within one run: machines differ and are noisy.")
 
-Output = Annotated[Path | None, typer.Option("--json", help="Write the results here.", show_default=False)]
+
+def _checked_output(file: Path | None) -> Path | None:
+    """Looked at before anything is measured."""
+    check_output(file)
+    return file
+
+
+Output = Annotated[
+    Path | None, typer.Option("--json", help="Write the results here.", show_default=False, callback=_checked_output)
+]
 SIDE_BY_SIDE = 4
 """results that fit into columns of one table"""
 Format = Literal["criteo", "avazu", "movielens"]
@@ -190,10 +200,10 @@ def report(results: Sequence[Any], output: Path | None) -> None:
         for name in rows[0]:
             table.add_column(name.replace("_", " "), justify="left" if name == "name" else "right")
         for row in rows:
-            table.add_row(*map(_text, row.values()))
+            table.add_row(*(Text(_text(value)) for value in row.values()))
     else:
         for name in rows[0]:
-            table.add_row(name, *(_text(row[name]) for row in rows))
+            table.add_row(name, *(Text(_text(row[name])) for row in rows))
     Console().print(table)
     write_json(results, output)
 

@@ -1,17 +1,16 @@
 """How well the model learns in one pass over a file, through the real pipeline, predict-then-train."""
 
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from benchmarks.clicks import read_samples, write_topic
 from dispatch.status import Quality, Summary
 from infra.cluster import Extras, run_cluster
 from infra.display import Display
+from infra.errors import FreshetError
 from infra.process import Stop
 from infra.settings import load_settings
-
-PRESETS: dict[str, tuple[str, ...]] = {"criteo": (), "avazu": (), "movielens": ()}
-"""settings that differ from the defaults, by data set"""
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,16 @@ def run_quality(
         f"dispatch.workers={workers}",
         "dispatch.links_gbit=",
     ]
-    settings = load_settings(None, [*fixed, *PRESETS[dataset], *overrides], run="bench-quality", folder=folder)
-    samples = write_topic(settings.stream, read_samples(dataset, file, settings.event_schema))
+    settings = load_settings(None, [*fixed, *overrides], run="bench-quality", folder=folder)
+    parts = read_samples(dataset, file, settings.event_schema)
+    samples = write_topic(settings.stream, takewhile(lambda _: not stop.requested, parts))
     extras = Extras(api=False, stop_at_end=True, mark_at=max(1, samples // 2))
     summary = run_cluster(settings, extras, stop, display)
-    assert summary.since_mark is not None, "the run ended before half of the file"
+    if stop.requested or summary.since_mark is None:
+        raise FreshetError(
+            f"no result: stopped by {summary.exit_reason} after {summary.samples:,} samples; expected one whole pass "
+            f"over {file}; let it run to its end"
+        )
     return QualityResult(
         file=file.name,
         samples=summary.samples,

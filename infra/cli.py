@@ -1,22 +1,27 @@
 """The ``freshet`` command."""
 
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
 import typer
+import zmq
 from rich.console import Console
+from rich.text import Text
 
 from benchmarks import commands
 from infra import processes
+from infra.config import check_names
 from infra.errors import ConfigError, FreshetError
-from infra.process import stop_on_signals, write_whole
+from infra.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
 from infra.processes import ConfigFile, Overrides, RunFolder
 
 if TYPE_CHECKING:
     from infra.cluster import Extras, KnownBest
+    from infra.settings import Settings
 
 app = typer.Typer(
     name="freshet",
@@ -33,10 +38,7 @@ for process in (processes.dispatcher, processes.worker, processes.ps, processes.
 Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
 Folder = Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.", show_default=False)]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary here.", show_default=False)]
-Dataset = Literal["synthetic", "criteo", "avazu", "movielens"]
-
-DEMO = ("stream.schema_name=synthetic", "dispatch.workers=4", "dispatch.links_gbit=5,5,0.5,0.5", "ps.shards=2")
-"""the uneven links of the demonstration"""
+Dataset = Literal["synthetic", "criteo", "avazu", "movielens", "jsonl"]
 
 
 @app.command(rich_help_panel="Start here")
@@ -55,12 +57,15 @@ def demo(
 
     Example: freshet demo --samples 20000 --json summary.json
     """
+    stop = stop_on_signals()
     from infra.cluster import Extras, KnownBest
+    from infra.demo import demo_settings
 
-    place = folder or _new_folder("demo")
-    chosen = [*DEMO, f"stream.folder={place / 'log'}", *(overrides or ())]
-    produce = ["--seed-from-settings"] + (["--rate", str(rate)] if rate else [])
-    _run("demo", place, config, chosen, Extras(produce=tuple(produce), samples=samples), json_file, KnownBest)
+    settings = demo_settings(config, _chosen(overrides, folder), _defaults("demo"), keep_all=not rate)
+    produce = ["--seed-from-settings", *(["--rate", str(rate)] if rate else [])]
+    produce += ["--limit", str(samples)] if samples is not None else []
+    extras = Extras(produce=tuple(produce), samples=samples)
+    _run(settings, extras, stop, json_file, KnownBest(settings.seed))
 
 
 @app.command(rich_help_panel="Start here")
@@ -75,14 +80,17 @@ def up(
 
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
     """
+    stop = stop_on_signals()
     from infra.cluster import Extras
+    from infra.settings import load_settings
 
-    _run("up", folder or _new_folder("up"), config, list(overrides or ()), Extras(samples=samples), json_file, None)
+    settings = load_settings(config, _chosen(overrides, folder), _defaults("up"))
+    _run(settings, Extras(samples=samples), stop, json_file)
 
 
 @app.command(rich_help_panel="Start here")
 def produce(
-    file: Annotated[Path | None, typer.Argument(help="File of the data set.", show_default=False)] = None,
+    file: Annotated[Path | None, typer.Argument(help="File to read; - for stdin (jsonl).", show_default=False)] = None,
     dataset: Annotated[Dataset, typer.Option(help="What to produce.")] = "synthetic",
     rate: Annotated[float | None, typer.Option(help="Events a second.", show_default=False)] = None,
     limit: Annotated[int | None, typer.Option(help="Stop after so many good events.", show_default=False)] = None,
@@ -94,22 +102,27 @@ def produce(
     overrides: Overrides = None,
     run_folder: RunFolder = None,
 ) -> None:
-    """Write events into the embedded log: a synthetic stream, or a Criteo, Avazu or MovieLens file.
+    """Write events into the embedded log: your own, a synthetic stream, or a Criteo, Avazu or MovieLens file.
+
+    Your own are jsonl: one JSON object a line, in a file or on stdin. A line that is no event is written as it is, and
+    becomes a dead letter with its reason. A synthetic stream goes on where the topic ends.
 
     Example: freshet produce --dataset criteo train.txt --rate 5000
     """
     stop = processes.start()
-    schema = [] if run_folder is not None else [f"stream.schema_name={dataset}"]
-    settings = processes.choose_settings(config, [*schema, *(overrides or ())], run_folder)
-    from ingest.main import run_producer
+    schema = {} if dataset == "jsonl" else {"stream": {"schema_name": dataset}}
+    settings = processes.choose_settings(config, overrides, run_folder, schema)
+    from ingest.main import check_producer, run_producer
 
+    check_producer(dataset, file, rate, limit, packed, poison)
     processes.begin(settings, "produce")
     chosen = settings.seed if seed_from_settings else seed
     done = run_producer(settings.stream, stop, dataset, file, chosen, rate, limit, packed, poison)
-    Console(stderr=True).print(
+    told = (
         f"{done.events:,} events ({done.poisoned:,} bad on purpose) in {done.records:,} records to topic "
         f"{settings.stream.topic!r} in {settings.stream.folder}: {done.seconds:.1f} s, ended by {done.reason}"
     )
+    Console(stderr=True).print(Text(told), soft_wrap=True)
 
 
 @app.command(rich_help_panel="Look around")
@@ -149,21 +162,21 @@ def settings(
 @app.command(rich_help_panel="Look around")
 def keys(
     folder: Annotated[Path, typer.Argument(help="Where to write them.")],
-    workers: Annotated[list[str] | None, typer.Option("--worker", help="Name of a worker. Repeatable.")] = None,
+    workers: Annotated[
+        list[str] | None, typer.Option("--worker", help="Name of a worker. Repeatable.", callback=check_names)
+    ] = None,
 ) -> None:
     """Make CURVE keys for connections that leave this machine: one pair for servers, one for each worker.
 
     Example: freshet keys secrets --worker edge-1 --worker edge-2
     """
-    import zmq
-
+    names = ("server", *(workers or ()))
+    _check_key_folder(folder, names)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name in ("server", *(workers or ())):
+    for name in names:
         secret_file = folder / f"{name}.secret"
-        if secret_file.exists():
-            raise ConfigError(f"{secret_file} exists; expected a folder without keys of {name!r}; move them away first")
         public, secret = zmq.curve_keypair()
-        secret_file.touch(mode=0o600)
+        secret_file.touch(mode=0o600, exist_ok=False)
         secret_file.write_text(f"{public.decode()}\n{secret.decode()}\n")
         (folder / f"{name}.public").write_text(f"{public.decode()}\n")
     typer.echo(
@@ -171,45 +184,84 @@ def keys(
     )
 
 
+def _check_key_folder(folder: Path, names: Sequence[str]) -> None:
+    """Raises ConfigError for names given twice, keys that are there already, or a folder that others can look into."""
+    if len(set(names)) != len(names):
+        raise ConfigError(f"keys for {list(names)} cannot be made: expected every name once ('server' is made anyway)")
+    if not folder.exists():
+        return
+    mode = folder.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise ConfigError(
+            f"key folder {folder} has mode {mode:o}: expected one that only its owner can use; chmod 700 it, or name a "
+            "new folder"
+        )
+    for name in names:
+        if (folder / f"{name}.secret").exists():
+            raise ConfigError(
+                f"{folder / name}.secret exists; expected a folder without keys of {name!r}; move them away first"
+            )
+
+
 def _run(
-    kind: str,
-    folder: Path,
-    config: Path | None,
-    overrides: list[str],
-    extras: "Extras",
-    json_file: Path | None,
-    best: "type[KnownBest] | None",
+    settings: "Settings", extras: "Extras", stop: Stop, json_file: Path | None, best: "KnownBest | None" = None
 ) -> None:
     """Runs everything, shows it, and tells how it ended."""
-    stop = stop_on_signals()
-    from infra.cluster import run_cluster
+    from infra.cluster import check_ports, run_cluster
     from infra.display import Display, render_summary
-    from infra.settings import load_settings
     from infra.telemetry import configure_logging
 
-    settings = load_settings(config, overrides, run=kind, folder=folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    configure_logging("supervisor", settings.run, path=folder / "supervisor.log")
+    check_ports(settings)
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    check_output(json_file)
+    configure_logging("supervisor", settings.run, path=settings.folder / "supervisor.log")
+    processes.log_settings(settings)
     console = Console()
-    console.print(f"run folder [bold]{folder}[/] (logs, manifests, settings)")
-    summary = run_cluster(settings, extras, stop, Display(console), best(settings.seed) if best else None)
+    console.print(Text.assemble("run folder ", (str(settings.folder), "bold"), " (logs, manifests, settings)"))
+    summary = run_cluster(settings, extras, stop, Display(console), best)
     console.print(render_summary(summary))
     if json_file is not None:
         write_whole(json_file, msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n")
 
 
-def _new_folder(kind: str) -> Path:
-    return Path("runs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
+def _defaults(kind: str) -> dict[str, Any]:
+    return {"run": kind, "folder": Path("runs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"}
 
 
-def main() -> None:
-    """Runs the command; an expected error is one line and status 2, never a traceback."""
+def _chosen(overrides: list[str] | None, folder: Path | None) -> list[str]:
+    """What was set on the command line; --folder is short for --set folder=."""
+    chosen = list(overrides or ())
+    if folder is None:
+        return chosen
+    if any(override.startswith("folder=") for override in chosen):
+        raise ConfigError(f"--folder {folder} and --set folder=… are both given; expected one of them; leave one out")
+    return [*chosen, f"folder={folder}"]
+
+
+def run_command() -> None:
+    """Runs the command; an expected error is one line and status 1 or 2, never a traceback."""
     try:
         app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # how typer ends at Ctrl-C
+            _fail("interrupted", INTERRUPTED)
+        raise
+    except ConfigError as error:
+        _fail(str(error), 2)
     except FreshetError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]freshet:[/] {error}", markup=True)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        _fail(str(error), 1)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename is not None else ""
+        _fail(f"cannot use{where}: {error.strerror or error}; check that it exists and is writable, and try again", 1)
+    except zmq.ZMQError as error:
+        _fail(f"a connection failed: {error}; check endpoints and keys, and try again", 1)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    told = Text.assemble(("freshet:", "bold red"), f" {message}")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(told)
+    sys.exit(status)
 
 
 if __name__ == "__main__":
-    main()
+    run_command()

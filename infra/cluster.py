@@ -16,6 +16,7 @@ import zmq
 from dispatch.prequential import Prequential
 from dispatch.status import Status, Summary, summarize
 from infra.display import Display
+from infra.errors import ConfigError
 from infra.process import Stop
 from infra.settings import Settings, store_settings
 from infra.supervisor import ProcessSpec, Supervisor
@@ -45,6 +46,7 @@ def run_cluster(
     settings: Settings, extras: Extras, stop: Stop, display: Display, best_auc: Callable[[int], float] | None = None
 ) -> Summary:
     """Runs everything until the stream ends or a stop is requested; returns the summary of the run."""
+    check_ports(settings)
     store_settings(settings)
     supervisor = Supervisor(list(specs(settings, extras)), settings.folder)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
@@ -60,6 +62,15 @@ def run_cluster(
         return summarize(with_best(last, best_auc), outcome.reason, outcome.restarts, outcome.killed)
 
 
+def check_ports(settings: Settings) -> None:
+    """Raises ConfigError for a port that the processes of one machine would have to share."""
+    if port := settings.telemetry.metrics_port:
+        raise ConfigError(
+            f"telemetry.metrics_port = {port} is one port for all processes of this machine; expected 0, with which "
+            f"each chooses its own and tells it in {settings.folder}/endpoints/NAME.metrics; unset it"
+        )
+
+
 def with_best(status: Status, best_auc: Callable[[int], float] | None) -> Status:
     """Adds the best possible AUC on as many samples, where it is known."""
     if best_auc is None or status.samples == 0:
@@ -68,7 +79,10 @@ def with_best(status: Status, best_auc: Callable[[int], float] | None) -> Status
 
 
 class KnownBest:
-    """The best possible AUC on the first samples of the synthetic stream, added up as the run goes on."""
+    """The best possible AUC on the first samples of the synthetic stream, in whole chunks, added up as the run goes on.
+
+    It is that of someone who knows every click probability: no model can expect to do better.
+    """
 
     def __init__(self, seed: int) -> None:
         self._world = World(seed)
@@ -126,7 +140,7 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
 
 
 def _command(command: str, settings: Settings) -> list[str]:
-    return [sys.executable, "-m", "infra.cli", command, "--run-folder", str(settings.folder)]
+    return [sys.executable, "-m", "infra.entry", command, "--run-folder", str(settings.folder)]
 
 
 def _spec(settings: Settings, name: str, command: str, *arguments: str, **options: object) -> ProcessSpec:

@@ -179,7 +179,7 @@ def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
         table.add_column(_phase_legend(), no_wrap=True)
     for worker in workers:
         timing: list[RenderableType] = [_milliseconds(worker), _phases(worker)] if wide else []
-        table.add_row(worker.name, _link(worker), *_counts(worker), *timing)
+        table.add_row(Text(worker.name), _link(worker), *_counts(worker), *timing)
     if len(workers) > 1:
         table.add_section()
         table.add_row(Text("all", style="bold"), "", *_counts(_total(workers)), *([""] * (2 if wide else 0)))
@@ -256,7 +256,7 @@ class SummaryPicture:
         facts.add_column(style="dim", no_wrap=True)
         facts.add_column()
         for name, value in _summary_facts(self.summary):
-            facts.add_row(name, value)
+            facts.add_row(name, Text(value))
         yield Panel(
             Group(facts, "", worker_table(self.summary.workers, width)),
             title=_title(self.summary.run, (self.summary.exit_reason, "bold blue")),
@@ -322,6 +322,6 @@ class Display:
             return
         changed = self._shown is None or self._shown[0] != status.state
         if changed or (self._clock() >= self._next_line and self._shown != (status.state, status.step)):
-            self._console.print(plain_line(status), soft_wrap=True, highlight=False, markup=False)
+            self._console.print(Text(plain_line(status)), soft_wrap=True)
             self._shown = (status.state, status.step)
             self._next_line = self._clock() + self._line_seconds

@@ -10,9 +10,14 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
+from infra.errors import ConfigError
+
+INTERRUPTED = 130
+"""exit status of a command that Ctrl-C ended"""
 PR_SET_PDEATHSIG = 1
 SUPERVISED = "FRESHET_SUPERVISED"
 """Environment variable a supervisor sets for its children: its own process id."""
@@ -54,8 +59,12 @@ class Stop:
         return self._requested
 
 
+@cache
 def stop_on_signals() -> Stop:
-    """Turns SIGTERM and SIGINT into a request to stop. Call it before anything slow is imported."""
+    """Turns SIGTERM and SIGINT into a request to stop: the same one, however often this is called.
+
+    Call it before anything slow is imported.
+    """
     stop = Stop()
 
     def requested(number: int, _frame: FrameType | None) -> None:
@@ -85,3 +94,13 @@ def write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     temporary.replace(path)
+
+
+def check_output(path: Path | None) -> None:
+    """Raises ConfigError unless a file may be written there, so that hours of work do not end in a wrong path."""
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(
+            f"cannot write {path}: expected the name of a file in a folder that exists and is writable; correct --json"
+        )

@@ -3,17 +3,22 @@
 Signals are caught before anything slow is imported, so that SIGTERM at any moment is a request to stop and exit 0.
 """
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import structlog
 import typer
+import zmq
+from zmq.utils import z85
 
+from infra.config import check_names
 from infra.errors import ConfigError
 from infra.link import Link
 from infra.process import Stop, end_with_parent, stop_on_signals, write_whole
 from infra.settings import Settings, load_settings, read_stored
-from infra.telemetry import Meter, configure_logging, start_metrics
+from infra.telemetry import Meter, configure_logging, describe, start_metrics
 from infra.wire import Curve, load_curve
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).", show_default=False)]
@@ -24,6 +29,7 @@ Overrides = Annotated[
 RunFolder = Annotated[
     Path | None, typer.Option("--run-folder", help="Take the settings stored in this run's folder.", show_default=False)
 ]
+Name = Annotated[str, typer.Option(help="Name of this process; unique in its run.", callback=check_names)]
 ShardEndpoints = Annotated[
     list[str] | None, typer.Option("--ps", help="Endpoint of each shard, in order.", show_default=False)
 ]
@@ -31,7 +37,7 @@ ShardEndpoints = Annotated[
 
 def ps(
     shard: Annotated[int, typer.Option(help="Number of this shard, from 0.")],
-    name: Annotated[str, typer.Option(help="Name in logs.")] = "ps",
+    name: Name = "ps",
     endpoint: Annotated[str, typer.Option(help="Where to listen.", show_default=False)] = "",
     config: ConfigFile = None,
     overrides: Overrides = None,
@@ -46,14 +52,14 @@ def ps(
     where = endpoint or _at(settings.ps.endpoints, shard, "ps.endpoints")
     from ps.main import run_shard
 
-    announce = begin(settings, name)
     rows = settings.scaled_rows
     curve = curve_of(settings, "server")
+    announce = begin(settings, name)
     run_shard(shard, settings.ps, rows, settings.run, settings.seed, where, stop, announce, curve, Meter())
 
 
 def dispatcher(
-    name: Annotated[str, typer.Option(help="Name in logs.")] = "dispatcher",
+    name: Name = "dispatcher",
     samples: Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1)] = None,
     stop_at_end: Annotated[bool, typer.Option("--stop-at-end", help="Stop where the stream ends now.")] = False,
     mark_at: Annotated[int | None, typer.Option(help="Also measure quality after so many samples.", min=1)] = None,
@@ -71,7 +77,6 @@ def dispatcher(
     from dispatch.main import Job, run_dispatcher
     from ingest.log import LogReader
 
-    announce = begin(settings, name)
     job = Job(
         run=settings.run,
         seed=settings.seed,
@@ -88,12 +93,13 @@ def dispatcher(
         curve=curve_of(settings, "server"),
     )
     source = LogReader(settings.stream.folder, settings.stream.topic)
+    announce = begin(settings, name)
     run_dispatcher(job, source, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
 
 
 def worker(
     dispatcher: Annotated[str, typer.Option(help="Endpoint of the dispatcher.", show_default=False)] = "",
-    name: Annotated[str, typer.Option(help="Name of this worker; unique in its run.")] = "worker",
+    name: Name = "worker",
     link: Annotated[float | None, typer.Option(help="Shape this worker's link to so many Gbit/s.")] = None,
     shards: ShardEndpoints = None,
     config: ConfigFile = None,
@@ -110,12 +116,13 @@ def worker(
     shaped = Link(link)
     from trainer.main import run_worker
 
-    announce = begin(settings, name)
     schema = settings.event_schema
+    endpoints, curve = shard_endpoints(settings, shards), curve_of(settings, name)
+    announce = begin(settings, name)
     run_worker(
         name,
         where,
-        shard_endpoints(settings, shards),
+        endpoints,
         settings.scaled_rows,
         settings.model,
         settings.trainer,
@@ -127,13 +134,13 @@ def worker(
         stop,
         lambda: announce(where),
         shaped,
-        curve_of(settings, name),
+        curve,
         Meter(),
     )
 
 
 def api(
-    name: Annotated[str, typer.Option(help="Name in logs.")] = "api",
+    name: Name = "api",
     config: ConfigFile = None,
     overrides: Overrides = None,
     run_folder: RunFolder = None,
@@ -157,27 +164,58 @@ def start() -> Stop:
     return stop
 
 
-def choose_settings(config: Path | None, overrides: list[str] | None, run_folder: Path | None) -> Settings:
+def choose_settings(
+    config: Path | None,
+    overrides: list[str] | None,
+    run_folder: Path | None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Settings:
     if run_folder is not None:
         return read_stored(run_folder)
-    return load_settings(config, overrides or ())
+    return load_settings(config, overrides or (), defaults)
 
 
 def begin(settings: Settings, name: str) -> Callable[[str], None]:
-    """Logs and metrics; returns what the process calls, with its endpoint, once it is ready."""
+    """Logs and metrics; returns what the process calls, with its endpoint, once it is ready.
+
+    Whatever is wrong with the arguments is found before: it is then told in one line and nothing else.
+    """
     configure_logging(name, settings.run, settings.telemetry.log_format, settings.telemetry.log_level)
-    start_metrics(settings.telemetry.metrics_port, settings.telemetry.metrics_host)
+    host = settings.telemetry.metrics_host
+    port = start_metrics(settings.telemetry.metrics_port, host)
+    metrics = f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
+    log_settings(settings)
+    structlog.get_logger().info("serving metrics", address=metrics)
 
     def announce(endpoint: str) -> None:
         path = settings.folder / "endpoints" / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path.with_name(f"{name}.metrics"), metrics)
         write_whole(path, endpoint)
 
     return announce
 
 
+def log_settings(settings: Settings) -> None:
+    """The effective settings, once a process, without secrets."""
+    structlog.get_logger().info("settings", settings=describe(settings.model_dump(mode="json")))
+
+
 def curve_of(settings: Settings, name: str) -> Curve | None:
-    return load_curve(settings.curve_folder, name) if settings.curve_folder is not None else None
+    """This process's keys, if connections are encrypted; checked here, because ZeroMQ would only say 'invalid'."""
+    if settings.curve_folder is None:
+        return None
+    curve = load_curve(settings.curve_folder, name)
+    try:
+        usable = zmq.curve_public(curve.secret) == curve.public and len(z85.decode(curve.server)) == 32
+    except (zmq.ZMQError, ValueError, KeyError, struct.error):
+        usable = False
+    if not usable:
+        raise ConfigError(
+            f"{name}.secret or server.public in {settings.curve_folder} is no CURVE key: expected files made by "
+            "'freshet keys'; copy them again, or make new ones for all"
+        )
+    return curve
 
 
 def shard_endpoints(settings: Settings, given: list[str] | None) -> tuple[str, ...]:

@@ -5,8 +5,9 @@
 starts. The effective settings of a run are stored in its folder, and its processes read them from there.
 """
 
+import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from api.config import ApiConfig
 from dispatch.config import DispatchConfig
-from infra.config import Section
+from infra.config import NAME_PATTERN, Section
 from infra.errors import ConfigError
-from infra.process import write_whole
+from infra.process import SUPERVISED, write_whole
 from infra.telemetry import LogFormat, LogLevel
 from ingest.config import StreamConfig
 from ingest.schema import Schema, load_schema
@@ -27,6 +28,9 @@ from trainer.config import ModelConfig, TrainerConfig
 STORED = "settings.json"
 NONE = "none"
 """how no value is written in the environment and in --set"""
+PREFIX = "FRESHET_"
+NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, "FRESHET_DATABASE_URL")
+"""variables with that prefix that mean something else"""
 
 
 class TelemetryConfig(Section):
@@ -46,7 +50,7 @@ class Settings(BaseSettings):
     """Everything that can be set."""
 
     model_config = SettingsConfigDict(
-        env_prefix="FRESHET_",
+        env_prefix=PREFIX,
         env_nested_delimiter="__",
         env_parse_none_str=NONE,
         enable_decoding=False,
@@ -55,7 +59,7 @@ class Settings(BaseSettings):
         use_attribute_docstrings=True,
     )
 
-    run: str = Field(default="local", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    run: str = Field(default="local", pattern=NAME_PATTERN)
     """name of the run; every message carries it"""
     folder: Path = Path("runs/local")
     """the run's folder: manifests, logs, settings, results"""
@@ -83,9 +87,16 @@ class Settings(BaseSettings):
         return self.rows.model_copy(update={"initial_accumulator": start})
 
 
-def load_settings(file: Path | None = None, overrides: Iterable[str] = (), **values: Any) -> Settings:
-    """Settings from a TOML file, then the environment, then ``section.name=value`` overrides, then keyword values."""
+def load_settings(
+    file: Path | None = None, overrides: Iterable[str] = (), defaults: Mapping[str, Any] | None = None, **values: Any
+) -> Settings:
+    """Settings from a TOML file, then the environment, then ``section.name=value`` overrides, then keyword values.
+
+    ``defaults`` are what a command prefers where nobody has set anything: the lowest of all.
+    """
+    check_environment(os.environ)
     merged: dict[str, Any] = {}
+    _merge(merged, defaults or {})
     _merge(merged, read_toml(file) if file is not None else {})
     _merge(merged, EnvSettingsSource(Settings)())
     for override in overrides:
@@ -112,11 +123,25 @@ def read_stored(folder: Path) -> Settings:
 
 def read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read settings file {file}: {error.strerror}; check the path of --config") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"settings file {file} is not TOML: {error}; correct that line") from error
+
+
+def check_environment(environment: Iterable[str]) -> None:
+    """Raises ConfigError for a variable that looks like a setting and is none: it would be ignored silently."""
+    for name in sorted(environment):
+        if not name.upper().startswith(PREFIX) or name.upper() in NOT_SETTINGS:
+            continue
+        first, *rest = name[len(PREFIX) :].lower().split("__")
+        field = Settings.model_fields.get(first)
+        if field is None or bool(rest) != _is_section(field):
+            raise ConfigError(
+                f"environment variable {name} sets nothing; expected {PREFIX}NAME or {PREFIX}SECTION__NAME, as in "
+                f"{PREFIX}STREAM__BATCH; correct or unset it ('freshet settings --defaults' prints every setting)"
+            )
 
 
 def _parse_override(override: str) -> dict[str, Any]:
@@ -133,9 +158,11 @@ def _nested(path: list[str], text: str) -> dict[str, Any]:
     return dict(value)
 
 
-def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:
+def _merge(into: dict[str, Any], values: Mapping[str, Any]) -> None:
     for name, value in values.items():
-        if isinstance(value, dict) and isinstance(into.get(name), dict):
+        if isinstance(value, Mapping):
+            if not isinstance(into.get(name), dict):
+                into[name] = {}
             _merge(into[name], value)
         else:
             into[name] = value

@@ -82,7 +82,7 @@ class Outcome:
     restarts: dict[str, int]
     """times each process was restarted, those that were"""
     killed: tuple[str, ...]
-    """processes that did not stop in time and were killed"""
+    """processes that nothing depends on, which did not stop in time and were killed"""
 
 
 class Child:
@@ -167,6 +167,11 @@ class Child:
             self.state = "stopped"
         return True
 
+    def kill_late(self, waited_seconds: float) -> None:
+        """Kills a process that had its time to stop."""
+        self._why = f"did not stop within {waited_seconds:g} seconds and was killed"
+        self.kill()
+
     def give_up(self, why: str) -> None:
         self._why = why
         self.state = "failed"
@@ -196,7 +201,7 @@ class Child:
         tail = "\n".join(f"  | {line}" for line in last_lines(self.log, TAIL_LINES))
         return (
             f"process {self.spec.name!r} {how}{again}; expected it to run until it is "
-            f"stopped; the end of its log {self.log}:\n{tail or '  | (empty)'}"
+            f"stopped, and then to end; the end of its log {self.log}:\n{tail or '  | (empty)'}"
         )
 
 
@@ -264,7 +269,10 @@ class Supervisor:
         return all(child.state in ("ready", "finished") for child in self.children.values())
 
     def stop_all(self, each_pass: Callable[[], None] | None = None, longest_seconds: float = math.inf) -> None:
-        """SIGTERM in stop order, each group waiting for the one before it; SIGKILL for what does not end in time."""
+        """SIGTERM in stop order, each group waiting for the one before it; SIGKILL for what does not end in time.
+
+        Raises ProcessFailed for an essential process that had to be killed or ended with an error.
+        """
         ordered = sorted(self.children.values(), key=lambda child: child.spec.stop_order)
         failed: list[str] = []
         for _order, group in groupby(ordered, key=lambda child: child.spec.stop_order):
@@ -306,11 +314,10 @@ class Supervisor:
                 if time.monotonic() - asked > patience:
                     self._log.error("killed", name=child.spec.name, waited_seconds=patience)
                     self._killed.append(child.spec.name)
-                    child.kill()
+                    child.kill_late(patience)
             if each_pass is not None:
                 each_pass()
             time.sleep(PASS_SECONDS / 5)
-        ran = [child for child in ran if child.spec.name not in self._killed]
         clean = (0, -signal.SIGTERM)  # the signal itself: the child had not yet come to catching it
         return [child.explain() for child in ran if child.status not in clean]
 

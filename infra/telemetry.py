@@ -7,9 +7,7 @@ like a secret is masked before it is written. Metrics are Prometheus's, made at 
 import logging
 import re
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -128,15 +126,6 @@ class Meter:
     def observe(self, name: str, seconds: float, **labels: str) -> None:
         """Adds one duration to the histogram ``freshet_NAME_seconds``."""
         self._series(Histogram, f"{name}_seconds", labels, buckets=SECONDS_BUCKETS).observe(seconds)
-
-    @contextmanager
-    def timed(self, name: str, **labels: str) -> Iterator[None]:
-        """Observes how long the block takes, also when it raises."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.observe(name, time.perf_counter() - began, **labels)
 
     def _series(self, kind: type[Any], name: str, labels: Mapping[str, str], **options: Any) -> Any:
         metric = self._made.get(name)

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from infra.config import Section
+from infra.errors import ConfigError
 
 
 class StreamConfig(Section):
@@ -31,4 +32,13 @@ class StreamConfig(Section):
     segment_bytes: int = Field(64 << 20, ge=4096)
     """Size at which the embedded log starts a new segment file."""
     retention_bytes: int | None = Field(None, ge=4096)
-    """Bytes a partition may keep; whole old segments beyond it are removed. None keeps everything."""
+    """Bytes a partition of either topic may keep; whole old segments beyond it are removed. None keeps everything."""
+
+    @model_validator(mode="after")
+    def check_topics(self) -> "StreamConfig":
+        if self.topic == self.dead_letter_topic:
+            raise ConfigError(
+                f"topic and dead_letter_topic are both {self.topic!r}: rejected events would be read as events; "
+                "expected two names; change one"
+            )
+        return self

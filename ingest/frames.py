@@ -84,13 +84,18 @@ def write_durably(file: int, content: bytes, at: int) -> int:
     try:
         while written < len(content):
             written += os.pwrite(file, memoryview(content)[written:], at + written)
-        os.fdatasync(file)
+        sync_content(file)
     except OSError as error:
         os.ftruncate(file, at)
         raise LogError(
             f"cannot append {len(content)} bytes: {error}; expected room on the disk; make room and start again"
         ) from error
     return written
+
+
+def sync_content(file: int) -> None:
+    """Makes a file's content durable; macOS knows only the sync that includes its times."""
+    (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(file)
 
 
 def truncate(file: int, end: int) -> None:

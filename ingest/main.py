@@ -1,6 +1,7 @@
-"""The producer process: events of the synthetic stream or of a file, into the embedded log.
+"""The producer process: events of the synthetic stream, of a file or of stdin, into the embedded log.
 
-A crash or a stop leaves whole records only; what the summary counts is durable.
+A crash or a stop leaves whole records only; what the summary counts is durable. The synthetic stream goes on where the
+topic ends: after a stop exactly, after a crash with the events of one append, at most, repeated or left out.
 """
 
 from collections.abc import Iterable
@@ -10,10 +11,9 @@ from pathlib import Path
 from infra.errors import ConfigError
 from infra.process import Stop
 from ingest.config import StreamConfig
-from ingest.convert import Event
 from ingest.log import LogWriter
-from ingest.producer import Produced, produce
-from ingest.readers import read_dataset
+from ingest.producer import Produced, Unit, produce
+from ingest.readers import STDIN, read_dataset, read_jsonl
 from ingest.schema import load_schema
 from ingest.synthetic import synthetic_events
 
@@ -30,34 +30,52 @@ def run_producer(
     poison_share: float = 0.0,
 ) -> Produced:
     """Produces until the events end, limit good ones are written, or a stop is requested."""
-    _check(rate, limit, samples_per_record, poison_share)
+    check_producer(dataset, path, rate, limit, samples_per_record, poison_share)
     schema = load_schema(config.schema_name)
-    events = _events(dataset, path, seed)
     writer = LogWriter(
         config.folder, config.topic, config.partitions, config.segment_bytes, config.retention_bytes
     )  # fmt: skip
     with closing(writer):
+        # Only a topic of one event a record tells how many there are.
+        start = sum(writer.ends().values()) if not (samples_per_record or poison_share) else 0
+        events = _events(dataset, path, seed, start)
         return produce(events, writer, schema, stop, samples_per_record, rate, limit, poison_share)
 
 
-def _events(dataset: str, path: Path | None, seed: int) -> Iterable[Event]:
-    if dataset == "synthetic":
-        return synthetic_events(seed)
+def check_producer(
+    dataset: str,
+    path: Path | None,
+    rate: float | None,
+    limit: int | None,
+    samples_per_record: int,
+    poison_share: float,
+) -> None:
+    """Raises ConfigError for arguments that cannot be followed; nothing is written yet."""
+    checks = (
+        ("rate", rate, "events a second above 0", rate is None or rate > 0),
+        ("limit", limit, "0 or more events", limit is None or limit >= 0),
+        ("samples_per_record", samples_per_record, "0 (JSON) or more", samples_per_record >= 0),
+        ("poison_share", poison_share, "0 to 0.9", 0 <= poison_share <= 0.9),
+    )
+    for name, value, expected, good in checks:
+        if not good:
+            raise ConfigError(f"cannot produce with {name} = {value}: expected {expected}; correct it")
+    if dataset == "jsonl" and (samples_per_record or poison_share):
+        raise ConfigError("lines of jsonl are written as they are: expected no --packed and no --poison; leave it out")
+    if dataset != "synthetic":
+        _check_path(dataset, path)
+
+
+def _check_path(dataset: str, path: Path | None) -> None:
     if path is None:
         raise ConfigError(f"no file given for dataset {dataset!r}: expected its path; add it after the dataset's name")
-    return read_dataset(dataset, path)
+    is_stream = dataset == "jsonl" and (path == STDIN or (path.exists() and not path.is_dir()))
+    if not (is_stream or path.is_file()):
+        raise ConfigError(f"no dataset file at {path}: expected a {dataset} file; give its path")
 
 
-def _check(rate: float | None, limit: int | None, samples_per_record: int, poison_share: float) -> None:
-    wrong = [
-        (name, value, expected)
-        for name, value, expected, good in (
-            ("rate", rate, "events a second above 0", rate is None or rate > 0),
-            ("limit", limit, "0 or more events", limit is None or limit >= 0),
-            ("samples_per_record", samples_per_record, "0 (JSON) or more", samples_per_record >= 0),
-            ("poison_share", poison_share, "0 to 0.9", 0 <= poison_share <= 0.9),
-        )
-        if not good
-    ]
-    for name, value, expected in wrong:
-        raise ConfigError(f"cannot produce with {name} = {value}: expected {expected}; correct it")
+def _events(dataset: str, path: Path | None, seed: int, start: int) -> Iterable[Unit]:
+    if dataset == "synthetic":
+        return synthetic_events(seed, start)
+    assert path is not None, "checked before"
+    return read_jsonl(path) if dataset == "jsonl" else read_dataset(dataset, path)

@@ -1,14 +1,17 @@
 """Writes events to the embedded log: JSON, or packed with many samples a record; evenly paced; poison on request.
 
+An event may come as the bytes of its JSON: it is then written as it is, whatever it holds.
 Events with equal values of the schema's partition_by field go to the same partition, so their order is kept. What
 ``produced`` counts is durable. Poisoned events are extra: they never replace a good one.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
+from typing import Any
 
+import msgspec
 import xxhash
 
 from infra.process import Stop
@@ -26,6 +29,9 @@ TURN_EVENTS = 2048
 """most events between two appends"""
 TURNS_PER_SECOND = 10
 """appends a second of a paced stream"""
+
+Unit = Event | bytes | None
+"""what a stream gives: an event, the JSON of one, or None where nothing more has come yet"""
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,23 @@ def partition_of(key: bytes, partitions: int) -> int:
     return xxhash.xxh3_64_intdigest(key) % partitions
 
 
-def partition_key(event: Event, schema: Schema) -> bytes | None:
+class _Fields(msgspec.Struct):
+    fields: dict[str, Any] = {}
+
+
+_decoder = msgspec.json.Decoder(_Fields)
+
+
+def partition_key(event: Event | bytes, schema: Schema) -> bytes | None:
     """The text of the event's partition_by field, or None if it has none."""
-    value = event.fields.get(schema.partition_by) if schema.partition_by else None
-    return text_of(value).encode() if isinstance(value, Raw) else None
+    if not schema.partition_by:
+        return None
+    try:
+        fields = event.fields if isinstance(event, Event) else _decoder.decode(event).fields
+        value = fields.get(schema.partition_by)
+        return text_of(value).encode() if isinstance(value, Raw) else None
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None  # no event, or no text: its reader will say so
 
 
 class Encoder:
@@ -62,8 +81,8 @@ class Encoder:
         self._samples_per_record = min(samples_per_record, self._packed.most)
         self._turn = count()
 
-    def encode(self, events: Sequence[Event]) -> dict[int, list[Entry]]:
-        placed: dict[int, list[tuple[bytes | None, Event]]] = {}
+    def encode(self, events: Sequence[Event | bytes]) -> dict[int, list[Entry]]:
+        placed: dict[int, list[tuple[bytes | None, Event | bytes]]] = {}
         for event in events:
             key = partition_key(event, self.schema)
             placed.setdefault(self.place(key), []).append((key, event))
@@ -74,8 +93,9 @@ class Encoder:
         number = next(self._turn) % len(self._partitions) if key is None else partition_of(key, len(self._partitions))
         return self._partitions[number]
 
-    def poison(self, event: Event, kind: str) -> tuple[int, Entry]:
+    def poison(self, event: Event | bytes, kind: str) -> tuple[int, Entry]:
         """The event made bad, with its partition."""
+        assert isinstance(event, Event), "checked before"
         key = partition_key(event, self.schema)
         if not self._samples_per_record:
             return self.place(key), (key, POISON[kind](event, self.schema))
@@ -87,10 +107,10 @@ class Encoder:
         """Kinds of poison for this encoding."""
         return (*PACKED_SAMPLE_POISON, *PACKED_RECORD_POISON) if self._samples_per_record else tuple(POISON)
 
-    def _entries(self, pairs: Sequence[tuple[bytes | None, Event]]) -> list[Entry]:
+    def _entries(self, pairs: Sequence[tuple[bytes | None, Event | bytes]]) -> list[Entry]:
         if not self._samples_per_record:
-            return [(key, encode_json(event)) for key, event in pairs]
-        samples = self._convert([event for _, event in pairs])
+            return [(key, event if isinstance(event, bytes) else encode_json(event)) for key, event in pairs]
+        samples = self._convert([event for _, event in pairs if isinstance(event, Event)])
         size = self._samples_per_record
         return [(None, self._packed.encode(samples.slice(at, at + size))) for at in range(0, len(samples), size)]
 
@@ -105,7 +125,7 @@ class Encoder:
 
 
 def produce(
-    events: Iterable[Event],
+    events: Iterable[Unit],
     writer: LogWriter,
     schema: Schema,
     stop: Stop,
@@ -120,10 +140,12 @@ def produce(
     """
     started = time.monotonic()
     encoder = Encoder(schema, writer.partitions, samples_per_record)
-    stream = iter(events) if limit is None else islice(events, limit)
+    stream = iter(events)
     turn_events = TURN_EVENTS if rate is None else max(1, min(TURN_EVENTS, round(rate / TURNS_PER_SECOND)))
     total = poisoned = records = 0
-    while not stop.requested and (turn := list(islice(stream, turn_events))):
+    while not stop.requested:
+        left = turn_events if limit is None else min(turn_events, limit - (total - poisoned))
+        turn, more = _turn(stream, left)
         entries = encoder.encode(turn)
         bad = _poison(encoder, turn, entries, poison_share, total - poisoned, poisoned)
         for partition, batch in sorted(entries.items()):
@@ -132,12 +154,33 @@ def produce(
         total, poisoned = total + len(turn) + bad, poisoned + bad
         if rate is not None:
             stop.wait(max(0.0, started + total / rate - time.monotonic()))
+        if not more:
+            break
     reason = stop.reason if stop.requested else "count" if limit == total - poisoned else "end of events"
     return Produced(total, poisoned, records, time.monotonic() - started, reason)
 
 
+def _turn(stream: Iterator[Unit], most: int) -> tuple[list[Event | bytes], bool]:
+    """(the next events, whether there may be more): at most so many, fewer where the stream pauses or ends."""
+    turn: list[Event | bytes] = []
+    while len(turn) < most:
+        try:
+            event = next(stream)
+        except StopIteration:
+            return turn, False
+        if event is None:
+            return turn, True
+        turn.append(event)
+    return turn, most > 0
+
+
 def _poison(
-    encoder: Encoder, turn: Sequence[Event], entries: dict[int, list[Entry]], share: float, good: int, poisoned: int
+    encoder: Encoder,
+    turn: Sequence[Event | bytes],
+    entries: dict[int, list[Entry]],
+    share: float,
+    good: int,
+    poisoned: int,
 ) -> int:
     """Adds bad events among the turn's entries until their share of all events is reached; returns how many."""
     due = int((good + len(turn)) * share / (1 - share)) - poisoned if share else 0

@@ -1,18 +1,21 @@
 """Replays public click data as events: Criteo (tsv), Avazu (csv), MovieLens (100k tsv, pairs parquet); .gz or plain.
 
 Files stay where they are and are read line by line. A line that does not look as it should is an error with its number:
-a file is no device, so nothing of it becomes a dead letter.
+a file of public data is no device, so nothing of it becomes a dead letter. Lines of jsonl are: they are a user's own
+events, and pass through unread.
 """
 
 import csv
 import gzip
 import io
+import os
+import select
 import zlib
 from calendar import timegm
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import strptime
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +30,12 @@ CRITEO_SECONDS = 0.0132
 CRITEO_INTEGERS = tuple(f"I{i}" for i in range(1, 14))
 CRITEO_CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
 GOOD_RATING = 4
+STDIN = Path("-")
+LINE_BYTES = 16 << 20
+"""of the longest line that is passed on; any schema rejects far shorter ones"""
+READ_BYTES = 1 << 16
+PAUSE_SECONDS = 0.1
+"""how long to wait for more lines before saying that there are none now"""
 
 
 def read_criteo(path: Path) -> Iterator[Event]:
@@ -107,6 +116,56 @@ def read_dataset(name: str, path: Path) -> Iterator[Event]:
     if not path.is_file():
         raise ConfigError(f"no dataset file at {path}: expected a {name} file; give its path")
     return READERS[name](path)
+
+
+def read_jsonl(path: Path) -> Iterator[bytes | None]:
+    """The lines of a file, a pipe or, for ``-``, stdin, as they are; None where no more of them has come yet.
+
+    Blank lines are left out. What is no event is for the reader of the topic to say.
+    """
+    if path.suffix == ".gz":
+        with gzip.open(path, "rb") as lines:
+            yield from _lines(path, lines)
+        return
+    file = 0 if path == STDIN else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield from _arriving_lines(path, file)
+    finally:
+        if path != STDIN:
+            os.close(file)
+
+
+def _lines(path: Path, lines: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+    number = 0
+    try:
+        while line := lines.readline(LINE_BYTES + 1):
+            number += 1
+            _check_length(path, number, line)
+            if line.strip():
+                yield line.rstrip(b"\r\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise _broken(path, number + 1, str(error), "a whole gzip file") from error
+
+
+def _arriving_lines(path: Path, file: int) -> Iterator[bytes | None]:
+    number, rest, wait = 0, b"", 0.0
+    while True:
+        if not select.select([file], [], [], wait)[0]:
+            yield None  # so that what came is written, and a stop is seen, while nothing comes
+            wait = PAUSE_SECONDS
+            continue
+        chunk, wait = os.read(file, READ_BYTES), 0.0
+        *lines, rest = (rest + chunk).split(b"\n") if chunk else [rest, b""]
+        number += len(lines)
+        yield from (line.rstrip(b"\r") for line in lines if line.strip())
+        _check_length(path, number + 1, rest)
+        if not chunk:
+            return
+
+
+def _check_length(path: Path, number: int, line: bytes) -> None:
+    if len(line) > LINE_BYTES:
+        raise _broken(path, number, "a line without an end", f"at most {LINE_BYTES:,} bytes a line")
 
 
 def _open(path: Path) -> TextIO:

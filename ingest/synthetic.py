@@ -1,7 +1,7 @@
 """A seeded stream of clicks with users, items, contexts, a known click probability for every event, and slow drift.
 
 The world (tastes, popularity, effects) follows from the seed. Events come in chunks; chunk c follows from (seed, c)
-alone, so any part of the stream can be made again, and the best possible AUC is a pure function of (seed, samples).
+alone, so any part of the stream can be made again.
 Legend: U users, I items, K taste dimensions, B events of a chunk.
 """
 
@@ -127,29 +127,6 @@ def synthetic_events(seed: int, start: int = 0) -> Iterator[Event]:
             if place >= skip:
                 yield event
         number, skip = number + 1, 0
-
-
-def probabilities(seed: int, samples: int) -> tuple[Floats, Ints]:
-    """(click probability, label) of the first events of a stream."""
-    world = World(seed)
-    chunks = [world.chunk(number) for number in range(-(-samples // CHUNK))]
-    if not chunks:
-        return np.empty(0), np.empty(0, np.int64)
-    return (
-        np.concatenate([chunk.probabilities_B for chunk in chunks])[:samples],
-        np.concatenate([chunk.labels_B for chunk in chunks])[:samples],
-    )
-
-
-def best_auc(seed: int, samples: int) -> float:
-    """AUC of someone who knows every click probability of the first events: no model can expect to do better."""
-    scores_B, labels_B = probabilities(seed, samples)
-    clicks = int(labels_B.sum())
-    if clicks in (0, samples):
-        return 0.5
-    ranks_B = np.empty(samples)
-    ranks_B[np.argsort(scores_B, kind="stable")] = np.arange(1, samples + 1)
-    return float((ranks_B[labels_B == 1].sum() - clicks * (clicks + 1) / 2) / (clicks * (samples - clicks)))
 
 
 def _zipf(draw: np.random.Generator, count: int, exponent: float) -> Ints:

@@ -12,7 +12,6 @@ from queue import Queue
 import pytest
 
 from api.app import create_app
-from api.errors import NotFound
 from api.main import listen, run_api
 from infra.errors import ConfigError
 from infra.process import Stop
@@ -63,7 +62,3 @@ def test_api_does_not_load_torch() -> None:
 
 def test_openapi_lists_the_routes() -> None:
     assert set(create_app().openapi()["paths"]) == {"/healthz", "/metrics"}
-
-
-def test_api_error_carries_its_status() -> None:
-    assert (NotFound.status, NotFound.title) == (404, "Not found")

@@ -1,14 +1,27 @@
 """One pass over a file through real processes: real data where this machine has it, else a made-up file."""
 
+import io
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from benchmarks.commands import report
+from benchmarks.quality import run_quality
+from infra.display import Display
+from infra.errors import FreshetError
+from infra.process import Stop
 from tests.end_to_end.processes import run
 from tests.ingest.streams import real_data
+
+
+@dataclass(frozen=True)
+class Named:
+    file: str
 
 
 def bench(file: Path, output: Path, *more: str) -> dict[str, Any]:
@@ -35,6 +48,19 @@ def test_a_pass_over_a_small_file_learns_what_there_is_to_learn(tmp_path: Path) 
     assert (result["samples"], result["batch"], result["workers"]) == (3000, 100, 2)
     assert result["second_half"]["samples"] == 1500
     assert result["second_half"]["auc"] > result["overall"]["auc"] > 0.6
+
+
+def test_a_stop_before_the_end_is_told_and_gives_no_result(tmp_path: Path) -> None:
+    stop, display = Stop(), Display(Console(file=io.StringIO()))
+    stop.request("SIGINT")
+    file = made_up_criteo(tmp_path / "clicks.tsv", 100)
+    with pytest.raises(FreshetError, match="no result: stopped by SIGINT after 0 samples"):
+        run_quality(tmp_path / "run", file, "criteo", 10, 1, [], stop, display)
+
+
+def test_a_file_s_name_is_not_read_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    report([Named("clicks[/].tsv")], None)
+    assert "clicks[/].tsv" in capsys.readouterr().out
 
 
 @pytest.mark.timeout(180)

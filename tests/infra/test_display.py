@@ -93,6 +93,14 @@ def test_summary_shows_quality_traffic_and_trouble() -> None:
     assert "9,840 samples/s" in text
 
 
+def test_names_are_shown_as_they_are_and_not_read_as_markup() -> None:
+    workers = (structs.replace(WORKERS[0], name="[/]:key:"), WORKERS[1])
+    named = structs.replace(STATUS, workers=workers, policy="[red]", run="[/b]")
+    assert "[/]:key:" in drawn(Picture(named), 100)
+    text = drawn(render_summary(summarize(named, "[/]", {"[/x]": 1}, ("[/y]",))), 100)
+    assert all(part in text for part in ("[/]:key:", "[red]", "[/b]", "[/x] 1", "[/y]: did not"))
+
+
 def test_plain_line_is_one_line_with_the_essentials() -> None:
     line = plain_line(STATUS)
     assert "\n" not in line

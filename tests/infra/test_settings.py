@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.demo import demo_settings
 from infra.errors import ConfigError
 from infra.settings import describe_fields, load_settings, read_stored, store_settings
 
@@ -36,6 +37,7 @@ def test_lists_and_no_value_can_be_written_on_the_command_line() -> None:
         ("model.name=gpt", r"setting model\.name = 'gpt' is wrong: .*'wdl'"),
         ("nonsense", r"--set 'nonsense' is not a setting; expected section\.name=value"),
         ("run=../up", r"setting run = '\.\./up' is wrong"),
+        ("stream.dead_letter_topic=clicks", r"setting stream: topic and dead_letter_topic are both 'clicks'"),
     ],
 )
 def test_a_wrong_setting_is_told_in_one_line(override: str, message: str) -> None:
@@ -50,6 +52,45 @@ def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("batch = = 1")
     with pytest.raises(ConfigError, match=r"bad\.toml is not TOML"):
         load_settings(tmp_path / "bad.toml")
+    (tmp_path / "latin.toml").write_bytes(b'run = "caf\xe9"')
+    with pytest.raises(ConfigError, match=r"latin\.toml is not TOML"):
+        load_settings(tmp_path / "latin.toml")
+
+
+def test_defaults_of_a_command_are_beaten_by_the_file_the_environment_and_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "freshet.toml").write_text("[stream]\nbatch = 10\n")
+    monkeypatch.setenv("FRESHET_RUN", "mine")
+    defaults = {"run": "up", "seed": 3, "stream": {"batch": 1, "partitions": 7}, "ps": {"shards": 5}}
+    settings = load_settings(tmp_path / "freshet.toml", ["ps.shards=3"], defaults)
+    assert (settings.run, settings.seed, settings.ps.shards) == ("mine", 3, 3)
+    assert (settings.stream.batch, settings.stream.partitions) == (10, 7)
+
+
+def test_a_demo_follows_what_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = demo_settings(None, [], {"folder": Path("runs/demo")}, keep_all=False)
+    assert (plain.dispatch.links_gbit, plain.ps.shards) == ((5, 5, 0.5, 0.5), 2)
+    assert (plain.stream.folder, plain.stream.retention_bytes) == (Path("runs/demo/log"), 2**29)
+    monkeypatch.setenv("FRESHET_FOLDER", str(tmp_path))
+    monkeypatch.setenv("FRESHET_PS__SHARDS", "1")
+    chosen = ["dispatch.workers=3", "stream.retention_bytes=none"]
+    settings = demo_settings(None, chosen, {"folder": Path("runs/demo")}, keep_all=False)
+    assert (settings.stream.folder, settings.ps.shards) == (tmp_path / "log", 1)
+    assert (settings.dispatch.links_gbit, settings.stream.retention_bytes) == ((5, 5, 0.5), None)
+
+
+@pytest.mark.parametrize("name", ["FRESHET_BATCH", "FRESHET_STREM__BATCH", "FRESHET_RUN__X", "FRESHET_STREAM"])
+def test_a_variable_that_sets_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigError, match=f"environment variable {name} sets nothing; .*unset it"):
+        load_settings()
+
+
+def test_variables_that_mean_something_else_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FRESHET_TORCH", "FRESHET_DATA", "FRESHET_SUPERVISED", "FRESHET_DATABASE_URL"):
+        monkeypatch.setenv(name, "1")
+    assert load_settings().seed == 0
 
 
 def test_a_run_s_processes_read_what_was_stored_whatever_the_environment_says(

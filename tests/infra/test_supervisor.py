@@ -148,10 +148,16 @@ time.sleep(60)
     supervisor = Supervisor(
         [child(tmp_path, "worker", deaf, endpoint_file=tmp_path / "ready", stop_seconds=0.1)], tmp_path
     )
-    outcome = run_until(supervisor, supervisor.ready)
-    assert outcome.killed == ("worker",)
-    assert outcome.restarts == {}
+    with pytest.raises(ProcessFailed, match=r"'worker' did not stop within 0\.1 seconds and was killed"):
+        run_until(supervisor, supervisor.ready)
     wait_for(lambda: not is_running(int((tmp_path / "ready").read_text())))
+
+
+def test_optional_process_that_had_to_be_killed_is_reported_and_no_failure(tmp_path: Path) -> None:
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwrite_whole(folder / 'ready', '-')\ntime.sleep(60)"
+    spec = child(tmp_path, "api", deaf, endpoint_file=tmp_path / "ready", stop_seconds=0.1, essential=False)
+    supervisor = Supervisor([spec], tmp_path)
+    assert run_until(supervisor, supervisor.ready).killed == ("api",)
 
 
 def is_running(pid: int) -> bool:

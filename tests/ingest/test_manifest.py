@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,14 @@ def test_step_that_is_already_recorded_is_refused(tmp_path: Path) -> None:
 
 def test_positions_compare_by_offset_then_index() -> None:
     assert Position(1, 9) < Position(2) < Position(2, 1)
+
+
+def test_manifests_are_durable_where_there_is_no_fdatasync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.delattr(os, "fdatasync")
+    monkeypatch.setattr(os, "fsync", synced.append)
+    log = ManifestLog(tmp_path / "manifests.log")
+    before = len(synced)
+    log.append(manifest(1))
+    log.close()
+    assert len(synced) == before + 1

@@ -1,3 +1,7 @@
+import gzip
+import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -6,9 +10,10 @@ import pytest
 from infra.errors import ConfigError
 from infra.process import Stop
 from ingest.codec import Decoder
+from ingest.codec_json import encode_json
 from ingest.config import StreamConfig
 from ingest.convert import Event
-from ingest.errors import EncodeError
+from ingest.errors import EncodeError, InputError
 from ingest.log import LogReader, LogWriter
 from ingest.main import run_producer
 from ingest.manifest import Position
@@ -111,9 +116,67 @@ def test_event_that_cannot_be_packed_stops_the_producer(tmp_path: Path) -> None:
         ({"samples_per_record": -1}, "samples_per_record = -1"),
         ({"poison_share": 1.0}, "poison_share = 1.0"),
         ({"dataset": "criteo"}, "no file given for dataset 'criteo'"),
+        ({"dataset": "jsonl", "path": Path("-"), "samples_per_record": 4}, "no --packed and no --poison"),
+        ({"dataset": "jsonl", "path": Path("missing.jsonl")}, "no dataset file at missing.jsonl"),
     ],
 )
-def test_wrong_argument_is_one_clear_line(tmp_path: Path, wrong: dict[str, float], complaint: str) -> None:
+def test_wrong_argument_is_one_clear_line(tmp_path: Path, wrong: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         run_producer(StreamConfig(folder=tmp_path), Stop(), **wrong)  # type: ignore[arg-type]
     assert spans(tmp_path) == []
+
+
+def test_a_second_synthetic_stream_goes_on_where_the_first_ended(tmp_path: Path) -> None:
+    config = StreamConfig(folder=tmp_path, partitions=1)
+    for _ in range(2):
+        run_producer(config, Stop(), limit=30, seed=1)
+    reader = LogReader(tmp_path, "clicks")
+    assert [record.payload for record in reader.read(0, 0)] == [encode_json(event) for event in events(60)]
+    reader.close()
+
+
+OWN = (
+    b'{"event_time": 1.5, "label": 1, "fields": {"user": "u17", "item": 42}}',
+    b"no event at all",
+    b'{"event_time": 1.5, "label": 7, "fields": {"user": "u17"}}',
+    b'{"event_time": 2, "label": 0, "fields": {"user": "u18", "new_field": [1, 2]}}',
+)
+
+
+@pytest.mark.parametrize("name", ["own.jsonl", "own.jsonl.gz"])
+def test_lines_of_jsonl_are_written_as_they_are_and_keyed(tmp_path: Path, name: str) -> None:
+    text = OWN[0] + b"\r\n\n" + b"\n".join(OWN[1:])
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    made = run_producer(StreamConfig(folder=tmp_path / "log", partitions=1), Stop(), "jsonl", tmp_path / name)
+    reader = LogReader(tmp_path / "log", "clicks")
+    records = reader.read(0, 0)
+    reader.close()
+    assert (made.events, made.reason) == (4, "end of events")
+    assert [record.payload for record in records] == list(OWN)
+    assert [record.key for record in records] == [b"u17", None, b"u17", b"u18"]
+    decoded = Decoder(SYNTHETIC).decode(records, Position(0))
+    assert len(decoded) == 2
+    assert [reject.reason.split(":")[0] for reject in decoded.rejects] == ["not decodable", "label"]
+
+
+def test_lines_that_arrive_one_by_one_are_written_at_once_and_a_stop_is_seen(tmp_path: Path) -> None:
+    pipe, stop, made = tmp_path / "pipe", Stop(), []
+    os.mkfifo(pipe)
+    config = StreamConfig(folder=tmp_path / "log", partitions=1)
+    thread = threading.Thread(target=lambda: made.append(run_producer(config, stop, "jsonl", pipe)))
+    thread.start()
+    with pipe.open("wb", buffering=0) as device:
+        device.write(OWN[0] + b"\n" + OWN[3][:10])
+        deadline = time.monotonic() + 60
+        while spans(tmp_path / "log") != [1] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        stop.request("SIGTERM")
+        thread.join(60)
+    assert [(m.events, m.reason) for m in made] == [(1, "SIGTERM")]
+
+
+def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.readers.LINE_BYTES", 50)
+    (tmp_path / "own.jsonl").write_bytes(b"{}\n" + b"x" * 60)
+    with pytest.raises(InputError, match="line 2: found a line without an end"):
+        run_producer(StreamConfig(folder=tmp_path / "log"), Stop(), "jsonl", tmp_path / "own.jsonl")

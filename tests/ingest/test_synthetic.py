@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.convert import Converter
-from ingest.synthetic import CHUNK, World, best_auc, probabilities, synthetic_events
+from ingest.synthetic import CHUNK, World, synthetic_events
 from tests.ingest.streams import SYNTHETIC, events
 
 
@@ -13,6 +13,12 @@ def auc(scores: NDArray[np.float64], labels: NDArray[Any]) -> float:
     """Share of (click, no click) pairs in the right order."""
     clicks, others = scores[labels == 1], scores[labels == 0]
     return float((clicks[:, None] > others[None, :]).mean())
+
+
+def probabilities(seed: int, chunks: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """(click probability, label) of the first chunks of a stream."""
+    made = [World(seed).chunk(number) for number in range(chunks)]
+    return np.concatenate([c.probabilities_B for c in made]), np.concatenate([c.labels_B for c in made])
 
 
 def test_same_seed_gives_the_same_events() -> None:
@@ -30,7 +36,7 @@ def test_every_event_fits_the_built_in_schema() -> None:
 
 
 def test_labels_follow_the_known_probabilities() -> None:
-    scores, labels = probabilities(1, 40_000)
+    scores, labels = probabilities(1, 10)
     order = np.argsort(scores)
     for part in np.array_split(order, 10):
         spread = np.sqrt((scores[part] * (1 - scores[part])).sum())
@@ -38,20 +44,7 @@ def test_labels_follow_the_known_probabilities() -> None:
 
 
 def test_labels_of_events_are_those_of_the_probabilities() -> None:
-    assert [event.label for event in events(5000, seed=2)] == probabilities(2, 5000)[1].tolist()
-
-
-def test_best_auc_is_the_share_of_ordered_pairs() -> None:
-    scores, labels = probabilities(1, 2000)
-    assert abs(best_auc(1, 2000) - auc(scores, labels)) < 1e-9
-
-
-def test_best_auc_leaves_room_to_learn() -> None:
-    assert 0.75 < best_auc(0, 20_000) < 0.9
-
-
-def test_best_auc_without_both_labels_is_one_half() -> None:
-    assert best_auc(0, 0) == best_auc(0, 1) == 0.5
+    assert [event.label for event in events(2 * CHUNK, seed=2)] == probabilities(2, 2)[1].tolist()
 
 
 def test_appeal_of_items_drifts() -> None:
