@@ -14,7 +14,8 @@ class DispatchConfig(Section):
     """The ``[dispatch]`` section."""
 
     policy: str = "esd:1"
-    """Which worker trains which sample: random, round_robin, laia, esd:ALPHA or esd:ALPHA:CRITERION."""
+    """Which worker trains which sample: random, round_robin, laia, esd:ALPHA:CRITERION, joint:ROUNDS; the last two may
+    end in :elastic, which gives workers behind slow links fewer samples."""
     workers: int = Field(4, ge=1, le=128)
     """Workers that the first generation waits for."""
     cache_rows: int = Field(65_536, ge=1, lt=2**31)

@@ -1,19 +1,21 @@
 """One decision: from a batch's keys to a plan for every worker and shard.
 
-The same code decides in a live run, in the simulator and in tests. It is a pure function of the sequence of batches,
-the policy and the members, so a replay of the manifests repeats every decision.
+The same code decides in a live run, in the simulator and in tests. Without a time budget and measured times it is a
+pure function of the sequence of batches, the policy and the members. With them a decision also depends on the clock;
+what is learnt never does, since any assignment of samples gives the same model.
 
 Legend: B samples, n workers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.directory import Directory
-from dispatch.errors import CacheTooSmall
+from dispatch.elastic import Elastic, ElasticPolicy
+from dispatch.errors import BadCost, CacheTooSmall
 from dispatch.index import BatchRows, Index
 from dispatch.plan import RoundPlan
 from dispatch.policies.registry import build_policy
@@ -30,29 +32,64 @@ class Decision:
     plan: RoundPlan
     seconds: float
     """how long it took to decide"""
+    is_late: bool = False
+    """whether that was longer than it might have taken"""
 
 
 class Decider:
     """Decides step after step for one generation's members."""
 
     def __init__(self, index: Index, directory: Directory, policy: Policy, row_cost_n: NDArray[np.float64]) -> None:
+        check_row_costs(row_cost_n, directory.workers)
         self._index = index
         self._directory = directory
         self._policy = policy
         self._row_cost_n = row_cost_n
+        self._elastic = Elastic(row_cost_n, directory.cache_rows_n) if isinstance(policy, ElasticPolicy) else None
+        self._plan_seconds = 0.0
 
-    def decide(self, step: int, keys_BF: NDArray[np.uint64]) -> Decision:
+    def decide(self, step: int, keys_BF: NDArray[np.uint64], budget_seconds: float | None = None) -> Decision:
+        """budget_seconds: the policy makes do with what is left of it beside the rest of the work."""
         began = perf_counter()
+        samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
         state_U, holders_UQ = self._directory.look(rows)
-        capacity_n = equal_capacities(keys_BF.shape[0], self._directory.workers)
-        situation = Situation(step, rows.local_BF, state_U, holders_UQ, self._row_cost_n, capacity_n)
-        assignment_B = self._policy.assign(situation)
-        plan = self._directory.plan(step, rows, assignment_B)
-        return Decision(rows, assignment_B, plan, perf_counter() - began)
+        left = budget_seconds and max(0.0, budget_seconds - self._plan_seconds - (perf_counter() - began))
+        capacity_n = self._capacities(samples, fields)
+        situation = Situation(step, rows.local_BF, state_U, holders_UQ, self._row_cost_n, capacity_n, left)
+        try:
+            assignment_B, plan = self._place(rows, situation)
+        except CacheTooSmall:
+            if self._elastic is None:
+                raise
+            # nothing has changed yet: the samples had fewer rows in common than expected
+            safe = replace(situation, capacity_n=self._elastic.safe_capacities(samples, fields))
+            assignment_B, plan = self._place(rows, safe)
+        if self._elastic is not None:
+            samples_n = np.bincount(assignment_B, minlength=self._directory.workers)
+            self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.miss_pull + plan.traffic.pushes)
+        seconds = perf_counter() - began
+        return Decision(rows, assignment_B, plan, seconds, budget_seconds is not None and seconds > budget_seconds)
+
+    def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
+        """What a worker measured in a step; only elastic capacities listen."""
+        if self._elastic is not None:
+            self._elastic.measure(worker, samples, compute_seconds, row_seconds)
 
     def flush(self) -> RoundPlan:
         return self._directory.flush()
+
+    def _capacities(self, samples: int, fields: int) -> NDArray[np.int64]:
+        if self._elastic is None:
+            return equal_capacities(samples, self._directory.workers)
+        return self._elastic.capacities(samples, fields)
+
+    def _place(self, rows: BatchRows, situation: Situation) -> tuple[NDArray[np.int32], RoundPlan]:
+        assignment_B = self._policy.assign(situation)
+        began = perf_counter()
+        plan = self._directory.plan(situation.step, rows, assignment_B)
+        self._plan_seconds = perf_counter() - began
+        return assignment_B, plan
 
 
 def warm_up(policy: str, seed: int) -> None:
@@ -69,6 +106,15 @@ def equal_capacities(samples: int, workers: int) -> NDArray[np.int64]:
     return np.full(workers, -(-samples // workers), np.int64)
 
 
+def check_row_costs(row_cost_n: NDArray[np.float64], workers: int) -> None:
+    """Refuses costs of links that no decision could be made with."""
+    if row_cost_n.shape != (workers,) or not (np.isfinite(row_cost_n) & (row_cost_n > 0)).all():
+        raise BadCost(
+            f"Cannot decide with row costs {row_cost_n.tolist()} for {workers} workers; expected one finite cost above "
+            f"0 per worker. Check the speeds of the links."
+        )
+
+
 def relative_row_costs(links_gbit: list[float]) -> NDArray[np.float64]:
     """Cost of a row over each link in units of the fastest; a link of 0 is not known and counts as the fastest."""
     for link in links_gbit:
@@ -79,7 +125,10 @@ def relative_row_costs(links_gbit: list[float]) -> NDArray[np.float64]:
 
 
 def check_cache(cache_rows: int, batch: int, workers: int, fields: int) -> None:
-    """Refuses a cache that could fail to hold a micro-batch, before anything starts."""
+    """Refuses a cache that could fail to hold a micro-batch, before anything starts.
+
+    Elastic capacities need no more: they stay within what the caches hold, and equal ones are among them.
+    """
     needed = int(equal_capacities(batch, workers)[0]) * fields
     if cache_rows < needed:
         raise CacheTooSmall(

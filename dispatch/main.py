@@ -50,6 +50,10 @@ from ingest.source import Source
 STATUS_SECONDS = 0.25
 KEEP_ALIVE_SECONDS = 5.0
 WAIT_SECONDS = 0.05
+COMPUTE_PHASES = ("forward", "backward", "rows")
+"""of a report; the others wait for links or for other workers"""
+UNSHAPED_GBIT = 10.0
+"""what links of unknown speed are taken for"""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def run_dispatcher(job: Job, source: Source, stop: Stop, on_ready: Callable[[str
                 desk.write_dead_letters(batch)  # 2
                 if not len(batch.samples):
                     continue
-                decision = decider.decide(step, batch.samples.keys_BF)  # 3
+                decision = decider.decide(step, batch.samples.keys_BF, desk.accounts.budget_seconds)  # 3
                 desk.announce(step, decision)  # 4
                 desk.order(step, decision, batch)  # 5
                 desk.complete(keep=job.dispatch.lookahead)  # 6
@@ -137,6 +141,7 @@ class Desk:
         self.status_endpoint = bind(self._publisher, job.status_endpoint)
         self.loader = open_loader(job, source)
         resources.callback(self.loader.close)
+        self._decider: Decider | None = None
         self._underway: deque[Underway] = deque()
         self._published = self._kept_alive = 0.0
         self.state: State = "waiting"
@@ -168,7 +173,8 @@ class Desk:
             np.full(workers, self.cache_rows, np.int64), self.job.dispatch.eviction, len(self.job.shard_endpoints)
         )
         costs = relative_row_costs([member.link_gbit for member in self.crew.members] or [0.0])
-        return Decider(self.index, directory, self.policy, costs)
+        self._decider = Decider(self.index, directory, self.policy, costs)
+        return self._decider
 
     def flush(self, decider: Decider) -> None:
         """Every owned or split row is written back; afterwards the PS has the newest value of every row."""
@@ -222,6 +228,9 @@ class Desk:
         self._underway.append(Underway(step, TRAIN, decision.plan.workers, batch.samples.labels_B))
         self.accounts.add_decision(self.crew.members, decision.plan.traffic, decision.seconds)
         self.meter.observe("decide", decision.seconds)
+        if decision.is_late:
+            self.accounts.deadline_misses += 1
+            self.meter.count("deadline_misses")
 
     def complete(self, keep: int) -> None:
         """Waits until at most so many ordered steps are under way."""
@@ -264,10 +273,24 @@ class Desk:
                 if use is not None:
                     logits_B[use.samples] = logits
             if done.phase == TRAIN:
+                self._learn_times(done)
                 self.accounts.quality.add(logits_B, done.labels_B)
                 self.accounts.end_step(done.labels_B.size)
                 self.meter.count("samples", done.labels_B.size)
                 self.meter.count("steps")
+
+    def _learn_times(self, done: Underway) -> None:
+        """What the step took: the budget of the next decisions, and what elastic capacities go by."""
+        reports = [done.reports[number][0] for number in range(len(self.crew.members))]
+        self.accounts.add_busy(max(sum(report.seconds.values()) for report in reports))
+        fastest = max(member.link_gbit for member in self.crew.members) or UNSHAPED_GBIT
+        for report, plan in zip(reports, done.plans, strict=True):
+            assert self._decider is not None
+            assert plan.use is not None
+            compute = sum(report.seconds.get(phase, 0.0) for phase in COMPUTE_PHASES)
+            row_bytes = (report.pulled_bytes + report.pushed_bytes) / max(plan.rows_moved, 1)
+            row_seconds = row_bytes * 8 / (fastest * 1e9)
+            self._decider.measure(report.worker, plan.use.samples.size, compute, row_seconds)
 
     def _keep_alive(self) -> None:
         if monotonic() - self._kept_alive > KEEP_ALIVE_SECONDS:

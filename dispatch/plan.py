@@ -52,6 +52,10 @@ class WorkerPlan:
     """None in a flush"""
     use_slots: NDArray[np.int32]
 
+    @property
+    def rows_moved(self) -> int:
+        return sum(moves.rows.size for moves in (self.push_owned, self.push_parts, self.pull_full, self.pull_values))
+
 
 @dataclass(frozen=True)
 class ShardPlan:

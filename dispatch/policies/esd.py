@@ -1,5 +1,7 @@
 """esd: the cost of each sample on each worker, then HybridDis with alpha."""
 
+from time import perf_counter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +22,22 @@ class Esd:
         self._alpha = alpha
         self._criterion: Criterion = criterion
         self._solve = solve
+        self._opt_seconds = 0.0
 
     def assign(self, situation: Situation) -> NDArray[np.int32]:
         check_capacities(situation)
+        began = perf_counter()
         cost_Bn = cost_matrix(situation)
-        return assign_hybrid(cost_Bn, situation.capacity_n, self._alpha, self._criterion, self._solve)
+        alpha = self._alpha
+        if situation.budget_seconds is not None:
+            alpha = self._affordable(situation.samples, situation.budget_seconds - (perf_counter() - began))
+        began = perf_counter()
+        at_B = assign_hybrid(cost_Bn, situation.capacity_n, alpha, self._criterion, self._solve)
+        if alpha > 0.0 and situation.samples:
+            self._opt_seconds = (perf_counter() - began) / (alpha * situation.samples)
+        return at_B
+
+    def _affordable(self, samples: int, seconds: float) -> float:
+        """As much of alpha as Opt can do in the time, by what a sample took it last; at least an eighth, to notice."""
+        wanted = self._alpha * samples * self._opt_seconds
+        return self._alpha if wanted <= seconds else self._alpha * max(seconds / wanted, 1 / 8)

@@ -1,5 +1,6 @@
 """How a policy is written in settings: its name, then its parameters behind colons, as in ``esd:0.5:min3-min``.
 
+``esd`` and ``joint`` may end in ``:elastic``: capacities then follow links and measured times instead of being equal.
 Loads no kernels, so that a settings file can be checked quickly.
 """
 
@@ -8,38 +9,61 @@ from dataclasses import dataclass
 from infra.errors import ConfigError
 
 CRITERIA = ("min2-min", "min3-min", "min3-min2", "mean")
-CHOICES = ("random", "round_robin", "laia", "esd[:alpha[:criterion]]")
+PLAIN = ("random", "round_robin", "laia")
+CHOICES = (*PLAIN, "esd[:alpha[:criterion]][:elastic]", "joint[:rounds][:elastic]")
+ELASTIC = "elastic"
+ROUNDS = 8
+"""of joint, unless it says otherwise: more of them hardly lower the cost of a batch any further"""
+MOST_ROUNDS = 1000
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy's name and the parameters it was given; alpha and criterion belong to esd alone."""
+    """A policy's name and the parameters it was given; alpha and criterion belong to esd, rounds to joint."""
 
     name: str
     alpha: float = 1.0
     criterion: str = CRITERIA[0]
+    rounds: int = ROUNDS
+    elastic: bool = False
 
     def __str__(self) -> str:
-        if self.name != "esd":
-            return self.name
-        criterion = "" if self.criterion == CRITERIA[0] else f":{self.criterion}"
-        return f"esd:{self.alpha:g}{criterion}"
+        words = [self.name]
+        if self.name == "esd":
+            words += [f"{self.alpha:g}"] + [self.criterion] * (self.criterion != CRITERIA[0])
+        if self.name == "joint":
+            words += [str(self.rounds)] * (self.rounds != ROUNDS)
+        return ":".join(words + [ELASTIC] * self.elastic)
 
 
 def parse_spec(text: str) -> PolicySpec:
     """Reads a policy's name and parameters; anything unknown is refused with the choices."""
     name, *parameters = text.strip().split(":")
-    if name in ("random", "round_robin", "laia") and not parameters:
+    if name in PLAIN and not parameters:
         return PolicySpec(name)
+    elastic = parameters[-1:] == [ELASTIC]
+    if elastic:
+        parameters = parameters[:-1]
     if name == "esd" and len(parameters) <= 2:
         alpha = _parse_alpha(text, parameters[0]) if parameters else 1.0
         criterion = parameters[1] if len(parameters) == 2 else CRITERIA[0]
         if criterion in CRITERIA:
-            return PolicySpec("esd", alpha, criterion)
+            return PolicySpec(name, alpha, criterion, elastic=elastic)
+    if name == "joint" and len(parameters) <= 1:
+        return PolicySpec(name, rounds=_parse_rounds(text, parameters[0]) if parameters else ROUNDS, elastic=elastic)
     raise ConfigError(
         f"Policy cannot be built: got {text!r}; expected one of {', '.join(CHOICES)}, with a criterion out of "
         f"{', '.join(CRITERIA)}. Correct dispatch.policy."
     )
+
+
+def _parse_rounds(text: str, written: str) -> int:
+    if not (written.isascii() and written.isdecimal() and int(written) <= MOST_ROUNDS):
+        raise ConfigError(
+            f"Policy cannot be built: rounds of {text!r} are {written!r}; expected a whole number from 0 (Opt alone) "
+            f"to {MOST_ROUNDS}. Correct dispatch.policy, for example to 'joint:{ROUNDS}'."
+        )
+    return int(written)
 
 
 def _parse_alpha(text: str, written: str) -> float:

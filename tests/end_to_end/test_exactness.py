@@ -53,6 +53,14 @@ def test_any_workers_policy_and_optimizer_equal_one_process(
     assert workers == 1 or sum(w.update_pushes for w in result.status.workers) > 0
 
 
+@pytest.mark.parametrize("policy", ["joint", "joint:2:elastic", "esd:1:elastic"])
+def test_batches_split_as_a_whole_or_unevenly_equal_one_process(write_topic: WriteTopic, policy: str) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), 3, policy=policy, batch=BATCH, cache_rows=700)
+    result = train(plan)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+    assert sum(worker.samples for worker in result.status.workers) == STEPS * BATCH
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_in_float64_the_error_is_rounding_alone(write_topic: WriteTopic, optimizer: str) -> None:
     plan = Plan(write_topic(STEPS * BATCH), workers=4, cache_rows=700, rows=rows_of(optimizer, "float64"))
