@@ -30,6 +30,9 @@ class DispatchConfig(Section):
     """Where the dispatcher publishes its status."""
     lookahead: int = Field(1, ge=0, le=16)
     """Steps decided and ordered ahead of the one that is being trained."""
+    deadline: bool = True
+    """Decisions that would outlast a step are cut short; without it no decision depends on the clock, except of elastic
+    capacities."""
     report_seconds: float = Field(120.0, gt=0)
     """How long a step's reports may take before its workers count as lost."""
     drain_seconds: float = Field(30.0, gt=0)

@@ -7,6 +7,7 @@ what is learnt never does, since any assignment of samples gives the same model.
 Legend: B samples, n workers.
 """
 
+from collections import deque
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -21,6 +22,9 @@ from dispatch.plan import RoundPlan
 from dispatch.policies.registry import build_policy
 from dispatch.situation import Policy, Situation
 from infra.errors import ConfigError
+
+RECENT_STEPS = 8
+"""over which the time of the work beside the policy is known"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Decider:
         self._policy = policy
         self._row_cost_n = row_cost_n
         self._elastic = Elastic(row_cost_n, directory.cache_rows_n) if isinstance(policy, ElasticPolicy) else None
-        self._plan_seconds = 0.0
+        self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def decide(self, step: int, keys_BF: NDArray[np.uint64], budget_seconds: float | None = None) -> Decision:
         """budget_seconds: the policy makes do with what is left of it beside the rest of the work."""
@@ -54,21 +58,23 @@ class Decider:
         samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
         state_U, holders_UQ = self._directory.look(rows)
-        left = budget_seconds and max(0.0, budget_seconds - self._plan_seconds - (perf_counter() - began))
+        # the least of the latest steps: one hiccup of the machine is no reason to decide worse
+        left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
         capacity_n = self._capacities(samples, fields)
         situation = Situation(step, rows.local_BF, state_U, holders_UQ, self._row_cost_n, capacity_n, left)
         try:
-            assignment_B, plan = self._place(rows, situation)
+            assignment_B, policy_seconds, plan = self._place(rows, situation)
         except CacheTooSmall:
             if self._elastic is None:
                 raise
             # nothing has changed yet: the samples had fewer rows in common than expected
             safe = replace(situation, capacity_n=self._elastic.safe_capacities(samples, fields))
-            assignment_B, plan = self._place(rows, safe)
+            assignment_B, policy_seconds, plan = self._place(rows, safe)
         if self._elastic is not None:
             samples_n = np.bincount(assignment_B, minlength=self._directory.workers)
             self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.miss_pull + plan.traffic.pushes)
         seconds = perf_counter() - began
+        self._other_seconds.append(seconds - policy_seconds)
         return Decision(rows, assignment_B, plan, seconds, budget_seconds is not None and seconds > budget_seconds)
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
@@ -84,12 +90,12 @@ class Decider:
             return equal_capacities(samples, self._directory.workers)
         return self._elastic.capacities(samples, fields)
 
-    def _place(self, rows: BatchRows, situation: Situation) -> tuple[NDArray[np.int32], RoundPlan]:
-        assignment_B = self._policy.assign(situation)
+    def _place(self, rows: BatchRows, situation: Situation) -> tuple[NDArray[np.int32], float, RoundPlan]:
+        """The assignment, the seconds it took, and its plan."""
         began = perf_counter()
-        plan = self._directory.plan(situation.step, rows, assignment_B)
-        self._plan_seconds = perf_counter() - began
-        return assignment_B, plan
+        assignment_B = self._policy.assign(situation)
+        seconds = perf_counter() - began
+        return assignment_B, seconds, self._directory.plan(situation.step, rows, assignment_B)
 
 
 def warm_up(policy: str, seed: int) -> None:

@@ -106,7 +106,7 @@ def run_dispatcher(job: Job, source: Source, stop: Stop, on_ready: Callable[[str
                 desk.write_dead_letters(batch)  # 2
                 if not len(batch.samples):
                     continue
-                decision = decider.decide(step, batch.samples.keys_BF, desk.accounts.budget_seconds)  # 3
+                decision = decider.decide(step, batch.samples.keys_BF, desk.budget_seconds())  # 3
                 desk.announce(step, decision)  # 4
                 desk.order(step, decision, batch)  # 5
                 desk.complete(keep=job.dispatch.lookahead)  # 6
@@ -218,6 +218,10 @@ class Desk:
             self._letters.append(batch.dead_letters)
             self.accounts.dead_letters += len(batch.dead_letters)
             self.meter.count("dead_letters", len(batch.dead_letters))
+
+    def budget_seconds(self) -> float | None:
+        """How long the next decision may take; None: as long as it likes."""
+        return self.accounts.budget_seconds if self.job.dispatch.deadline else None
 
     def announce(self, step: int, decision: Decision) -> None:
         self.shards.check()

@@ -1,5 +1,6 @@
 """esd: the cost of each sample on each worker, then HybridDis with alpha."""
 
+from collections import deque
 from time import perf_counter
 
 import numpy as np
@@ -10,6 +11,9 @@ from dispatch.hybrid import Criterion, Solver, assign_hybrid
 from dispatch.policies.capacity import check_capacities
 from dispatch.situation import Situation
 from dispatch.solver import solve_transport
+
+RECENT_STEPS = 8
+"""over which the time of Opt is known"""
 
 
 class Esd:
@@ -22,7 +26,7 @@ class Esd:
         self._alpha = alpha
         self._criterion: Criterion = criterion
         self._solve = solve
-        self._opt_seconds = 0.0
+        self._opt_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def assign(self, situation: Situation) -> NDArray[np.int32]:
         check_capacities(situation)
@@ -34,10 +38,10 @@ class Esd:
         began = perf_counter()
         at_B = assign_hybrid(cost_Bn, situation.capacity_n, alpha, self._criterion, self._solve)
         if alpha > 0.0 and situation.samples:
-            self._opt_seconds = (perf_counter() - began) / (alpha * situation.samples)
+            self._opt_seconds.append((perf_counter() - began) / (alpha * situation.samples))
         return at_B
 
     def _affordable(self, samples: int, seconds: float) -> float:
-        """As much of alpha as Opt can do in the time, by what a sample took it last; at least an eighth, to notice."""
-        wanted = self._alpha * samples * self._opt_seconds
+        """As much of alpha as Opt can do in the time, by the least a sample took lately; at least an eighth."""
+        wanted = self._alpha * samples * min(self._opt_seconds, default=0.0)
         return self._alpha if wanted <= seconds else self._alpha * max(seconds / wanted, 1 / 8)

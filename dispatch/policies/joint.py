@@ -7,7 +7,7 @@ What really moves: a worker pulls a row once, however many of its samples use it
 uses its row. Rows that several workers train are split, which costs every one of them a push and, at its next use, a
 pull: that is charged here, although it falls due later (FUTURE). Starting from Opt's assignment, rounds improve it:
 
-1. take a random half of the samples, drawn from (seed, step, round);
+1. take a random half of the samples, drawn from (seed, step);
 2. give each its marginal cost on every worker, given where all other samples are: nothing for a row that another
    sample brings there anyway, the pull, the owner's push and the split otherwise;
 3. solve that transport exactly with the places that these samples had;
@@ -27,7 +27,7 @@ from dispatch.cost import cost_matrix, held_by
 from dispatch.hybrid import Solver
 from dispatch.policies.capacity import check_capacities
 from dispatch.situation import OWNED, SPLIT, Situation
-from dispatch.solver import solve_transport
+from dispatch.solver import solve_again, solve_transport
 from infra.kernels import kernel
 
 FUTURE = 1.0
@@ -77,17 +77,10 @@ class Joint:
         began = perf_counter()
         at_B = self._solve(cost_matrix(situation), situation.capacity_n)
         deadline = None if situation.budget_seconds is None else began + situation.budget_seconds
-        return improve(situation, at_B, self._rounds, self._seed, self._solve, deadline)
+        return improve(situation, at_B, self._rounds, self._seed, deadline)
 
 
-def improve(
-    situation: Situation,
-    start_B: I32,
-    rounds: int,
-    seed: int,
-    solve: Solver = solve_transport,
-    deadline: float | None = None,
-) -> I32:
+def improve(situation: Situation, start_B: I32, rounds: int, seed: int, deadline: float | None = None) -> I32:
     """An assignment with as many samples per worker as start_B and at most its batch cost.
 
     No round is begun that would end after the deadline (of perf_counter) if it took as long as the longest so far.
@@ -98,15 +91,16 @@ def improve(
     users = _count(shared, at_B)
     least = _total(shared, users, at_B, row_cost_n, FUTURE)
     draw = np.random.default_rng([seed, situation.step])
+    price_n = np.zeros(situation.workers)
     began, longest = perf_counter(), 0.0
     for _ in range(rounds):
         longest, began = max(longest, perf_counter() - began), perf_counter()
         if deadline is not None and began + longest > deadline:
             break
-        moving_k = np.sort(draw.permutation(situation.samples)[: (situation.samples + 1) // 2])
+        moving_k = np.flatnonzero(draw.random(situation.samples) < 0.5)
         was_k = at_B[moving_k]
         cost_kn = _marginal(shared, users, at_B, moving_k, row_cost_n, FUTURE)
-        now_k = solve(cost_kn, np.bincount(was_k, minlength=situation.workers))
+        now_k = solve_again(cost_kn, np.bincount(was_k, minlength=situation.workers), price_n)
         _place(shared, users, at_B, moving_k, now_k)
         cost = _total(shared, users, at_B, row_cost_n, FUTURE)
         if cost > least:

@@ -76,10 +76,11 @@ def test_with_caches_that_evict_every_step_nothing_changes(write_topic: WriteTop
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
-@pytest.mark.parametrize("policy", ["random", "esd:1"])
+@pytest.mark.parametrize("policy", ["random", "esd:1", "joint"])
 def test_the_same_run_twice_is_equal_bit_for_bit(write_topic: WriteTopic, policy: str) -> None:
     first, second = (
-        train(Plan(write_topic(STEPS * BATCH, name), workers=4, policy=policy, cache_rows=300)) for name in ("a", "b")
+        train(Plan(write_topic(STEPS * BATCH, name), workers=4, policy=policy, cache_rows=300, deadline=False))
+        for name in ("a", "b")
     )
     assert first.rows_RT.tobytes() == second.rows_RT.tobytes()
     assert first.versions_R.tobytes() == second.versions_R.tobytes()
@@ -89,7 +90,7 @@ def test_the_same_run_twice_is_equal_bit_for_bit(write_topic: WriteTopic, policy
 
 
 def test_what_the_shards_saw_is_what_the_directory_predicted(write_topic: WriteTopic) -> None:
-    plan = Plan(write_topic(STEPS * BATCH), workers=3, shards=2, policy="esd:0.5", cache_rows=300)
+    plan = Plan(write_topic(STEPS * BATCH), workers=3, shards=2, policy="esd:0.5", cache_rows=300, deadline=False)
     result = train(plan)
     directory = Directory(np.full(plan.workers, plan.cache_rows), plan.eviction, plan.shards)
     decider = Decider(Index(), directory, build_policy(plan.policy, SEED), relative_row_costs([0.0] * plan.workers))

@@ -61,6 +61,7 @@ class Plan:
     model: ModelConfig = SMALL_MODEL
     samples: int | None = None
     eviction: str = "emark"
+    deadline: bool = True
 
     @property
     def schema(self) -> Schema:
@@ -164,7 +165,11 @@ def train(plan: Plan, stop: Stop | None = None, beside: Companion | None = None)
             folder=plan.folder,
             stream=plan.stream,
             dispatch=DispatchConfig(
-                policy=plan.policy, workers=plan.workers, cache_rows=plan.cache_rows, eviction=plan.eviction
+                deadline=plan.deadline,
+                policy=plan.policy,
+                workers=plan.workers,
+                cache_rows=plan.cache_rows,
+                eviction=plan.eviction,
             ),
             schema=plan.schema,
             shard_endpoints=shards,
