@@ -14,6 +14,8 @@ from dispatch.status import Quality, State, Status, WorkerStatus
 
 RECENT_STEPS = 50
 """steps over which timings are averaged"""
+BUDGET_STEPS = 5
+"""steps after which their time counts as known"""
 RECENT_SECONDS = 5.0
 """seconds over which the rate of samples is taken"""
 HISTORY = 60
@@ -66,9 +68,11 @@ class Accounts:
         self.steps = 0
         self.samples = 0
         self.dead_letters = 0
+        self.deadline_misses = 0
         self._workers: dict[str, WorkerAccount] = {}
         self._decide_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._step_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._busy_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._began: float | None = None
         self._ended = 0.0
         self._marks: deque[tuple[float, int]] = deque()
@@ -76,6 +80,11 @@ class Accounts:
         self._mark_at = mark_at
         self._mark: Mark | None = None
         self._history: deque[Metrics] = deque(maxlen=HISTORY)
+
+    @property
+    def budget_seconds(self) -> float | None:
+        """How long a decision may take so that no worker waits for it: what a step keeps the workers busy."""
+        return median(self._busy_seconds) if len(self._busy_seconds) >= BUDGET_STEPS else None
 
     def begin(self) -> None:
         """The first step begins now."""
@@ -102,6 +111,10 @@ class Accounts:
         account.pushed_bytes += report.pushed_bytes
         if samples:
             account.seconds.append(report.seconds)
+
+    def add_busy(self, seconds: float) -> None:
+        """The longest that any worker was busy with a step."""
+        self._busy_seconds.append(seconds)
 
     def end_step(self, samples: int) -> None:
         now = monotonic()
@@ -138,6 +151,7 @@ class Accounts:
             since_mark=_quality(self.quality.since(self._mark)) if self._mark is not None else None,
             lag=lag,
             dead_letters=self.dead_letters,
+            deadline_misses=self.deadline_misses,
             policy=self._policy,
             decide_ms=1000 * sum(decided) / len(decided) if decided else 0.0,
             step_ms=1000 * median(self._step_seconds) if self._step_seconds else 0.0,

@@ -14,7 +14,8 @@ class DispatchConfig(Section):
     """The ``[dispatch]`` section."""
 
     policy: str = "esd:1"
-    """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, esd:ALPHA:CRITERION."""
+    """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, esd:ALPHA:CRITERION,
+    joint:ROUNDS; the last two may end in :elastic, which gives workers behind slow links fewer samples."""
     opt_backend: Literal["cpu", "cuda", "auto"] = "cpu"
     """Where exact assignment runs; auto measures both at start. Without a GPU: on the CPU."""
     workers: int = Field(4, ge=1, le=128)
@@ -31,6 +32,9 @@ class DispatchConfig(Section):
     """Where the dispatcher publishes its status."""
     lookahead: int = Field(1, ge=0, le=16)
     """Steps decided and ordered ahead of the one that is being trained."""
+    deadline: bool = False
+    """Decisions that would outlast a step are cut short; without it no decision depends on the clock, except of elastic
+    capacities."""
     report_seconds: float = Field(120.0, gt=0)
     """How long a step's reports may take before its workers count as lost."""
     drain_seconds: float = Field(30.0, gt=0)

@@ -1,12 +1,14 @@
 """One decision: from a batch's keys to a plan for every worker and shard.
 
-The same code decides in a live run, in the simulator and in tests. It is a pure function of the sequence of batches,
-the policy and the members, so a replay of the manifests repeats every decision.
+The same code decides in a live run, in the simulator and in tests. Without a time budget and measured times it is a
+pure function of the sequence of batches, the policy and the members. With them a decision also depends on the clock;
+what is learnt never does, since any assignment of samples gives the same model.
 
 Legend: B samples, n workers.
 """
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -14,13 +16,17 @@ from numpy.typing import NDArray
 
 from dispatch.backend import OptBackend
 from dispatch.directory import Directory
-from dispatch.errors import CacheTooSmall
+from dispatch.elastic import Elastic, ElasticPolicy
+from dispatch.errors import BadCost, CacheTooSmall
 from dispatch.index import BatchRows, Index
 from dispatch.plan import RoundPlan
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
 from dispatch.situation import Policy, Situation
 from infra.errors import ConfigError
+
+RECENT_STEPS = 8
+"""over which the time of the work beside the policy is known"""
 
 
 @dataclass(frozen=True)
@@ -32,29 +38,66 @@ class Decision:
     plan: RoundPlan
     seconds: float
     """how long it took to decide"""
+    is_late: bool = False
+    """whether that was longer than it might have taken"""
 
 
 class Decider:
     """Decides step after step for one generation's members."""
 
     def __init__(self, index: Index, directory: Directory, policy: Policy, row_cost_n: NDArray[np.float64]) -> None:
+        check_row_costs(row_cost_n, directory.workers)
         self._index = index
         self._directory = directory
         self._policy = policy
         self._row_cost_n = row_cost_n
+        self._elastic = Elastic(row_cost_n, directory.cache_rows_n) if isinstance(policy, ElasticPolicy) else None
+        self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
-    def decide(self, step: int, keys_BF: NDArray[np.uint64]) -> Decision:
+    def decide(self, step: int, keys_BF: NDArray[np.uint64], budget_seconds: float | None = None) -> Decision:
+        """budget_seconds: the policy makes do with what is left of it beside the rest of the work."""
         began = perf_counter()
+        samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
         state_U, holders_UQ = self._directory.look(rows)
-        capacity_n = equal_capacities(keys_BF.shape[0], self._directory.workers)
-        situation = Situation(step, rows.local_BF, state_U, holders_UQ, self._row_cost_n, capacity_n)
-        assignment_B = self._policy.assign(situation)
-        plan = self._directory.plan(step, rows, assignment_B)
-        return Decision(rows, assignment_B, plan, perf_counter() - began)
+        # the least of the latest steps: one hiccup of the machine is no reason to decide worse
+        left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
+        capacity_n = self._capacities(samples, fields)
+        situation = Situation(step, rows.local_BF, state_U, holders_UQ, self._row_cost_n, capacity_n, left)
+        try:
+            assignment_B, policy_seconds, plan = self._place(rows, situation)
+        except CacheTooSmall:
+            if self._elastic is None:
+                raise
+            # nothing has changed yet: the samples had fewer rows in common than expected
+            safe = replace(situation, capacity_n=self._elastic.safe_capacities(samples, fields))
+            assignment_B, policy_seconds, plan = self._place(rows, safe)
+        if self._elastic is not None:
+            samples_n = np.bincount(assignment_B, minlength=self._directory.workers)
+            self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.miss_pull + plan.traffic.pushes)
+        seconds = perf_counter() - began
+        self._other_seconds.append(seconds - policy_seconds)
+        return Decision(rows, assignment_B, plan, seconds, budget_seconds is not None and seconds > budget_seconds)
+
+    def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
+        """What a worker measured in a step; only elastic capacities listen."""
+        if self._elastic is not None:
+            self._elastic.measure(worker, samples, compute_seconds, row_seconds)
 
     def flush(self) -> RoundPlan:
         return self._directory.flush()
+
+    def _capacities(self, samples: int, fields: int) -> NDArray[np.int64]:
+        if self._elastic is None:
+            return equal_capacities(samples, self._directory.workers)
+        return self._elastic.capacities(samples, fields)
+
+    def _place(self, rows: BatchRows, situation: Situation) -> tuple[NDArray[np.int32], float, RoundPlan]:
+        """The assignment, the seconds it took, and its plan."""
+        began = perf_counter()
+        assignment_B = self._policy.assign(situation)
+        seconds = perf_counter() - began
+        return assignment_B, seconds, self._directory.plan(situation.step, rows, assignment_B)
 
 
 def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
@@ -69,6 +112,15 @@ def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
 def equal_capacities(samples: int, workers: int) -> NDArray[np.int64]:
     """The smallest equal capacity that holds the batch."""
     return np.full(workers, -(-samples // workers), np.int64)
+
+
+def check_row_costs(row_cost_n: NDArray[np.float64], workers: int) -> None:
+    """Refuses costs of links that no decision could be made with."""
+    if row_cost_n.shape != (workers,) or not (np.isfinite(row_cost_n) & (row_cost_n > 0)).all():
+        raise BadCost(
+            f"Cannot decide with row costs {row_cost_n.tolist()} for {workers} workers; expected one finite cost above "
+            f"0 per worker. Check the speeds of the links."
+        )
 
 
 def relative_row_costs(links_gbit: list[float]) -> NDArray[np.float64]:
@@ -86,7 +138,10 @@ def needed_rows(batch: int, workers: int, fields: int) -> int:
 
 
 def check_cache(cache_rows: int, batch: int, workers: int, fields: int) -> None:
-    """Refuses a cache that could fail to hold a micro-batch, before anything starts."""
+    """Refuses a cache that could fail to hold a micro-batch, before anything starts.
+
+    Elastic capacities need no more: they stay within what the caches hold, and equal ones are among them.
+    """
     needed = needed_rows(batch, workers, fields)
     if cache_rows < needed:
         raise CacheTooSmall(

@@ -70,6 +70,11 @@ class Directory:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in (*self._rows, *self._caches))
 
+    @property
+    def cache_rows_n(self) -> NDArray[np.int64]:
+        """Slots of each worker's cache."""
+        return self._caches.capacity_n
+
     def look(self, batch: BatchRows) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
         """State and holders of the batch's rows, as a policy wants them."""
         self._reserve(int(batch.rows_U.max(initial=-1)) + 1)

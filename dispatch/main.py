@@ -51,6 +51,10 @@ from ingest.source import Source
 STATUS_SECONDS = 0.25
 KEEP_ALIVE_SECONDS = 5.0
 WAIT_SECONDS = 0.05
+COMPUTE_PHASES = ("forward", "backward", "rows")
+"""of a report; the others wait for links or for other workers"""
+UNSHAPED_GBIT = 10.0
+"""what links of unknown speed are taken for"""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def run_dispatcher(job: Job, source: Source, stop: Stop, on_ready: Callable[[str
                 desk.write_dead_letters(batch)  # 2
                 if not len(batch.samples):
                     continue
-                decision = decider.decide(step, batch.samples.keys_BF)  # 3
+                decision = decider.decide(step, batch.samples.keys_BF, desk.budget_seconds())  # 3
                 desk.announce(step, decision)  # 4
                 desk.order(step, decision, batch)  # 5
                 desk.complete(keep=job.dispatch.lookahead)  # 6
@@ -142,6 +146,7 @@ class Desk:
         self.status_endpoint = bind(self._publisher, job.status_endpoint, job.curve)
         self.loader = open_loader(job, source)
         resources.callback(self.loader.close)
+        self._decider: Decider | None = None
         self._underway: deque[Underway] = deque()
         self._published = self._kept_alive = 0.0
         self.state: State = "waiting"
@@ -188,7 +193,8 @@ class Desk:
             parse_spec(self.job.dispatch.policy).synchronisation,
         )
         costs = relative_row_costs([member.link_gbit for member in self.crew.members])
-        return Decider(self.index, directory, self.policy, costs)
+        self._decider = Decider(self.index, directory, self.policy, costs)
+        return self._decider
 
     def flush(self, decider: Decider) -> None:
         """Every owned or split row is written back; afterwards the PS has the newest value of every row."""
@@ -227,6 +233,10 @@ class Desk:
             self.accounts.dead_letters += len(batch.dead_letters)
             self.meter.count("dead_letters", len(batch.dead_letters))
 
+    def budget_seconds(self) -> float | None:
+        """How long the next decision may take; None: as long as it likes."""
+        return self.accounts.budget_seconds if self.job.dispatch.deadline else None
+
     def announce(self, step: int, decision: Decision) -> None:
         self.accounts.begin()
         self.shards.announce(self.crew.generation, step, TRAIN, decision.plan, decision.rows)
@@ -236,6 +246,9 @@ class Desk:
         self._underway.append(Underway(step, TRAIN, decision.plan.workers, batch.samples.labels_B))
         self.accounts.add_decision(self.crew.members, decision.plan.traffic, decision.seconds)
         self.meter.observe("decide", decision.seconds)
+        if decision.is_late:
+            self.accounts.deadline_misses += 1
+            self.meter.count("deadline_misses")
 
     def complete(self, keep: int) -> None:
         """Waits until at most so many ordered steps are under way."""
@@ -276,6 +289,7 @@ class Desk:
                 if use is not None:
                     logits_B[use.samples] = logits
             if done.phase == TRAIN:
+                self._learn_times(done)
                 self._score(done.step, logits_B, done.labels_B)
                 self.accounts.end_step(done.labels_B.size)
                 self.meter.count("samples", done.labels_B.size)
@@ -287,6 +301,19 @@ class Desk:
         self.accounts.quality.add(logits_B, labels_B)
         if was_finite and self.accounts.quality.not_finite:
             self.log.error("predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate", step=step)
+
+    def _learn_times(self, done: Underway) -> None:
+        """What the step took: the budget of the next decisions, and what elastic capacities go by."""
+        reports = [done.reports[number][0] for number in range(len(self.crew.members))]
+        self.accounts.add_busy(max(sum(report.seconds.values()) for report in reports))
+        fastest = max(member.link_gbit for member in self.crew.members) or UNSHAPED_GBIT
+        for report, plan in zip(reports, done.plans, strict=True):
+            assert self._decider is not None
+            assert plan.use is not None
+            compute = sum(report.seconds.get(phase, 0.0) for phase in COMPUTE_PHASES)
+            row_bytes = (report.pulled_bytes + report.pushed_bytes) / max(plan.rows_moved, 1)
+            row_seconds = row_bytes * 8 / (fastest * 1e9)
+            self._decider.measure(report.worker, plan.use.samples.size, compute, row_seconds)
 
     def _publish(self, at_once: bool = False) -> None:
         if at_once or monotonic() - self._published > STATUS_SECONDS:

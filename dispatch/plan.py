@@ -52,6 +52,10 @@ class WorkerPlan:
     """None in a flush"""
     use_slots: NDArray[np.int32]
 
+    @property
+    def rows_moved(self) -> int:
+        return sum(moves.rows.size for moves in (self.push_owned, self.push_parts, self.pull_full, self.pull_values))
+
 
 @dataclass(frozen=True)
 class ShardPlan:
@@ -115,9 +119,8 @@ def make_round(
     pushes = lines.pushes_4[: lines.counts[0]]
     pulls = lines.pulls_4[: lines.counts[1]]
     settled = lines.settled[: lines.counts[2]]
-    is_part = pushes[:, 3] & 1
-    push_groups = _grouped(pushes, is_part, n, shards)
-    pull_groups = _grouped(pulls, pulls[:, 3], n, shards)
+    push_groups = _grouped(pushes, n, shards)
+    pull_groups = _grouped(pulls, n, shards)
     nothing = np.empty(0, np.int32)
     workers = tuple(
         WorkerPlan(
@@ -130,51 +133,85 @@ def make_round(
         )
         for j in range(n)
     )
-    fresh = np.concatenate((pushes[is_part == 0, 1], settled))
-    shard_plans = _shard_plans(n, shards, pushes, settled, fresh, changed)
+    shard_plans = _shard_plans(n, shards, pushes, settled, changed)
     return RoundPlan(workers, shard_plans, _traffic(n, pushes, pulls, uses))
 
 
-def _grouped(moves_4: Longs, kind: Longs, n: int, shards: int) -> list[Moves]:
+def _grouped(moves_4: Longs, n: int, shards: int) -> list[Moves]:
     """Moves by (worker, kind of 2, shard), stable; one Moves for each (worker, kind)."""
-    order, starts = _counting_sort((moves_4[:, 0] * 2 + kind) * shards + moves_4[:, 1] % shards, 2 * n * shards)
-    rows, slots = moves_4[order, 1], moves_4[order, 2].astype(np.int32)
-    cuts = starts[::shards]
+    rows, slots, starts = _group(moves_4, n, shards)
+    cuts = starts[::shards].tolist()
     return [Moves(rows[a:b], slots[a:b]) for a, b in pairwise(cuts)]
 
 
 @kernel
-def _counting_sort(group: Longs, groups: int) -> tuple[Longs, Longs]:
-    starts = np.zeros(groups + 1, np.int64)
-    for g in group:
+def _group(moves_4: Longs, n: int, shards: int) -> tuple[Longs, NDArray[np.int32], Longs]:
+    """A counting sort; the last bit of a move's kind says which of the two it is."""
+    size = moves_4.shape[0]
+    group = np.empty(size, np.int32)
+    starts = np.zeros(2 * n * shards + 1, np.int64)
+    for i in range(size):
+        g = (moves_4[i, 0] * 2 + (moves_4[i, 3] & 1)) * shards + moves_4[i, 1] % shards
+        group[i] = g
         starts[g + 1] += 1
-    for g in range(groups):
+    for g in range(2 * n * shards):
         starts[g + 1] += starts[g]
-    at = starts[:-1].copy()
-    order = np.empty(group.size, np.int64)
-    for i in range(group.size):
-        order[at[group[i]]] = i
+    at = starts.copy()
+    rows, slots = np.empty(size, np.int64), np.empty(size, np.int32)
+    for i in range(size):
+        place = at[group[i]]
         at[group[i]] += 1
-    return order, starts
+        rows[place], slots[place] = moves_4[i, 1], moves_4[i, 2]
+    return rows, slots, starts
 
 
-def _shard_plans(
-    n: int, shards: int, pushes: Longs, settled: Longs, fresh: Longs, changed: Longs
-) -> tuple[ShardPlan, ...]:
-    pushing = np.zeros((shards, n), np.bool_)
-    pushing[pushes[:, 1] % shards, pushes[:, 0]] = True
-    plans = []
-    for shard in range(shards):
-        fresh_here = fresh[fresh % shards == shard]
-        plans.append(
-            ShardPlan(
-                pushers=tuple(np.flatnonzero(pushing[shard]).tolist()),
-                settled=settled[settled % shards == shard] // shards,
-                fresh=fresh_here // shards,
-                fresh_steps=changed[fresh_here],
-            )
+def _shard_plans(n: int, shards: int, pushes: Longs, settled: Longs, changed: Longs) -> tuple[ShardPlan, ...]:
+    pushing, fresh = _pushed(pushes, settled, n, shards)
+    fresh, fresh_steps, fresh_cuts = _by_shard(fresh, changed, shards)
+    settled, _, settled_cuts = _by_shard(settled, changed, shards)
+    return tuple(
+        ShardPlan(
+            pushers=tuple(np.flatnonzero(pushing[shard]).tolist()),
+            settled=settled[settled_cuts[shard] : settled_cuts[shard + 1]],
+            fresh=fresh[fresh_cuts[shard] : fresh_cuts[shard + 1]],
+            fresh_steps=fresh_steps[fresh_cuts[shard] : fresh_cuts[shard + 1]],
         )
-    return tuple(plans)
+        for shard in range(shards)
+    )
+
+
+@kernel
+def _pushed(pushes_4: Longs, settled: Longs, n: int, shards: int) -> tuple[NDArray[np.bool_], Longs]:
+    """Who pushes to which shard; and the rows that will be up to date there: owned rows pushed, and settled ones."""
+    pushing = np.zeros((shards, n), np.bool_)
+    fresh = np.empty(pushes_4.shape[0] + settled.shape[0], np.int64)
+    count = 0
+    for i in range(pushes_4.shape[0]):
+        pushing[pushes_4[i, 1] % shards, pushes_4[i, 0]] = True
+        if pushes_4[i, 3] & 1 == 0:
+            fresh[count] = pushes_4[i, 1]
+            count += 1
+    for row in settled:
+        fresh[count] = row
+        count += 1
+    return pushing, fresh[:count]
+
+
+@kernel
+def _by_shard(rows: Longs, changed: Longs, shards: int) -> tuple[Longs, Longs, Longs]:
+    """Rows grouped by shard, stable, in numbers of that shard; the step that changed each; and where groups begin."""
+    cuts = np.zeros(shards + 1, np.int64)
+    for row in rows:
+        cuts[row % shards + 1] += 1
+    for shard in range(shards):
+        cuts[shard + 1] += cuts[shard]
+    at = cuts.copy()
+    numbers, steps = np.empty(rows.shape[0], np.int64), np.empty(rows.shape[0], np.int64)
+    for row in rows:
+        place = at[row % shards]
+        at[row % shards] += 1
+        numbers[place], steps[place] = row // shards, changed[row]
+    return numbers, steps, cuts
 
 
 def _traffic(n: int, pushes: Longs, pulls: Longs, uses: list[WorkerUse]) -> Traffic:

@@ -32,6 +32,8 @@ class Situation:
     """cost of moving one row over worker j's link, in units of one row over the fastest link"""
     capacity_n: NDArray[np.int64]
     """how many samples worker j may get; the sum is at least B"""
+    budget_seconds: float | None = None
+    """how long the policy may take; None: as long as it likes, and its answer does not depend on the clock"""
 
     @property
     def samples(self) -> int:

@@ -77,7 +77,13 @@ def solve_transport(cost_kn: ArrayLike, capacity_n: ArrayLike) -> NDArray[np.int
     if cost.shape[0] == 0:
         return np.empty(0, dtype=np.int32)
     check_costs(cost)
-    return _solve(cost, np.minimum(capacity, cost.shape[0]))
+    return _solve(cost, np.minimum(capacity, cost.shape[0]), np.zeros(cost.shape[1]))
+
+
+def solve_again(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
+    """The same, from the prices of a similar problem, which are replaced by those of this one. Costs must be finite."""
+    at_k: I32 = _solve_level(cost_kn, np.minimum(capacity_n, cost_kn.shape[0]), price_n)
+    return at_k
 
 
 def check_costs(cost_kn: F64) -> None:
@@ -115,10 +121,9 @@ def _is_usable(cost_kn: F64) -> bool:
     return True
 
 
-def _solve(cost_kn: F64, capacity_n: I64) -> I32:
+def _solve(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
     """Coarse levels find prices, each starting from those of the one before; the last level has every sample."""
     samples, workers = cost_kn.shape
-    price_n = np.zeros(workers)
     stride = 1
     while samples >= stride * COARSEN * COARSEST_SAMPLES_PER_WORKER * workers:
         stride *= COARSEN

@@ -86,6 +86,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""
     decide_ms: float = 0.0
     """mean time of a decision over the latest steps"""
+    deadline_misses: int = 0
+    """decisions that took longer than the workers were busy"""
     step_ms: float = 0.0
     """median time from the end of one step to the end of the next, over the latest steps"""
     auc_history: tuple[float, ...] = ()
@@ -103,6 +105,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """'finished', or the name of the signal"""
     policy: str
     decide_ms: float
+    deadline_misses: int
     step_ms: float
     generations: int
     steps: int
@@ -134,6 +137,7 @@ def summarize(
         exit_reason=exit_reason,
         policy=status.policy,
         decide_ms=status.decide_ms,
+        deadline_misses=status.deadline_misses,
         step_ms=status.step_ms,
         generations=status.generation,
         steps=status.steps,

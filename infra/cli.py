@@ -225,7 +225,8 @@ def _run(
 
 
 def _defaults(kind: str) -> dict[str, Any]:
-    return {"run": kind, "folder": Path("runs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"}
+    name = f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
+    return {"run": name, "folder": Path("runs") / name}
 
 
 def _chosen(overrides: list[str] | None, folder: Path | None) -> list[str]:

@@ -1,5 +1,8 @@
 """esd: the cost of each sample on each worker, then HybridDis with alpha."""
 
+from collections import deque
+from time import perf_counter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,6 +11,9 @@ from dispatch.cost import cost_matrix
 from dispatch.hybrid import Criterion, assign_hybrid
 from dispatch.policies.capacity import check_capacities
 from dispatch.situation import Situation
+
+RECENT_STEPS = 8
+"""over which the time of Opt is known"""
 
 
 class Esd:
@@ -18,10 +24,23 @@ class Esd:
         self._alpha = alpha
         self._criterion: Criterion = criterion
         self._opt = opt
+        self._opt_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def assign(self, situation: Situation) -> NDArray[np.int32]:
         check_capacities(situation)
-        if self._alpha == 1.0:
-            return self._opt.assign(situation)
-        cost_Bn = cost_matrix(situation)
-        return assign_hybrid(cost_Bn, situation.capacity_n, self._alpha, self._criterion, self._opt.solve)
+        alpha, began = self._affordable(situation), perf_counter()
+        if alpha == 1.0:
+            at_B = self._opt.assign(situation)
+        else:
+            cost_Bn = cost_matrix(situation)
+            at_B = assign_hybrid(cost_Bn, situation.capacity_n, alpha, self._criterion, self._opt.solve)
+        if alpha > 0.0 and situation.samples:
+            self._opt_seconds.append((perf_counter() - began) / (alpha * situation.samples))
+        return at_B
+
+    def _affordable(self, situation: Situation) -> float:
+        """As much of alpha as Opt can do in the time, by the least a sample took lately; at least an eighth."""
+        wanted = self._alpha * situation.samples * min(self._opt_seconds, default=0.0)
+        if situation.budget_seconds is None or wanted <= situation.budget_seconds:
+            return self._alpha
+        return self._alpha * max(situation.budget_seconds / wanted, 1 / 8)

@@ -3,20 +3,27 @@
 from typing import cast
 
 from dispatch.backend import OptBackend, choose_opt
+from dispatch.elastic import ElasticPolicy
 from dispatch.hybrid import Criterion
 from dispatch.policies.esd import Esd
 from dispatch.policies.het import Het
+from dispatch.policies.joint import Joint
 from dispatch.policies.laia import Laia
 from dispatch.policies.laia_adaptive import LaiaAdaptive
 from dispatch.policies.random_ import Random
 from dispatch.policies.round_robin import RoundRobin
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.spec import PolicySpec, parse_spec
 from dispatch.situation import Policy
 
 
 def build_policy(spec: str, seed: int, opt_backend: OptBackend = "cpu") -> Policy:
-    """The policy written as ``laia``, ``esd:0.5`` …; seed is for those that draw, opt_backend for those that solve."""
+    """The policy written as ``laia``, ``joint:4:elastic`` …; seed is for those that draw, opt_backend for esd."""
     wanted = parse_spec(spec)
+    policy = _build(wanted, seed, opt_backend)
+    return ElasticPolicy(policy) if wanted.elastic else policy
+
+
+def _build(wanted: PolicySpec, seed: int, opt_backend: OptBackend) -> Policy:
     if wanted.name == "random":
         return Random(seed)
     if wanted.name == "round_robin":
@@ -27,4 +34,6 @@ def build_policy(spec: str, seed: int, opt_backend: OptBackend = "cpu") -> Polic
         return LaiaAdaptive(wanted.budget_ms, str(wanted))
     if wanted.name == "het":
         return Het(seed)
+    if wanted.name == "joint":
+        return Joint(wanted.rounds, seed, str(wanted))
     return Esd(wanted.alpha, cast(Criterion, wanted.criterion), str(wanted), choose_opt(opt_backend))

@@ -1,5 +1,6 @@
 """How a policy is written in settings: its name, then its parameters behind colons, as in ``esd:0.5:min3-min``.
 
+``esd`` and ``joint`` may end in ``:elastic``: capacities then follow links and measured times instead of being equal.
 Loads no kernels, so that a settings file can be checked quickly.
 """
 
@@ -10,21 +11,32 @@ from infra.errors import ConfigError
 
 CRITERIA = ("min2-min", "min3-min", "min3-min2", "mean")
 PLAIN = ("random", "round_robin", "laia", "het")
-CHOICES = (*PLAIN, "laia_adaptive[:budget_ms]", "esd[:alpha[:criterion]]")
+CHOICES = (
+    *PLAIN,
+    "laia_adaptive[:budget_ms]",
+    "esd[:alpha[:criterion]][:elastic]",
+    "joint[:rounds][:elastic]",
+)
 BUDGET_MS = 0.1
 """time for scoring that laia_adaptive takes if it is not told"""
 Synchronisation = Literal["on_demand", "full"]
 """whether an update is pushed when another worker needs the row, or always in the step after it"""
+ELASTIC = "elastic"
+ROUNDS = 8
+"""of joint, unless it says otherwise: more of them hardly lower the cost of a batch any further"""
+MOST_ROUNDS = 1000
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy's name and its parameters; alpha and criterion belong to esd alone, budget_ms to laia_adaptive."""
+    """A policy's name and its parameters: alpha and criterion of esd, rounds of joint, budget_ms of laia_adaptive."""
 
     name: str
     alpha: float = 1.0
     criterion: str = CRITERIA[0]
     budget_ms: float = BUDGET_MS
+    rounds: int = ROUNDS
+    elastic: bool = False
 
     @property
     def synchronisation(self) -> Synchronisation:
@@ -32,12 +44,14 @@ class PolicySpec:
         return "full" if self.name == "het" else "on_demand"
 
     def __str__(self) -> str:
+        words = [self.name]
         if self.name == "laia_adaptive":
-            return self.name if self.budget_ms == BUDGET_MS else f"{self.name}:{self.budget_ms:g}"
-        if self.name != "esd":
-            return self.name
-        criterion = "" if self.criterion == CRITERIA[0] else f":{self.criterion}"
-        return f"esd:{self.alpha:g}{criterion}"
+            words += [f"{self.budget_ms:g}"] * (self.budget_ms != BUDGET_MS)
+        if self.name == "esd":
+            words += [f"{self.alpha:g}"] + [self.criterion] * (self.criterion != CRITERIA[0])
+        if self.name == "joint":
+            words += [str(self.rounds)] * (self.rounds != ROUNDS)
+        return ":".join(words + [ELASTIC] * self.elastic)
 
 
 def parse_spec(text: str) -> PolicySpec:
@@ -47,15 +61,29 @@ def parse_spec(text: str) -> PolicySpec:
         return PolicySpec(name)
     if name == "laia_adaptive" and len(parameters) <= 1:
         return PolicySpec(name, budget_ms=_parse_budget(text, parameters[0]) if parameters else BUDGET_MS)
+    elastic = parameters[-1:] == [ELASTIC]
+    if elastic:
+        parameters = parameters[:-1]
     if name == "esd" and len(parameters) <= 2:
         alpha = _parse_alpha(text, parameters[0]) if parameters else 1.0
         criterion = parameters[1] if len(parameters) == 2 else CRITERIA[0]
         if criterion in CRITERIA:
-            return PolicySpec("esd", alpha, criterion)
+            return PolicySpec(name, alpha, criterion, elastic=elastic)
+    if name == "joint" and len(parameters) <= 1:
+        return PolicySpec(name, rounds=_parse_rounds(text, parameters[0]) if parameters else ROUNDS, elastic=elastic)
     raise ConfigError(
         f"Policy cannot be built: got {text!r}; expected one of {', '.join(CHOICES)}, with a criterion out of "
         f"{', '.join(CRITERIA)}. Correct dispatch.policy."
     )
+
+
+def _parse_rounds(text: str, written: str) -> int:
+    if not (written.isascii() and written.isdecimal() and int(written) <= MOST_ROUNDS):
+        raise ConfigError(
+            f"Policy cannot be built: rounds of {text!r} are {written!r}; expected a whole number from 0 (Opt alone) "
+            f"to {MOST_ROUNDS}. Correct dispatch.policy, for example to 'joint:{ROUNDS}'."
+        )
+    return int(written)
 
 
 def _parse_alpha(text: str, written: str) -> float:

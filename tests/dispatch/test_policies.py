@@ -1,15 +1,19 @@
 import dataclasses
+from time import sleep
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from dispatch.backend import Opt
 from dispatch.config import DispatchConfig
 from dispatch.cost import cost_matrix
 from dispatch.errors import Infeasible
 from dispatch.hybrid import assign_hybrid
+from dispatch.policies.esd import Esd
 from dispatch.policies.laia import laia_reference
 from dispatch.policies.laia_adaptive import (
     LOOKUP_NS,
@@ -22,12 +26,22 @@ from dispatch.policies.registry import build_policy
 from dispatch.policies.round_robin import round_robin_reference
 from dispatch.policies.spec import parse_spec
 from dispatch.situation import CLEAN, OWNED, SPLIT, Situation
+from dispatch.solver import solve_transport
 from infra.errors import ConfigError
 from tests.dispatch.situations import draw_situation
 
+NORMAL_FORMS = [
+    ("joint", "joint"),
+    ("joint:8", "joint"),
+    ("joint:02", "joint:2"),
+    ("joint:4:elastic", "joint:4:elastic"),
+    ("joint:elastic", "joint:elastic"),
+    ("esd:elastic", "esd:1:elastic"),
+    ("esd:0.5:mean:elastic", "esd:0.5:mean:elastic"),
+]
 SPECS = (
     *("random", "round_robin", "laia", "laia_adaptive", "laia_adaptive:0.0004", "het"),
-    *("esd:0", "esd:0.5", "esd:1", "esd:0.3:min3-min2"),
+    *("esd:0", "esd:0.5", "esd:1", "esd:0.3:min3-min2", "joint", "joint:2:elastic"),
 )
 
 
@@ -170,6 +184,7 @@ def test_esd_is_hybrid_on_the_cost_matrix() -> None:
         ("esd:0:mean", "esd:0:mean"),
         ("laia_adaptive:0.10", "laia_adaptive"),
         ("laia_adaptive:.2", "laia_adaptive:0.2"),
+        *NORMAL_FORMS,
     ],
 )
 def test_name_is_the_normal_form_of_the_spec(spec: str, name: str) -> None:
@@ -177,11 +192,49 @@ def test_name_is_the_normal_form_of_the_spec(spec: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["", "herald", "laia:1", "random:3", "esd:1:regret", "esd:1:mean:2", "ESD", "het:1", "laia_adaptive:1:2"]
+    "spec",
+    [
+        "",
+        "herald",
+        "laia:1",
+        "random:3",
+        "esd:1:regret",
+        "esd:1:mean:2",
+        "ESD",
+        "het:1",
+        "laia_adaptive:1:2",
+        "laia:elastic",
+        "joint:2:3",
+        "joint:elastic:2",
+    ],
 )
 def test_unknown_policy_is_refused_with_the_choices(spec: str) -> None:
     with pytest.raises(ConfigError, match=r"random, round_robin, laia, .*esd\[:alpha"):
         build_policy(spec, seed=0)
+
+
+@pytest.mark.parametrize("rounds", ["-1", "1.5", "many", "", "1001", "²"])
+def test_rounds_that_are_no_count_are_refused(rounds: str) -> None:
+    with pytest.raises(ConfigError, match="whole number from 0"):
+        build_policy(f"joint:{rounds}", seed=0)
+
+
+def test_esd_does_less_by_opt_when_opt_took_too_long() -> None:
+    seen: list[int] = []
+
+    def solve_slowly(cost_kn: NDArray[np.float64], capacity_n: NDArray[np.int64]) -> NDArray[np.int32]:
+        seen.append(len(cost_kn))
+        sleep(0.02)
+        return solve_transport(cost_kn, capacity_n)
+
+    def assign_slowly(situation: Situation) -> NDArray[np.int32]:
+        return solve_slowly(cost_matrix(situation), situation.capacity_n)
+
+    policy = Esd(1.0, opt=Opt("cpu", solve_slowly, assign_slowly))
+    situation = dataclasses.replace(draw_situation(9), budget_seconds=0.01)
+    for _ in range(2):
+        assert (np.bincount(policy.assign(situation)) <= situation.capacity_n).all()
+    assert seen[1] < seen[0] == 48
 
 
 @pytest.mark.parametrize("alpha", ["-0.1", "1.01", "nan", "inf", "half", ""])

@@ -53,6 +53,14 @@ def test_any_workers_policy_and_optimizer_equal_one_process(
     assert workers == 1 or sum(w.update_pushes for w in result.status.workers) > 0
 
 
+@pytest.mark.parametrize("policy", ["joint", "joint:2:elastic", "esd:1:elastic"])
+def test_batches_split_as_a_whole_or_unevenly_equal_one_process(write_topic: WriteTopic, policy: str) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), 3, policy=policy, batch=BATCH, cache_rows=700)
+    result = train(plan)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+    assert sum(worker.samples for worker in result.status.workers) == STEPS * BATCH
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_in_float64_the_error_is_rounding_alone(write_topic: WriteTopic, optimizer: str) -> None:
     plan = Plan(write_topic(STEPS * BATCH), workers=4, cache_rows=700, rows=rows_of(optimizer, "float64"))
@@ -68,10 +76,11 @@ def test_with_caches_that_evict_every_step_nothing_changes(write_topic: WriteTop
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
-@pytest.mark.parametrize("policy", ["random", "esd:1"])
+@pytest.mark.parametrize("policy", ["random", "esd:1", "joint"])
 def test_the_same_run_twice_is_equal_bit_for_bit(write_topic: WriteTopic, policy: str) -> None:
     first, second = (
-        train(Plan(write_topic(STEPS * BATCH, name), workers=4, policy=policy, cache_rows=300)) for name in ("a", "b")
+        train(Plan(write_topic(STEPS * BATCH, name), workers=4, policy=policy, cache_rows=300, deadline=False))
+        for name in ("a", "b")
     )
     assert first.rows_RT.tobytes() == second.rows_RT.tobytes()
     assert first.versions_R.tobytes() == second.versions_R.tobytes()
@@ -81,7 +90,7 @@ def test_the_same_run_twice_is_equal_bit_for_bit(write_topic: WriteTopic, policy
 
 
 def test_what_the_shards_saw_is_what_the_directory_predicted(write_topic: WriteTopic) -> None:
-    plan = Plan(write_topic(STEPS * BATCH), workers=3, shards=2, policy="esd:0.5", cache_rows=300)
+    plan = Plan(write_topic(STEPS * BATCH), workers=3, shards=2, policy="esd:0.5", cache_rows=300, deadline=False)
     result = train(plan)
     directory = Directory(np.full(plan.workers, plan.cache_rows), plan.eviction, plan.shards)
     decider = Decider(Index(), directory, build_policy(plan.policy, SEED), relative_row_costs([0.0] * plan.workers))

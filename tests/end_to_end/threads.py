@@ -64,6 +64,7 @@ class Plan:
     silence_seconds: float = 120.0
     started_workers: int | None = None
     """workers started at once; all of them by default"""
+    deadline: bool = False
 
     @property
     def schema(self) -> Schema:
@@ -178,7 +179,11 @@ def train(
             folder=plan.folder,
             stream=plan.stream,
             dispatch=DispatchConfig(
-                policy=plan.policy, workers=plan.workers, cache_rows=plan.cache_rows, eviction=plan.eviction
+                deadline=plan.deadline,
+                policy=plan.policy,
+                workers=plan.workers,
+                cache_rows=plan.cache_rows,
+                eviction=plan.eviction,
             ),
             schema=plan.schema,
             shard_endpoints=shards,
