@@ -162,7 +162,11 @@ def _facts(status: Status) -> RenderableType:
     facts = [f"step {status.step:,}", f"generation {status.generation}", duration(status.seconds)]
     if status.policy:
         facts.append(f"{status.policy} decides in {status.decide_ms:.1f} ms")
-    return Align.left(Text(" · ".join(facts), style="dim"))
+    lines = Text()
+    if status.not_finite:
+        warning = f"{status.not_finite:,} predictions were not finite: the model has run away\n"
+        lines.append(warning, style="bold red")
+    return Align.left(lines.append(" · ".join(facts), style="dim"))
 
 
 def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
@@ -279,6 +283,8 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         ("left", f"{summary.lag:,} events in the log, {summary.dead_letters:,} dead letters"),
         ("policy", f"{summary.policy}, {summary.generations} generation{'s' if summary.generations != 1 else ''}"),
     ]
+    if summary.not_finite:
+        facts.append(("broken", f"{summary.not_finite:,} predictions were not finite: the model has run away"))
     if summary.restarts:
         facts.append(("restarts", ", ".join(f"{name} {count}" for name, count in sorted(summary.restarts.items()))))
     if summary.killed:

@@ -33,6 +33,7 @@ STATUS = Status(
     state="training",
     generation=1,
     step=1203,
+    steps=1203,
     samples=1_232_000,
     seconds=125.2,
     samples_per_second=9_876,
@@ -157,3 +158,9 @@ def test_sparkline_fits_and_uses_its_bars(values: list[float], width: int) -> No
 def test_rising_values_draw_a_rising_line() -> None:
     assert sparkline(range(8), 8) == BARS
     assert sparkline(range(80), 8) == BARS
+
+
+def test_a_model_that_has_run_away_is_shown() -> None:
+    status = structs.replace(STATUS, not_finite=77)
+    for shown in (Picture(status), render_summary(summarize(status, "finished"))):
+        assert "77 predictions were not finite" in drawn(shown, 100)
