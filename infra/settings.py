@@ -215,16 +215,16 @@ def _is_section(field: Any) -> bool:
 
 
 def _field(name: str, field: Any) -> list[str]:
-    default = field.get_default()
+    default, about = field.get_default(), " ".join((field.description or "").split())
     text = {True: "true", False: "false"}.get(default) if isinstance(default, bool) else None
     if text is None:
         match default:
             case None:
-                return [f"# {field.description}", f"# {name} ="]
+                return [f"# {about}", f"# {name} ="]
             case int() | float():
                 text = repr(default)
             case tuple():
                 text = "[" + ", ".join(repr(item) for item in default) + "]"
             case _:
                 text = f'"{default}"'
-    return [f"# {field.description}", f"{name} = {text}"]
+    return [f"# {about}", f"{name} = {text}"]

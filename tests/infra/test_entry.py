@@ -13,7 +13,8 @@ from infra.entry import drains
 from tests.end_to_end.processes import ROOT, environment, start
 
 SIGNAL_AT_IMPORT = """
-import os, runpy, sys
+import os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal; a shell's background jobs ignore it
 class Sender:
     def find_spec(self, name, *_):
         if name == "typer":
