@@ -191,6 +191,22 @@ def test_fresh_rows_carry_the_step_that_last_changed_them() -> None:
     ]
 
 
+def test_a_row_pushed_in_a_step_is_as_new_as_the_step_that_trained_it() -> None:
+    target = directory(2, 2)
+    plan(target, 3, [[4]], [0])
+    (shard,) = plan(target, 5, [[4]], [1]).shards
+    assert (shard.fresh.tolist(), shard.fresh_steps.tolist()) == ([4], [3])
+
+
+def test_growth_of_the_directory_keeps_what_it_knew() -> None:
+    target = directory(4, 4)
+    plan(target, 3, [[4], [5], [5]], [0, 0, 1])
+    plan(target, 4, [[100_000]], [1])
+    assert (target.holders(4), target.holders(5)) == ((OWNED, {0}), (SPLIT, {0, 1}))
+    (shard,) = target.flush().shards
+    assert dict(zip(shard.fresh.tolist(), shard.fresh_steps.tolist(), strict=True)) == {4: 3, 5: 3, 100_000: 4}
+
+
 def test_a_second_flush_moves_nothing() -> None:
     target = directory(4, 4)
     plan(target, 1, [[1], [1], [2]], [0, 1, 0])

@@ -133,6 +133,12 @@ def test_share_of_opt_is_rounded_down_per_worker(
     assert (got.tolist(), count) == (share, exact)
 
 
+def test_places_that_opt_did_not_need_are_left_for_heu() -> None:
+    cost = np.array([[0.0, 9.0], [1.0, 0.0], [1.0, 0.0]])
+    assert opt_share(3, np.array([2, 2]), 0.5)[1] == 1
+    assert assign_hybrid(cost, np.array([2, 2]), 0.5).tolist() == [0, 1, 1]
+
+
 def test_heu_refuses_too_few_places() -> None:
     with pytest.raises(Infeasible, match="Cannot assign 4 samples"):
         assign_hybrid(np.ones((4, 2)), np.array([2, 1]), 0.0)

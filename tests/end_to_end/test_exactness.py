@@ -10,10 +10,11 @@ from dispatch.decide import Decider, relative_row_costs
 from dispatch.directory import Directory
 from dispatch.index import Index
 from dispatch.policies.registry import build_policy
+from dispatch.prequential import Prequential
 from dispatch.protocol import FLUSH, TRAIN
 from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
-from tests.end_to_end.threads import SEED, Plan, Result, batches, train, train_reference
+from tests.end_to_end.threads import SEED, SMALL_MODEL, Plan, Result, batches, train, train_reference
 from trainer.reference import Reference
 
 STEPS, BATCH = 50, 64
@@ -119,3 +120,13 @@ def test_rows_know_the_step_that_last_changed_them(write_topic: WriteTopic) -> N
     for manifest, samples in zip(result.manifests, batches(plan, result.manifests), strict=True):
         expected[index.resolve(samples.keys_BF).rows_U] = manifest.step
     np.testing.assert_array_equal(result.versions_R, expected)
+
+
+def test_the_quality_told_is_that_of_one_process(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(20 * BATCH), workers=3, policy="random", model=SMALL_MODEL)
+    result, schema, expected = train(plan), plan.schema, Prequential()
+    reference = Reference(plan.scaled_rows, plan.model, schema.fields, schema.dense, SEED)
+    for samples in batches(plan, result.manifests):
+        expected.add(reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B), samples.labels_B)
+    assert result.status.logloss == pytest.approx(expected.overall().logloss, rel=1e-5)
+    assert result.status.auc == pytest.approx(expected.overall().auc, rel=1e-4)

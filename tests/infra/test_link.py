@@ -59,6 +59,14 @@ def test_directions_do_not_share_bandwidth() -> None:
     assert clock.now - before == pytest.approx(8e-9, abs=1e-6)
 
 
+def test_each_direction_has_a_burst_of_its_own() -> None:
+    clock = WoundClock()
+    link = shaped(clock, burst=1000)
+    link.up(1000)
+    link.down(1000)
+    assert clock.sleeps == []
+
+
 def test_burst_passes_at_once_and_only_once() -> None:
     clock = WoundClock()
     link = shaped(clock, burst=1000)

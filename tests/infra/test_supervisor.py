@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -14,7 +15,7 @@ import pytest
 
 from infra.errors import ConfigError, ProcessFailed
 from infra.process import Stop
-from infra.supervisor import ProcessSpec, Supervisor, last_lines
+from infra.supervisor import Child, ProcessSpec, Supervisor, last_lines
 
 CHILD = """
 import os, signal, sys, time
@@ -100,6 +101,24 @@ def test_failure_is_restarted_and_counted(tmp_path: Path) -> None:
     assert story(tmp_path) == ["worker started"] * 3
 
 
+def test_child_that_ran_long_enough_has_its_restarts_given_back(tmp_path: Path) -> None:
+    flaky = "sys.exit(0 if len((folder / 'story').read_text().splitlines()) == 4 else 7)"
+    spec = child(tmp_path, "api", flaky, restart="on_failure", max_restarts=1, healthy_seconds=0.0, ends_run=True)
+    assert Supervisor([spec], tmp_path).run(Stop()).restarts == {"api": 3}
+
+
+def test_pause_before_a_restart_doubles_up_to_half_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paused, now = Child(ProcessSpec("api", ["api"], backoff_seconds=1.0), tmp_path / "log"), [0.0]
+    paused.state = "pausing"
+    monkeypatch.setattr("infra.supervisor.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for failures, pause in ((1, 1.0), (2, 2.0), (4, 8.0), (9, 30.0)):
+        paused._failures = failures
+        now[0] = pause - 0.01
+        assert not paused.due()
+        now[0] = pause
+        assert paused.due()
+
+
 def test_essential_process_that_fails_for_good_stops_everything_and_is_named(tmp_path: Path) -> None:
     broken = "print('the disk is full', flush=True); sys.exit(3)"
     specs = [
@@ -173,6 +192,52 @@ def test_drain_that_fails_is_not_passed_over(tmp_path: Path) -> None:
     supervisor = Supervisor([child(tmp_path, "worker", bad_drain, endpoint_file=tmp_path / "ready")], tmp_path)
     with pytest.raises(ProcessFailed, match=r"'worker' ended with status 1(.|\n)*rows were lost"):
         run_until(supervisor, supervisor.ready)
+
+
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwrite_whole(folder / 'deaf', '-')\ntime.sleep(60)"
+
+
+def test_once_a_process_has_failed_the_others_may_not_drain_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.supervisor.FAILED_SECONDS", 0.1)
+    specs = [
+        child(tmp_path, "ps", DEAF, endpoint_file=tmp_path / "deaf", stop_seconds=3600),
+        child(tmp_path, "worker", "sys.exit(3)", needs=("ps",)),
+    ]
+    supervisor = Supervisor(specs, tmp_path)
+    with pytest.raises(ProcessFailed, match="'worker' ended with status 3"):
+        supervisor.run(Stop())
+    assert supervisor.outcome("failed").killed == ("ps",)
+
+
+def test_what_failed_first_is_told_and_not_what_failed_while_stopping(tmp_path: Path) -> None:
+    bad_drain = "write_whole(folder / 'ready', '-')\nstop.wait(60)\nsys.exit('rows were lost')"
+    specs = [
+        child(tmp_path, "ps", bad_drain, endpoint_file=tmp_path / "ready"),
+        child(tmp_path, "worker", "sys.exit(3)", needs=("ps",)),
+    ]
+    with pytest.raises(ProcessFailed, match="'worker' ended with status 3"):
+        Supervisor(specs, tmp_path).run(Stop())
+
+
+def test_child_ended_by_the_signal_itself_has_stopped_clean(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    supervisor = Supervisor([ProcessSpec("worker", argv)], tmp_path)
+    assert run_until(supervisor, supervisor.ready).killed == ()
+
+
+def test_display_is_refreshed_while_children_drain(tmp_path: Path) -> None:
+    supervisor, stop, passes = Supervisor([child(tmp_path, "ps")], tmp_path), Stop(), list[bool]()
+
+    def each_pass() -> None:
+        passes.append(stop.requested)
+        if supervisor.ready():
+            stop.request("SIGTERM")
+
+    supervisor.run(stop, each_pass)
+    assert passes[0] is False
+    assert passes[-1] is True
 
 
 def test_error_in_the_caller_leaves_no_child_behind(tmp_path: Path) -> None:

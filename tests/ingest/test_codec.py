@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.codec import Decoder, Reject
+from ingest.codec import KEPT_BYTES, Decoder, Reject
 from ingest.codec_json import JsonCodec, encode_json
 from ingest.codec_packed import HEADER, PackedCodec
-from ingest.convert import Event
+from ingest.convert import MAX_TIME, Converter, Event
 from ingest.errors import EncodeError
 from ingest.keys import absent_key, key_of
 from ingest.manifest import Position
 from ingest.poison import PACKED_RECORD_POISON, PACKED_SAMPLE_POISON, POISON, poison_packed
-from ingest.schema import BUILT_IN, load_schema
+from ingest.schema import BUILT_IN, load_schema, parse_schema
 from ingest.source import Record
 from tests.ingest.streams import SMALL, SYNTHETIC, events, json_records
 
@@ -91,6 +91,37 @@ def test_bad_json_is_rejected_with_its_reason(payload: bytes, expected: str) -> 
 def test_integers_too_large_for_any_float_are_rejected() -> None:
     assert "oversized" in reason(b'{"event_time":1,"label":1,"fields":{"age":' + b"9" * 400 + b"}}")
     assert "oversized" in reason(b'{"event_time":1,"label":1,"fields":{"user":' + b"9" * 33 + b"}}")
+
+
+def test_values_at_a_limit_are_kept_and_those_just_beyond_rejected() -> None:
+    assert reason(with_fields(age=200, score=5)) == reason(with_fields(score=-5)) == ""
+    padded = msgspec.json.encode(GOOD).ljust(SMALL.limits.record_bytes)
+    assert (reason(padded), reason(padded + b" ")) == ("", "oversized: record of 4097 bytes, at most 4096")
+    assert "oversized" in reason(msgspec.json.encode({**GOOD, "event_time": MAX_TIME}))
+
+
+def test_bucketed_number_of_exactly_2_to_the_63_is_rejected() -> None:
+    schema = parse_schema('name = "b"\ntables = [{name = "n", bucket = "log_square"}]', "b")
+    _, faults = Converter(schema).convert_events([Event(1.0, 1, {"n": 2.0**exponent}) for exponent in (62, 63)])
+    assert list(faults) == [1]
+
+
+def test_equal_values_of_other_types_keep_their_own_keys_in_one_batch() -> None:
+    payloads = [with_fields(user=value) for value in (1, 1.5, 1.0, True, "1")]
+    codec = JsonCodec(SMALL)
+    alone = [int(codec.decode([payload])[0].keys_BF[0, 0]) for payload in payloads]
+    assert codec.decode(payloads)[0].keys_BF[:, 0].tolist() == alone
+    assert len(set(alone)) > 2
+
+
+def test_wrong_type_is_the_reason_told_before_others() -> None:
+    _, faults = Converter(SMALL).convert_events([Event(-1.0, 1, {"user": {}})])  # type: ignore[dict-item]
+    assert faults[0].startswith("wrong type: field 'user'")
+
+
+def test_rejected_payload_is_kept_up_to_a_size() -> None:
+    decoded = Decoder(SMALL).decode([Record(0, None, b"x" * (KEPT_BYTES + 1), 0)], Position(0))
+    assert decoded.rejects[0].payload == b"x" * KEPT_BYTES
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**31])
@@ -201,6 +232,14 @@ def test_packed_infinity_and_oversized_floats_are_rejected() -> None:
     assert sorted(codec.decode([codec.encode(samples)])[1]) == [0, 1]
 
 
+def test_packed_time_of_the_year_10000_is_rejected() -> None:
+    codec = PackedCodec(SMALL)
+    samples, _ = codec.decode([codec.encode_events([Event(1.0, 1, {})] * 2)])
+    samples = samples.where(np.ones(2, np.bool_))
+    samples.times_B[1] = MAX_TIME
+    assert list(codec.decode([codec.encode(samples)])[1]) == [1]
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_after_the_magic_are_samples_or_rejects(tail: bytes) -> None:
     decoded = Decoder(SMALL).decode([Record(0, None, b"FSHT" + tail, 0)], Position(0))
@@ -226,6 +265,15 @@ def test_mixed_json_and_packed_records_keep_their_order() -> None:
 def test_decoding_from_the_middle_of_a_packed_record_skips_what_was_taken() -> None:
     decoded = Decoder(SYNTHETIC).decode([Record(3, None, packed_record(4), 0)], Position(3, 2))
     assert decoded.at_B.tolist() == [[3, 2], [3, 3]]
+
+
+def test_decoding_from_a_bad_sample_of_a_packed_record_rejects_it() -> None:
+    codec = PackedCodec(SYNTHETIC)
+    samples, _ = codec.decode([packed_record(4)])
+    payload = poison_packed(codec, samples, 2, "nan_label")
+    decoded = Decoder(SYNTHETIC).decode([Record(3, None, payload, 0)], Position(3, 2))
+    assert decoded.at_B.tolist() == [[3, 3]]
+    assert [reject.position for reject in decoded.rejects] == [Position(3, 2)]
 
 
 def test_packed_layout_is_little_endian_and_without_padding() -> None:

@@ -1,6 +1,10 @@
 from pathlib import Path
 
+import pytest
+
 from ingest.deadletter import DeadLetter, DeadLetterLog, read_dead_letters
+from ingest.errors import LogError
+from ingest.log import LogWriter
 
 
 def letter(partition: int, offset: int, index: int = 0) -> DeadLetter:
@@ -47,3 +51,18 @@ def test_letters_of_another_run_or_topic_hide_none(tmp_path: Path) -> None:
         "monday/views",
         "tuesday/clicks",
     ]
+
+
+def test_letter_whose_append_failed_is_written_when_it_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise LogError("the disk is full")
+
+    log = DeadLetterLog(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(LogWriter, "append", fail)
+        with pytest.raises(LogError, match="the disk is full"):
+            log.append([letter(0, 5)])
+    assert log.append([letter(0, 5)]) == 1
+    log.close()

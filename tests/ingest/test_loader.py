@@ -155,6 +155,22 @@ def test_batch_formed_again_from_its_ranges_is_the_same(
     reader.close()
 
 
+def test_ranges_in_any_order_form_the_same_batch(tmp_path: Path) -> None:
+    write_json(tmp_path, events(20))
+    batch, reader = load(tmp_path)[0], LogReader(tmp_path, "clicks")
+    again = form_batch(reader, SYNTHETIC, batch.ranges[::-1])
+    assert (again.ranges, again.samples.equals(batch.samples)) == (batch.ranges, True)
+    reader.close()
+
+
+def test_bad_events_do_not_count_towards_the_limit(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path, "clicks", 1)
+    writer.append(0, [(None, encode_json(e)) for e in events(4)] + [(None, b"bad")] * 4)
+    writer.append(0, [(None, encode_json(e)) for e in events(8)])
+    writer.close()
+    assert sum(len(batch.samples) for batch in load(tmp_path, batch=2, limit=10)) == 10
+
+
 def test_forming_a_batch_beyond_the_log_is_refused(tmp_path: Path) -> None:
     write_json(tmp_path, events(10))
     reader = LogReader(tmp_path, "clicks")
@@ -203,6 +219,30 @@ def test_partial_batch_goes_out_after_lingering(tmp_path: Path) -> None:
     assert batch is not None
     assert (len(batch.samples), loader.ended) == (7, False)
     loader.close()
+
+
+class Timetable(LogReader):
+    """A log whose records appear at given times; each read takes a second."""
+
+    def __init__(self, folder: Path, times: list[int]) -> None:
+        super().__init__(folder, "clicks")
+        self.times, self.now = times, 0
+
+    def monotonic(self) -> float:
+        return float(self.now)
+
+    def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> list:  # type: ignore[type-arg]
+        self.now += 1
+        there = sum(time <= self.now for time in self.times)
+        return super().read(partition, offset, max_bytes)[: max(0, there - offset)]
+
+
+def test_lingering_begins_anew_with_every_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json(tmp_path, events(4), partitions=1)
+    source = Timetable(tmp_path, [1, 9, 9, 17])
+    monkeypatch.setattr("ingest.loader.time", source)
+    loader = Loader(source, SYNTHETIC, 2, {}, linger_seconds=10, limit=4)
+    assert [len(batch.samples) for batch in drain(loader)] == [2, 2]
 
 
 def test_later_events_and_partitions_are_seen(tmp_path: Path) -> None:
@@ -272,6 +312,28 @@ def test_lag_counts_events_not_handed_out(tmp_path: Path) -> None:
     assert loader.lag() == 90
     assert len(list(drain(loader))) == 9
     assert loader.lag() == 0
+
+
+def test_lag_counts_bad_events_until_they_are_handed_out(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path, "clicks", 1)
+    writer.append(0, [(None, encode_json(events(1)[0])), (None, b"bad"), (None, b"worse")])
+    writer.close()
+    loader = Loader(LogReader(tmp_path, "clicks"), SYNTHETIC, 10, {}, stop_at_end=True)
+    assert len(list(drain(loader))) == 1
+    assert loader.lag() == 0
+
+
+def test_lag_grows_while_nobody_takes_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.loader.REFRESH_SECONDS", 0.01)
+    write_json(tmp_path, events(10), partitions=1)
+    loader = Loader(LogReader(tmp_path, "clicks"), SYNTHETIC, 1, {}, prefetch=1)
+    while loader._formed < 2:
+        assert loader._thread.is_alive()
+    write_json(tmp_path, events(5), partitions=1)
+    while loader.lag() != 15:
+        assert loader._thread.is_alive()
+    assert loader._formed == 2
+    loader.close()
 
 
 def test_closing_ends_the_thread_and_a_waiting_next(tmp_path: Path) -> None:

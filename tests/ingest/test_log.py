@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ingest.errors import LogBusy, LogCorrupt, LogError, OffsetOutOfRange
 from ingest.log import Entry, LogReader, LogWriter, PartitionReader, PartitionWriter
-from ingest.segments import encode_record, segment_path
+from ingest.segments import encode_record, segment_firsts, segment_path
 from ingest.source import Record
 
 entries = st.lists(st.tuples(st.none() | st.binary(max_size=20), st.binary(max_size=300)), max_size=8)
@@ -128,6 +128,14 @@ def test_damage_in_an_old_segment_behind_an_old_mark_is_refused(tmp_path: Path) 
         PartitionWriter(tmp_path / "a")
 
 
+def test_missing_segment_behind_an_old_mark_is_refused(tmp_path: Path) -> None:
+    append(tmp_path / "a", *[b"y" * 900] * 9, segment_bytes=2000)
+    (tmp_path / "a" / "mark").unlink()
+    segment_path(tmp_path / "a", segment_firsts(tmp_path / "a")[1]).unlink()
+    with pytest.raises(LogCorrupt, match="is damaged at byte"):
+        PartitionWriter(tmp_path / "a")
+
+
 def test_second_writer_of_a_partition_is_refused(tmp_path: Path) -> None:
     first = PartitionWriter(tmp_path / "a")
     with pytest.raises(LogBusy, match="another process holds its lock"):
@@ -142,6 +150,7 @@ def test_retention_removes_whole_old_segments(tmp_path: Path) -> None:
     first = reader.mark().first
     reader.close()
     assert 0 < first < 20
+    assert segment_firsts(tmp_path / "a")[0] == first
     assert payloads(tmp_path / "a", offset=first) == [bytes([65 + i]) * 900 for i in range(first, 20)]
 
 
@@ -201,6 +210,19 @@ def test_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.
     writer.append([(None, b"three")])
     writer.close()
     assert (len(calls), payloads(tmp_path / "a")) == (2, [b"one", b"three"])
+
+
+def test_record_that_cannot_be_made_durable_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    writer = PartitionWriter(tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(LogError, match="Input/output error"):
+            writer.append([(None, b"one")])
+    assert (writer.end, payloads(tmp_path / "a")) == (0, [])
+    writer.close()
 
 
 def test_killed_writer_leaves_only_whole_records(tmp_path: Path) -> None:

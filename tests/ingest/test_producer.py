@@ -17,7 +17,7 @@ from ingest.errors import EncodeError, InputError
 from ingest.log import LogReader, LogWriter
 from ingest.main import run_producer
 from ingest.manifest import Position
-from ingest.producer import produce
+from ingest.producer import TURN_EVENTS, produce
 from tests.ingest.streams import SYNTHETIC, events
 
 
@@ -93,12 +93,36 @@ def test_rate_spreads_events_over_time(tmp_path: Path, monkeypatch: pytest.Monke
     assert made.seconds == pytest.approx(0.5)
 
 
+def test_time_spent_writing_does_not_slow_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, writer = Clock(), LogWriter(tmp_path, "clicks", 1)
+
+    def slow(*_: object) -> int:
+        clock.now += 0.02
+        return 0
+
+    monkeypatch.setattr("ingest.producer.time.monotonic", lambda: clock.now)
+    monkeypatch.setattr(writer, "append", slow)
+    assert produce(events(50), writer, SYNTHETIC, clock, rate=100.0).seconds == pytest.approx(0.5)
+    writer.close()
+
+
 @pytest.mark.parametrize("samples_per_record", [0, 8])
 def test_poison_is_added_in_its_share(tmp_path: Path, samples_per_record: int) -> None:
     writer = LogWriter(tmp_path, "clicks", 2)
     made = produce(events(950), writer, SYNTHETIC, Stop(), samples_per_record, poison_share=0.05)
     writer.close()
     assert (made.events, made.poisoned) == (1000, 50)
+
+
+def test_poison_keeps_its_share_over_many_turns_and_is_spread_over_each(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path, "clicks", 1)
+    made = produce(events(3 * TURN_EVENTS), writer, SYNTHETIC, Stop(), poison_share=0.2)
+    writer.close()
+    assert made.poisoned == 3 * TURN_EVENTS // 4
+    reader = LogReader(tmp_path, "clicks")
+    first = Decoder(SYNTHETIC).decode(reader.read(0, 0, 1 << 24)[:200], Position(0))
+    assert 20 < len(first.rejects) < 60
+    reader.close()
 
 
 def test_event_that_cannot_be_packed_stops_the_producer(tmp_path: Path) -> None:

@@ -5,14 +5,15 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from dispatch.protocol import TRAIN
+from dispatch.protocol import FROM_SHARD, TRAIN, Rows
 from infra.errors import Fenced
 from infra.link import Link
+from infra.wire import Codec, bind, send
 from ps.client import ShardClient
 from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
 from ps.start import start_rows
-from tests.ps.doubles import NO_ROWS, SEED, ints, stage
+from tests.ps.doubles import NO_ROWS, PATIENCE_MILLISECONDS, SEED, ints, stage
 
 ROWS = RowConfig(dim=3)
 SHAPE = ROWS.shape()
@@ -109,6 +110,34 @@ def test_answer_that_came_too_late_is_not_taken_for_another_step() -> None:
         client.pull(0, ints(4), NO_ROWS)  # given up
         staged.announcer.announce(1)
         assert np.array_equal(next(client.pull(1, ints(6), NO_ROWS)).full_rows_WS, start_of(ints(6)))
+
+
+def test_answer_of_an_older_generation_is_not_taken_for_this_one() -> None:
+    replies = Codec(*FROM_SHARD)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as shard:
+        endpoint = bind(shard, "tcp://127.0.0.1:*")
+        client = ShardClient(context, [endpoint], SHAPE, np.float32, "test")
+        client.open(2, 0)
+        answers = client.pull(3, ints(4), NO_ROWS)
+        asker, *_ = shard.recv_multipart()
+        for generation in (1, 2):
+            rows = np.full(SHAPE.total, generation, np.float32)
+            header = Rows(run="test", generation=generation, step=3)
+            send(shard, replies, header, rows, rows[:0], NO_ROWS, to=asker)
+        assert np.all(next(answers).full_rows_WS == 2)
+        client.close()
+
+
+def test_refusal_of_an_older_generation_is_forgotten_with_it() -> None:
+    with stage(ROWS) as staged:
+        staged.announcer.announce(0, new=NEW)
+        client = staged.client(0)
+        client.push(0, TRAIN, ints(4), np.zeros((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
+        assert client._sockets[0].poll(PATIENCE_MILLISECONDS), "the push was not refused"
+        staged.announcer.open(2, 2)
+        client.open(2, 0)
+        staged.announcer.announce(0, generation=2)
+        assert np.array_equal(next(client.pull(0, ints(4), NO_ROWS)).full_rows_WS, start_of(ints(4)))
 
 
 def test_shard_that_does_not_answer_is_named() -> None:

@@ -114,6 +114,27 @@ def test_pushes_far_ahead_are_not_hoarded() -> None:
         rounds.push(push(AHEAD, 0))
 
 
+def test_announced_rounds_leave_room_for_messages_ahead_of_them() -> None:
+    rounds = Rounds()
+    rounds.announce(announce(0, [0]))
+    for step in range(1, AHEAD):
+        rounds.push(push(step, 0))
+    assert not rounds.pull(pull(AHEAD))
+    with pytest.raises(OutOfOrder, match="too early"):
+        rounds.pull(pull(AHEAD + 1))
+
+
+def test_dropped_rounds_are_waited_for_no_more() -> None:
+    rounds = Rounds()
+    rounds.announce(announce(4, [0]))
+    waiting = pull(4)
+    rounds.pull(waiting)
+    assert rounds.drop() == [waiting]
+    assert rounds.next_complete() is None
+    rounds.announce(announce(5, []))
+    assert rounds.next_complete() is not None
+
+
 @given(st.permutations([(kind, step) for kind in ("push", "pull") for step in range(4)]), st.data())
 def test_any_arrival_order_applies_rounds_in_announced_order(order: list[tuple[str, int]], data: st.DataObject) -> None:
     rounds = Rounds()

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.protocol import TRAIN, Announce, Open, Peek, Push
-from infra.wire import Header
+from dispatch.protocol import TRAIN, Announce, Open, Peek, Pull, Push, Rows
+from infra.wire import Header, Refused
 from ps.config import RowConfig
 from ps.rounds import Received
 from ps.shard import Reply, Shard
@@ -43,3 +43,31 @@ def test_reply_that_was_sent_lends_its_memory_to_the_next() -> None:
     (third,) = tell(shard, Peek, ints(2))
     assert second.buffer is not third.buffer
     assert first.buffer in (second.buffer, third.buffer)
+
+
+def announced(shard: Shard, step: int, pushers: list[int], settled: NDArray[np.int64] = NO_ROWS) -> list[Reply]:
+    no_keys = np.empty(0, np.uint64)
+    return tell(shard, Announce, NO_ROWS, no_keys, settled, NO_ROWS, NO_ROWS, step=step, phase=TRAIN, pushers=pushers)
+
+
+def test_round_with_a_pusher_outside_the_generation_is_refused_and_not_waited_for() -> None:
+    shard = opened()
+    (refused,) = announced(shard, 1, pushers=[1])
+    assert isinstance(refused.header, Refused)
+    assert announced(shard, 2, pushers=[]) == []
+    assert isinstance(tell(shard, Pull, ints(0), NO_ROWS, step=2, worker=0)[0].header, Rows)
+
+
+def test_round_that_settles_an_unknown_row_is_refused_before_it_begins() -> None:
+    shard = opened()
+    (refused,) = announced(shard, 1, [], settled=ints(9))
+    assert isinstance(refused.header, Refused)
+    assert "UnknownRow" in refused.header.reason
+    assert announced(shard, 1, []) == []
+
+
+def test_waiting_pull_of_an_unknown_row_is_refused_alone() -> None:
+    shard = opened()
+    for row in (9, 2):
+        assert tell(shard, Pull, ints(row), NO_ROWS, step=1, worker=0) == []
+    assert [type(reply.header) for reply in announced(shard, 1, [])] == [Refused, Rows]

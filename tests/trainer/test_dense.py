@@ -74,6 +74,15 @@ def test_saving_leaves_only_the_whole_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["dense.safetensors"]
 
 
+def test_reader_of_the_file_before_sees_all_of_it_while_a_new_one_is_saved(tmp_path: Path) -> None:
+    path = tmp_path / "dense.safetensors"
+    save_dense(path, Dense(*built(seed=1)), {})
+    before = path.read_bytes()
+    with path.open("rb") as reader:
+        save_dense(path, Dense(*built(seed=2)), {})
+        assert reader.read() == before != path.read_bytes()
+
+
 def test_file_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     save_dense(tmp_path / "dense.safetensors", Dense(*built(mlp=(5, 4))), {})
     dense = Dense(*built())

@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load_file
 
-from dispatch.protocol import FLUSH, FROM_DISPATCHER, TO_DISPATCHER, TRAIN, Goodbye, Join, Leave, Order, Report, Welcome
+from dispatch.protocol import (
+    FLUSH,
+    FROM_DISPATCHER,
+    TO_DISPATCHER,
+    TRAIN,
+    Goodbye,
+    Idle,
+    Join,
+    Leave,
+    Order,
+    Report,
+    Welcome,
+)
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
@@ -24,7 +36,7 @@ from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import ModelConfig, TrainerConfig
 from trainer.errors import DispatcherLost, Rejected
-from trainer.main import DENSE_FILE, host_of, run_worker
+from trainer.main import DENSE_FILE, Dispatcher, host_of, run_worker
 
 ROWS, MODEL = RowConfig(dim=2), ModelConfig(mlp=(4,))
 PATIENCE_MILLISECONDS = 60_000
@@ -191,6 +203,70 @@ def test_refusal_ends_the_worker_with_its_reason(tmp_path: Path) -> None:
         dispatcher.say(Refused, reason="wrong schema")
         with pytest.raises(Rejected, match="wrong schema"):
             ended.result(60)
+
+
+class Script:
+    """A socket on which messages arrive one after the other; where it says None nothing comes for a minute."""
+
+    def __init__(self, *messages: Header | None) -> None:
+        self._messages = list(messages)
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def poll(self, _milliseconds: int) -> bool:
+        if self._messages[0] is None:
+            self._messages.pop(0)
+            self.now += 60.0
+            return False
+        return True
+
+    def recv_multipart(self, copy: bool) -> Any:
+        message = self._messages.pop(0)
+        assert message is not None
+        return Codec(*FROM_DISPATCHER).encode(message)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def heard_from(script: Script, monkeypatch: pytest.MonkeyPatch, silence_seconds: float = 100) -> list[Header]:
+    """What a worker takes from these messages."""
+    monkeypatch.setattr("trainer.main.time", script)
+    with zmq.Context() as context:
+        dispatcher = Dispatcher(context, "tcp://127.0.0.1:1", NAME, RUN, None)
+        dispatcher._socket.close(linger=0)
+        dispatcher._socket = script  # type: ignore[assignment]
+        return [message for message, _ in dispatcher.messages(Stop(), silence_seconds)]
+
+
+def welcome(run: str = RUN, generation: int = 1) -> Welcome:
+    return Welcome(run=run, generation=generation, step=0, worker=0, workers=1, store="", cache_rows=8)
+
+
+IDLE = Idle(run=RUN, generation=1, step=0)
+GOODBYE = Goodbye(run=RUN, generation=1, step=0, save_dense=False)
+
+
+def test_idle_dispatcher_is_not_taken_for_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(welcome(), None, IDLE, None, IDLE, None, GOODBYE)
+    assert heard_from(script, monkeypatch) == [welcome(), IDLE, IDLE, GOODBYE]
+
+
+def test_silence_is_counted_from_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DispatcherLost, match=r"no word from the dispatcher at .* in 120 s"):
+        heard_from(Script(welcome(), None, IDLE, None, None), monkeypatch)
+
+
+def test_generation_that_did_not_welcome_the_worker_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(welcome(), Idle(run=RUN, generation=2, step=0), GOODBYE)
+    assert heard_from(script, monkeypatch) == [welcome(), GOODBYE]
+
+
+def test_message_of_another_run_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(welcome(), welcome(run="other", generation=2), IDLE, GOODBYE)
+    assert heard_from(script, monkeypatch) == [welcome(), IDLE, GOODBYE]
 
 
 @pytest.mark.parametrize(

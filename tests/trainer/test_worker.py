@@ -12,6 +12,7 @@ from tests.ps.doubles import SEED
 from tests.trainer.director import DENSE, FIELDS, Director, batches, directed, equal_weights, weights
 from trainer.config import ModelConfig, TrainerConfig
 from trainer.errors import DeviceMissing
+from trainer.reduce import DenseGroup, PeerGroup, Store, form_group
 from trainer.reference import Reference
 from trainer.worker import Stopwatch, choose_device
 
@@ -125,6 +126,40 @@ def test_newcomer_gets_the_dense_weights_of_rank_0() -> None:
         assert not equal_weights(*director.workers)
         director.begin(director.store)
         assert equal_weights(*director.workers)
+
+
+def test_newcomer_gets_the_optimizer_state_of_rank_0() -> None:
+    with directed(configured(), MODEL, workers=2) as director:
+        first, second = (dict(worker.dense.named()) for worker in director.workers)
+        for tensor in first.values():
+            tensor.add_(1)
+        director.begin(director.store)
+        assert {name for name in first if not torch.equal(first[name], second[name])} == set()
+        assert {"step", "exp_avg/output.bias"} <= set(first)
+
+
+def test_every_generation_meets_under_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def spy(store: Store, address: str, name: str, *rest: Any) -> DenseGroup:
+        names.append(name)
+        return form_group(store, address, name, *rest)
+
+    monkeypatch.setattr("trainer.worker.form_group", spy)
+    with directed(configured(), MODEL, workers=1) as director:
+        director.begin(director.store)
+    assert len(set(names)) == len(names) == 2
+
+
+def test_worker_leaves_its_old_group_when_a_generation_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    with directed(configured(), MODEL, workers=2) as director:
+        left: list[DenseGroup] = []
+        monkeypatch.setattr(PeerGroup, "close", lambda group: left.append(group))
+        old = director.workers[0]._group
+        director.begin(director.store)
+        assert old in left
+        monkeypatch.undo()
+        old.close()
 
 
 @pytest.mark.gpu

@@ -1,0 +1,48 @@
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import zmq
+
+from dispatch.directory import Directory
+from dispatch.errors import ShardSilent
+from dispatch.index import BatchRows
+from dispatch.protocol import FLUSH
+from dispatch.shards import Shards, _new_rows
+from ps.config import RowConfig
+from tests.ps.doubles import PATIENCE_MILLISECONDS, RUN, running_shards
+
+
+@pytest.fixture
+def shards() -> Iterator[Shards]:
+    with running_shards(RowConfig(dim=2), shards=2) as endpoints, zmq.Context() as context:
+        made = Shards(context, endpoints, RUN)
+        made.open(1, 0, 2)
+        yield made
+        made.close()
+
+
+def test_an_announcement_that_was_refused_is_raised_by_the_next_check(shards: Shards) -> None:
+    nothing = Directory(np.full(2, 4), "lru", 2).flush()
+    shards.announce(1, 3, FLUSH, nothing, None)
+    shards.announce(1, 3, FLUSH, nothing, None)
+    assert shards._sockets[1].poll(PATIENCE_MILLISECONDS)
+    with pytest.raises(ShardSilent, match=r"refused: OutOfOrder: round .* was announced after"):
+        shards.check()
+
+
+def test_announcements_that_were_carried_out_leave_nothing_to_check(shards: Shards) -> None:
+    shards.announce(1, 3, FLUSH, Directory(np.full(2, 4), "lru", 2).flush(), None)
+    assert [len(columns) for columns in shards.ledgers(1)] == [6, 6]
+    shards.check()
+
+
+@pytest.mark.parametrize("first_new", range(5))
+def test_new_rows_go_to_their_shard_under_its_own_numbers(first_new: int) -> None:
+    keys = np.arange(100, 107, dtype=np.uint64)
+    rows = BatchRows(np.empty((0, 1), np.int32), np.empty(0, np.int64), first_new, keys)
+    found: dict[int, int] = {}
+    for shard in range(3):
+        numbers, its_keys = _new_rows(rows, shard, 3)
+        found |= {int(number) * 3 + shard: int(key) for number, key in zip(numbers, its_keys, strict=True)}
+    assert found == {first_new + place: 100 + place for place in range(7)}
