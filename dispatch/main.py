@@ -204,6 +204,7 @@ class Desk:
         self.crew.order_flush(self.step, plan.workers)
         self._underway.append(Underway(self.step, FLUSH, plan.workers, np.empty(0, np.float32)))
         self.complete(keep=0)
+        self.shards.await_applied(self.crew.generation, self.step, FLUSH, plan)
 
     def finish(self) -> Status:
         """Everyone goes home; the first member saves the dense weights, which are the same on all."""

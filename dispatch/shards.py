@@ -1,6 +1,7 @@
 """The dispatcher's side of the parameter server: opens generations and announces rounds, shard by shard."""
 
 from collections.abc import Sequence
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from dispatch.plan import RoundPlan
 from dispatch.protocol import FROM_SHARD, TO_SHARD, Announce, Count, Ledger, Open
 from infra.wire import Codec, Curve, Header, Refused, connect, receive, send
 
+PAUSE_SECONDS = 0.005
+"""between two questions whether a round has been applied"""
 NO_ROWS = np.empty(0, np.int64)
 NO_KEYS = np.empty(0, np.uint64)
 
@@ -52,6 +55,26 @@ class Shards:
         """What each shard saw: columns step, phase, worker, pulled, owned pushed, parts pushed."""
         return [bulk for _, bulk in self._ask_all(Count(run=self._run, generation=generation, step=0))]
 
+    def await_applied(self, generation: int, step: int, phase: int, plan: RoundPlan) -> None:
+        """Returns once every push of a round has been applied.
+
+        A worker's report and its pushes take different ways: the report may be here while a push is still under way,
+        and a generation that starts now would refuse it.
+        """
+        expected = [_pushes_to(shard, plan) for shard in range(len(self._sockets))]
+        deadline = monotonic() + self._timeout_ms / 1000
+        while True:
+            # A generation without a step flushes under the number of the last, and pushes nothing: hence not "equal".
+            applied = [_applied(columns, step, phase) for columns in self.ledgers(generation)]
+            if all(done >= wanted for done, wanted in zip(applied, expected, strict=True)):
+                return
+            if monotonic() > deadline:
+                raise ShardSilent(
+                    f"step {step}: shards applied {applied} pushed rows of {expected} within "
+                    f"{self._timeout_ms / 1000:g} s; see whether every worker is alive"
+                )
+            sleep(PAUSE_SECONDS)
+
     def check(self) -> None:
         """Raises what a shard refused since the last check; announcements are otherwise not answered."""
         for socket, endpoint in zip(self._sockets, self._endpoints, strict=True):
@@ -81,6 +104,17 @@ class Shards:
             raise ShardSilent(f"shard at {endpoint} refused: {header.reason}")
         assert not isinstance(header, Ledger) or len(bulk) == len(Ledger.BULK)
         return header, bulk
+
+
+def _pushes_to(shard: int, plan: RoundPlan) -> int:
+    lists = [moves.rows for worker in plan.workers for moves in (worker.push_owned, worker.push_parts)]
+    return sum(int(np.count_nonzero(rows % len(plan.shards) == shard)) for rows in lists)
+
+
+def _applied(columns: Sequence[NDArray[np.int64]], step: int, phase: int) -> int:
+    steps, phases, _, _, owned, parts = columns
+    at = (steps == step) & (phases == phase)
+    return int(owned[at].sum() + parts[at].sum())
 
 
 def _new_rows(rows: BatchRows | None, shard: int, shards: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:

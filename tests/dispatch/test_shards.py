@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -7,8 +8,9 @@ import zmq
 from dispatch.directory import Directory
 from dispatch.errors import ShardSilent
 from dispatch.index import BatchRows
-from dispatch.protocol import FLUSH
+from dispatch.protocol import FLUSH, TRAIN
 from dispatch.shards import Shards, _new_rows
+from ps.client import ShardClient
 from ps.config import RowConfig
 from tests.ps.doubles import PATIENCE_MILLISECONDS, RUN, running_shards
 
@@ -35,6 +37,32 @@ def test_announcements_that_were_carried_out_leave_nothing_to_check(shards: Shar
     shards.announce(1, 3, FLUSH, Directory(np.full(2, 4), "lru", 2).flush(), None)
     assert [len(columns) for columns in shards.ledgers(1)] == [6, 6]
     shards.check()
+
+
+def test_a_round_is_awaited_until_its_last_push_is_applied() -> None:
+    rows, config = (
+        BatchRows(np.array([[0], [1]], np.int32), np.arange(2), 0, np.arange(2, dtype=np.uint64)),
+        RowConfig(dim=2),
+    )
+    with running_shards(config, shards=1) as endpoints, zmq.Context() as context, ThreadPoolExecutor(1) as pool:
+        shards, directory = Shards(context, endpoints, RUN), Directory(np.full(2, 4), "lru", 1)
+        shards.open(1, 0, 2)
+        shards.announce(1, 1, TRAIN, directory.plan(1, rows, np.array([0, 1], np.int32)), rows)
+        flush = directory.flush()
+        shards.announce(1, 1, FLUSH, flush, None)
+        waiting = pool.submit(shards.await_applied, 1, 1, FLUSH, flush)
+        for worker, plan in enumerate(flush.workers):
+            assert not wait([waiting], timeout=0.1).done
+            client = ShardClient(context, endpoints, config.shape(), "float32", RUN)
+            client.open(1, worker)
+            moved = plan.push_owned.rows
+            floats = np.zeros((moved.size, config.shape().total), np.float32)
+            client.push(1, FLUSH, moved, floats, np.empty(0, np.int64), floats[:0, : config.shape().value])
+            client.peek(np.arange(1))
+            client.close()
+        waiting.result(30)
+        shards.await_applied(1, 1, FLUSH, directory.flush())
+        shards.close()
 
 
 @pytest.mark.parametrize("first_new", range(5))
