@@ -1,0 +1,133 @@
+"""The dispatcher's loop on real shards, with one worker that listens and never reports."""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+import pytest
+import zmq
+from prometheus_client import CollectorRegistry
+
+from dispatch.config import DispatchConfig
+from dispatch.errors import CrewFailed
+from dispatch.main import Job, run_dispatcher
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Idle, Join, Order, Welcome
+from infra.process import Stop
+from infra.telemetry import Meter
+from infra.wire import Codec, connect, receive, send
+from ingest.codec_json import encode_json
+from ingest.config import StreamConfig
+from ingest.deadletter import DeadLetterLog
+from ingest.errors import LogError
+from ingest.log import LogReader, LogWriter
+from ingest.manifest import read_manifests
+from ps.config import RowConfig
+from tests.ingest.streams import SYNTHETIC, events
+from tests.ps.doubles import RUN, SEED, running_shards
+
+BATCH = 4
+POLL_MILLISECONDS = 20
+PATIENCE_SECONDS = 30.0
+
+
+def listen(endpoint: str, heard: list[Any], stop: Stop, over: Event, done: Callable[[list[Any]], bool]) -> None:
+    """A worker that joins, notes what it is told from Welcome on, and asks for a stop when it has heard enough."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.set(zmq.ROUTING_ID, b"mute")
+        connect(socket, endpoint)
+        send(socket, Codec(*TO_DISPATCHER), Join(run=RUN, generation=0, step=0, worker="mute", store="nowhere:1"))
+        until = monotonic() + PATIENCE_SECONDS
+        while not (done(heard) or over.is_set() or monotonic() > until):
+            if socket.poll(POLL_MILLISECONDS):
+                message, _ = receive(socket, Codec(*FROM_DISPATCHER))
+                if heard or isinstance(message, Welcome):
+                    heard.append(message)
+        stop.request("test")
+
+
+def dispatched(
+    folder: Path, payloads: list[bytes], done: Callable[[list[Any]], bool], stop_at_end: bool = True, **options: Any
+) -> tuple[list[Any], BaseException | None]:
+    """What a mute worker is told, and the error the dispatcher ends with."""
+    writer = LogWriter(folder / "log", "clicks", 1)
+    writer.append(0, [(None, payload) for payload in payloads])
+    writer.close()
+    stop, over, heard = Stop(), Event(), list[Any]()
+    listener: list[Thread] = []
+
+    def on_ready(endpoint: str, _status: str) -> None:
+        listener.append(Thread(target=listen, args=(endpoint, heard, stop, over, done)))
+        listener[0].start()
+
+    with running_shards(RowConfig(dim=2)) as shards:
+        job = Job(
+            run=RUN,
+            seed=SEED,
+            folder=folder,
+            stream=StreamConfig(folder=folder / "log", batch=BATCH, linger_seconds=0),
+            dispatch=DispatchConfig(policy="round_robin", workers=1, cache_rows=256, **options),
+            schema=SYNTHETIC,
+            shard_endpoints=tuple(shards),
+            stop_at_end=stop_at_end,
+        )
+        error: BaseException | None = None
+        try:
+            run_dispatcher(job, LogReader(folder / "log", "clicks"), stop, on_ready, Meter(CollectorRegistry()))
+        except (CrewFailed, LogError) as caught:
+            error = caught
+    over.set()
+    listener[0].join()
+    return heard, error
+
+
+def good(count: int) -> list[bytes]:
+    return [encode_json(event) for event in events(count)]
+
+
+@pytest.mark.parametrize("lookahead", [0, 2])
+def test_so_many_steps_are_ordered_ahead_of_the_one_in_training(tmp_path: Path, lookahead: int) -> None:
+    def done(heard: list[Any]) -> bool:
+        return len(heard) == 2 + lookahead
+
+    heard, _ = dispatched(tmp_path, good(40), done, lookahead=lookahead, report_seconds=0.5, drain_seconds=0.5)
+    assert [type(message) for message in heard] == [Welcome] + [Order] * (1 + lookahead)
+    assert len(read_manifests(tmp_path / "manifests.log")) == 1 + lookahead
+
+
+def test_a_worker_that_does_not_report_is_named(tmp_path: Path) -> None:
+    _, error = dispatched(tmp_path, good(40), lambda heard: len(heard) == 9, report_seconds=0.1)
+    assert isinstance(error, CrewFailed)
+    assert "no report from worker mute for 0.1 s" in str(error)
+
+
+def test_a_worker_that_does_not_report_holds_up_a_stop_no_longer_than_draining_may_take(tmp_path: Path) -> None:
+    _, error = dispatched(tmp_path, good(40), lambda heard: len(heard) == 3, report_seconds=1e6, drain_seconds=0.1)
+    assert isinstance(error, CrewFailed)
+    assert "for 0.1 s" in str(error)
+
+
+def test_workers_are_kept_alive_while_there_are_no_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.0)
+    heard, _ = dispatched(tmp_path, [], lambda heard: len(heard) == 2, stop_at_end=False, drain_seconds=0.1)
+    assert [type(message) for message in heard] == [Welcome, Idle]
+
+
+def test_the_manifest_is_there_before_its_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise LogError("the disk is full")
+
+    monkeypatch.setattr(DeadLetterLog, "append", fail)
+    _, error = dispatched(tmp_path, [b"bad"], lambda _: False)
+    assert isinstance(error, LogError)
+    assert [(m.samples, m.rejected) for m in read_manifests(tmp_path / "manifests.log")] == [(0, 1)]
+
+
+def test_bad_events_without_a_good_one_are_dead_lettered(tmp_path: Path) -> None:
+    dispatched(tmp_path, [b"bad", b"worse"], lambda _: False, report_seconds=0.1)
+    log = DeadLetterLog(tmp_path / "log")
+    log.close()
+    reader = LogReader(tmp_path / "log", "dead-letters")
+    assert reader.span(0) == (0, 2)
+    reader.close()
