@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dispatch.decide import Decider, Decision, relative_row_costs, warm_up
 from dispatch.directory import Directory
 from dispatch.errors import CacheTooSmall
+from dispatch.hot import hot_rows
 from dispatch.index import Index
 from dispatch.plan import Traffic
 from dispatch.policies.registry import build_policy
@@ -75,6 +76,8 @@ class DispatchResult(msgspec.Struct, frozen=True):
     miss_pull: list[int]
     update_push: list[int]
     evict_push: list[int]
+    all_reduce: list[int]
+    """gradients of replicated rows: in a ring of n workers each link carries 2(n-1)/n of those summed"""
     hit_ratio: float
     link_time: float
     """sum over steps of the slowest worker's transfer time"""
@@ -141,8 +144,7 @@ def simulate(workload: Workload, spec: str) -> DispatchResult:
     """One policy over the whole stream."""
     warm_up(spec, SEED)
     policy, n = build_policy(spec, SEED), workload.workers
-    synchronisation = parse_spec(spec).synchronisation
-    directory = Directory(np.full(n, workload.cache_rows, np.int64), workload.eviction, 1, synchronisation)
+    directory = _directory(workload, spec)
     decider = Decider(Index(), directory, policy, workload.row_cost_n)
     totals, whole = Totals(workload), workload.batch * n
     for step in range(workload.steps):
@@ -150,6 +152,15 @@ def simulate(workload: Workload, spec: str) -> DispatchResult:
         if step >= workload.warm_up:
             totals.add(decision.plan.traffic, decision.seconds)
     return totals.result(policy.name)
+
+
+def _directory(workload: Workload, spec: str) -> Directory:
+    wanted, cache_rows_n = parse_spec(spec), np.full(workload.workers, workload.cache_rows, np.int64)
+    try:
+        hot = hot_rows(wanted, workload.cache_rows)
+    except CacheTooSmall as error:
+        raise ConfigError(f"{spec} cannot be simulated: {error}, here with --cache-ratio") from error
+    return Directory(cache_rows_n, workload.eviction, 1, wanted.synchronisation, hot)
 
 
 def _decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np.uint64]) -> Decision:
@@ -168,30 +179,32 @@ class Totals:
     def __init__(self, workload: Workload) -> None:
         self._deadline_ms = workload.deadline_ms
         self._row_cost_n = workload.row_cost_n
-        self._moved_3n = np.zeros((3, workload.workers), np.int64)
-        self._lookups = 0
+        self._moved_4n = np.zeros((4, workload.workers), np.int64)
+        self._lookups, self._hits = 0, 0
         self._link_time = 0.0
         self._decide_ms: list[float] = []
 
     def add(self, traffic: Traffic, seconds: float) -> None:
-        moved_3n = np.stack((traffic.miss_pull, traffic.update_push, traffic.evict_push))
-        self._moved_3n += moved_3n
+        moved_4n = np.stack((traffic.miss_pull, traffic.update_push, traffic.evict_push, traffic.all_reduce))
+        self._moved_4n += moved_4n
         self._lookups += int(traffic.lookups.sum())
-        self._link_time += float((moved_3n.sum(axis=0) * self._row_cost_n).max())
+        self._hits += int(traffic.hits.sum())
+        self._link_time += float((moved_4n.sum(axis=0) * self._row_cost_n).max())
         self._decide_ms.append(1000 * seconds)
 
     def result(self, policy: str) -> DispatchResult:
         p50, p99 = np.percentile(self._decide_ms, [50, 99]).tolist()
         late = [ms for ms in self._decide_ms if self._deadline_ms is not None and ms > self._deadline_ms]
-        miss_pull, update_push, evict_push = self._moved_3n.tolist()
+        miss_pull, update_push, evict_push, all_reduce = self._moved_4n.tolist()
         return DispatchResult(
             policy=policy,
             steps=len(self._decide_ms),
-            cost=float((self._moved_3n * self._row_cost_n).sum()),
+            cost=float((self._moved_4n * self._row_cost_n).sum()),
             miss_pull=miss_pull,
             update_push=update_push,
             evict_push=evict_push,
-            hit_ratio=1 - sum(miss_pull) / max(1, self._lookups),
+            all_reduce=all_reduce,
+            hit_ratio=self._hits / max(1, self._lookups),
             link_time=self._link_time,
             decide_ms=Percentiles(p50, p99),
             deadline_misses=len(late),

@@ -17,6 +17,7 @@ KINDS = (
     ("miss_pull", "miss pull", "#3b6fb6"),
     ("update_push", "update push", "#e08b2c"),
     ("evict_push", "evict push", "#6aa84f"),
+    ("all_reduce", "all-reduce", "#8e63b0"),
 )
 """field of a result, its name, its colour"""
 CLASSES = ((False, "fast links", ""), (True, "slow links", "//"))

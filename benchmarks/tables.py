@@ -8,7 +8,7 @@ from rich.table import Table
 from benchmarks.dispatch import DispatchResult, Workload, saving, speed_up
 from benchmarks.paper import Setting
 
-COLUMNS = ("policy", "cost", "saved", "pulls", "update", "evict", "hits", "links", "faster", "p50/p99")
+COLUMNS = ("policy", "cost", "saved", "pulls", "update", "evict", "reduce", "hits", "links", "faster", "p50/p99")
 
 
 def dispatch_table(results: Sequence[DispatchResult], workload: Workload) -> Table:
@@ -28,7 +28,7 @@ def dispatch_table(results: Sequence[DispatchResult], workload: Workload) -> Tab
 
 
 def _line(result: DispatchResult, first: DispatchResult, workload: Workload) -> list[str]:
-    kinds = (result.miss_pull, result.update_push, result.evict_push)
+    kinds = (result.miss_pull, result.update_push, result.evict_push, result.all_reduce)
     costs = [float(workload.row_cost_n @ kind) for kind in kinds]
     return [
         result.policy,

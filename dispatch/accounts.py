@@ -36,8 +36,10 @@ class WorkerAccount:
     update_pushes: int = 0
     evict_pushes: int = 0
     flush_pushes: int = 0
+    all_reduces: int = 0
     pulled_bytes: int = 0
     pushed_bytes: int = 0
+    reduced_bytes: int = 0
     seconds: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
 
     def status(self, name: str) -> WorkerStatus:
@@ -53,8 +55,10 @@ class WorkerAccount:
             update_pushes=self.update_pushes,
             evict_pushes=self.evict_pushes,
             flush_pushes=self.flush_pushes,
+            all_reduces=self.all_reduces,
             pulled_bytes=self.pulled_bytes,
             pushed_bytes=self.pushed_bytes,
+            reduced_bytes=self.reduced_bytes,
             seconds=means,
         )
 
@@ -103,12 +107,14 @@ class Accounts:
             account.update_pushes += int(traffic.update_push[number])
             account.evict_pushes += int(traffic.evict_push[number])
             account.flush_pushes += int(traffic.flush_push[number])
+            account.all_reduces += int(traffic.all_reduce[number])
 
     def add_report(self, member: Member, report: Report, samples: int) -> None:
         account = self._workers[member.name]
         account.samples += samples
         account.pulled_bytes += report.pulled_bytes
         account.pushed_bytes += report.pushed_bytes
+        account.reduced_bytes += report.reduced_bytes
         if samples:
             account.seconds.append(report.seconds)
 

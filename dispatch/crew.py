@@ -111,7 +111,12 @@ class Crew:
             assert plan.use is not None
             mine = plan.use.samples
             header = Order(
-                **self._common(step), phase=TRAIN, samples=mine.size, batch=len(samples.labels_B), alone=plan.use.alone
+                **self._common(step),
+                phase=TRAIN,
+                samples=mine.size,
+                batch=len(samples.labels_B),
+                alone=plan.use.alone,
+                replicated=plan.replicated,
             )
             bulk = (plan.use_slots, plan.use.positions, samples.dense_BN[mine].reshape(-1), samples.labels_B[mine])
             self._send(member, header, *_moves(plan), *bulk)

@@ -18,8 +18,10 @@ from dispatch.backend import OptBackend
 from dispatch.directory import Directory
 from dispatch.elastic import Elastic, ElasticPolicy
 from dispatch.errors import BadCost, CacheTooSmall
+from dispatch.hot import Profile, hot_rows
 from dispatch.index import BatchRows, Index
 from dispatch.plan import RoundPlan
+from dispatch.policies.fae import Fae
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
 from dispatch.situation import Policy, Situation
@@ -52,6 +54,7 @@ class Decider:
         self._policy = policy
         self._row_cost_n = row_cost_n
         self._elastic = Elastic(row_cost_n, directory.cache_rows_n) if isinstance(policy, ElasticPolicy) else None
+        self._profile = Profile(policy.profile_steps, directory.replicas) if isinstance(policy, Fae) else None
         self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def decide(self, step: int, keys_BF: NDArray[np.uint64], budget_seconds: float | None = None) -> Decision:
@@ -59,6 +62,7 @@ class Decider:
         began = perf_counter()
         samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
+        self._choose_hot_set(rows)
         state_U, holders_UQ = self._directory.look(rows)
         # the least of the latest steps: one hiccup of the machine is no reason to decide worse
         left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
@@ -87,6 +91,11 @@ class Decider:
     def flush(self) -> RoundPlan:
         return self._directory.flush()
 
+    def _choose_hot_set(self, rows: BatchRows) -> None:
+        hot = self._profile.follow(rows) if self._profile is not None else None
+        if hot is not None:
+            self._directory.replicate(hot)
+
     def _capacities(self, samples: int, fields: int) -> NDArray[np.int64]:
         if self._elastic is None:
             return equal_capacities(samples, self._directory.workers)
@@ -102,7 +111,8 @@ class Decider:
 
 def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
     """Makes a few decisions on made-up keys, so that the first real ones do not wait for kernels to be compiled."""
-    directory = Directory(np.full(2, 16, np.int64), "lru", 2, parse_spec(policy).synchronisation)
+    spec = parse_spec(policy)
+    directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.synchronisation, min(8, hot_rows(spec, 1 << 20)))
     decider = Decider(Index(), directory, build_policy(policy, seed, opt_backend), np.array([1.0, 2.0]))
     for step in range(1, 5):
         decider.decide(step, np.arange(step, step + 16, dtype=np.uint64).reshape(8, 2))

@@ -10,6 +10,8 @@ in the simulator and in tests. For each step it says, exactly, which worker push
    room, victims leave, and those that only this worker knows (owned, or a part) are pushed first;
 3. *advance*: a row used by one worker is owned by it, a row used by several is split over them.
 
+Rows of a hot set, if there is one, are replicated instead (dispatch/replicas.py) and take no part in this.
+
 Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each, C slots.
 """
 
@@ -24,7 +26,8 @@ from dispatch.errors import CacheTooSmall
 from dispatch.index import GROWTH, BatchRows
 from dispatch.plan import Lines, RoundPlan, WorkerUse, make_round
 from dispatch.policies.spec import Synchronisation
-from dispatch.situation import CLEAN, OWNED, SPLIT
+from dispatch.replicas import COLD, Replicas
+from dispatch.situation import CLEAN, OWNED, REPLICATED, SPLIT
 from infra.kernels import kernel
 
 OWNED_UPDATE = 0
@@ -36,6 +39,7 @@ OWNED_FLUSH = 4
 PART_FLUSH = 5
 
 ONE = np.uint64(1)
+NO_ROWS = np.empty(0, np.int64)
 
 
 class RowStates(NamedTuple):
@@ -56,11 +60,15 @@ class Directory:
         eviction: str,
         shards: int,
         synchronisation: Synchronisation = "on_demand",
+        replicas: int = 0,
     ) -> None:
+        """replicas: slots of each cache that are set apart for a hot set."""
         self.workers = cache_rows_n.size
         self.shards = shards
         self._eviction = EVICTIONS[eviction]
         self._caches = cache.empty_caches(cache_rows_n)
+        self._caches.capacity_n[:] -= replicas
+        self._replicas = Replicas(cache_rows_n, replicas)
         self._rows = _empty_states(1024, (self.workers + 63) // 64)
         self._synchronisation = synchronisation
         self._trained = np.empty(0, np.int64)
@@ -72,24 +80,45 @@ class Directory:
 
     @property
     def cache_rows_n(self) -> NDArray[np.int64]:
-        """Slots of each worker's cache."""
+        """Slots of each worker's cache for rows that are not replicated."""
         return self._caches.capacity_n
+
+    @property
+    def replicas(self) -> int:
+        """How many rows a hot set may have."""
+        return self._replicas.most
+
+    def replicate(self, rows: NDArray[np.int64]) -> None:
+        """From the next step on these rows are replicated on every worker; slots that they do not need become free."""
+        self._reserve(int(rows.max(initial=-1)) + 1)
+        self._replicas.choose(rows)
+        self._caches.capacity_n[:] += self._replicas.most - self._replicas.rows_H.size
 
     def look(self, batch: BatchRows) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
         """State and holders of the batch's rows, as a policy wants them."""
         self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
-        return self._rows.state[batch.rows_U], self._rows.holders_Q[batch.rows_U]
+        state_U, holders_UQ = self._rows.state[batch.rows_U], self._rows.holders_Q[batch.rows_U]
+        if self._replicas.rows_H.size:
+            replicated = self._replicas.is_replicated(batch.rows_U)
+            state_U[replicated], holders_UQ[replicated] = CLEAN, _everybody(self.workers)
+        return state_U, holders_UQ
 
     def plan(self, step: int, batch: BatchRows, assignment_B: NDArray[np.int32]) -> RoundPlan:
         """Decides everything that moves in this step, and takes the step as done."""
         self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
         users_UQ = _users(batch.local_BF, assignment_B, batch.rows_U.size, self._rows.holders_Q.shape[1])
         uses = [_use_of(worker, batch.local_BF, assignment_B, users_UQ) for worker in range(self.workers)]
+        reduction = None
+        if self._replicas.rows_H.size:
+            uses, reduction = self._replicas.take_out(batch.rows_U, uses)
         self._check_room(batch, uses)
-        pushed = np.concatenate((self._trained, batch.rows_U))
-        lines = _empty_lines(pushed, self._rows, sum(use.local.size for use in uses))
+        entering = self._replicas.rows_H if self._replicas.enters else NO_ROWS
+        pushed = np.concatenate((self._trained, entering, batch.rows_U))
+        lines = _empty_lines(pushed, self._rows, sum(use.local.size for use in uses) + entering.size * self.workers)
         if self._trained.size:
             _push_trained(self._trained, self._rows, self._caches, lines)
+        if entering.size:
+            self._enter(entering, lines)
         _synchronise(batch.rows_U, users_UQ, self._rows, self._caches, lines)
         now = step & 0x7FFFFFFF
         slots = [
@@ -98,25 +127,45 @@ class Directory:
         ]
         decided = make_round(self.workers, self.shards, lines, uses, slots, self._rows.changed)
         _advance(step, batch.rows_U, users_UQ, self._rows)
+        if reduction is not None:
+            _set_replicated(reduction.rows_R, self._rows)
+            decided = self._replicas.add_to(decided, reduction)
         if self._synchronisation == "full":
-            self._trained = batch.rows_U
+            self._trained = batch.rows_U if reduction is None else batch.rows_U[reduction.position_U == COLD]
         return decided
 
     def flush(self) -> RoundPlan:
         """Writes every owned or split row back; owners keep a clean copy."""
         lines = _empty_lines(np.empty(0, np.int64), self._rows, self._caches.is_outdated_nC.size)
         _flush(self._rows, self._caches, lines)
+        written = self._replicas.write_back(OWNED_FLUSH)
+        lines.pushes_4[lines.counts[0] : lines.counts[0] + len(written)] = written
+        lines.counts[0] += len(written)
         return make_round(self.workers, self.shards, lines, [], [], self._rows.changed)
 
     def holders(self, row: int) -> tuple[int, set[int]]:
         """State and holders of one row, for tests and for people."""
         words = self._rows.holders_Q[row]
+        if self._rows.state[row] == REPLICATED:
+            return REPLICATED, set(range(self.workers))
         return int(self._rows.state[row]), {j for j in range(self.workers) if int(words[j >> 6]) >> (j & 63) & 1}
 
     def cached(self, worker: int) -> dict[int, int]:
-        """row → slot of one worker's cache, outdated copies included."""
+        """row → slot of one worker's cache, outdated copies included, but not of rows that it holds a replica of."""
         rows = self._caches.slot_nC4[worker, :, cache.ROW]
-        return {int(row): slot for slot, row in enumerate(rows) if row != EMPTY}
+        replicated = [] if self._replicas.enters else self._replicas.rows_H.tolist()
+        slots = self._replicas.slots(worker, np.arange(len(replicated))).tolist()
+        ordinary = {int(row): slot for slot, row in enumerate(rows) if row != EMPTY}
+        return ordinary | dict(zip(replicated, slots, strict=True))
+
+    def _enter(self, rows_H: NDArray[np.int64], lines: Lines) -> None:
+        """What anyone trained of the hot set is pushed, ordinary copies are given up, every worker pulls a replica."""
+        _push_trained(rows_H, self._rows, self._caches, lines)
+        _give_up(rows_H, self._rows, self._caches)
+        _set_replicated(rows_H, self._rows)
+        pulls = self._replicas.pulls()
+        lines.pulls_4[lines.counts[1] : lines.counts[1] + len(pulls)] = pulls
+        lines.counts[1] += len(pulls)
 
     def _reserve(self, rows: int) -> None:
         if rows > self._rows.state.size:
@@ -134,6 +183,13 @@ class Directory:
                     f"worker {worker} has {self._caches.capacity_n[worker]} slots but its micro-batch uses "
                     f"{use.local.size} rows; every row of a micro-batch needs a slot: raise dispatch.cache_rows"
                 )
+
+
+def _everybody(workers: int) -> NDArray[np.uint64]:
+    """Holder words with a bit for every worker."""
+    bits = np.zeros((workers + 63) // 64 * 64, np.uint8)
+    bits[:workers] = 1
+    return np.packbits(bits, bitorder="little").view("<u8").astype(np.uint64)
 
 
 def _empty_states(rows: int, words: int) -> RowStates:
@@ -246,6 +302,23 @@ def _push_trained(trained: NDArray[np.int64], rows: RowStates, caches: Caches, l
         if state == SPLIT:
             _settle(lines, row)
         rows.state[row] = CLEAN
+
+
+@kernel
+def _give_up(hot: NDArray[np.int64], rows: RowStates, caches: Caches) -> None:
+    """Every holder's copy in an ordinary slot becomes outdated."""
+    for row in hot:
+        for worker in range(caches.capacity_n.size):
+            if rows.holders_Q[row, worker >> 6] & (ONE << np.uint64(worker & 63)):
+                cache.outdate(caches, worker, cache.slot_of(caches, worker, row))
+
+
+@kernel
+def _set_replicated(hot: NDArray[np.int64], rows: RowStates) -> None:
+    """Every worker holds such a row, in a slot of its own: no bits are kept, so the steps above find nothing to do."""
+    for row in hot:
+        rows.state[row] = REPLICATED
+        rows.holders_Q[row, :] = 0
 
 
 @kernel

@@ -31,6 +31,7 @@ from dispatch.crew import Crew, silent
 from dispatch.decide import Decider, Decision, check_cache, needed_rows, relative_row_costs, warm_up
 from dispatch.directory import Directory
 from dispatch.errors import RunExists
+from dispatch.hot import check_hot_set, hot_rows
 from dispatch.index import Index
 from dispatch.plan import WorkerPlan
 from dispatch.policies.registry import build_policy
@@ -127,6 +128,9 @@ class Desk:
         self.policy = build_policy(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
         self.cache_rows = job.dispatch.cache_rows
         check_cache(self.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields)
+        self.spec = parse_spec(job.dispatch.policy)
+        needed = needed_rows(job.stream.batch, job.dispatch.workers, job.schema.fields)
+        check_hot_set(self.spec, self.cache_rows, needed)
         self.log = structlog.get_logger()
         self.step = 0
         self._manifests = ManifestLog(job.folder / "manifests.log")
@@ -178,7 +182,8 @@ class Desk:
     def start_generation(self) -> Decider:
         """Membership is fixed from here until the next generation: every cache starts empty, every row clean."""
         workers = len(self.crew.wanted)
-        cache_rows = max(self.cache_rows, needed_rows(self.job.stream.batch, workers, self.job.schema.fields))
+        hot = hot_rows(self.spec, self.cache_rows)
+        cache_rows = max(self.cache_rows, hot + needed_rows(self.job.stream.batch, workers, self.job.schema.fields))
         if cache_rows > self.cache_rows:
             self.log.warning("caches enlarged: fewer workers get larger micro-batches", cache_rows=cache_rows)
         self.shards.open(self.crew.generation + 1, self.step, workers)
@@ -190,7 +195,8 @@ class Desk:
             np.full(workers, cache_rows, np.int64),
             self.job.dispatch.eviction,
             len(self.job.shard_endpoints),
-            parse_spec(self.job.dispatch.policy).synchronisation,
+            self.spec.synchronisation,
+            hot,
         )
         costs = relative_row_costs([member.link_gbit for member in self.crew.members])
         self._decider = Decider(self.index, directory, self.policy, costs)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.protocol import ring_moved
 from infra.kernels import kernel
 
 Longs = NDArray[np.int64]
@@ -51,6 +52,8 @@ class WorkerPlan:
     use: WorkerUse | None
     """None in a flush"""
     use_slots: NDArray[np.int32]
+    replicated: int = 0
+    """how many of these slots, the last ones, hold replicated rows that the step changes on every worker"""
 
     @property
     def rows_moved(self) -> int:
@@ -83,10 +86,20 @@ class Traffic:
     flush_push: Longs
     owned_push: Longs
     """how many of the pushes carry value and state"""
+    reduced: int = 0
+    """replicated rows whose gradients are all-reduced, the same on every worker"""
+    replica_pull: int = 0
+    """how many of each worker's pulls bring it the hot set: no sample asked for them"""
 
     @property
     def hits(self) -> Longs:
-        return self.lookups - self.miss_pull
+        return self.lookups - self.miss_pull + self.replica_pull
+
+    @property
+    def all_reduce(self) -> Longs:
+        """Rows that the all-reduce moves over each worker's link, see protocol.ring_moved."""
+        n = self.lookups.size
+        return np.full(n, ring_moved(n, self.reduced), np.int64)
 
     @property
     def pushes(self) -> Longs:

@@ -116,6 +116,8 @@ class Report(Header, frozen=True):
     """by phase of the step: push, pull, forward, backward, reduce, rows"""
     pulled_bytes: int
     pushed_bytes: int
+    reduced_bytes: int = 0
+    """sent to other workers to sum the gradients of replicated rows; as many came back at the same time"""
 
 
 # ── dispatcher → worker ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,7 +135,7 @@ class Order(Header, frozen=True):
 
     BULK: ClassVar = ("i8", "i4", "i8", "i4", "i8", "i4", "i8", "i4", "i4", "i4", "f4", "f4")
     """rows and slots of: owned pushes (2), part pushes (2), pulls with state (2), pulls of values (2);
-    slots used by the micro-batch (rows it alone uses first, then shared ones);
+    slots used by the micro-batch (rows it alone uses first, then shared ones), then of the batch's replicated rows;
     per sample and field the position in those slots (b×F); dense inputs (b×N); labels (b)"""
 
     phase: int
@@ -143,6 +145,9 @@ class Order(Header, frozen=True):
     """size of the whole batch; the loss is divided by it"""
     alone: int
     """how many of the used slots hold rows that no other worker uses in this step"""
+    replicated: int = 0
+    """how many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker,
+    their gradients summed over all, the optimizer applied by each"""
 
 
 class Idle(Header, frozen=True):
@@ -163,6 +168,15 @@ FROM_DISPATCHER = (Welcome, Order, Idle, Goodbye, Refused)
 
 Round = tuple[int, int]
 """(step, phase), ordered"""
+
+
+def ring_moved(workers: int, amount: int) -> int:
+    """How much of an all-reduce each worker sends, rounded up; it receives as much at the same time.
+
+    Gloo and NCCL sum in a ring: in 2·(n-1) turns every worker passes on an n-th, first to add up, then to hand out.
+    Links carry both directions at once, so what is sent is what the ring keeps a link busy with.
+    """
+    return -(-2 * (workers - 1) * amount // workers)
 
 
 class RowShape(msgspec.Struct, frozen=True):

@@ -15,6 +15,9 @@ OWNED = 1
 """The one holder trained it alone and has the only newest value."""
 SPLIT = 2
 """The holders trained it together; each has a partial gradient and nobody the newest value."""
+REPLICATED = 3
+"""Every worker has the newest value, in a slot of its own, and changes it in step with the others. Only the directory
+knows this state: policies see such a row as CLEAN and held by everybody."""
 
 
 @dataclass(frozen=True)

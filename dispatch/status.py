@@ -26,8 +26,11 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     evict_pushes: int = 0
     flush_pushes: int = 0
     """at the end of a generation, not part of any step"""
+    all_reduces: int = 0
+    """gradients of replicated rows that crossed its link: in a ring of n, 2(n-1)/n of those summed"""
     pulled_bytes: int = 0
     pushed_bytes: int = 0
+    reduced_bytes: int = 0
     seconds: dict[str, float] = {}
     """mean seconds of the latest steps, by phase: push, pull, forward, backward, reduce, rows"""
 

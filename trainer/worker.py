@@ -6,18 +6,22 @@ For every order, in this order:
 2. pull      missing or outdated rows arrive in the slots the plan names, each shard's as soon as it answers
 3. forward   logits of the micro-batch with the weights as they are: the prequential predictions
 4. backward  of the loss summed over the micro-batch and divided by the size of the whole batch
-5. reduce    dense gradients are summed over all workers (while 6 goes on) and the dense weights change
+5. reduce    dense gradients, and those of replicated rows, are summed over all workers (while 6 goes on) and the dense
+             weights change
 6. rows      used by this worker alone: the optimizer is applied in the cache; shared ones: the slot's value, which
-             everybody must pull anew, is overwritten with this worker's part of the gradient
+             everybody must pull anew, is overwritten with this worker's part of the gradient; replicated ones: the
+             optimizer is applied to the sum, which has the same bits everywhere, so replicas stay equal
 7. report    logits, seconds of each phase, bytes in each direction
 
-A FLUSH round is 1 and 7 only. A worker without samples in a step still takes part in 5. Nothing here survives a crash.
+A FLUSH round is 1 and 7 only. A worker without samples in a step still takes part in 5, and its replicas in 6. Nothing
+here survives a crash.
 
 Legend: b samples of the micro-batch, F keys a sample, N dense inputs, U rows it uses, A of them used by nobody else,
-D embedding columns, W columns of a value.
+R replicated ones that anyone uses, D embedding columns, W columns of a value.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +30,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dispatch.protocol import TRAIN, Order, Report, Welcome
+from dispatch.protocol import TRAIN, Order, Report, Welcome, ring_moved
+from infra.link import Link
 from infra.wire import Bulk
 from ps.client import ShardClient
 from ps.config import RowConfig
@@ -87,6 +92,7 @@ class Worker:
         seed: int,
         client: ShardClient,
         store: Store,
+        link: Link | None = None,
     ) -> None:
         self.device = choose_device(trainer)
         self._shape = rows.shape()
@@ -95,17 +101,18 @@ class Worker:
         self._transport = trainer.reduce
         self._client = client
         self._store = store
+        self._link = link or Link(None)
         self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self.device)
         self.dense = Dense(self.model, model)
         self._optimizer = RowOptimizer(rows, self.device)
         self._group: DenseGroup = AloneGroup()
-        self._number = 0
+        self._number, self._workers = 0, 1
         self.cache = RowCache(0, self._shape, self._dtype, self.device)
 
     def begin(self, welcome: Welcome) -> None:
         """Enters a generation: an empty cache, a new process group, rank 0's dense weights."""
         self._group.close()
-        self._number = welcome.worker
+        self._number, self._workers = welcome.worker, welcome.workers
         self._client.open(welcome.generation, welcome.worker)
         self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
         name = f"{welcome.run}/{welcome.generation}"
@@ -132,6 +139,7 @@ class Worker:
             seconds=watch.seconds,
             pulled_bytes=pulled_bytes,
             pushed_bytes=pushed_bytes,
+            reduced_bytes=self._reduced_bytes(order),
         )
         return report, logits
 
@@ -155,8 +163,9 @@ class Worker:
     def _train(self, order: Order, work: Work, watch: "Stopwatch") -> NDArray[np.float32]:
         logits, gathered = np.empty(0, np.float32), None
         self.dense.clear()
-        if order.samples:
+        if order.samples or order.replicated:
             gathered = self._gather(work)
+        if order.samples and gathered is not None:
             logits_b = self._forward(order, work, gathered)
             logits = logits_b.detach().to(torch.float32).cpu().numpy()
             watch.lap("forward")
@@ -164,9 +173,8 @@ class Worker:
             watch.lap("backward")
         if order.batch:
             finish = self._group.start_sum(self.dense.gradients)
-            watch.lap("reduce")
-            self._update_rows(gathered, order.alone)
-            watch.lap("rows")
+            if gathered is not None:
+                self._update_rows(order, gathered, watch)
             finish()
             self.dense.step()
             watch.lap("reduce")
@@ -190,15 +198,45 @@ class Worker:
         summed = torch.nn.functional.binary_cross_entropy_with_logits(logits_b, labels_b, reduction="sum")
         torch.autograd.backward(summed / order.batch)
 
-    def _update_rows(self, gathered: Gathered | None, alone: int) -> None:
-        if gathered is None:
-            return
-        slots_U, values_UW, gradients_UW = gathered.slots_U, gathered.values_UW, gathered.gradients_UW()
+    def _update_rows(self, order: Order, gathered: Gathered, watch: "Stopwatch") -> None:
+        """Rows of this worker change while the gradients of replicated ones are being summed; then those do."""
+        gradients_UW = gathered.gradients_UW() if order.samples else torch.zeros_like(gathered.values_UW)
+        ordinary = len(gradients_UW) - order.replicated
+        summed_RW = gradients_UW[ordinary:].contiguous()
+        finish = self._start_row_sum(order, summed_RW)
+        watch.lap("reduce")
+        self._update_ordinary(gathered, gradients_UW, order.alone, ordinary)
+        watch.lap("rows")
+        if order.replicated:
+            finish()
+            watch.lap("reduce")
+            self._update_replicas(gathered.slots_U[ordinary:], gathered.values_UW[ordinary:], summed_RW)
+            watch.lap("rows")
+
+    def _update_ordinary(self, gathered: Gathered, gradients_UW: Tensor, alone: int, ordinary: int) -> None:
+        slots_U, values_UW = gathered.slots_U[:ordinary], gathered.values_UW[:ordinary]
         state_AS = self.cache.state_CS.index_select(0, slots_U[:alone])
         self._optimizer.update_(values_UW[:alone], state_AS, gradients_UW[:alone])
-        values_UW[alone:] = gradients_UW[alone:]
+        values_UW[alone:] = gradients_UW[alone:ordinary]
         self.cache.values_CW.index_copy_(0, slots_U, values_UW)
         self.cache.state_CS.index_copy_(0, slots_U[:alone], state_AS)
+
+    def _update_replicas(self, slots_R: Tensor, values_RW: Tensor, summed_RW: Tensor) -> None:
+        state_RS = self.cache.state_CS.index_select(0, slots_R)
+        self._optimizer.update_(values_RW, state_RS, summed_RW)
+        self.cache.values_CW.index_copy_(0, slots_R, values_RW)
+        self.cache.state_CS.index_copy_(0, slots_R, state_RS)
+
+    def _start_row_sum(self, order: Order, gradients_RW: Tensor) -> Callable[[], None]:
+        """Starts summing the gradients of replicated rows over all workers; a shaped link takes the time it needs."""
+        if not order.replicated:
+            return _nothing
+        self._link.up(self._reduced_bytes(order))
+        return self._group.start_sum(gradients_RW)
+
+    def _reduced_bytes(self, order: Order) -> int:
+        summed = order.replicated * self._shape.value * self.cache.values_CW.element_size()
+        return ring_moved(self._workers, summed)
 
 
 class Stopwatch:
@@ -230,3 +268,7 @@ def choose_device(config: TrainerConfig) -> torch.device:
 def phases(report: Report) -> dict[str, Any]:
     """A report as one log line shows it: milliseconds of each phase."""
     return {f"{name}_ms": round(seconds * 1000, 2) for name, seconds in report.seconds.items()}
+
+
+def _nothing() -> None:
+    return None

@@ -6,6 +6,7 @@ from dispatch.backend import OptBackend, choose_opt
 from dispatch.elastic import ElasticPolicy
 from dispatch.hybrid import Criterion
 from dispatch.policies.esd import Esd
+from dispatch.policies.fae import Fae
 from dispatch.policies.het import Het
 from dispatch.policies.joint import Joint
 from dispatch.policies.laia import Laia
@@ -34,6 +35,8 @@ def _build(wanted: PolicySpec, seed: int, opt_backend: OptBackend) -> Policy:
         return LaiaAdaptive(wanted.budget_ms, str(wanted))
     if wanted.name == "het":
         return Het(seed)
+    if wanted.name == "fae":
+        return Fae(wanted.profile_steps, seed, str(wanted))
     if wanted.name == "joint":
         return Joint(wanted.rounds, seed, str(wanted))
     return Esd(wanted.alpha, cast(Criterion, wanted.criterion), str(wanted), choose_opt(opt_backend))

@@ -127,7 +127,7 @@ def test_a_data_set_without_its_file_is_refused() -> None:
 
 
 def test_savings_are_against_the_first() -> None:
-    first = DispatchResult("a", 1, 200.0, [], [], [], 0.0, 90.0, Percentiles(0, 0), 0)
+    first = DispatchResult("a", 1, 200.0, [], [], [], [], 0.0, 90.0, Percentiles(0, 0), 0)
     other = msgspec.structs.replace(first, cost=150.0, link_time=30.0)
     assert (saving(other, first), speed_up(other, first)) == (0.25, 3.0)
 

@@ -9,9 +9,10 @@ from dispatch.protocol import TRAIN, Report
 MEMBERS = (Member("a", b"", "a:1", 5.0), Member("b", b"", "b:1", 0.0))
 
 
-def traffic(**columns: list[int]) -> Traffic:
+def traffic(reduced: int = 0, **columns: list[int]) -> Traffic:
     names = ("lookups", "miss_pull", "full_pull", "update_push", "evict_push", "flush_push", "owned_push")
-    return Traffic(**{name: np.array(columns.get(name, [0, 0]), np.int64) for name in names})
+    arrays = {name: np.array(columns.get(name, [0, 0]), np.int64) for name in names}
+    return Traffic(**arrays, reduced=reduced)  # type: ignore[arg-type]
 
 
 def train(accounts: Accounts, labels: list[float]) -> None:
