@@ -54,7 +54,9 @@ class Decider:
         self._policy = policy
         self._row_cost_n = row_cost_n
         self._elastic = Elastic(row_cost_n, directory.cache_rows_n) if isinstance(policy, ElasticPolicy) else None
-        self._profile = Profile(policy.profile_steps, directory.replicas) if isinstance(policy, Fae) else None
+        self._profile: Profile | None = None
+        if isinstance(policy, Fae):
+            self._profile = Profile(policy.profile_steps, directory.replicas, directory.workers)
         self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def decide(self, step: int, keys_BF: NDArray[np.uint64], budget_seconds: float | None = None) -> Decision:

@@ -1,7 +1,9 @@
-"""Which rows are hot: how many may be, and the profile of the first batches that chooses them.
+"""Which rows are hot: how many may be, how often they must be used, and the profile of batches that chooses them.
 
-Legend: B samples, F keys a sample, U distinct rows of the batch.
+Legend: n workers.
 """
+
+from math import log, log1p
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +16,18 @@ from dispatch.policies.spec import PolicySpec
 class Profile:
     """Counts how often rows are used over some batches; a pure function of them."""
 
-    def __init__(self, steps: int, most: int) -> None:
+    def __init__(self, steps: int, most: int, workers: int) -> None:
         self._left = steps
         self._most = most
+        self._least_uses = steps * worthwhile_uses(workers)
         self._uses = np.empty(0, np.int64)
         """by row number"""
 
     def follow(self, batch: BatchRows) -> NDArray[np.int64] | None:
-        """Counts a batch. Once enough are counted: the most frequent rows, ascending; then, and before that, None."""
+        """Counts a batch. Once enough are counted: the the hot rows, ascending; otherwise None."""
         self._left -= 1
         if self._left == -1:
-            chosen, self._uses = most_frequent(self._uses, self._most), np.empty(0, np.int64)
+            chosen, self._uses = most_frequent(self._uses, self._most, self._least_uses), np.empty(0, np.int64)
             return chosen
         if self._left >= 0:
             self._count(batch)
@@ -37,10 +40,19 @@ class Profile:
         self._uses[batch.rows_U] += np.bincount(batch.local_BF.reshape(-1), minlength=batch.rows_U.size)
 
 
-def most_frequent(uses: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+def most_frequent(uses: NDArray[np.int64], most: int, least_uses: float) -> NDArray[np.int64]:
     """Numbers of the most used rows, ascending; of rows used equally often the lower numbers."""
     order = np.argsort(-uses, kind="stable")[:most]
-    return np.sort(order[uses[order] > 0])
+    return np.sort(order[(uses[order] > 0) & (uses[order] >= least_uses)])
+
+
+def worthwhile_uses(workers: int) -> float:
+    """Uses a step from which on all-reducing a row moves no more than pushing and pulling it.
+
+    A ring moves 2(n-1) copies of it. Pushing and pulling moves 2 for each worker that uses it, and of f uses placed at
+    random n(1 - (1 - 1/n)^f) workers have one: n - 1 of them if f is ln n / -ln(1 - 1/n), about n ln n.
+    """
+    return log(workers) / -log1p(-1 / workers) if workers > 1 else 0.0
 
 
 def hot_rows(spec: PolicySpec, cache_rows: int) -> int:

@@ -1,7 +1,8 @@
 """fae: the baseline with a static hot set. Its rows are replicated on all workers and all-reduced; the rest is het's.
 
 The assignment is random's. In the first steps of a generation rows are counted (dispatch/hot.py) and all are treated as
-under het; then the most frequent ones become the hot set, for the rest of the generation (dispatch/replicas.py).
+under het; then the most frequent ones, as many as the share of the caches allows and as an all-reduce is worth, become
+the hot set for the rest of the generation (dispatch/replicas.py).
 """
 
 import numpy as np

@@ -26,8 +26,8 @@ ELASTIC = "elastic"
 ROUNDS = 8
 """of joint, unless it says otherwise: more of them hardly lower the cost of a batch any further"""
 MOST_ROUNDS = 1000
-HOT_SHARE = 0.5
-"""of fae, unless it says otherwise: how much of each cache is set apart for the hot set"""
+HOT_SHARE = 0.1
+"""of fae, unless it says otherwise: how much of each cache the hot set may fill"""
 PROFILE_STEPS = 8
 """of fae, unless it says otherwise: steps of a generation in which uses are counted before the hot set is chosen"""
 MOST_PROFILE_STEPS = 1_000_000

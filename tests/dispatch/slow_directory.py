@@ -19,26 +19,42 @@ class SlowSlot:
 
 @dataclass
 class SlowMoves:
-    """Sets of (worker, row, slot, kind), and the rows settled."""
+    """Sets of (worker, row, slot, kind), the rows settled, and those reduced on all workers, in order."""
 
     pushes: set[tuple[int, int, int, str]] = field(default_factory=set)
     pulls: set[tuple[int, int, int, str]] = field(default_factory=set)
     settled: set[int] = field(default_factory=set)
+    reduced: list[int] = field(default_factory=list)
 
 
 class SlowDirectory:
-    def __init__(self, capacities: list[int], eviction: str, synchronisation: str = "on_demand") -> None:
+    def __init__(
+        self, capacities: list[int], eviction: str, synchronisation: str = "on_demand", replicas: int = 0
+    ) -> None:
         self.eviction = eviction
         self.synchronisation = synchronisation
         self.trained: list[int] = []
         self.rows: dict[int, SlowRow] = {}
         self.slots: list[dict[int, SlowSlot]] = [{} for _ in capacities]
-        self.free = [list(range(c))[::-1] for c in capacities]
+        self.free = [list(range(c - replicas))[::-1] for c in capacities]
+        self.capacities, self.replicas = capacities, replicas
+        self.hot: list[int] = []
+        self.hot_changed: set[int] = set()
+        self.enters = False
         self.outdated: list[list[int]] = [[] for _ in capacities]
         self.target = [1 for _ in capacities]
 
     def slot_of(self, worker: int, row: int) -> int | None:
         return next((s for s, held in self.slots[worker].items() if held.row == row), None)
+
+    def replicate(self, rows: list[int]) -> None:
+        self.hot, self.enters = sorted(rows), True
+        for capacity, free in zip(self.capacities, self.free, strict=True):
+            free[:0] = list(range(capacity - self.replicas, capacity - len(self.hot)))[::-1]
+
+    def hot_slots(self, worker: int) -> dict[int, int]:
+        first = self.capacities[worker] - len(self.hot)
+        return {row: first + place for place, row in enumerate(self.hot)} if not self.enters else {}
 
     def plan(self, step: int, batch: list[list[int]], assignment: list[int]) -> SlowMoves:
         moves = SlowMoves()
@@ -46,11 +62,17 @@ class SlowDirectory:
         ordered: list[dict[int, None]] = [{} for _ in self.slots]
         for rows, worker in zip(batch, assignment, strict=True):
             for row in rows:
+                if row in self.hot:
+                    moves.reduced += [] if row in moves.reduced else [row]
+                    continue
                 users.setdefault(row, set()).add(worker)
                 ordered[worker][row] = None
         for row in self.trained:
             if self.rows[row].state != "clean":
                 self._push(row, moves)
+        if self.enters:
+            self._enter(moves)
+        self.hot_changed |= set(moves.reduced)
         for row, workers in users.items():
             self._synchronise(row, workers, moves)
         for worker, used in enumerate(ordered):
@@ -61,8 +83,26 @@ class SlowDirectory:
         self.trained = list(users) if self.synchronisation == "full" else []
         return moves
 
+    def _enter(self, moves: SlowMoves) -> None:
+        self.enters = False
+        rows = {number: self.rows.setdefault(number, SlowRow()) for number in self.hot}
+        for number, row in rows.items():
+            if row.state != "clean":
+                self._push(number, moves)
+        for number, row in rows.items():
+            for worker in sorted(row.holders):
+                self._outdate(worker, self._slot(worker, number))
+            self.rows[number] = SlowRow("replicated")
+        for worker in range(len(self.slots)):
+            moves.pulls |= {(worker, row, slot, "full") for row, slot in self.hot_slots(worker).items()}
+
     def flush(self) -> SlowMoves:
         moves = SlowMoves()
+        for place, number in enumerate(self.hot):
+            if number in self.hot_changed:
+                writer = place % len(self.slots)
+                moves.pushes.add((writer, number, self.hot_slots(writer)[number], "owned_flush"))
+        self.hot_changed = set()
         for number, row in self.rows.items():
             if row.state == "owned":
                 (owner,) = row.holders
@@ -79,7 +119,7 @@ class SlowDirectory:
         for row in self.rows.values():
             if row.state == "split":
                 row.holders = set()
-            row.state = "clean"
+            row.state = row.state if row.state == "replicated" else "clean"
         return moves
 
     def _slot(self, worker: int, row: int) -> int:

@@ -9,10 +9,11 @@ from dispatch.errors import CacheTooSmall
 from dispatch.index import BatchRows, Index
 from dispatch.plan import Moves, RoundPlan
 from dispatch.policies.spec import Synchronisation
-from dispatch.situation import CLEAN, OWNED, SPLIT
+from dispatch.situation import CLEAN, OWNED, REPLICATED, SPLIT
 from tests.dispatch.slow_directory import SlowDirectory, SlowMoves
 
-STATES = {"clean": CLEAN, "owned": OWNED, "split": SPLIT}
+STATES = {"clean": CLEAN, "owned": OWNED, "split": SPLIT, "replicated": REPLICATED}
+Stream = tuple[int, int, list[int], list[tuple[list[list[int]], list[int]] | None]]
 
 
 def batch_of(samples: list[list[int]]) -> BatchRows:
@@ -24,9 +25,13 @@ def batch_of(samples: list[list[int]]) -> BatchRows:
 
 
 def directory(
-    *capacities: int, eviction: str = "lru", shards: int = 1, synchronisation: Synchronisation = "on_demand"
+    *capacities: int,
+    eviction: str = "lru",
+    shards: int = 1,
+    synchronisation: Synchronisation = "on_demand",
+    replicas: int = 0,
 ) -> Directory:
-    return Directory(np.array(capacities, np.int64), eviction, shards, synchronisation)
+    return Directory(np.array(capacities, np.int64), eviction, shards, synchronisation, replicas)
 
 
 def plan(target: Directory, step: int, samples: list[list[int]], assignment: list[int]) -> RoundPlan:
@@ -66,7 +71,7 @@ def expect_same(decided: RoundPlan, moves: SlowMoves, workers: int) -> None:
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> tuple[int, int, list[int], list[tuple[list[list[int]], list[int]] | None]]:
+def streams(draw: st.DrawFn) -> Stream:
     """Workers, shards, cache sizes and a sequence of (batch, assignment); None stands for a flush."""
     workers = draw(st.integers(1, 4))
     fields = draw(st.integers(1, 3))
@@ -94,23 +99,58 @@ def streams(draw: st.DrawFn) -> tuple[int, int, list[int], list[tuple[list[list[
 def test_any_stream_equals_the_slow_directory(
     eviction: str,
     synchronisation: Synchronisation,
-    stream: tuple[int, int, list[int], list[tuple[list[list[int]], list[int]] | None]],
+    stream: Stream,
 ) -> None:
     workers, shards, capacities, steps = stream
     fast = directory(*capacities, eviction=eviction, shards=shards, synchronisation=synchronisation)
     slow = SlowDirectory(capacities, eviction, synchronisation)
     for step, event in enumerate(steps, start=1):
-        if event is None:
-            expect_same(fast.flush(), slow.flush(), workers)
-        else:
-            decided = plan(fast, step, *event)
-            expect_same(decided, slow.plan(step, *event), workers)
-            expect_slots_of_the_step(fast, decided, *event)
-        for number, row in slow.rows.items():
-            assert fast.holders(number) == (STATES[row.state], row.holders)
-        for j, capacity in enumerate(capacities):
-            assert fast.cached(j) == {held.row: slot for slot, held in slow.slots[j].items()}
-            assert len(fast.cached(j)) <= capacity
+        expect_same_step(fast, slow, step, event, workers)
+
+
+@pytest.mark.parametrize(("eviction", "synchronisation"), [("lru", "on_demand"), ("lfu", "full"), ("emark", "full")])
+@settings(max_examples=200)
+@given(stream=streams(), replicas=st.integers(1, 3), hot=st.sets(st.integers(0, 13), min_size=1), at=st.integers(0, 6))
+def test_any_stream_with_a_hot_set_equals_the_slow_directory(
+    eviction: str, synchronisation: Synchronisation, stream: Stream, replicas: int, hot: set[int], at: int
+) -> None:
+    workers, shards, capacities, steps = stream
+    larger, chosen = [capacity + replicas for capacity in capacities], sorted(hot)[:replicas]
+    fast = directory(*larger, eviction=eviction, shards=shards, synchronisation=synchronisation, replicas=replicas)
+    slow = SlowDirectory(larger, eviction, synchronisation, replicas)
+    for step, event in enumerate(steps, start=1):
+        if step == at + 1:
+            fast.replicate(np.array(chosen, np.int64))
+            slow.replicate(chosen)
+        expect_same_step(fast, slow, step, event, workers)
+
+
+def expect_same_step(
+    fast: Directory, slow: SlowDirectory, step: int, event: tuple[list[list[int]], list[int]] | None, workers: int
+) -> None:
+    if event is None:
+        expect_same(fast.flush(), slow.flush(), workers)
+    else:
+        decided, moves = plan(fast, step, *event), slow.plan(step, *event)
+        expect_same(decided, moves, workers)
+        expect_slots_of_the_step(fast, decided, *event)
+        expect_reduced(fast, decided, moves.reduced)
+    everyone = set(range(workers))
+    for number, row in slow.rows.items():
+        assert fast.holders(number) == (STATES[row.state], everyone if row.state == "replicated" else row.holders)
+    for j, capacity in enumerate(slow.capacities):
+        ordinary = {held.row: slot for slot, held in slow.slots[j].items()}
+        assert fast.cached(j) == ordinary | slow.hot_slots(j)
+        assert len(fast.cached(j)) <= capacity
+
+
+def expect_reduced(fast: Directory, decided: RoundPlan, reduced: list[int]) -> None:
+    """The same rows in the same order on every worker, at the end of its used slots."""
+    assert decided.traffic.reduced == len(reduced)
+    for j, worker in enumerate(decided.workers):
+        held = {slot: row for row, slot in fast.cached(j).items()}
+        tail = worker.use_slots[len(worker.use_slots) - worker.replicated :]
+        assert [held[int(slot)] for slot in tail] == reduced
 
 
 def expect_slots_of_the_step(
@@ -122,6 +162,7 @@ def expect_slots_of_the_step(
         mine = [rows for rows, w in zip(samples, assignment, strict=True) if w == j]
         held = {slot: row for row, slot in fast.cached(j).items()}
         assert [held[int(worker.use_slots[p])] for p in worker.use.positions] == [row for rows in mine for row in rows]
+        assert decided.traffic.lookups[j] == len({row for rows in mine for row in rows})
 
 
 def test_an_owned_row_used_by_its_owner_alone_moves_nothing() -> None:
@@ -178,6 +219,61 @@ def test_under_full_synchronisation_nothing_is_pushed_when_it_is_evicted() -> No
     traffic = [plan(target, step, [[2 * step, 2 * step + 1]], [0]).traffic for step in range(1, 5)]
     assert [t.evict_push.sum() for t in traffic] == [0, 0, 0, 0]
     assert [t.update_push.sum() for t in traffic] == [0, 2, 2, 2]
+
+
+def hot_directory(shards: int = 1) -> Directory:
+    """Row 7 is replicated from step 2 on, after two workers have trained it."""
+    target = directory(4, 4, shards=shards, synchronisation="full", replicas=2)
+    plan(target, 1, [[7], [7]], [0, 1])
+    target.replicate(np.array([7], np.int64))
+    return target
+
+
+def test_a_hot_row_is_settled_and_pulled_with_state_by_everyone() -> None:
+    pushes, pulls, settled = as_sets(plan(hot_directory(), 2, [[5]], [0]))
+    assert {(j, row, kind) for j, row, _, kind in pushes} == {(0, 7, "part"), (1, 7, "part")}
+    assert pulls == {(0, 7, 3, "full"), (1, 7, 3, "full"), (0, 5, 1, "full")}
+    assert settled == {7}
+
+
+def test_a_hot_row_moves_nothing_but_gradients() -> None:
+    target = hot_directory()
+    plan(target, 2, [[7]], [0])
+    decided = plan(target, 3, [[7], [7]], [0, 1])
+    assert as_sets(decided) == (set(), set(), set())
+    assert (decided.traffic.reduced, decided.traffic.hits.tolist()) == (1, [1, 1])
+    assert target.holders(7) == (REPLICATED, {0, 1})
+
+
+def test_pulls_of_the_hot_set_are_no_misses_of_samples() -> None:
+    traffic = plan(hot_directory(), 2, [[7]], [0]).traffic
+    assert (traffic.miss_pull.tolist(), traffic.hits.tolist(), traffic.lookups.tolist()) == ([1, 1], [1, 0], [1, 0])
+
+
+def test_one_worker_writes_a_hot_row_back_with_the_step_that_changed_it() -> None:
+    target = hot_directory(shards=2)
+    plan(target, 2, [[7]], [0])
+    plan(target, 3, [[5]], [0])
+    decided = target.flush()
+    assert pairs(decided.workers[0].push_owned) == [(5, 1), (7, 3)]
+    assert dict(zip(decided.shards[1].fresh.tolist(), decided.shards[1].fresh_steps.tolist(), strict=True)) == {
+        3: 2, 2: 3,
+    }  # fmt: skip
+    assert target.flush().traffic.pushes.sum() == 0
+
+
+def test_policies_see_a_hot_row_as_clean_and_held_by_all() -> None:
+    target = directory(*([4] * 70), replicas=1)
+    target.replicate(np.array([7], np.int64))
+    state_U, holders_UQ = target.look(batch_of([[7, 5]]))
+    assert state_U.tolist() == [CLEAN, CLEAN]
+    assert holders_UQ.tolist() == [[2**64 - 1, 63], [0, 0]]
+
+
+def test_a_micro_batch_larger_than_what_the_hot_set_leaves_is_refused() -> None:
+    target = directory(3, 3, replicas=2)
+    with pytest.raises(CacheTooSmall, match="worker 0 has 1 slots"):
+        plan(target, 1, [[1], [2]], [0, 0])
 
 
 def test_fresh_rows_carry_the_step_that_last_changed_them() -> None:

@@ -8,17 +8,23 @@ from numpy.typing import NDArray
 
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.directory import Directory
+from dispatch.hot import hot_rows
 from dispatch.index import Index
+from dispatch.plan import RoundPlan
 from dispatch.policies.registry import build_policy
+from dispatch.policies.spec import parse_spec
 from dispatch.prequential import Prequential
 from dispatch.protocol import FLUSH, TRAIN
+from dispatch.situation import REPLICATED
 from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import SEED, SMALL_MODEL, Plan, Result, batches, train, train_reference
 from trainer.reference import Reference
+from trainer.worker import Worker
 
 STEPS, BATCH = 50, 64
 POLICIES = ["random", "round_robin", "laia", "laia_adaptive", "het", "esd:0", "esd:0.5", "esd:1"]
+FAE = "fae:0.15:4"
 OPTIMIZERS = ["sgd", "adagrad", "rowwise_adagrad"]
 
 
@@ -63,9 +69,12 @@ def test_batches_split_as_a_whole_or_unevenly_equal_one_process(write_topic: Wri
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_in_float64_the_error_is_rounding_alone(write_topic: WriteTopic, optimizer: str) -> None:
-    plan = Plan(write_topic(STEPS * BATCH), workers=4, cache_rows=700, rows=rows_of(optimizer, "float64"))
+@pytest.mark.parametrize("policy", ["esd:1", FAE])
+def test_in_float64_the_error_is_rounding_alone(write_topic: WriteTopic, policy: str, optimizer: str) -> None:
+    rows = rows_of(optimizer, "float64")
+    plan = Plan(write_topic(STEPS * BATCH), workers=4, policy=policy, cache_rows=700, rows=rows)
     result = train(plan)
+    assert policy != FAE or min(w.all_reduces for w in result.status.workers) > 0
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-11)
 
 
@@ -77,7 +86,21 @@ def test_with_caches_that_evict_every_step_nothing_changes(write_topic: WriteTop
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
-@pytest.mark.parametrize("policy", ["random", "esd:1", "joint"])
+@pytest.mark.parametrize(("workers", "cache_rows"), [(1, 640), (3, 220)])
+def test_a_hot_set_beside_rows_that_are_evicted_changes_nothing(
+    write_topic: WriteTopic, workers: int, cache_rows: int
+) -> None:
+    plan = Plan(write_topic(20 * BATCH), workers, "fae:0.1:2", cache_rows=cache_rows, rows=rows_of("adagrad"))
+    result = train(plan)
+    _, steps = replay(plan, result)
+    for number in range(workers):
+        moves = [m for step in steps for m in (step.workers[number].pull_full, step.workers[number].pull_values)]
+        assert len({row for move in moves for row in move.rows.tolist()}) > 1.5 * cache_rows
+    assert sum(step.traffic.reduced for step in steps) > 0
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["random", FAE, "esd:1", "joint"])
 def test_the_same_run_twice_is_equal_bit_for_bit(write_topic: WriteTopic, policy: str) -> None:
     first, second = (
         train(Plan(write_topic(STEPS * BATCH, name), workers=4, policy=policy, cache_rows=300, deadline=False))
@@ -90,19 +113,53 @@ def test_the_same_run_twice_is_equal_bit_for_bit(write_topic: WriteTopic, policy
     assert (first.status.logloss, first.status.auc) == (second.status.logloss, second.status.auc)
 
 
-def test_what_the_shards_saw_is_what_the_directory_predicted(write_topic: WriteTopic) -> None:
-    plan = Plan(write_topic(STEPS * BATCH), workers=3, shards=2, policy="esd:0.5", cache_rows=300, deadline=False)
-    result = train(plan)
-    directory = Directory(np.full(plan.workers, plan.cache_rows), plan.eviction, plan.shards)
+def replay(plan: Plan, result: Result) -> tuple[Directory, list[RoundPlan]]:
+    """The directory after the run's last flush, and what it decided for each step and for the flush."""
+    spec = parse_spec(plan.policy)
+    slots = np.full(plan.workers, plan.cache_rows), plan.eviction, plan.shards
+    directory = Directory(*slots, spec.synchronisation, hot_rows(spec, plan.cache_rows))
     decider = Decider(Index(), directory, build_policy(plan.policy, SEED), relative_row_costs([0.0] * plan.workers))
-    for manifest, samples in zip(result.manifests, batches(plan, result.manifests), strict=True):
-        traffic = decider.decide(manifest.step, samples.keys_BF).plan.traffic
+    steps = zip(result.manifests, batches(plan, result.manifests), strict=True)
+    decided = [decider.decide(manifest.step, samples.keys_BF).plan for manifest, samples in steps]
+    return directory, [*decided, decider.flush()]
+
+
+@pytest.mark.parametrize("policy", ["esd:0.5", FAE])
+def test_what_the_shards_saw_is_what_the_directory_predicted(write_topic: WriteTopic, policy: str) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), workers=3, shards=2, policy=policy, cache_rows=300, deadline=False)
+    result = train(plan)
+    _, (*steps, flush) = replay(plan, result)
+    for manifest, decided in zip(result.manifests, steps, strict=True):
+        traffic = decided.traffic
         seen = seen_in(result, manifest.step, TRAIN, plan.workers)
         np.testing.assert_array_equal(seen[:, 0], traffic.miss_pull)
         np.testing.assert_array_equal(seen[:, 1], traffic.owned_push)
         np.testing.assert_array_equal(seen[:, 2], traffic.pushes - traffic.owned_push)
     flushed = seen_in(result, result.manifests[-1].step, FLUSH, plan.workers)
-    assert flushed[:, 1:].sum() == decider.flush().traffic.flush_push.sum() > 0
+    assert flushed[:, 1:].sum() == flush.traffic.flush_push.sum() > 0
+    reduced = sum(decided.traffic.all_reduce for decided in steps)
+    assert [w.all_reduces for w in result.status.workers] == np.asarray(reduced).tolist()
+
+
+@pytest.mark.parametrize("policy", ["esd:1", FAE])
+def test_after_a_flush_every_cached_row_equals_the_row_of_the_shards(
+    write_topic: WriteTopic, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(write_topic(20 * BATCH), workers=3, policy=policy, cache_rows=300, rows=rows_of("adagrad"))
+    workers: dict[int, Worker] = {}
+    monkeypatch.setattr(Worker, "close", lambda worker: workers.update({worker._number: worker}))
+    result = train(plan)
+    directory, _ = replay(plan, result)
+    compared = 0
+    for number, worker in workers.items():
+        for row, slot in directory.cached(number).items():
+            state, holders = directory.holders(row)
+            if number in holders:
+                columns = result.rows_RT.shape[1] if state == REPLICATED else plan.rows.shape().value
+                held = worker.cache.take_full(np.array([slot], np.int32))[0]
+                np.testing.assert_array_equal(held[:columns], result.rows_RT[row, :columns])
+                compared += 1
+    assert (len(workers), compared > 100) == (3, True)
 
 
 def seen_in(result: Result, step: int, phase: int, workers: int) -> NDArray[np.int64]:
@@ -113,8 +170,9 @@ def seen_in(result: Result, step: int, phase: int, workers: int) -> NDArray[np.i
     return totals
 
 
-def test_rows_know_the_step_that_last_changed_them(write_topic: WriteTopic) -> None:
-    plan = Plan(write_topic(20 * BATCH), workers=2)
+@pytest.mark.parametrize("policy", ["esd:1", FAE])
+def test_rows_know_the_step_that_last_changed_them(write_topic: WriteTopic, policy: str) -> None:
+    plan = Plan(write_topic(20 * BATCH), workers=2, policy=policy)
     result = train(plan)
     index, expected = Index(), np.zeros(len(result.versions_R), np.int64)
     for manifest, samples in zip(result.manifests, batches(plan, result.manifests), strict=True):
