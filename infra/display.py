@@ -34,7 +34,10 @@ COLUMNS = (
     "bytes\npulled",
     "bytes\npushed",
 )
-COUNTED = ("samples", "lookups", "hits", "miss_pulls", "update_pushes", "evict_pushes", "pulled_bytes", "pushed_bytes")
+COUNTED = (
+    *("samples", "lookups", "hits", "miss_pulls", "update_pushes", "evict_pushes", "all_reduces"),
+    *("pulled_bytes", "pushed_bytes", "reduced_bytes"),
+)
 PHASES = ("push", "pull", "forward", "backward", "reduce", "rows")
 PHASE_STYLES = dict(zip(PHASES, ("magenta", "blue", "green", "cyan", "yellow", "red"), strict=True))
 
@@ -162,11 +165,19 @@ def _facts(status: Status) -> RenderableType:
     facts = [f"step {status.step:,}", f"generation {status.generation}", duration(status.seconds)]
     if status.policy:
         facts.append(f"{status.policy} decides in {status.decide_ms:.1f} ms")
+    if reduced := _reduced(status.workers):
+        facts.append(reduced)
     lines = Text()
     if status.not_finite:
         warning = f"{status.not_finite:,} predictions were not finite: the model has run away\n"
         lines.append(warning, style="bold red")
     return Align.left(lines.append(" · ".join(facts), style="dim"))
+
+
+def _reduced(workers: Sequence[WorkerStatus]) -> str:
+    """What crossed links to all-reduce replicated rows; empty where none are."""
+    total = _total(workers)
+    return f"{number(total.all_reduces)} rows all-reduced, {size(total.reduced_bytes)}" if total.all_reduces else ""
 
 
 def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
@@ -244,6 +255,7 @@ def plain_line(status: Status) -> str:
         f"{number(status.samples_per_second)}/s, "
         f"loss {ratio(status.logloss)}, AUC {ratio(status.auc)}{best}, lag {number(status.lag)}, "
         f"hits {percent(total.hit_ratio)}, pulled {size(total.pulled_bytes)}, pushed {size(total.pushed_bytes)}"
+        + (f", {reduced}" if (reduced := _reduced(status.workers)) else "")
     )
 
 

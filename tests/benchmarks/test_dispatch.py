@@ -53,8 +53,24 @@ def test_totals_are_those_of_the_directory_s_own_accounting() -> None:
     assert result.hit_ratio == pytest.approx(sum(p.hits.sum() for p in plans) / sum(p.lookups.sum() for p in plans))
 
 
+def test_all_reduced_rows_are_part_of_cost_and_link_time() -> None:
+    workload = small_workload(warm_up=5)
+    result, full = simulate(workload, "fae:0.2:4"), simulate(workload, "het")
+    assert min(result.all_reduce) == max(result.all_reduce) > 0
+    moved = np.array([result.miss_pull, result.update_push, result.evict_push, result.all_reduce]).sum(axis=0)
+    assert result.cost == moved @ [1, 1, 10, 10]
+    assert result.link_time >= (moved * [1, 1, 10, 10]).max()
+    assert full.all_reduce == [0, 0, 0, 0]
+    assert result.hit_ratio > full.hit_ratio
+
+
+def test_a_hot_set_without_a_row_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"fae:0\.001 cannot be simulated: a hot set"):
+        simulate(small_workload(), "fae:0.001")
+
+
 def test_the_same_run_twice_moves_the_same() -> None:
-    first, second = (run_dispatch(small_workload(), ["laia", "esd:0.5", "random"]) for _ in range(2))
+    first, second = (run_dispatch(small_workload(), ["laia", "esd:0.5", "random", "fae:0.1:2"]) for _ in range(2))
     timeless = [[msgspec.structs.replace(r, decide_ms=Percentiles(0, 0)) for r in run] for run in (first, second)]
     assert timeless[0] == timeless[1]
 

@@ -38,9 +38,12 @@ NORMAL_FORMS = [
     ("joint:elastic", "joint:elastic"),
     ("esd:elastic", "esd:1:elastic"),
     ("esd:0.5:mean:elastic", "esd:0.5:mean:elastic"),
+    ("fae:.10:08", "fae"),
+    ("fae:0.25", "fae:0.25"),
+    ("fae:0.1:3", "fae:0.1:3"),
 ]
 SPECS = (
-    *("random", "round_robin", "laia", "laia_adaptive", "laia_adaptive:0.0004", "het"),
+    *("random", "round_robin", "laia", "laia_adaptive", "laia_adaptive:0.0004", "het", "fae"),
     *("esd:0", "esd:0.5", "esd:1", "esd:0.3:min3-min2", "joint", "joint:2:elastic"),
 )
 
@@ -162,11 +165,24 @@ def test_the_number_of_tables_follows_from_the_budget(budget_ms: float, tables: 
     assert tables_within(budget_ms, draw_situation(1)) == tables
 
 
-def test_het_assigns_as_random_does_and_synchronises_fully() -> None:
+@pytest.mark.parametrize("spec", ["het", "fae:0.2:5"])
+def test_full_synchronisation_assigns_as_random_does(spec: str) -> None:
     situation = draw_situation(10)
     expected = build_policy("random", seed=3).assign(situation)
-    assert np.array_equal(build_policy("het", seed=3).assign(situation), expected)
-    assert [parse_spec(spec).synchronisation for spec in ("het", "random")] == ["full", "on_demand"]
+    assert np.array_equal(build_policy(spec, seed=3).assign(situation), expected)
+    assert [parse_spec(other).synchronisation for other in (spec, "random")] == ["full", "on_demand"]
+
+
+@pytest.mark.parametrize("share", ["0", "1", "-0.1", "1.5", "nan", "inf", "half", ""])
+def test_a_hot_share_that_is_no_part_of_the_cache_is_refused(share: str) -> None:
+    with pytest.raises(ConfigError, match="expected a number above 0 and below 1"):
+        build_policy(f"fae:{share}", seed=0)
+
+
+@pytest.mark.parametrize("steps", ["0", "-1", "2.5", "many", "", "10000000"])
+def test_profile_steps_that_are_no_number_of_steps_are_refused(steps: str) -> None:
+    with pytest.raises(ConfigError, match="expected a whole number from 1"):
+        build_policy(f"fae:0.1:{steps}", seed=0)
 
 
 def test_esd_is_hybrid_on_the_cost_matrix() -> None:
@@ -202,6 +218,8 @@ def test_name_is_the_normal_form_of_the_spec(spec: str, name: str) -> None:
         "esd:1:mean:2",
         "ESD",
         "het:1",
+        "fae:0.1:8:2",
+        "fae:elastic:2:3",
         "laia_adaptive:1:2",
         "laia:elastic",
         "joint:2:3",

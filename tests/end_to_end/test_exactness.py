@@ -14,7 +14,7 @@ from dispatch.plan import RoundPlan
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
 from dispatch.prequential import Prequential
-from dispatch.protocol import FLUSH, TRAIN
+from dispatch.protocol import FLUSH, TRAIN, ring_moved
 from dispatch.situation import REPLICATED
 from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
@@ -139,13 +139,18 @@ def test_what_the_shards_saw_is_what_the_directory_predicted(write_topic: WriteT
     assert flushed[:, 1:].sum() == flush.traffic.flush_push.sum() > 0
     reduced = sum(decided.traffic.all_reduce for decided in steps)
     assert [w.all_reduces for w in result.status.workers] == np.asarray(reduced).tolist()
+    row_bytes = plan.rows.shape().value * 4
+    sent = sum(ring_moved(plan.workers, decided.traffic.reduced * row_bytes) for decided in steps)
+    assert [w.reduced_bytes for w in result.status.workers] == [sent] * plan.workers
+    assert (sent > 0) is (policy == FAE)
 
 
 @pytest.mark.parametrize("policy", ["esd:1", FAE])
 def test_after_a_flush_every_cached_row_equals_the_row_of_the_shards(
     write_topic: WriteTopic, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(write_topic(20 * BATCH), workers=3, policy=policy, cache_rows=300, rows=rows_of("adagrad"))
+    # one sample in the last batch: two workers train nothing in it, but their replicas must change
+    plan = Plan(write_topic(20 * BATCH + 1), workers=3, policy=policy, cache_rows=300, rows=rows_of("adagrad"))
     workers: dict[int, Worker] = {}
     monkeypatch.setattr(Worker, "close", lambda worker: workers.update({worker._number: worker}))
     result = train(plan)

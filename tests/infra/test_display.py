@@ -73,6 +73,14 @@ def test_picture_shows_everything_uncut(width: int) -> None:
     assert max(len(line) for line in text.splitlines()) <= width
 
 
+def test_rows_all_reduced_are_shown_where_there_are_any() -> None:
+    hot = tuple(structs.replace(worker, all_reduces=25_000, reduced_bytes=1_700_000) for worker in WORKERS)
+    status = structs.replace(STATUS, workers=hot)
+    for text in (drawn(Picture(status), 140), plain_line(status)):
+        assert "100k rows all-reduced, 6.80 MB" in text
+    assert "all-reduced" not in plain_line(STATUS)
+
+
 @pytest.mark.parametrize(("width", "shown"), [(80, False), (100, True)])
 def test_phases_of_a_step_appear_where_there_is_room(width: int, shown: bool) -> None:
     assert ("15.0 ms" in drawn(Picture(STATUS), width)) is shown

@@ -89,6 +89,24 @@ class Director:
             orders.append((self._order(step, TRAIN, int(mask.sum()), len(batch[2]), len(alone)), bulk))
         return self._execute(orders)
 
+    def train_replicated(self, batch: Batch, assigned: NDArray[np.int64]) -> Told:
+        """A first step in which every worker holds a replica of every row, in the order of numbers."""
+        rows_BF, new_keys = self.numbering.number(batch[0])
+        self._announcer.announce(0, new=dict(enumerate(map(int, new_keys))), generation=self._generation)
+        pulls = _pairs({row: row for row in sorted(range(len(self.numbering)), key=self._place)})
+        orders = []
+        for worker in range(len(self.workers)):
+            mask = assigned == worker
+            order = self._order(0, TRAIN, int(mask.sum()), len(batch[2]), 0, len(self.numbering))
+            used = [self.all_slots(), rows_BF[mask].reshape(-1).astype(np.int32)]
+            bulk = [*_pairs({}), *_pairs({}), *pulls, *_pairs({}), *used, batch[1][mask].reshape(-1), batch[2][mask]]
+            orders.append((order, bulk))
+        return self._execute(orders)
+
+    def all_slots(self) -> NDArray[np.int32]:
+        """Where replicas lie: every row in the slot of its number."""
+        return np.arange(len(self.numbering), dtype=np.int32)
+
     def flush(self) -> Told:
         """Writes everything back without training."""
         pushes = self._pushes(self._trained, FLUSH, {})
@@ -129,9 +147,9 @@ class Director:
     def _place(self, row: int) -> tuple[int, int]:
         return row % len(self._announcer.peers), row
 
-    def _order(self, step: int, phase: int, samples: int, batch: int, alone: int) -> Order:
+    def _order(self, step: int, phase: int, samples: int, batch: int, alone: int, replicated: int = 0) -> Order:
         common: dict[str, Any] = {"run": RUN, "generation": self._generation, "step": step, "phase": phase}
-        return Order(**common, samples=samples, batch=batch, alone=alone)
+        return Order(**common, samples=samples, batch=batch, alone=alone, replicated=replicated)
 
     def _execute(self, orders: list[tuple[Order, list[NDArray[Any]]]]) -> Told:
         return list(self._pool.map(lambda worker, order: worker.execute(*order), self.workers, orders))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from infra.link import Link
 from ps.config import OptimizerName, RowConfig
 from tests.ps.doubles import SEED
 from tests.trainer.director import DENSE, FIELDS, Director, batches, directed, equal_weights, weights
@@ -160,6 +161,29 @@ def test_worker_leaves_its_old_group_when_a_generation_begins(monkeypatch: pytes
         assert old in left
         monkeypatch.undo()
         old.close()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+def test_replicas_change_alike_on_workers_with_and_without_samples(optimizer: OptimizerName) -> None:
+    rows, (batch,) = configured(optimizer), batches(1)
+    reference = Reference(rows, MODEL, FIELDS, DENSE, SEED)
+    reference.step(*batch)
+    with directed(rows, MODEL, workers=3) as director:
+        told = director.train_replicated(batch, np.arange(len(batch[2])) % 2)
+        assert [len(logits) for _, logits in told] == [12, 12, 0]
+        first, *others = (worker.cache.take_full(director.all_slots()) for worker in director.workers)
+    np.testing.assert_allclose(first, reference.rows(), rtol=1e-9, atol=1e-12)
+    assert all(np.array_equal(first, other) for other in others)
+
+
+def test_reducing_replicas_takes_the_time_of_the_link() -> None:
+    slept: list[float] = []
+    with directed(configured(), MODEL, workers=2) as director:
+        director.workers[1]._link = Link(1.0, burst_bytes=0, clock=lambda: 0.0, sleep=slept.append)
+        told = director.train_replicated(batches(1)[0], np.arange(24) % 2)
+        reduced_bytes = len(director.numbering) * configured().shape().value * 8
+    assert [report.reduced_bytes for report, _ in told] == [reduced_bytes, reduced_bytes]
+    assert slept == [pytest.approx(reduced_bytes * 8 / 1e9)]
 
 
 @pytest.mark.gpu
