@@ -32,6 +32,10 @@ USES = 2
 LAST = 3
 """step of the last use, modulo 2^31"""
 
+DIGIT_BITS = 11
+DIGIT = 1 << DIGIT_BITS
+"""of the sort that makes a queue"""
+
 LRU = 0
 EMARK = 1
 LFU = 2
@@ -89,54 +93,66 @@ def _home(row: int, mask: int) -> np.int64:
 @kernel
 def slot_of(caches: Caches, worker: int, row: int) -> int:
     """The slot that holds a copy of the row, outdated or not; EMPTY if none does."""
-    table, slots = caches.table_nH[worker], caches.slot_nC4[worker]
-    mask = table.size - 1
+    mask = caches.table_nH.shape[1] - 1
     at = _home(row, mask)
-    while table[at] != EMPTY:
-        if slots[table[at], ROW] == row:
-            return int(table[at])
+    while True:
+        slot = caches.table_nH[worker, at]
+        if slot == EMPTY or caches.slot_nC4[worker, slot, ROW] == row:
+            return int(slot)
         at = (at + 1) & mask
-    return EMPTY
+
+
+@kernel
+def find_slots(caches: Caches, workers: NDArray[np.int32], rows: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The same for many. Each fetch is slow but none waits for another, so all are begun before any is looked at."""
+    mask = caches.table_nH.shape[1] - 1
+    slots, found = np.empty(rows.size, np.int32), np.empty(rows.size, np.int32)
+    for i in range(rows.size):
+        slots[i] = caches.table_nH[workers[i], _home(rows[i], mask)]
+    for i in range(rows.size):
+        found[i] = caches.slot_nC4[workers[i], max(slots[i], 0), ROW]
+    for i in range(rows.size):
+        if slots[i] != EMPTY and found[i] != rows[i]:
+            slots[i] = slot_of(caches, workers[i], rows[i])
+    return slots
 
 
 @kernel
 def put(caches: Caches, worker: int, row: int, slot: int) -> None:
-    table = caches.table_nH[worker]
-    mask = table.size - 1
+    """Enters a row into an emptied slot."""
+    mask = caches.table_nH.shape[1] - 1
     at = _home(row, mask)
-    while table[at] != EMPTY:
+    while caches.table_nH[worker, at] != EMPTY:
         at = (at + 1) & mask
-    table[at] = slot
+    caches.table_nH[worker, at] = slot
     caches.slot_nC4[worker, slot, ROW] = row
-    caches.slot_nC4[worker, slot, USES] = 0
     caches.is_outdated_nC[worker, slot] = False
 
 
 @kernel
 def drop(caches: Caches, worker: int, slot: int) -> None:
     """Empties a slot; the entries behind it in the table move up, so no tombstones are needed."""
-    table, slots = caches.table_nH[worker], caches.slot_nC4[worker]
-    mask = table.size - 1
-    at = _home(slots[slot, ROW], mask)
-    while table[at] != slot:
+    mask = caches.table_nH.shape[1] - 1
+    at = _home(caches.slot_nC4[worker, slot, ROW], mask)
+    while caches.table_nH[worker, at] != slot:
         at = (at + 1) & mask
     behind = (at + 1) & mask
-    while table[behind] != EMPTY:
-        home = _home(slots[table[behind], ROW], mask)
+    while caches.table_nH[worker, behind] != EMPTY:
+        moved = caches.table_nH[worker, behind]
+        home = _home(caches.slot_nC4[worker, moved, ROW], mask)
         if ((behind - home) & mask) >= ((behind - at) & mask):
-            table[at] = table[behind]
+            caches.table_nH[worker, at] = moved
             at = behind
         behind = (behind + 1) & mask
-    table[at] = EMPTY
-    slots[slot, ROW] = EMPTY
+    caches.table_nH[worker, at] = EMPTY
+    caches.slot_nC4[worker, slot, ROW] = EMPTY
 
 
 @kernel
 def use(caches: Caches, worker: int, slot: int, step: int) -> None:
-    record = caches.slot_nC4[worker, slot]
-    record[MARK] = caches.counters_n6[worker, TARGET]
-    record[USES] += 1
-    record[LAST] = step
+    caches.slot_nC4[worker, slot, MARK] = caches.counters_n6[worker, TARGET]
+    caches.slot_nC4[worker, slot, USES] += 1
+    caches.slot_nC4[worker, slot, LAST] = step
 
 
 @kernel
@@ -150,24 +166,55 @@ def outdate(caches: Caches, worker: int, slot: int) -> None:
 
 
 @kernel
-def next_victim(caches: Caches, worker: int, step: int, eviction: int) -> int:
-    """The slot to empty next. Rows of this step have been used already, so they carry the newest mark."""
-    counters = caches.counters_n6[worker]
-    while counters[OUTDATED] > 0:
+def make_room(caches: Caches, worker: int, wanted: int, step: int, eviction: int) -> NDArray[np.int32]:
+    """Slots for rows that come in this step; ROW still names the one that has to leave each, EMPTY if none does.
+
+    Rows of this step must have been used already, so that they carry the newest mark. The slots count as used from here
+    on. Those never used come first, then outdated copies, then the queue's.
+    """
+    counters, slots = caches.counters_n6[worker], np.empty(wanted, np.int32)
+    taken = 0
+    while taken < wanted and counters[FILLED] < caches.capacity_n[worker]:
+        slots[taken] = counters[FILLED]
+        counters[FILLED] += 1
+        taken += 1
+    while taken < wanted and counters[OUTDATED] > 0:
         counters[OUTDATED] -= 1
         slot = caches.outdated_nC[worker, counters[OUTDATED]]
         caches.is_listed_nC[worker, slot] = False
-        if caches.is_outdated_nC[worker, slot]:
-            return int(slot)
+        slots[taken] = slot
+        taken += 1 if caches.is_outdated_nC[worker, slot] else 0
+    _start_again(caches, worker, slots[:taken], step)
+    if taken < wanted:
+        _take_queued(caches, worker, slots[taken:], step, eviction)
+    return slots
+
+
+@kernel
+def _take_queued(caches: Caches, worker: int, slots: NDArray[np.int32], step: int, eviction: int) -> None:
+    """Fills ``slots`` from the queue, which is made anew where it is spent."""
+    counters = caches.counters_n6[worker]
     if eviction == LFU and counters[MADE] != step:
         _queue_again(caches, worker, step, eviction)
-    while True:
-        while counters[HEAD] < counters[QUEUED]:
+    taken = 0
+    while taken < slots.size:
+        first = taken
+        while taken < slots.size and counters[HEAD] < counters[QUEUED]:
             slot = caches.queue_nC[worker, counters[HEAD]]
             counters[HEAD] += 1
-            if caches.slot_nC4[worker, slot, MARK] < counters[TARGET]:
-                return int(slot)
-        _queue_again(caches, worker, step, eviction)
+            slots[taken] = slot
+            taken += 1 if caches.slot_nC4[worker, slot, MARK] < counters[TARGET] else 0
+        _start_again(caches, worker, slots[first:taken], step)
+        if taken < slots.size:
+            _queue_again(caches, worker, step, eviction)
+
+
+@kernel
+def _start_again(caches: Caches, worker: int, slots: NDArray[np.int32], step: int) -> None:
+    """The first use of what is about to come into these slots."""
+    for slot in slots:
+        caches.slot_nC4[worker, slot, USES] = 0
+        use(caches, worker, slot, step)
 
 
 @kernel
@@ -176,7 +223,7 @@ def _queue_again(caches: Caches, worker: int, step: int, eviction: int) -> None:
     capacity = caches.capacity_n[worker]
     counters[TARGET] += 1
     slots = caches.slot_nC4[worker, :capacity]
-    order = np.argsort(slots[:, LAST if eviction == LRU else USES], kind="mergesort")
+    order = _stable_order(slots[:, LAST if eviction == LRU else USES])
     counters[HEAD], counters[QUEUED], counters[MADE] = 0, 0, step
     for slot in order:
         if slots[slot, LAST] == step:
@@ -187,10 +234,21 @@ def _queue_again(caches: Caches, worker: int, step: int, eviction: int) -> None:
 
 
 @kernel
-def take_free(caches: Caches, worker: int) -> int:
-    """The next slot never used; EMPTY if there is none. An emptied slot is filled again at once, so none come back."""
-    counters = caches.counters_n6[worker]
-    if counters[FILLED] == caches.capacity_n[worker]:
-        return EMPTY
-    counters[FILLED] += 1
-    return int(counters[FILLED] - 1)
+def _stable_order(values: NDArray[np.int32]) -> NDArray[np.int32]:
+    """argsort, stable, of numbers from 0 up: by their lowest digit first, as many digits as there are."""
+    order = np.arange(values.size).astype(np.int32)
+    other = np.empty(values.size, np.int32)
+    most = values.max() if values.size else 0
+    shift = 0
+    while most >> shift:
+        starts = np.zeros(DIGIT + 1, np.int64)
+        for value in values:
+            starts[((value >> shift) & (DIGIT - 1)) + 1] += 1
+        starts = np.cumsum(starts)
+        for i in order:
+            digit = (values[i] >> shift) & (DIGIT - 1)
+            other[starts[digit]] = i
+            starts[digit] += 1
+        order, other = other, order
+        shift += DIGIT_BITS
+    return order

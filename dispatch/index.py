@@ -89,28 +89,43 @@ def _resolve(
     count: int,
     rows: NDArray[np.int32],
 ) -> int:
+    """Each fetch is slow but none waits for another, so all are begun before any is looked at."""
     mask = table.size - 1
+    found = np.empty(keys.size, np.uint64)
     for i in range(keys.size):
-        key = keys[i]
-        at = np.int64((key * MIX) >> np.uint64(32)) & mask
-        while table[at] != EMPTY and known[table[at]] != key:
-            at = (at + 1) & mask
-        if table[at] == EMPTY:
-            known[count] = key
-            table[at] = count
-            count += 1
-        rows[i] = table[at]
+        rows[i] = table[_home(keys[i], mask)]
+    for i in range(keys.size):
+        found[i] = known[max(rows[i], 0)]
+    for i in range(keys.size):
+        if rows[i] == EMPTY or found[i] != keys[i]:
+            at = _find(keys[i], table, known)
+            if table[at] == EMPTY:
+                known[count] = keys[i]
+                table[at] = count
+                count += 1
+            rows[i] = table[at]
     return count
 
 
 @kernel
-def _rehash(table: NDArray[np.int32], known: NDArray[np.uint64], count: int) -> None:
+def _home(key: np.uint64, mask: int) -> np.int64:
+    return np.int64((key * MIX) >> np.uint64(32)) & mask
+
+
+@kernel
+def _find(key: np.uint64, table: NDArray[np.int32], known: NDArray[np.uint64]) -> np.int64:
+    """The key's place in the table, or the empty one where it belongs."""
     mask = table.size - 1
+    at = _home(key, mask)
+    while table[at] != EMPTY and known[table[at]] != key:
+        at = (at + 1) & mask
+    return at
+
+
+@kernel
+def _rehash(table: NDArray[np.int32], known: NDArray[np.uint64], count: int) -> None:
     for row in range(count):
-        at = np.int64((known[row] * MIX) >> np.uint64(32)) & mask
-        while table[at] != EMPTY:
-            at = (at + 1) & mask
-        table[at] = row
+        table[_find(known[row], table, known)] = row
 
 
 @kernel

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.protocol import ring_moved
+from dispatch.rowstates import RowStates, step_of
 from infra.kernels import kernel
 
 Longs = NDArray[np.int64]
@@ -115,6 +116,27 @@ class RoundPlan:
     traffic: Traffic
 
 
+class Uses(NamedTuple):
+    """What every worker uses, one worker after the other: plain arrays, so that kernels can take them whole."""
+
+    samples: Longs
+    sample_starts: Longs
+    """where each worker's samples begin, and the end; likewise below"""
+    local: NDArray[np.int32]
+    local_starts: Longs
+    positions: NDArray[np.int32]
+    alone_n: Longs
+
+    def of(self, worker: int, fields: int) -> WorkerUse:
+        first, end = int(self.sample_starts[worker]), int(self.sample_starts[worker + 1])
+        return WorkerUse(
+            self.samples[first:end],
+            self.local[self.local_starts[worker] : self.local_starts[worker + 1]],
+            self.positions[first * fields : end * fields],
+            int(self.alone_n[worker]),
+        )
+
+
 class Lines(NamedTuple):
     """What the directory's kernels wrote for one round: lines of (worker, row, slot, kind), and the rows it settles."""
 
@@ -126,28 +148,104 @@ class Lines(NamedTuple):
     """how many pushes, pulls and settled rows have been written"""
 
 
+def make_uses(
+    n: int, local_BF: NDArray[np.int32], assignment_B: NDArray[np.int32], users_UQ: NDArray[np.uint64]
+) -> Uses:
+    """The micro-batches of an assignment, and the distinct rows of each."""
+    samples, starts = _by_worker(assignment_B, n)
+    return Uses(samples, starts, *_use_rows(local_BF, samples, starts, users_UQ))
+
+
+@kernel
+def _by_worker(assignment_B: NDArray[np.int32], n: int) -> tuple[Longs, Longs]:
+    """Samples by worker, in batch order; and where each worker's begin."""
+    starts = np.zeros(n + 1, np.int64)
+    for worker in assignment_B:
+        starts[worker + 1] += 1
+    starts = np.cumsum(starts)
+    at, samples = starts.copy(), np.empty(assignment_B.size, np.int64)
+    for i in range(assignment_B.size):
+        samples[at[assignment_B[i]]] = i
+        at[assignment_B[i]] += 1
+    return samples, starts
+
+
+@kernel
+def is_single(words_UQ: NDArray[np.uint64], u: int) -> bool:
+    """Whether exactly one bit of row u's words is set."""
+    seen = False
+    for q in range(words_UQ.shape[1]):
+        word = words_UQ[u, q]
+        if word != 0:
+            if seen or (word & (word - np.uint64(1))) != 0:
+                return False
+            seen = True
+    return seen
+
+
+@kernel
+def _use_rows(
+    local_BF: NDArray[np.int32], samples: Longs, starts: Longs, users_UQ: NDArray[np.uint64]
+) -> tuple[NDArray[np.int32], Longs, NDArray[np.int32], Longs]:
+    """Distinct rows of each micro-batch, those no other worker uses first; and each key's position among them."""
+    n, fields, distinct = starts.size - 1, local_BF.shape[1], users_UQ.shape[0]
+    is_alone = np.empty(distinct, np.bool_)
+    for u in range(distinct):
+        is_alone[u] = is_single(users_UQ, u)
+    local, positions = np.empty(samples.size * fields, np.int32), np.empty(samples.size * fields, np.int32)
+    local_starts, alone_n = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
+    seen_by, position = np.full(distinct, -1, np.int32), np.empty(distinct, np.int32)
+    shared = np.empty(distinct, np.int32)
+    for worker in range(n):
+        first, alone, others = local_starts[worker], 0, 0
+        for i in samples[starts[worker] : starts[worker + 1]]:
+            for f in range(fields):
+                u = local_BF[i, f]
+                if seen_by[u] != worker:
+                    seen_by[u] = worker
+                    if is_alone[u]:
+                        position[u] = alone
+                        local[first + alone] = u
+                        alone += 1
+                    else:
+                        position[u] = others
+                        shared[others] = u
+                        others += 1
+        local[first + alone : first + alone + others] = shared[:others]
+        local_starts[worker + 1], alone_n[worker] = first + alone + others, alone
+        at = starts[worker] * fields
+        for i in samples[starts[worker] : starts[worker + 1]]:
+            for f in range(fields):
+                u = local_BF[i, f]
+                positions[at] = position[u] if is_alone[u] else alone + position[u]
+                at += 1
+    return local[: local_starts[n]], local_starts, positions, alone_n
+
+
 def make_round(
-    n: int, shards: int, lines: Lines, uses: list[WorkerUse], slots: list[NDArray[np.int32]], changed: Longs
+    n: int, shards: int, lines: Lines, uses: Uses | None, slots: NDArray[np.int32], rows: RowStates
 ) -> RoundPlan:
+    """uses is None in a flush."""
     pushes = lines.pushes_4[: lines.counts[0]]
     pulls = lines.pulls_4[: lines.counts[1]]
     settled = lines.settled[: lines.counts[2]]
     push_groups = _grouped(pushes, n, shards)
     pull_groups = _grouped(pulls, n, shards)
-    nothing = np.empty(0, np.int32)
+    cuts = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
+    fields = 0 if uses is None else uses.positions.size // max(1, uses.samples.size)
     workers = tuple(
         WorkerPlan(
             push_owned=push_groups[2 * j],
             push_parts=push_groups[2 * j + 1],
             pull_full=pull_groups[2 * j],
             pull_values=pull_groups[2 * j + 1],
-            use=uses[j] if uses else None,
-            use_slots=slots[j] if slots else nothing,
+            use=uses.of(j, fields) if uses is not None else None,
+            use_slots=slots[cuts[j] : cuts[j + 1]],
         )
         for j in range(n)
     )
-    shard_plans = _shard_plans(n, shards, pushes, settled, changed)
-    return RoundPlan(workers, shard_plans, _traffic(n, pushes, pulls, uses))
+    shard_plans = _shard_plans(n, shards, pushes, settled, rows)
+    return RoundPlan(workers, shard_plans, _traffic(n, pushes, pulls, np.diff(cuts)))
 
 
 def _grouped(moves_4: Longs, n: int, shards: int) -> list[Moves]:
@@ -178,10 +276,10 @@ def _group(moves_4: Longs, n: int, shards: int) -> tuple[Longs, NDArray[np.int32
     return rows, slots, starts
 
 
-def _shard_plans(n: int, shards: int, pushes: Longs, settled: Longs, changed: Longs) -> tuple[ShardPlan, ...]:
+def _shard_plans(n: int, shards: int, pushes: Longs, settled: Longs, states: RowStates) -> tuple[ShardPlan, ...]:
     pushing, fresh = _pushed(pushes, settled, n, shards)
-    fresh, fresh_steps, fresh_cuts = _by_shard(fresh, changed, shards)
-    settled, _, settled_cuts = _by_shard(settled, changed, shards)
+    fresh, fresh_steps, fresh_cuts = _by_shard(fresh, states, shards)
+    settled, _, settled_cuts = _by_shard(settled, states, shards)
     return tuple(
         ShardPlan(
             pushers=tuple(np.flatnonzero(pushing[shard]).tolist()),
@@ -211,7 +309,7 @@ def _pushed(pushes_4: Longs, settled: Longs, n: int, shards: int) -> tuple[NDArr
 
 
 @kernel
-def _by_shard(rows: Longs, changed: Longs, shards: int) -> tuple[Longs, Longs, Longs]:
+def _by_shard(rows: Longs, states: RowStates, shards: int) -> tuple[Longs, Longs, Longs]:
     """Rows grouped by shard, stable, in numbers of that shard; the step that changed each; and where groups begin."""
     cuts = np.zeros(shards + 1, np.int64)
     for row in rows:
@@ -223,14 +321,14 @@ def _by_shard(rows: Longs, changed: Longs, shards: int) -> tuple[Longs, Longs, L
     for row in rows:
         place = at[row % shards]
         at[row % shards] += 1
-        numbers[place], steps[place] = row // shards, changed[row]
+        numbers[place], steps[place] = row // shards, step_of(states, row)
     return numbers, steps, cuts
 
 
-def _traffic(n: int, pushes: Longs, pulls: Longs, uses: list[WorkerUse]) -> Traffic:
+def _traffic(n: int, pushes: Longs, pulls: Longs, lookups: Longs) -> Traffic:
     kinds = np.bincount(pushes[:, 0] * 6 + pushes[:, 3], minlength=6 * n).reshape(n, 6)
     return Traffic(
-        lookups=np.array([use.local.size for use in uses] or [0] * n, np.int64),
+        lookups=lookups,
         miss_pull=np.bincount(pulls[:, 0], minlength=n),
         full_pull=np.bincount(pulls[pulls[:, 3] == 0, 0], minlength=n),
         update_push=kinds[:, 0] + kinds[:, 1],

@@ -17,9 +17,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.plan import Longs, RoundPlan, WorkerUse
+from dispatch import cache
+from dispatch.cache import Caches
+from dispatch.plan import Longs, RoundPlan, Uses
+from dispatch.rowstates import RowStates, set_state
+from dispatch.situation import REPLICATED
+from infra.kernels import kernel
 
 COLD = -1
+ONE = np.uint64(1)
+NO_ROWS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Replicas:
     def __init__(self, cache_rows_n: Longs, most: int) -> None:
         self.most = most
         self.rows_H = np.empty(0, np.int64)
-        self.enters = False
+        self._enters = False
         """whether the next step brings the hot set to the workers"""
         self._cache_rows_n = cache_rows_n
         self._place_of_row = np.full(1, COLD, np.int32)
@@ -52,11 +59,21 @@ class Replicas:
     def workers(self) -> int:
         return int(self._cache_rows_n.size)
 
+    @property
+    def entering(self) -> Longs:
+        """The rows that the next step brings to the workers."""
+        return self.rows_H if self._enters else NO_ROWS
+
+    def cached(self, worker: int) -> dict[int, int]:
+        """row → slot of the replicas that a worker holds."""
+        slots = self.slots(worker, np.arange(self.rows_H.size))
+        return {} if self._enters else dict(zip(self.rows_H.tolist(), slots.tolist(), strict=True))
+
     def choose(self, rows_H: Longs) -> None:
         """Fixes the hot set."""
         assert not self.rows_H.size, "a hot set is chosen once"
         assert rows_H.size <= self.most, f"{rows_H.size} hot rows in {self.most} slots"
-        self.rows_H, self.enters = np.unique(rows_H), rows_H.size > 0
+        self.rows_H, self._enters = np.unique(rows_H), rows_H.size > 0
         self._place_of_row = np.full(int(self.rows_H.max(initial=-1)) + 2, COLD, np.int32)
         self._place_of_row[self.rows_H] = np.arange(self.rows_H.size)
         self._is_changed_H = np.zeros(self.rows_H.size, np.bool_)
@@ -70,15 +87,15 @@ class Replicas:
         is_replicated: NDArray[np.bool_] = self._places(rows_U) != COLD
         return is_replicated
 
-    def take_out(self, rows_U: Longs, uses: list[WorkerUse]) -> tuple[list[WorkerUse], Reduction]:
-        """Uses of ordinary rows alone; positions of replicated ones lead behind them, to their place among the R."""
+    def take_out(self, rows_U: Longs, uses: Uses) -> tuple[Uses, Reduction]:
+        """Uses of ordinary rows alone, positions of replicated ones leading behind them; and the reduction."""
         places_U = self._places(rows_U)
         reduced = np.flatnonzero(places_U != COLD)
         position_U = np.full(rows_U.size, COLD, np.int32)
         position_U[reduced] = np.arange(reduced.size)
-        used_n = np.array([np.count_nonzero(position_U[use.local] != COLD) for use in uses], np.int64)
-        reduction = Reduction(position_U, rows_U[reduced], places_U[reduced].astype(np.int64), used_n)
-        return [_ordinary(use, position_U) for use in uses], reduction
+        ordinary = _ordinary(uses, position_U)
+        used_n = np.diff(uses.local_starts) - np.diff(ordinary.local_starts)
+        return ordinary, Reduction(position_U, rows_U[reduced], places_U[reduced].astype(np.int64), used_n)
 
     def pulls(self) -> Longs:
         """Lines (worker, row, slot, 0) by which every worker gets every row of the hot set."""
@@ -104,9 +121,9 @@ class Replicas:
             decided.traffic,
             lookups=decided.traffic.lookups + reduction.used_n,
             reduced=reduction.rows_R.size,
-            replica_pull=self.rows_H.size if self.enters else 0,
+            replica_pull=self.entering.size,
         )
-        self.enters = False
+        self._enters = False
         return replace(decided, workers=workers, traffic=traffic)
 
     def write_back(self, kind: int) -> Longs:
@@ -121,10 +138,43 @@ class Replicas:
         return self._place_of_row[np.minimum(rows_U, self._place_of_row.size - 1)]
 
 
-def _ordinary(use: WorkerUse, position_U: NDArray[np.int32]) -> WorkerUse:
-    """The use without replicated rows; every position is that in [ordinary rows | the R replicated ones]."""
-    is_cold = position_U[use.local] == COLD
-    cold = use.local[is_cold]
-    position = cold.size + position_U[use.local]
-    position[is_cold] = np.arange(cold.size)
-    return WorkerUse(use.samples, cold, position[use.positions], int(np.count_nonzero(is_cold[: use.alone])))
+def _ordinary(uses: Uses, position_U: NDArray[np.int32]) -> Uses:
+    """The uses without replicated rows; positions are those in [its ordinary rows | the R replicated ones]."""
+    replicated = position_U[uses.local]
+    is_cold = replicated == COLD
+    before = np.concatenate(([0], np.cumsum(is_cold)))
+    starts, counts_n = before[uses.local_starts], np.diff(uses.local_starts)
+    place = before[:-1] - np.repeat(starts[:-1], counts_n)
+    place[~is_cold] = (np.repeat(np.diff(starts), counts_n) + replicated)[~is_cold]
+    fields = uses.positions.size // max(1, uses.samples.size)
+    entries = uses.positions + np.repeat(uses.local_starts[:-1], np.diff(uses.sample_starts) * fields)
+    return uses._replace(
+        local=uses.local[is_cold],
+        local_starts=starts,
+        positions=place[entries].astype(np.int32),
+        alone_n=before[uses.local_starts[:-1] + uses.alone_n] - starts[:-1],
+    )
+
+
+def everybody(workers: int) -> NDArray[np.uint64]:
+    """Holder words with a bit for every worker."""
+    bits = np.zeros((workers + 63) // 64 * 64, np.uint8)
+    bits[:workers] = 1
+    return np.packbits(bits, bitorder="little").view("<u8").astype(np.uint64)
+
+
+@kernel
+def give_up(hot: Longs, rows: RowStates, caches: Caches) -> None:
+    """Every holder's copy in an ordinary slot becomes outdated."""
+    for row in hot:
+        for worker in range(caches.capacity_n.size):
+            if rows[row, 1 + (worker >> 6)] & (ONE << np.uint64(worker & 63)):
+                cache.outdate(caches, worker, cache.slot_of(caches, worker, row))
+
+
+@kernel
+def set_replicated(hot: Longs, rows: RowStates) -> None:
+    """Everybody holds such a row, in a slot of its own; no bits are kept, so the directory's kernels pass it over."""
+    for row in hot:
+        set_state(rows, row, REPLICATED)
+        rows[row, 1:] = 0
