@@ -14,8 +14,9 @@ class DispatchConfig(Section):
     """The ``[dispatch]`` section."""
 
     policy: str = "esd:1"
-    """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, esd:ALPHA:CRITERION,
-    joint:ROUNDS; the last two may end in :elastic, which gives workers behind slow links fewer samples."""
+    """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, fae:SHARE:PROFILE_STEPS,
+    esd:ALPHA:CRITERION, joint:ROUNDS; the last two may end in :elastic, which gives workers behind slow links fewer
+    samples."""
     opt_backend: Literal["cpu", "cuda", "auto"] = "cpu"
     """Where exact assignment runs; auto measures both at start. Without a GPU: on the CPU."""
     workers: int = Field(4, ge=1, le=128)

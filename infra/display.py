@@ -295,6 +295,8 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         ("left", f"{summary.lag:,} events in the log, {summary.dead_letters:,} dead letters"),
         ("policy", f"{summary.policy}, {summary.generations} generation{'s' if summary.generations != 1 else ''}"),
     ]
+    if reduced := _reduced(summary.workers):
+        facts.append(("hot rows", reduced))
     if summary.not_finite:
         facts.append(("broken", f"{summary.not_finite:,} predictions were not finite: the model has run away"))
     if summary.restarts:

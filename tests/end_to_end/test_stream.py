@@ -152,16 +152,22 @@ def test_when_the_last_worker_leaves_the_run_ends_and_keeps_what_it_learned(writ
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
-def test_fewer_workers_get_larger_caches_if_they_need_them(write_topic: WriteTopic) -> None:
-    plan, leaves = Plan(write_topic(6_000), workers=2, batch=32, cache_rows=200), Stop()
+@pytest.mark.parametrize("policy", ["esd:1", "fae:0.25:2"])
+def test_fewer_workers_get_larger_caches_if_they_need_them(write_topic: WriteTopic, policy: str) -> None:
+    plan, leaves = Plan(write_topic(4_000), workers=2, policy=policy, batch=32, cache_rows=200), Stop()
 
     def leave(*_: object) -> None:
         wait_for_steps(plan, 5)
         leaves.request("test")
 
     result = train(plan, beside=leave, leaving_worker=leaves)
-    assert (result.status.generation, result.status.samples) == (2, 6_000)
+    assert (result.status.generation, result.status.samples) == (2, 4_000)
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_a_hot_set_that_leaves_no_room_for_a_micro_batch_is_refused_at_start(write_topic: WriteTopic) -> None:
+    with pytest.raises(CacheTooSmall, match="hot set of 100 rows leaves 100 of 200 slots"):
+        train(Plan(write_topic(100), workers=2, policy="fae:0.5", batch=32, cache_rows=200))
 
 
 def test_a_stranger_and_a_second_worker_of_one_name_change_nothing(write_topic: WriteTopic) -> None:

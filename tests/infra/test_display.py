@@ -76,7 +76,11 @@ def test_picture_shows_everything_uncut(width: int) -> None:
 def test_rows_all_reduced_are_shown_where_there_are_any() -> None:
     hot = tuple(structs.replace(worker, all_reduces=25_000, reduced_bytes=1_700_000) for worker in WORKERS)
     status = structs.replace(STATUS, workers=hot)
-    for text in (drawn(Picture(status), 140), plain_line(status)):
+    for text in (
+        drawn(Picture(status), 140),
+        plain_line(status),
+        drawn(render_summary(summarize(status, "finished")), 80),
+    ):
         assert "100k rows all-reduced, 6.80 MB" in text
     assert "all-reduced" not in plain_line(STATUS)
 
