@@ -31,8 +31,8 @@ SHORTLIST = 4
 """L: long enough that refills are rare, short enough that filling it is little more than the scan"""
 COARSEN = 4
 """each coarser level looks at every COARSEN-th sample of the finer one"""
-COARSEST_SAMPLES_PER_WORKER = 8
-"""fewer samples than this say too little about prices"""
+COARSEST_SAMPLES_PER_WORKER = 1
+"""even that says something about prices, and a level with so few costs next to nothing"""
 LARGEST_COST = 1e100
 """beyond this, sums and differences of costs could overflow"""
 

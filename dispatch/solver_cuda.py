@@ -39,7 +39,7 @@ class CudaSolver:
     def __init__(self) -> None:
         self._cupy = load_cupy()
         self._stream = self._cupy.cuda.Stream(non_blocking=True)
-        self._kernels = dict(compile_kernels(self._cupy, "cost.cu", "row_costs", "sum_rows"))
+        self._kernels = dict(compile_kernels(self._cupy, "cost.cu", "pushes", "costs"))
         self._kernels |= compile_kernels(self._cupy, "transport.cu", "place", "seat", "augment")
         self._kernels["augment"].max_dynamic_shared_size_bytes = _shared_bytes(MOST_WORKERS)
         self._upload = Upload(self._cupy)
@@ -102,12 +102,15 @@ class CudaSolver:
         samples, fields = situation.local_BF.shape
         rows, words = situation.holders_UQ.shape
         workers = situation.workers
-        cost_Un = self._arena.take("cost_Un", (rows, workers), np.float64)
+        pushes_U = self._arena.take("pushes_U", (rows,), np.float64)
         cost_Bn = self._arena.take("cost_Bn", (samples, workers), np.float64)
-        arguments = (sent["state"], sent["holders"], sent["row_cost"], *_int32(rows, workers, words), cost_Un)
-        self._kernels["row_costs"]((-(-rows * workers // 256) or 1,), (256,), arguments)
-        arguments = (cost_Un, sent["local"], *_int32(samples, fields, workers), cost_Bn)
-        self._kernels["sum_rows"]((-(-samples * workers // 256) or 1,), (256,), arguments)
+        where = (sent["state"], sent["holders"])
+        self._kernels["pushes"](
+            (-(-rows // 256) or 1,), (256,), (*where, sent["row_cost"], *_int32(rows, words), pushes_U)
+        )
+        sizes = _int32(samples, fields, workers, words)
+        arguments = (sent["local"], *where, pushes_U, sent["row_cost"], *sizes, cost_Bn)
+        self._kernels["costs"]((-(-samples * workers // 256) or 1,), (256,), arguments)
         return cost_Bn
 
     def _solve(self, cost: Any, sent: dict[str, Any], samples: int, workers: int) -> NDArray[np.int32]:
