@@ -9,7 +9,7 @@ Starting from Opt's assignment, rounds improve it:
 4. keep the result unless the batch as a whole became dearer.
 
 The first batch of a generation, of which nobody holds a row, starts from annealing instead (dispatch/annealing.py):
-rounds cannot leave the groups that they are given, and later batches go on with the groups of the first.
+rounds hardly leave the groups that they are given, and need dozens of batches to form as good ones by themselves.
 
 Guarantees: capacities hold; never dearer than Opt's assignment by ``batch_cost``; equal input gives equal output.
 """
