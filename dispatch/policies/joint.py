@@ -1,11 +1,6 @@
-"""joint: the cost of the batch as a whole, not of its samples one by one.
+"""joint: the cost of the batch as a whole (dispatch/batch_cost.py), not of its samples one by one.
 
-Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each; S rows that two
-samples or more have in common, G pairs of a sample and such a row, k samples that are placed anew.
-
-What really moves: a worker pulls a row once, however many of its samples use it; an owner pushes once if anyone else
-uses its row. Rows that several workers train are split, which costs every one of them a push and, at its next use, a
-pull: that is charged here, although it falls due later (FUTURE). Starting from Opt's assignment, rounds improve it:
+Starting from Opt's assignment, rounds improve it:
 
 1. take a random half of the samples, drawn from (seed, step);
 2. give each its marginal cost on every worker, given where all other samples are: nothing for a row that another
@@ -13,58 +8,27 @@ pull: that is charged here, although it falls due later (FUTURE). Starting from 
 3. solve that transport exactly with the places that these samples had;
 4. keep the result unless the batch as a whole became dearer.
 
-Rows of one sample only are priced once, before the rounds: their cost depends on nobody else.
+The first batch of a generation, of which nobody holds a row, starts from annealing instead (dispatch/annealing.py):
+rounds hardly leave the groups that they are given, and need dozens of batches to form as good ones by themselves.
+
 Guarantees: capacities hold; never dearer than Opt's assignment by ``batch_cost``; equal input gives equal output.
 """
 
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dispatch.cost import cost_matrix, held_by
+from dispatch.annealing import anneal, move_round
+from dispatch.batch_cost import I32, Placement
+from dispatch.cost import cost_matrix
 from dispatch.hybrid import Solver
 from dispatch.policies.capacity import check_capacities
-from dispatch.situation import OWNED, SPLIT, Situation
-from dispatch.solver import solve_again, solve_transport
-from infra.kernels import kernel
-
-FUTURE = 1.0
-"""what a part of a split row will cost its holder later, in rows over its link"""
-NOBODY = -1
-
-F64 = NDArray[np.float64]
-I32 = NDArray[np.int32]
-
-
-class Shared(NamedTuple):
-    """The batch as the rounds see it: what its samples cost for themselves, and the rows they have in common."""
-
-    alone_Bn: F64
-    """cost of the rows that only this sample uses"""
-    first_B: I32
-    """sample i's shared rows are row_G[first_B[i] : first_B[i + 1]], each once"""
-    row_G: I32
-    pull_Sn: F64
-    """cost of the pull by each worker, 0 where it holds the newest value"""
-    owner_S: I32
-    """who pushes if anyone else uses the row, or NOBODY"""
-
-
-class Users(NamedTuple):
-    """Who uses the shared rows under the assignment of the moment."""
-
-    count_Sn: I32
-    """samples at each worker"""
-    workers_S: I32
-    """workers with at least one"""
-    sum_S: I32
-    """sum of the numbers of these workers: the worker itself if there is but one"""
+from dispatch.situation import Situation
+from dispatch.solver import solve_transport
 
 
 class Joint:
-    """Opt, then rounds of exact reassignment under marginal costs."""
+    """Opt or, where nobody holds anything, annealing; then rounds of exact reassignment under marginal costs."""
 
     def __init__(self, rounds: int, seed: int, name: str = "joint", solve: Solver = solve_transport) -> None:
         self.name = name
@@ -85,209 +49,26 @@ def improve(situation: Situation, start_B: I32, rounds: int, seed: int, deadline
 
     No round is begun that would end after the deadline (of perf_counter) if it took as long as the longest so far.
     """
-    row_cost_n = situation.row_cost_n
-    shared = share(situation)
-    at_B = start_B.copy()
-    users = _count(shared, at_B)
-    least = _total(shared, users, at_B, row_cost_n, FUTURE)
+    placed = Placement(situation, start_B)
+    places_n, start_cost = placed.counts_n, placed.cost()
     draw = np.random.default_rng([seed, situation.step])
-    price_n = np.zeros(situation.workers)
+    if rounds and is_cold(placed, situation) and (deadline is None or perf_counter() < deadline):
+        anneal(placed, places_n, draw, deadline)
+    least, price_n = placed.cost(), np.zeros(situation.workers)
     began, longest = perf_counter(), 0.0
     for _ in range(rounds):
         longest, began = max(longest, perf_counter() - began), perf_counter()
         if deadline is not None and began + longest > deadline:
             break
-        moving_k = np.flatnonzero(draw.random(situation.samples) < 0.5)
-        was_k = at_B[moving_k]
-        cost_kn = _marginal(shared, users, at_B, moving_k, row_cost_n, FUTURE)
-        now_k = solve_again(cost_kn, np.bincount(was_k, minlength=situation.workers), price_n)
-        _place(shared, users, at_B, moving_k, now_k)
-        cost = _total(shared, users, at_B, row_cost_n, FUTURE)
+        moving_k, was_k = move_round(placed, places_n, draw, price_n)
+        cost = placed.cost()
         if cost > least:
-            _place(shared, users, at_B, moving_k, was_k)
+            placed.place(moving_k, was_k)
         else:
             least = cost
-    return at_B
+    return placed.at_B if least <= start_cost else start_B
 
 
-def share(situation: Situation) -> Shared:
-    return _share(situation.local_BF, situation.state_U, situation.holders_UQ, situation.row_cost_n)
-
-
-def marginal_costs(shared: Shared, at_B: I32, moving_k: NDArray[np.int64], row_cost_n: F64) -> F64:
-    """What each of the samples adds to the batch cost on each worker, the others staying where they are."""
-    cost_kn: F64 = _marginal(shared, _count(shared, at_B), at_B, moving_k, row_cost_n, FUTURE)
-    return cost_kn
-
-
-def batch_cost(situation: Situation, at_B: I32) -> float:
-    """Everything the assignment moves, with what split rows will cost later; plain, one row at a time."""
-    held_Un = held_by(situation.holders_UQ, situation.workers)
-    cost_n, total = situation.row_cost_n, 0.0
-    for u in range(len(situation.state_U)):
-        users = set(at_B[(situation.local_BF == u).any(axis=1)].tolist())
-        holders = set(np.flatnonzero(held_Un[u]).tolist())
-        if not users:
-            continue
-        if situation.state_U[u] == SPLIT:
-            total += sum(cost_n[j] for j in users)
-        else:
-            total += sum(cost_n[j] for j in users - holders)
-        if situation.state_U[u] == OWNED and users != holders:
-            total += sum(cost_n[j] for j in holders)
-        if len(users) > 1:
-            total += FUTURE * sum(cost_n[j] for j in users)
-    return float(total)
-
-
-@kernel
-def _share(local_BF: I32, state_U: NDArray[np.uint8], holders_UQ: NDArray[np.uint64], row_cost_n: F64) -> Shared:
-    """Separates the rows of one sample from those of several, and prices both."""
-    samples, fields = local_BF.shape
-    rows, workers = state_U.shape[0], row_cost_n.shape[0]
-    seen_U = np.full(rows, -1, np.int32)
-    uses_U = np.zeros(rows, np.int32)
-    for i in range(samples):
-        for f in range(fields):
-            u = local_BF[i, f]
-            uses_U[u] += seen_U[u] != i
-            seen_U[u] = i
-    number_U = np.full(rows, -1, np.int32)
-    shared, pairs = 0, 0
-    for u in range(rows):
-        if uses_U[u] > 1:
-            number_U[u] = shared
-            shared += 1
-            pairs += uses_U[u]
-    pull_Sn = np.empty((shared, workers), np.float64)
-    owner_S = np.empty(shared, np.int32)
-    alone_Bn = np.zeros((samples, workers), np.float64)
-    first_B = np.zeros(samples + 1, np.int32)
-    row_G = np.empty(pairs, np.int32)
-    pull_n = np.empty(workers, np.float64)
-    at = 0
-    for u in range(rows):
-        if number_U[u] >= 0:
-            owner_S[number_U[u]] = _price(state_U[u], holders_UQ[u], row_cost_n, pull_Sn[number_U[u]])
-    for i in range(samples):
-        for f in range(fields):
-            u = local_BF[i, f]
-            if seen_U[u] == -2 - i:
-                continue
-            seen_U[u] = -2 - i
-            if number_U[u] >= 0:
-                row_G[at] = number_U[u]
-                at += 1
-                continue
-            owner = _price(state_U[u], holders_UQ[u], row_cost_n, pull_n)
-            push = row_cost_n[owner] if owner >= 0 else 0.0
-            for j in range(workers):
-                alone_Bn[i, j] += pull_n[j] + push
-            if owner >= 0:
-                alone_Bn[i, owner] -= push
-        first_B[i + 1] = at
-    return Shared(alone_Bn, first_B, row_G, pull_Sn, owner_S)
-
-
-@kernel
-def _price(state: int, holders_Q: NDArray[np.uint64], row_cost_n: F64, pull_n: F64) -> int:
-    """Fills in each worker's pull of one row; returns its owner or NOBODY."""
-    owner = NOBODY
-    for j in range(row_cost_n.shape[0]):
-        held = (holders_Q[j >> 6] >> np.uint64(j & 63)) & np.uint64(1)
-        pull_n[j] = 0.0 if held and state != SPLIT else row_cost_n[j]
-        if held and state == OWNED:
-            owner = j
-    return owner
-
-
-@kernel
-def _count(shared: Shared, at_B: I32) -> Users:
-    count_Sn = np.zeros(shared.pull_Sn.shape, np.int32)
-    workers_S = np.zeros(shared.owner_S.shape[0], np.int32)
-    sum_S = np.zeros(shared.owner_S.shape[0], np.int32)
-    users = Users(count_Sn, workers_S, sum_S)
-    for i in range(at_B.shape[0]):
-        _join(shared, users, i, at_B[i])
-    return users
-
-
-@kernel
-def _join(shared: Shared, users: Users, sample: int, worker: int) -> None:
-    for g in range(shared.first_B[sample], shared.first_B[sample + 1]):
-        s = shared.row_G[g]
-        if users.count_Sn[s, worker] == 0:
-            users.workers_S[s] += 1
-            users.sum_S[s] += worker
-        users.count_Sn[s, worker] += 1
-
-
-@kernel
-def _leave(shared: Shared, users: Users, sample: int, worker: int) -> None:
-    for g in range(shared.first_B[sample], shared.first_B[sample + 1]):
-        s = shared.row_G[g]
-        users.count_Sn[s, worker] -= 1
-        if users.count_Sn[s, worker] == 0:
-            users.workers_S[s] -= 1
-            users.sum_S[s] -= worker
-
-
-@kernel
-def _place(shared: Shared, users: Users, at_B: I32, moving_k: NDArray[np.int64], to_k: I32) -> None:
-    for q in range(moving_k.shape[0]):
-        i = moving_k[q]
-        if at_B[i] != to_k[q]:
-            _leave(shared, users, i, at_B[i])
-            _join(shared, users, i, to_k[q])
-            at_B[i] = to_k[q]
-
-
-@kernel
-def _total(shared: Shared, users: Users, at_B: I32, row_cost_n: F64, future: float) -> float:
-    """The batch cost, up to what no assignment can change."""
-    total = 0.0
-    for i in range(at_B.shape[0]):
-        total += shared.alone_Bn[i, at_B[i]]
-    for s in range(shared.owner_S.shape[0]):
-        later = future if users.workers_S[s] > 1 else 0.0
-        for j in range(row_cost_n.shape[0]):
-            if users.count_Sn[s, j] > 0:
-                total += shared.pull_Sn[s, j] + later * row_cost_n[j]
-        owner = shared.owner_S[s]
-        if owner >= 0 and (users.workers_S[s] > 1 or users.count_Sn[s, owner] == 0):
-            total += row_cost_n[owner]
-    return total
-
-
-@kernel
-def _marginal(
-    shared: Shared, users: Users, at_B: I32, moving_k: NDArray[np.int64], row_cost_n: F64, future: float
-) -> F64:
-    """What each of the samples adds to the batch cost on each worker, the others staying where they are."""
-    workers = row_cost_n.shape[0]
-    cost_kn = np.empty((moving_k.shape[0], workers), np.float64)
-    for q in range(moving_k.shape[0]):
-        i = moving_k[q]
-        here = at_B[i]
-        for j in range(workers):
-            cost_kn[q, j] = shared.alone_Bn[i, j]
-        for g in range(shared.first_B[i], shared.first_B[i + 1]):
-            s = shared.row_G[g]
-            leaves = users.count_Sn[s, here] == 1
-            others = users.workers_S[s] - leaves
-            owner = shared.owner_S[s]
-            # what a worker that does not use the row yet adds, besides its pull
-            fixed, later = 0.0, future if others > 0 else 0.0
-            if others == 1:
-                single = users.sum_S[s] - (here if leaves else 0)
-                fixed = future * row_cost_n[single]
-                if single == owner:
-                    fixed += row_cost_n[owner]
-            elif others == 0 and owner >= 0:
-                fixed = row_cost_n[owner]
-                cost_kn[q, owner] -= fixed
-            for j in range(workers):
-                others_here = users.count_Sn[s, j] - (1 if j == here else 0)
-                if others_here == 0:
-                    cost_kn[q, j] += shared.pull_Sn[s, j] + later * row_cost_n[j] + fixed
-    return cost_kn
+def is_cold(placed: Placement, situation: Situation) -> bool:
+    """Whether nobody holds any row of the batch, though samples have rows in common."""
+    return placed.shared.row_G.size > 0 and not situation.holders_UQ.any()

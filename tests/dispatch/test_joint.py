@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dispatch.annealing import anneal, sweep, sweep_reference
+from dispatch.batch_cost import Placement, batch_cost
 from dispatch.cost import cost_matrix
 from dispatch.decide import Decider
 from dispatch.directory import Directory
 from dispatch.errors import BadCost
 from dispatch.index import Index
-from dispatch.policies import joint
-from dispatch.policies.joint import Joint, batch_cost, improve
+from dispatch.policies.joint import Joint, improve
 from dispatch.situation import CLEAN, Situation
 from dispatch.solver import solve_transport
 from tests.dispatch.situations import draw_situation
@@ -35,14 +36,72 @@ def test_rounds_never_make_the_batch_dearer_and_keep_who_has_how_many(seed: int,
 def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(seed: int, workers: int) -> None:
     situation = draw_situation(seed, samples=16, fields=3, workers=workers)
     at_B = np.random.default_rng(seed).integers(0, workers, 16, dtype=np.int32)
-    shared = joint.share(situation)
     moving_k = np.array([seed % 16])
-    marginal_n = joint.marginal_costs(shared, at_B, moving_k, situation.row_cost_n)[0]
+    marginal_n = Placement(situation, at_B).marginal_costs(moving_k)[0]
     placed = [at_B.copy() for _ in range(workers)]
     for worker in range(workers):
         placed[worker][moving_k] = worker
     cost_n = np.array([batch_cost(situation, there_B) for there_B in placed])
     np.testing.assert_allclose(marginal_n - marginal_n[0], cost_n - cost_n[0], atol=1e-3)
+
+
+@given(seeds, st.sampled_from([1, 2, 3, 8, 70]))
+@settings(max_examples=30, deadline=None)
+def test_costs_of_placements_differ_by_what_their_batches_cost(seed: int, workers: int) -> None:
+    situation = draw_situation(seed, samples=16, fields=3, workers=workers)
+    one_B, other_B = np.random.default_rng(seed).integers(0, workers, (2, 16), dtype=np.int32)
+    placed = Placement(situation, one_B)
+    before = placed.cost()
+    placed.place(np.arange(16), other_B)
+    change = batch_cost(situation, other_B) - batch_cost(situation, one_B)
+    assert placed.cost() == pytest.approx(Placement(situation, other_B).cost())
+    assert placed.cost() - before == pytest.approx(change)
+
+
+@given(seeds, st.sampled_from([1, 2, 3, 5]), st.floats(0.0, 20.0))
+@settings(max_examples=20, deadline=None)
+def test_a_sweep_takes_each_sample_where_the_whole_batch_is_cheapest(seed: int, workers: int, heat: float) -> None:
+    situation = draw_situation(seed, samples=12, fields=3, workers=workers)
+    draw = np.random.default_rng(seed)
+    start_B = draw.integers(0, workers, 12, dtype=np.int32)
+    order_B, noise_Bn = draw.permutation(12), heat * draw.random((12, workers)) + 1e-6 * draw.random((12, workers))
+    price_n, most_n = draw.random(workers), np.bincount(start_B, minlength=workers) + 1
+    placed = Placement(situation, start_B)
+    expected_B = sweep_reference(situation, start_B, order_B, noise_Bn, price_n, most_n, 0.3)
+    sweep(placed, order_B, noise_Bn, price_n, most_n, 0.3)
+    assert np.array_equal(placed.at_B, expected_B)
+    assert placed.cost() == pytest.approx(Placement(situation, expected_B).cost())
+
+
+@given(seeds, st.integers(1, 6), st.integers(1, 40))
+@settings(max_examples=20, deadline=None)
+def test_annealing_leaves_who_has_how_many(seed: int, workers: int, samples: int) -> None:
+    places_n = np.random.default_rng(seed).multinomial(samples, np.full(workers, 1 / workers))
+    placed = Placement(draw_situation(seed, samples, workers=workers), np.zeros(samples, np.int32))
+    anneal(placed, places_n, np.random.default_rng(seed))
+    assert np.array_equal(placed.counts_n, places_n)
+
+
+def _cold(seed: int) -> Situation:
+    """A batch of which nobody holds anything yet."""
+    situation = draw_situation(seed, samples=64, fields=6)
+    nobody_UQ = np.zeros_like(situation.holders_UQ)
+    return dataclasses.replace(situation, state_U=np.full_like(situation.state_U, CLEAN), holders_UQ=nobody_UQ)
+
+
+def test_annealing_makes_first_batches_cheaper_than_rounds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    annealed = sum(batch_cost(_cold(seed), Joint(8, 0).assign(_cold(seed))) for seed in range(4))
+    monkeypatch.setattr("dispatch.policies.joint.is_cold", lambda *_: False)
+    assert annealed < sum(batch_cost(_cold(seed), Joint(8, 0).assign(_cold(seed))) for seed in range(4))
+
+
+def test_a_first_batch_is_assigned_alike_every_time() -> None:
+    assert np.array_equal(Joint(8, 3).assign(_cold(5)), Joint(8, 3).assign(_cold(5)))
+
+
+def test_a_first_batch_is_not_annealed_when_the_budget_is_spent() -> None:
+    spent = dataclasses.replace(_cold(5), budget_seconds=0.0)
+    assert np.array_equal(Joint(8, 0).assign(spent), solve_transport(cost_matrix(spent), spent.capacity_n))
 
 
 def test_samples_that_share_rows_are_brought_together() -> None:
