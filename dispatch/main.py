@@ -32,7 +32,7 @@ from dispatch.decide import Decider, Decision, check_cache, needed_rows, relativ
 from dispatch.directory import Directory
 from dispatch.errors import RunExists
 from dispatch.index import Index
-from dispatch.plan import WorkerPlan
+from dispatch.plan import Traffic, WorkerPlan
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
 from dispatch.protocol import FLUSH, TRAIN, Report
@@ -86,6 +86,7 @@ class Underway:
     step: int
     phase: int
     plans: tuple[WorkerPlan, ...]
+    traffic: Traffic
     labels_B: NDArray[np.float32]
     reports: dict[int, tuple[Report, NDArray[np.float32]]] = field(default_factory=dict)
 
@@ -199,10 +200,9 @@ class Desk:
     def flush(self, decider: Decider) -> None:
         """Every owned or split row is written back; afterwards the PS has the newest value of every row."""
         plan = decider.flush()
-        self.accounts.add_decision(self.crew.members, plan.traffic)
         self.shards.announce(self.crew.generation, self.step, FLUSH, plan, None)
         self.crew.order_flush(self.step, plan.workers)
-        self._underway.append(Underway(self.step, FLUSH, plan.workers, np.empty(0, np.float32)))
+        self._underway.append(Underway(self.step, FLUSH, plan.workers, plan.traffic, np.empty(0, np.float32)))
         self.complete(keep=0)
         self.shards.await_applied(self.crew.generation, self.step, FLUSH, plan)
 
@@ -244,12 +244,11 @@ class Desk:
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         self.crew.order(step, decision.plan.workers, batch.samples)
-        self._underway.append(Underway(step, TRAIN, decision.plan.workers, batch.samples.labels_B))
-        self.accounts.add_decision(self.crew.members, decision.plan.traffic, decision.seconds)
+        plan = decision.plan
+        self._underway.append(Underway(step, TRAIN, plan.workers, plan.traffic, batch.samples.labels_B))
+        self.accounts.add_decision(decision.seconds, decision.is_late)
         self.meter.observe("decide", decision.seconds)
-        if decision.is_late:
-            self.accounts.deadline_misses += 1
-            self.meter.count("deadline_misses")
+        self.meter.count("deadline_misses", int(decision.is_late))
 
     def complete(self, keep: int) -> None:
         """Waits until at most so many ordered steps are under way."""
@@ -283,6 +282,7 @@ class Desk:
         """Closes the books of the oldest steps, in order, as far as every worker has reported."""
         while self._underway and len(self._underway[0].reports) == len(self.crew.members):
             done = self._underway.popleft()
+            self.accounts.add_traffic(self.crew.members, done.traffic)
             logits_B = np.empty(done.labels_B.size, np.float32)
             for number, (report, logits) in sorted(done.reports.items()):
                 use = done.plans[number].use

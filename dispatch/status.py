@@ -50,6 +50,19 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     calibration: float | None
 
 
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What the steps after the mark came to: start and first steps left out."""
+
+    steps: int
+    samples: int
+    seconds: float
+    decide_ms_p50: float
+    decide_ms_p99: float
+    deadline_misses: int
+    workers: tuple[WorkerStatus, ...]
+    """counted from the mark; ``seconds`` are means over all steps since"""
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one moment."""
 
@@ -78,6 +91,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """the highest AUC anyone can reach on this stream, where its click probability is known"""
     since_mark: Quality | None = None
     """over the samples after the mark, where one was asked for and reached"""
+    measured: Measured | None = None
+    """rates and traffic after that mark"""
     not_finite: int = 0
     """predictions that were NaN or infinite; above 0 the model has run away"""
     lag: int = 0
@@ -120,6 +135,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     calibration: float | None
     normalized_entropy: float | None
     since_mark: Quality | None
+    measured: Measured | None
     not_finite: int
     dead_letters: int
     lag: int
@@ -151,6 +167,7 @@ def summarize(
         calibration=status.calibration,
         normalized_entropy=status.normalized_entropy,
         since_mark=status.since_mark,
+        measured=status.measured,
         not_finite=status.not_finite,
         dead_letters=status.dead_letters,
         lag=status.lag,

@@ -32,7 +32,7 @@ def test_quality_since_the_mark_covers_what_came_after_exactly_so_many_samples()
 def test_traffic_and_reports_are_booked_to_their_worker_and_kind() -> None:
     accounts = Accounts("r", "esd:1")
     moved = traffic(lookups=[10, 20], miss_pull=[1, 2], update_push=[3, 4], evict_push=[5, 6])
-    accounts.add_decision(MEMBERS, moved, 0.25)
+    accounts.add_traffic(MEMBERS, moved)
     common = {"run": "r", "generation": 1, "step": 1, "phase": TRAIN, "worker": 1}
     accounts.add_report(MEMBERS[1], Report(**common, seconds={"pull": 0.5}, pulled_bytes=70, pushed_bytes=80), 7)  # type: ignore[arg-type]
     first, second = accounts.status("training", 1, 1, 0).workers
