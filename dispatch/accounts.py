@@ -9,6 +9,7 @@ from time import monotonic
 import numpy as np
 
 from dispatch.crew import Member
+from dispatch.decide import Decision
 from dispatch.plan import Traffic
 from dispatch.prequential import Mark, Metrics, Prequential
 from dispatch.protocol import Report
@@ -93,6 +94,7 @@ class Accounts:
         self.samples = 0
         self.dead_letters = 0
         self.deadline_misses = 0
+        self.decisions_cut = 0
         self._workers: dict[str, WorkerAccount] = {}
         self._decide_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._step_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -111,15 +113,18 @@ class Accounts:
         """How long a decision may take so that no worker waits for it: what a step keeps the workers busy."""
         return median(self._busy_seconds) if len(self._busy_seconds) >= BUDGET_STEPS else None
 
-    def begin(self) -> None:
-        """The first step begins now."""
+    def begin(self, idle: bool = True) -> None:
+        """A step begins now; if no other was under way, its time counts from here and not from the last one's end."""
         self._began = self._began or monotonic()
-        self._ended = monotonic()
+        if idle:
+            self._ended = monotonic()
 
-    def add_decision(self, seconds: float, is_late: bool = False) -> None:
-        """How long one decision took, and whether that was too long."""
+    def add_decision(self, decision: Decision) -> None:
+        """How long one decision took, whether that was too long, and whether it was cut short for that."""
+        seconds = decision.seconds
         self._decide_seconds.append(seconds)
-        self.deadline_misses += is_late
+        self.deadline_misses += decision.is_late
+        self.decisions_cut += decision.is_cut
         if self._mark is not None:
             self._measured_decisions.append(seconds)
 
@@ -186,6 +191,7 @@ class Accounts:
             lag=lag,
             dead_letters=self.dead_letters,
             deadline_misses=self.deadline_misses,
+            decisions_cut=self.decisions_cut,
             policy=self._policy,
             decide_ms=1000 * sum(decided) / len(decided) if decided else 0.0,
             step_ms=1000 * median(self._step_seconds) if self._step_seconds else 0.0,

@@ -4,7 +4,7 @@ One loop, one step a turn. The order of its lines is the guarantee; a crash of t
 
 1. manifest appended       nothing: no one has seen the batch, and the manifest says how to form it again
 2. dead letters written    nothing: a letter is written once, however often its manifest is replayed
-3. decided                 the decision, which is a pure function of the manifests
+3. decided                 the decision: a pure function of the manifests or, if elastic or cut short, one as good
 4. announced, 5. ordered   the steps since the last checkpoint, which are done again from their manifests
 6. step completed          the same
 
@@ -127,7 +127,8 @@ class Desk:
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.policy = build_policy(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
         self.cache_rows = job.dispatch.cache_rows
-        check_cache(self.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields)
+        shares = job.dispatch.share_bounds if parse_spec(job.dispatch.policy).elastic else None
+        check_cache(self.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields, shares)
         self.log = structlog.get_logger()
         self.step = 0
         self._manifests = ManifestLog(job.folder / "manifests.log")
@@ -194,7 +195,7 @@ class Desk:
             parse_spec(self.job.dispatch.policy).synchronisation,
         )
         costs = relative_row_costs([member.link_gbit for member in self.crew.members])
-        self._decider = Decider(self.index, directory, self.policy, costs)
+        self._decider = Decider(self.index, directory, self.policy, costs, self.job.dispatch.share_bounds)
         return self._decider
 
     def flush(self, decider: Decider) -> None:
@@ -239,16 +240,17 @@ class Desk:
         return self.accounts.budget_seconds if self.job.dispatch.deadline else None
 
     def announce(self, step: int, decision: Decision) -> None:
-        self.accounts.begin()
+        self.accounts.begin(idle=not self._underway)
         self.shards.announce(self.crew.generation, step, TRAIN, decision.plan, decision.rows)
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         self.crew.order(step, decision.plan.workers, batch.samples)
         plan = decision.plan
         self._underway.append(Underway(step, TRAIN, plan.workers, plan.traffic, batch.samples.labels_B))
-        self.accounts.add_decision(decision.seconds, decision.is_late)
+        self.accounts.add_decision(decision)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
+        self.meter.count("decisions_cut", int(decision.is_cut))
 
     def complete(self, keep: int) -> None:
         """Waits until at most so many ordered steps are under way."""

@@ -103,6 +103,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """mean time of a decision over the latest steps"""
     deadline_misses: int = 0
     """decisions that took longer than the workers were busy"""
+    decisions_cut: int = 0
+    """decisions that did less than their policy is set to, so as not to"""
     step_ms: float = 0.0
     """median time from the end of one step to the end of the next, over the latest steps"""
     auc_history: tuple[float, ...] = ()
@@ -121,6 +123,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     decide_ms: float
     deadline_misses: int
+    decisions_cut: int
     step_ms: float
     generations: int
     steps: int
@@ -154,6 +157,7 @@ def summarize(
         policy=status.policy,
         decide_ms=status.decide_ms,
         deadline_misses=status.deadline_misses,
+        decisions_cut=status.decisions_cut,
         step_ms=status.step_ms,
         generations=status.generation,
         steps=status.steps,

@@ -71,17 +71,27 @@ class Joint:
         self._rounds = rounds
         self._seed = seed
         self._solve = solve
+        self.was_cut = False
 
     def assign(self, situation: Situation) -> I32:
         check_capacities(situation)
         began = perf_counter()
         at_B = self._solve(cost_matrix(situation), situation.capacity_n)
         deadline = None if situation.budget_seconds is None else began + situation.budget_seconds
-        return improve(situation, at_B, self._rounds, self._seed, deadline)
+        at_B, done = improve_until(deadline, situation, at_B, self._rounds, self._seed)
+        self.was_cut = done < self._rounds
+        return at_B
 
 
-def improve(situation: Situation, start_B: I32, rounds: int, seed: int, deadline: float | None = None) -> I32:
-    """An assignment with as many samples per worker as start_B and at most its batch cost.
+def improve(situation: Situation, start_B: I32, rounds: int, seed: int) -> I32:
+    """An assignment with as many samples per worker as start_B and at most its batch cost."""
+    return improve_until(None, situation, start_B, rounds, seed)[0]
+
+
+def improve_until(
+    deadline: float | None, situation: Situation, start_B: I32, rounds: int, seed: int
+) -> tuple[I32, int]:
+    """The same, and how many rounds it was.
 
     No round is begun that would end after the deadline (of perf_counter) if it took as long as the longest so far.
     """
@@ -93,10 +103,10 @@ def improve(situation: Situation, start_B: I32, rounds: int, seed: int, deadline
     draw = np.random.default_rng([seed, situation.step])
     price_n = np.zeros(situation.workers)
     began, longest = perf_counter(), 0.0
-    for _ in range(rounds):
+    for done in range(rounds):
         longest, began = max(longest, perf_counter() - began), perf_counter()
         if deadline is not None and began + longest > deadline:
-            break
+            return at_B, done
         moving_k = np.flatnonzero(draw.random(situation.samples) < 0.5)
         was_k = at_B[moving_k]
         cost_kn = _marginal(shared, users, at_B, moving_k, row_cost_n, FUTURE)
@@ -107,7 +117,7 @@ def improve(situation: Situation, start_B: I32, rounds: int, seed: int, deadline
             _place(shared, users, at_B, moving_k, was_k)
         else:
             least = cost
-    return at_B
+    return at_B, rounds
 
 
 def share(situation: Situation) -> Shared:

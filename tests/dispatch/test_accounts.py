@@ -1,9 +1,15 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dispatch.accounts import Accounts
 from dispatch.crew import Member
+from dispatch.decide import Decider, Decision
+from dispatch.directory import Directory
+from dispatch.index import Index
 from dispatch.plan import Traffic
+from dispatch.policies.round_robin import RoundRobin
 from dispatch.protocol import TRAIN, Report
 
 MEMBERS = (Member("a", b"", "a:1", 5.0), Member("b", b"", "b:1", 0.0))
@@ -12,6 +18,16 @@ MEMBERS = (Member("a", b"", "a:1", 5.0), Member("b", b"", "b:1", 0.0))
 def traffic(**columns: list[int]) -> Traffic:
     names = ("lookups", "miss_pull", "full_pull", "update_push", "evict_push", "flush_push", "owned_push")
     return Traffic(**{name: np.array(columns.get(name, [0, 0]), np.int64) for name in names})
+
+
+def report(seconds: dict[str, float]) -> Report:
+    common = {"run": "r", "generation": 1, "step": 1, "phase": TRAIN, "worker": 1}
+    return Report(**common, seconds=seconds, pulled_bytes=70, pushed_bytes=80)  # type: ignore[arg-type]
+
+
+def decision(seconds: float, is_late: bool = False) -> Decision:
+    decider = Decider(Index(), Directory(np.full(2, 4), "lru", 1), RoundRobin(), np.ones(2))
+    return replace(decider.decide(1, np.ones((2, 2), np.uint64)), seconds=seconds, is_late=is_late)
 
 
 def train(accounts: Accounts, labels: list[float]) -> None:
@@ -33,13 +49,53 @@ def test_traffic_and_reports_are_booked_to_their_worker_and_kind() -> None:
     accounts = Accounts("r", "esd:1")
     moved = traffic(lookups=[10, 20], miss_pull=[1, 2], update_push=[3, 4], evict_push=[5, 6])
     accounts.add_traffic(MEMBERS, moved)
-    common = {"run": "r", "generation": 1, "step": 1, "phase": TRAIN, "worker": 1}
-    accounts.add_report(MEMBERS[1], Report(**common, seconds={"pull": 0.5}, pulled_bytes=70, pushed_bytes=80), 7)  # type: ignore[arg-type]
+    accounts.add_report(MEMBERS[1], report({"pull": 0.5}), 7)
     first, second = accounts.status("training", 1, 1, 0).workers
     assert (first.name, first.link_gbit, first.lookups, first.hits, first.miss_pulls) == ("a", 5.0, 10, 9, 1)
     assert (second.link_gbit, second.update_pushes, second.evict_pushes) == (None, 4, 6)
     assert (second.samples, second.pulled_bytes, second.pushed_bytes) == (7, 70, 80)
     assert second.seconds == {"pull": 0.5}
+
+
+def test_what_came_after_the_mark_is_measured_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    accounts, now = Accounts("r", "esd:1", mark_at=4), [0.0]
+    monkeypatch.setattr("dispatch.accounts.monotonic", lambda: now[0])
+    accounts.begin()
+    for number, seconds in enumerate((10.0, 12.0, 16.0)):
+        now[0] = seconds
+        accounts.add_decision(decision(0.001 * (number + 1), is_late=number == 2))
+        accounts.add_traffic(MEMBERS, traffic(lookups=[10, 20], miss_pull=[1, 2], update_push=[3, 4]))
+        accounts.add_report(MEMBERS[0], report({"pull": float(number)}), 4)
+        train(accounts, [0, 1, 0, 1])
+    measured = accounts.status("training", 1, 3, 0).measured
+    assert measured is not None
+    assert (measured.steps, measured.samples, measured.seconds, measured.deadline_misses) == (2, 8, 6.0, 1)
+    assert (measured.decide_ms_p50, measured.decide_ms_p99) == pytest.approx((2.5, 2.99))
+    first = measured.workers[0]
+    assert (first.samples, first.lookups, first.hits, first.miss_pulls, first.update_pushes) == (8, 20, 18, 2, 6)
+    assert first.seconds == {"pull": 1.5}
+
+
+def test_a_step_s_time_runs_from_the_last_one_s_end_unless_nothing_was_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accounts, now = Accounts("r", "esd:1"), [0.0]
+    monkeypatch.setattr("dispatch.accounts.monotonic", lambda: now[0])
+    for begins, idle, ends in ((0.0, True, 1.0), (1.5, False, 2.0), (10.0, True, 11.0)):
+        now[0] = begins
+        accounts.begin(idle)
+        now[0] = ends
+        accounts.end_step(1)
+    assert accounts.status("training", 1, 3, 0).step_ms == 1000.0
+
+
+def test_the_budget_is_what_a_step_keeps_the_workers_busy_once_that_is_known() -> None:
+    accounts = Accounts("r", "esd:1")
+    for seconds in (0.1, 0.3, 0.2, 9.0):
+        accounts.add_busy(seconds)
+        assert accounts.budget_seconds is None
+    accounts.add_busy(0.1)
+    assert accounts.budget_seconds == 0.2
 
 
 def test_rate_is_that_of_the_latest_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

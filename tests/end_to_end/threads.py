@@ -157,6 +157,7 @@ def train(
     beside: Companion | None = None,
     worker_stop: Stop | None = None,
     leaving_worker: Stop | None = None,
+    registry: CollectorRegistry | None = None,
 ) -> Result:
     """Trains the topic to its end and returns everything that can be compared.
 
@@ -191,7 +192,7 @@ def train(
             stop_at_end=True,
         )
         source = LogReader(plan.stream.folder, plan.stream.topic)
-        status = run_dispatcher(job, source, stop, start_workers, Meter(CollectorRegistry()))
+        status = run_dispatcher(job, source, stop, start_workers, Meter(registry or CollectorRegistry()))
         threads.join()
         return collect(plan, shards, status)
 
