@@ -82,7 +82,7 @@ def train_table(results: Sequence[TrainResult], course: Course) -> Table:
     )
     table.add_column("", no_wrap=True)
     for result in results:
-        table.add_column(result.policy, justify="right", no_wrap=True)
+        table.add_column(result.policy, justify="right", overflow="fold")
     for line in zip(*(_train_column(result) for result in results), strict=True):
         table.add_row(line[0][0], *(text for _, text in line))
     return table

@@ -9,7 +9,6 @@ from time import monotonic
 import numpy as np
 
 from dispatch.crew import Member
-from dispatch.decide import Decision
 from dispatch.plan import Traffic
 from dispatch.prequential import Mark, Metrics, Prequential
 from dispatch.protocol import Report
@@ -40,6 +39,7 @@ class WorkerAccount:
     """One worker's totals; it keeps them over generations."""
 
     link_gbit: float = 0.0
+    measured_gbit: float = 0.0
     samples: int = 0
     lookups: int = 0
     hits: int = 0
@@ -63,13 +63,17 @@ class WorkerAccount:
             phase: (seconds - mark.phase_seconds.get(phase, 0.0)) / max(1, steps)
             for phase, seconds in self.phase_seconds.items()
         }
-        return WorkerStatus(name=name, link_gbit=self.link_gbit or None, **counts, seconds=phases)
+        return self._status(name, counts, phases)
 
     def status(self, name: str) -> WorkerStatus:
         phases = self.seconds[-1] if self.seconds else {}
         means = {phase: sum(step[phase] for step in self.seconds) / len(self.seconds) for phase in phases}
         counts = {count: getattr(self, count) for count in COUNTS}
-        return WorkerStatus(name=name, link_gbit=self.link_gbit or None, **counts, seconds=means)
+        return self._status(name, counts, means)
+
+    def _status(self, name: str, counts: dict[str, int], seconds: dict[str, float]) -> WorkerStatus:
+        told, measured = self.link_gbit or None, self.measured_gbit or None
+        return WorkerStatus(name=name, link_gbit=told, measured_gbit=measured, **counts, seconds=seconds)
 
 
 @dataclass(frozen=True)
@@ -119,12 +123,11 @@ class Accounts:
         if idle:
             self._ended = monotonic()
 
-    def add_decision(self, decision: Decision) -> None:
+    def add_decision(self, seconds: float, is_late: bool = False, is_cut: bool = False) -> None:
         """How long one decision took, whether that was too long, and whether it was cut short for that."""
-        seconds = decision.seconds
         self._decide_seconds.append(seconds)
-        self.deadline_misses += decision.is_late
-        self.decisions_cut += decision.is_cut
+        self.deadline_misses += is_late
+        self.decisions_cut += is_cut
         if self._mark is not None:
             self._measured_decisions.append(seconds)
 
@@ -149,6 +152,10 @@ class Accounts:
             account.seconds.append(report.seconds)
         for phase, seconds in report.seconds.items():
             account.phase_seconds[phase] = account.phase_seconds.get(phase, 0.0) + seconds
+
+    def add_speed(self, member: Member, gbit: float) -> None:
+        """How fast a worker's link was found to be; 0: not known yet."""
+        self._workers[member.name].measured_gbit = gbit
 
     def add_busy(self, seconds: float) -> None:
         """The longest that any worker was busy with a step."""

@@ -27,6 +27,9 @@ class DispatchConfig(Section):
     """Which rows leave a full cache first: the longest unused, the least often used, or those with the lowest mark."""
     links_gbit: tuple[float, ...] = ()
     """Speed of each worker's link in Gbit/s; empty: all equal and not shaped."""
+    link_costs: Literal["auto", "configured", "measured"] = "auto"
+    """Where the cost of a link comes from: the speed its worker tells, or the transfers it reports. auto: measured
+    where no worker tells a speed and the policy is elastic, which follows measured times anyway."""
     least_share: tuple[float, ...] = (LEAST_SHARE,)
     """Fewest samples an elastic policy gives a worker, in equal shares of the batch; one number for all workers or one
     for each."""

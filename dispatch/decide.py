@@ -98,6 +98,13 @@ class Decider:
         if self._elastic is not None:
             self._elastic.measure(worker, samples, compute_seconds, row_seconds)
 
+    def charge(self, row_cost_n: NDArray[np.float64]) -> None:
+        """A row over each link costs this much from now on."""
+        check_row_costs(row_cost_n, self._directory.workers)
+        self._row_cost_n = row_cost_n
+        if self._elastic is not None:
+            self._elastic.charge(row_cost_n)
+
     def flush(self) -> RoundPlan:
         return self._directory.flush()
 

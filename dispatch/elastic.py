@@ -61,6 +61,10 @@ class Elastic:
         self._compute_n = np.zeros(row_cost_n.size)
         self._row_seconds = 0.0
 
+    def charge(self, row_cost_n: F64) -> None:
+        """Links cost this much from now on; shares follow slowly."""
+        self._row_cost_n = row_cost_n
+
     def capacities(self, samples: int, fields: int) -> I64:
         """As many places as samples, each worker's within its bounds and what its cache is expected to hold.
 

@@ -32,6 +32,7 @@ from dispatch.decide import Decider, Decision, check_cache, needed_rows, relativ
 from dispatch.directory import Directory
 from dispatch.errors import RunExists
 from dispatch.index import Index
+from dispatch.links import MeasuredLinks
 from dispatch.plan import Traffic, WorkerPlan
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
@@ -126,6 +127,7 @@ class Desk:
         self.index = Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.policy = build_policy(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
+        self.links = MeasuredLinks()
         self.cache_rows = job.dispatch.cache_rows
         shares = job.dispatch.share_bounds if parse_spec(job.dispatch.policy).elastic else None
         check_cache(self.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields, shares)
@@ -195,8 +197,18 @@ class Desk:
             parse_spec(self.job.dispatch.policy).synchronisation,
         )
         costs = relative_row_costs([member.link_gbit for member in self.crew.members])
+        if self.measures_links:
+            costs = self.links.row_costs(names)
         self._decider = Decider(self.index, directory, self.policy, costs, self.job.dispatch.share_bounds)
         return self._decider
+
+    @property
+    def measures_links(self) -> bool:
+        """Whether links cost what their transfers show, and not what their workers tell."""
+        if self.job.dispatch.link_costs != "auto":
+            return self.job.dispatch.link_costs == "measured"
+        elastic = parse_spec(self.job.dispatch.policy).elastic
+        return elastic and not any(member.link_gbit for member in self.crew.members)
 
     def flush(self, decider: Decider) -> None:
         """Every owned or split row is written back; afterwards the PS has the newest value of every row."""
@@ -247,7 +259,7 @@ class Desk:
         self.crew.order(step, decision.plan.workers, batch.samples)
         plan = decision.plan
         self._underway.append(Underway(step, TRAIN, plan.workers, plan.traffic, batch.samples.labels_B))
-        self.accounts.add_decision(decision)
+        self.accounts.add_decision(decision.seconds, decision.is_late, decision.is_cut)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
         self.meter.count("decisions_cut", int(decision.is_cut))
@@ -309,7 +321,7 @@ class Desk:
         """What the step took: the budget of the next decisions, and what elastic capacities go by."""
         reports = [done.reports[number][0] for number in range(len(self.crew.members))]
         self.accounts.add_busy(max(sum(report.seconds.values()) for report in reports))
-        fastest = max(member.link_gbit for member in self.crew.members) or UNSHAPED_GBIT
+        fastest = self._learn_links(reports) or UNSHAPED_GBIT
         for report, plan in zip(reports, done.plans, strict=True):
             assert self._decider is not None
             assert plan.use is not None
@@ -317,6 +329,19 @@ class Desk:
             row_bytes = (report.pulled_bytes + report.pushed_bytes) / max(plan.rows_moved, 1)
             row_seconds = row_bytes * 8 / (fastest * 1e9)
             self._decider.measure(report.worker, plan.use.samples.size, compute, row_seconds)
+
+    def _learn_links(self, reports: list[Report]) -> float:
+        """Adds what the links carried; returns the speed of the fastest, as configured or measured, 0 if not known."""
+        names = [member.name for member in self.crew.members]
+        for member, report in zip(self.crew.members, reports, strict=True):
+            link = self.links.of(member.name)
+            link.add(report.link_bytes, report.link_seconds)
+            self.accounts.add_speed(member, link.gbit)
+        if not self.measures_links:
+            return max(member.link_gbit for member in self.crew.members)
+        assert self._decider is not None
+        self._decider.charge(self.links.row_costs(names))
+        return self.links.fastest_gbit(names)
 
     def _publish(self, at_once: bool = False) -> None:
         if at_once or monotonic() - self._published > STATUS_SECONDS:
@@ -327,6 +352,9 @@ class Desk:
                 value = getattr(status, name)
                 if value is not None:
                     self.meter.gauge(name, value)
+            for worker in status.workers:
+                if worker.measured_gbit is not None:
+                    self.meter.gauge("link_gbit", worker.measured_gbit, worker=worker.name)
 
 
 def open_loader(job: Job, source: Source) -> Loader:

@@ -77,6 +77,9 @@ class Rows(Header, frozen=True):
     BULK: ClassVar = ("*", "*", "i8")
     """[value | state] rows (W+S each), value rows (W each), and for Peek the step that last changed each row"""
 
+    held_seconds: float = 0.0
+    """from the question's arrival to this answer: not the link's doing"""
+
 
 class Ledger(Header, frozen=True):
     """What the shard saw, one line per (step, phase, worker), oldest first; a bounded number of lines is kept."""
@@ -116,6 +119,10 @@ class Report(Header, frozen=True):
     """by phase of the step: push, pull, forward, backward, reduce, rows"""
     pulled_bytes: int
     pushed_bytes: int
+    link_bytes: int = 0
+    """moved in transfers whose time is known, both directions"""
+    link_seconds: float = 0.0
+    """in which these were on their way"""
 
 
 # ── dispatcher → worker ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     link_gbit: float | None = None
     """shaped or configured link speed; None: not limited"""
+    measured_gbit: float | None = None
+    """what its transfers have come to lately, delays included; None: not known yet"""
     samples: int = 0
     lookups: int = 0
     """distinct rows its micro-batches used, summed over steps"""

@@ -193,6 +193,8 @@ def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
 
 
 def _link(worker: WorkerStatus) -> Text:
+    if worker.link_gbit is None and worker.measured_gbit is not None:
+        return Text(f"~{worker.measured_gbit:.2g}", style="dim")
     if worker.link_gbit is None:
         return Text("–", style="dim")
     return Text(f"{worker.link_gbit:g}", style="yellow" if worker.link_gbit < 1 else "")

@@ -123,6 +123,7 @@ class Worker:
             pulled_bytes = self._pull(order, work)
             watch.lap("pull")
             logits = self._train(order, work, watch)
+        link_bytes, link_seconds = self._client.take_link_time()
         report = Report(
             run=order.run,
             generation=order.generation,
@@ -132,6 +133,8 @@ class Worker:
             seconds=watch.seconds,
             pulled_bytes=pulled_bytes,
             pushed_bytes=pushed_bytes,
+            link_bytes=link_bytes,
+            link_seconds=link_seconds,
         )
         return report, logits
 

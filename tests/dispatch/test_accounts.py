@@ -1,15 +1,9 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from dispatch.accounts import Accounts
 from dispatch.crew import Member
-from dispatch.decide import Decider, Decision
-from dispatch.directory import Directory
-from dispatch.index import Index
 from dispatch.plan import Traffic
-from dispatch.policies.round_robin import RoundRobin
 from dispatch.protocol import TRAIN, Report
 
 MEMBERS = (Member("a", b"", "a:1", 5.0), Member("b", b"", "b:1", 0.0))
@@ -23,11 +17,6 @@ def traffic(**columns: list[int]) -> Traffic:
 def report(seconds: dict[str, float]) -> Report:
     common = {"run": "r", "generation": 1, "step": 1, "phase": TRAIN, "worker": 1}
     return Report(**common, seconds=seconds, pulled_bytes=70, pushed_bytes=80)  # type: ignore[arg-type]
-
-
-def decision(seconds: float, is_late: bool = False) -> Decision:
-    decider = Decider(Index(), Directory(np.full(2, 4), "lru", 1), RoundRobin(), np.ones(2))
-    return replace(decider.decide(1, np.ones((2, 2), np.uint64)), seconds=seconds, is_late=is_late)
 
 
 def train(accounts: Accounts, labels: list[float]) -> None:
@@ -63,7 +52,7 @@ def test_what_came_after_the_mark_is_measured_apart(monkeypatch: pytest.MonkeyPa
     accounts.begin()
     for number, seconds in enumerate((10.0, 12.0, 16.0)):
         now[0] = seconds
-        accounts.add_decision(decision(0.001 * (number + 1), is_late=number == 2))
+        accounts.add_decision(0.001 * (number + 1), is_late=number == 2)
         accounts.add_traffic(MEMBERS, traffic(lookups=[10, 20], miss_pull=[1, 2], update_push=[3, 4]))
         accounts.add_report(MEMBERS[0], report({"pull": float(number)}), 4)
         train(accounts, [0, 1, 0, 1])

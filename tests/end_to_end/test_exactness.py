@@ -78,6 +78,19 @@ def test_decisions_cut_short_are_counted_and_change_nothing(
     assert registry.get_sample_value("freshet_deadline_misses_total") == STEPS
 
 
+def test_slow_links_that_nobody_told_are_found_out_and_spared(write_topic: WriteTopic) -> None:
+    links = {"links": (5.0, 0.02), "link_costs": "measured"}
+    rows = RowConfig(dim=256, optimizer="adagrad")
+    plan = Plan(write_topic(20 * BATCH), 2, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]
+    result = train(plan)
+    fast, slow = result.status.workers
+    assert fast.measured_gbit is not None
+    assert slow.measured_gbit is not None
+    assert slow.measured_gbit < 0.5 * fast.measured_gbit
+    assert slow.samples < 0.8 * fast.samples
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_in_float64_the_error_is_rounding_alone(write_topic: WriteTopic, optimizer: str) -> None:
     plan = Plan(write_topic(STEPS * BATCH), workers=4, cache_rows=700, rows=rows_of(optimizer, "float64"))
