@@ -1,28 +1,30 @@
 """What moving a row costs each worker, found out from the transfers it reports instead of being configured.
 
-Speeds are sums of bytes over sums of seconds, both fading, so that large transfers count more than small ones, whose
-time is mostly delay. One hiccup of a machine counts as SURPRISE times the expected seconds at most. Costs are powers of
-two in units of the fastest link, and change only when the speed has clearly left the step it was on: decisions stay the
-same while links do. A worker whose speed is not known costs as much as the fastest.
+A speed is the upper quartile of a worker's latest transfers, step by step: whatever else a machine does makes transfers
+slower, never faster. Small transfers are left out, since their time is mostly delay: a worker that gets fewer samples
+must not look slower for it. Costs are powers of two in units of the fastest link, and change only when the speed has
+clearly left the step it was on: decisions stay the same while links do. A worker whose speed is not known costs as much
+as the fastest.
 
 Legend: n workers.
 """
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, log2
 
 import numpy as np
 from numpy.typing import NDArray
 
-FADING = 0.9
-"""what is left of earlier transfers after each step with one"""
+LEAST_BYTES = 32 * 1024
+"""of a step's transfers that say something about the link"""
+SHORTEST_SECONDS = 1e-6
 FIRST_TRANSFERS = 2
-"""steps left out: they are mostly connecting and waking up"""
-KNOWN_BYTES = 128 * 1024
-KNOWN_TRANSFERS = 5
-"""after so many bytes and steps, those left out included, a speed counts as known"""
-SURPRISE = 4.0
+"""left out: they are mostly connecting and waking up"""
+KNOWN_TRANSFERS = 4
+"""after which a speed counts as known"""
+RECENT_TRANSFERS = 16
 CLEARLY = 0.75
 """how far, in powers of two, a speed must lie from its cost's step before the cost follows"""
 MOST_STEPS = 10
@@ -33,35 +35,26 @@ MOST_STEPS = 10
 class LinkSpeed:
     """What one worker's transfers have shown."""
 
-    nbytes: float = 0.0
-    seconds: float = 0.0
-    """both fading"""
-    moved_bytes: int = 0
+    gbits: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_TRANSFERS))
+    """of the latest steps' transfers"""
     transfers: int = 0
     slower: int = 0
     """powers of two by which it is taken for slower than the fastest"""
 
     def add(self, nbytes: int, seconds: float) -> None:
         """One step's transfers."""
-        if nbytes <= 0 or not (isfinite(seconds) and seconds > 0):
+        if nbytes < LEAST_BYTES or not (isfinite(seconds) and seconds > SHORTEST_SECONDS):
             return
         self.transfers += 1
-        if self.transfers <= FIRST_TRANSFERS:
-            return
-        if self.is_known:
-            seconds = min(seconds, SURPRISE * nbytes * self.seconds / self.nbytes)
-        self.nbytes = FADING * self.nbytes + nbytes
-        self.seconds = FADING * self.seconds + seconds
-        self.moved_bytes += nbytes
-
-    @property
-    def is_known(self) -> bool:
-        return self.transfers >= KNOWN_TRANSFERS and self.moved_bytes >= KNOWN_BYTES
+        if self.transfers > FIRST_TRANSFERS:
+            self.gbits.append(nbytes * 8e-9 / seconds)
 
     @property
     def gbit(self) -> float:
         """Gbit/s; 0: not known yet."""
-        return self.nbytes * 8e-9 / self.seconds if self.is_known else 0.0
+        if len(self.gbits) < KNOWN_TRANSFERS:
+            return 0.0
+        return sorted(self.gbits)[3 * len(self.gbits) // 4]
 
 
 class MeasuredLinks:
@@ -80,8 +73,8 @@ class MeasuredLinks:
         """Cost of a row over each link in units of the fastest; equal until speeds are known."""
         links, fastest = [self.of(worker) for worker in workers], self.fastest_gbit(workers)
         for link in links:
-            if link.is_known:
-                slower = min(log2(fastest / link.gbit), MOST_STEPS)
+            if gbit := link.gbit:
+                slower = min(log2(fastest) - log2(gbit), MOST_STEPS)
                 if abs(slower - link.slower) > CLEARLY:
                     link.slower = round(slower)
         least = min(link.slower for link in links)
