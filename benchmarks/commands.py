@@ -32,7 +32,10 @@ SIDE_BY_SIDE = 4
 Format = Literal["criteo", "avazu", "movielens"]
 KeyFormat = Literal["criteo", "avazu", "movielens", "synthetic"]
 Eviction = Literal["emark", "lru", "lfu"]
+Model = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
+Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 PAPER_POLICIES = "laia,esd:0,esd:0.5,esd:1"
+LIVE_POLICIES = "laia,esd:1,joint:elastic"
 
 
 @app.command()
@@ -141,6 +144,52 @@ def dispatch(
     write_json(results, output)
     if plot is not None:
         plot_dispatch(results, speeds, plot)
+
+
+@app.command()
+def train(
+    policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = LIVE_POLICIES,
+    dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 128,
+    file: Annotated[Path | None, typer.Option("--input", help="File to train on; made-up clicks by default.")] = None,
+    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "avazu",
+    workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 4,
+    batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128,
+    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; half 0.2, half 0.02 if empty.")] = "",
+    steps: Annotated[int, typer.Option(help="Steps of each run.", min=3)] = 100,
+    warm_up: Annotated[int, typer.Option(help="Steps of them left out.", min=1)] = 30,
+    cache_rows: Annotated[int, typer.Option(help="Rows of a worker's cache.", min=1)] = 8192,
+    model: Annotated[Model, typer.Option(help="The dense part of the model.")] = "wdl",
+    optimizer: Annotated[Optimizer, typer.Option(help="How a gradient changes a row.")] = "adagrad",
+    seed: Annotated[int, typer.Option(help="Of events, start values and policies.", min=0)] = 0,
+    repeat: Annotated[int, typer.Option(help="Runs of each policy, in turn; medians count.", min=1)] = 1,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
+    output: Output = None,
+) -> None:
+    """Policies side by side in real runs: processes, shaped links, the same events; steps a second, and why.
+
+    Links are slow enough that transfer is what a step waits for, as at the edge, though all workers share this
+    machine's cores: 200 and 20 Mbit/s, ten to one as in the papers. Where compute dominates policies cannot differ.
+
+    Example: freshet bench train --policies laia,esd:1,joint:elastic --dim 128 --repeat 3 --json out.json
+    """
+    stop = stop_on_signals()
+    from benchmarks.dispatch import check_policies, parse_links
+    from benchmarks.tables import train_table
+    from benchmarks.train import Course, check_losses, default_links, run_train
+    from infra.display import Display
+    from infra.telemetry import configure_logging
+
+    specs = check_policies(policies)
+    speeds = parse_links(links, workers) if links.strip() else default_links(workers)
+    shape = (f"rows.dim={dim}", f"rows.optimizer={optimizer}", f"model.name={model}")
+    chosen = (f"dispatch.cache_rows={cache_rows}", *shape, *(overrides or ()))
+    course = Course(speeds, batch, steps, warm_up, seed, form, _existing(file), chosen)
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        configure_logging("supervisor", "bench-train", path=Path(folder) / "supervisor.log")
+        results = run_train(Path(folder), course, specs, repeat, stop, Display(Console(stderr=True)))
+    Console().print(train_table(results, course))
+    write_json(results, output)
+    check_losses(results)
 
 
 @app.command()

@@ -2,15 +2,17 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from time import monotonic
+
+import numpy as np
 
 from dispatch.crew import Member
 from dispatch.plan import Traffic
 from dispatch.prequential import Mark, Metrics, Prequential
 from dispatch.protocol import Report
-from dispatch.status import Quality, State, Status, WorkerStatus
+from dispatch.status import Measured, Quality, State, Status, WorkerStatus
 
 RECENT_STEPS = 50
 """steps over which timings are averaged"""
@@ -18,10 +20,18 @@ BUDGET_STEPS = 5
 """steps after which their time counts as known"""
 RECENT_SECONDS = 5.0
 """seconds over which the rate of samples is taken"""
+MEASURED_STEPS = 10_000
+"""steps after the mark whose decisions' times are kept"""
 HISTORY = 60
 """points of the history that is drawn"""
 HISTORY_SECONDS = 1.0
 """time between two of them"""
+
+
+COUNTS = (
+    *("samples", "lookups", "hits", "miss_pulls", "update_pushes", "evict_pushes", "flush_pushes"),
+    *("all_reduces", "pulled_bytes", "pushed_bytes", "reduced_bytes"),
+)
 
 
 @dataclass
@@ -29,6 +39,7 @@ class WorkerAccount:
     """One worker's totals; it keeps them over generations."""
 
     link_gbit: float = 0.0
+    measured_gbit: float = 0.0
     samples: int = 0
     lookups: int = 0
     hits: int = 0
@@ -41,26 +52,42 @@ class WorkerAccount:
     pushed_bytes: int = 0
     reduced_bytes: int = 0
     seconds: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    """over all steps, with samples or without"""
+
+    def copy(self) -> "WorkerAccount":
+        return replace(self, seconds=deque(), phase_seconds=dict(self.phase_seconds))
+
+    def since(self, mark: "WorkerAccount", name: str, steps: int) -> WorkerStatus:
+        """What was added after the mark, and the mean seconds of so many steps."""
+        counts = {count: getattr(self, count) - getattr(mark, count) for count in COUNTS}
+        phases = {
+            phase: (seconds - mark.phase_seconds.get(phase, 0.0)) / max(1, steps)
+            for phase, seconds in self.phase_seconds.items()
+        }
+        return self._status(name, counts, phases)
 
     def status(self, name: str) -> WorkerStatus:
         phases = self.seconds[-1] if self.seconds else {}
         means = {phase: sum(step[phase] for step in self.seconds) / len(self.seconds) for phase in phases}
-        return WorkerStatus(
-            name=name,
-            link_gbit=self.link_gbit or None,
-            samples=self.samples,
-            lookups=self.lookups,
-            hits=self.hits,
-            miss_pulls=self.miss_pulls,
-            update_pushes=self.update_pushes,
-            evict_pushes=self.evict_pushes,
-            flush_pushes=self.flush_pushes,
-            all_reduces=self.all_reduces,
-            pulled_bytes=self.pulled_bytes,
-            pushed_bytes=self.pushed_bytes,
-            reduced_bytes=self.reduced_bytes,
-            seconds=means,
-        )
+        counts = {count: getattr(self, count) for count in COUNTS}
+        return self._status(name, counts, means)
+
+    def _status(self, name: str, counts: dict[str, int], seconds: dict[str, float]) -> WorkerStatus:
+        told, measured = self.link_gbit or None, self.measured_gbit or None
+        return WorkerStatus(name=name, link_gbit=told, measured_gbit=measured, **counts, seconds=seconds)
+
+
+@dataclass(frozen=True)
+class Marked:
+    """Where everything stood when so many samples had been trained."""
+
+    at_seconds: float
+    steps: int
+    samples: int
+    deadline_misses: int
+    quality: Mark
+    workers: dict[str, WorkerAccount]
 
 
 class Accounts:
@@ -73,6 +100,7 @@ class Accounts:
         self.samples = 0
         self.dead_letters = 0
         self.deadline_misses = 0
+        self.decisions_cut = 0
         self._workers: dict[str, WorkerAccount] = {}
         self._decide_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._step_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -82,7 +110,8 @@ class Accounts:
         self._marks: deque[tuple[float, int]] = deque()
         self._remembered = 0.0
         self._mark_at = mark_at
-        self._mark: Mark | None = None
+        self._mark: Marked | None = None
+        self._measured_decisions: deque[float] = deque(maxlen=MEASURED_STEPS)
         self._history: deque[Metrics] = deque(maxlen=HISTORY)
 
     @property
@@ -90,14 +119,22 @@ class Accounts:
         """How long a decision may take so that no worker waits for it: what a step keeps the workers busy."""
         return median(self._busy_seconds) if len(self._busy_seconds) >= BUDGET_STEPS else None
 
-    def begin(self) -> None:
-        """The first step begins now."""
+    def begin(self, idle: bool = True) -> None:
+        """A step begins now; if no other was under way, its time counts from here and not from the last one's end."""
         self._began = self._began or monotonic()
-        self._ended = monotonic()
+        if idle:
+            self._ended = monotonic()
 
-    def add_decision(self, members: Sequence[Member], traffic: Traffic, decide_seconds: float | None = None) -> None:
-        if decide_seconds is not None:
-            self._decide_seconds.append(decide_seconds)
+    def add_decision(self, seconds: float, is_late: bool = False, is_cut: bool = False) -> None:
+        """How long one decision took, whether that was too long, and whether it was cut short for that."""
+        self._decide_seconds.append(seconds)
+        self.deadline_misses += is_late
+        self.decisions_cut += is_cut
+        if self._mark is not None:
+            self._measured_decisions.append(seconds)
+
+    def add_traffic(self, members: Sequence[Member], traffic: Traffic) -> None:
+        """What one round moved."""
         for number, member in enumerate(members):
             account = self._workers.setdefault(member.name, WorkerAccount())
             account.link_gbit = member.link_gbit
@@ -117,6 +154,12 @@ class Accounts:
         account.reduced_bytes += report.reduced_bytes
         if samples:
             account.seconds.append(report.seconds)
+        for phase, seconds in report.seconds.items():
+            account.phase_seconds[phase] = account.phase_seconds.get(phase, 0.0) + seconds
+
+    def add_speed(self, member: Member, gbit: float) -> None:
+        """How fast a worker's link was found to be; 0: not known yet."""
+        self._workers[member.name].measured_gbit = gbit
 
     def add_busy(self, seconds: float) -> None:
         """The longest that any worker was busy with a step."""
@@ -129,7 +172,7 @@ class Accounts:
         self._step_seconds.append(now - self._ended)
         self._ended = now
         if self._mark is None and self._mark_at is not None and self.samples >= self._mark_at:
-            self._mark = self.quality.mark()
+            self._mark = self._marked(now)
         self._marks.append((now, self.samples))
         while len(self._marks) > 2 and now - self._marks[0][0] > RECENT_SECONDS:
             self._marks.popleft()
@@ -154,16 +197,38 @@ class Accounts:
             normalized_entropy=overall.normalized_entropy,
             recent_auc=recent.auc,
             not_finite=overall.not_finite,
-            since_mark=_quality(self.quality.since(self._mark)) if self._mark is not None else None,
+            since_mark=_quality(self.quality.since(self._mark.quality)) if self._mark is not None else None,
+            measured=self._measured(self._mark) if self._mark is not None else None,
             lag=lag,
             dead_letters=self.dead_letters,
             deadline_misses=self.deadline_misses,
+            decisions_cut=self.decisions_cut,
             policy=self._policy,
             decide_ms=1000 * sum(decided) / len(decided) if decided else 0.0,
             step_ms=1000 * median(self._step_seconds) if self._step_seconds else 0.0,
             auc_history=tuple(m.auc for m in self._history if m.auc is not None),
             logloss_history=tuple(m.logloss for m in self._history if m.logloss is not None),
             workers=tuple(account.status(name) for name, account in self._workers.items()),
+        )
+
+    def _marked(self, now: float) -> Marked:
+        workers = {name: account.copy() for name, account in self._workers.items()}
+        return Marked(now, self.steps, self.samples, self.deadline_misses, self.quality.mark(), workers)
+
+    def _measured(self, mark: Marked) -> Measured:
+        decisions_ms = [1000 * seconds for seconds in self._measured_decisions] or [0.0]
+        p50, p99 = np.percentile(decisions_ms, [50, 99]).tolist()
+        steps, new = self.steps - mark.steps, WorkerAccount()
+        return Measured(
+            steps=steps,
+            samples=self.samples - mark.samples,
+            seconds=self._ended - mark.at_seconds,
+            decide_ms_p50=p50,
+            decide_ms_p99=p99,
+            deadline_misses=self.deadline_misses - mark.deadline_misses,
+            workers=tuple(
+                account.since(mark.workers.get(name, new), name, steps) for name, account in self._workers.items()
+            ),
         )
 
     def _remember(self, recent: Metrics) -> None:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dispatch.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
 from dispatch.policies.spec import parse_spec
 from infra.config import Section
 from infra.errors import ConfigError
@@ -27,6 +28,14 @@ class DispatchConfig(Section):
     """Which rows leave a full cache first: the longest unused, the least often used, or those with the lowest mark."""
     links_gbit: tuple[float, ...] = ()
     """Speed of each worker's link in Gbit/s; empty: all equal and not shaped."""
+    link_costs: Literal["auto", "configured", "measured"] = "auto"
+    """Where the cost of a link comes from: the speed its worker tells, or the transfers it reports. auto: measured
+    where no worker tells a speed and the policy is elastic, which follows measured times anyway."""
+    least_share: tuple[float, ...] = (LEAST_SHARE,)
+    """Fewest samples an elastic policy gives a worker, in equal shares of the batch; one number for all workers or one
+    for each."""
+    largest_share: tuple[float, ...] = (LARGEST_SHARE,)
+    """Most samples it gives a worker, likewise."""
     endpoint: str = "tcp://127.0.0.1:*"
     """Where the dispatcher listens for workers; a port of * is chosen when it starts."""
     status_endpoint: str = "tcp://127.0.0.1:*"
@@ -54,4 +63,9 @@ class DispatchConfig(Section):
                 f"Link speeds cannot be used: got {self.links_gbit} for {self.workers} workers; expected one finite "
                 f"speed above 0 Gbit/s per worker, or none. Correct dispatch.links_gbit or dispatch.workers."
             )
+        self.share_bounds.check(self.workers)
         return self
+
+    @property
+    def share_bounds(self) -> ShareBounds:
+        return ShareBounds(self.least_share, self.largest_share)

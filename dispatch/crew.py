@@ -74,7 +74,7 @@ class Crew:
         """
         staying = [m for m in self.members if self._joined.get(m.name) == m and m.name not in self._leaving]
         names = {member.name for member in self.members} | self._leaving
-        newcomers = [self._joined[name] for name in sorted(self._joined) if name not in names]
+        newcomers = [self._joined[name] for name in sorted(self._joined, key=by_number) if name not in names]
         return (*(staying or (self.members if newcomers else ())), *newcomers)
 
     @property
@@ -201,3 +201,9 @@ def silent(names: list[str], seconds: float) -> CrewFailed:
         f"no report from worker {', '.join(names)} for {seconds:g} s; expected one per step: see their logs, and raise "
         "dispatch.report_seconds if steps really take that long"
     )
+
+
+def by_number(name: str) -> tuple[str, int, str]:
+    """Order of names: worker-2 comes before worker-10, as their links and bounds are listed."""
+    stem = name.rstrip("0123456789")
+    return stem, len(name[len(stem) :].lstrip("0")), name

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.backend import OptBackend
+from dispatch.bounds import ShareBounds
 from dispatch.directory import Directory
-from dispatch.elastic import Elastic, ElasticPolicy
+from dispatch.elastic import Elastic, ElasticPolicy, bounds
 from dispatch.errors import BadCost, CacheTooSmall
 from dispatch.hot import Profile, hot_rows
 from dispatch.index import BatchRows, Index
@@ -24,7 +25,7 @@ from dispatch.plan import RoundPlan
 from dispatch.policies.fae import Fae
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
-from dispatch.situation import Policy, Situation
+from dispatch.situation import Hurried, Policy, Situation
 from infra.errors import ConfigError
 
 RECENT_STEPS = 8
@@ -42,18 +43,29 @@ class Decision:
     """how long it took to decide"""
     is_late: bool = False
     """whether that was longer than it might have taken"""
+    is_cut: bool = False
+    """whether the policy did less than it is set to, to be in time"""
 
 
 class Decider:
     """Decides step after step for one generation's members."""
 
-    def __init__(self, index: Index, directory: Directory, policy: Policy, row_cost_n: NDArray[np.float64]) -> None:
+    def __init__(
+        self,
+        index: Index,
+        directory: Directory,
+        policy: Policy,
+        row_cost_n: NDArray[np.float64],
+        shares: ShareBounds | None = None,
+    ) -> None:
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
         self._directory = directory
         self._policy = policy
         self._row_cost_n = row_cost_n
-        self._elastic = Elastic(row_cost_n, directory.cache_rows_n) if isinstance(policy, ElasticPolicy) else None
+        self._elastic: Elastic | None = None
+        if isinstance(policy, ElasticPolicy):
+            self._elastic = Elastic(row_cost_n, directory.cache_rows_n, shares or ShareBounds())
         self._profile: Profile | None = None
         if isinstance(policy, Fae):
             self._profile = Profile(policy.profile_steps, directory.replicas, directory.workers)
@@ -83,12 +95,21 @@ class Decider:
             self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.miss_pull + plan.traffic.pushes)
         seconds = perf_counter() - began
         self._other_seconds.append(seconds - policy_seconds)
-        return Decision(rows, assignment_B, plan, seconds, budget_seconds is not None and seconds > budget_seconds)
+        is_late = budget_seconds is not None and seconds > budget_seconds
+        is_cut = isinstance(self._policy, Hurried) and self._policy.was_cut
+        return Decision(rows, assignment_B, plan, seconds, is_late, is_cut)
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
         """What a worker measured in a step; only elastic capacities listen."""
         if self._elastic is not None:
             self._elastic.measure(worker, samples, compute_seconds, row_seconds)
+
+    def charge(self, row_cost_n: NDArray[np.float64]) -> None:
+        """A row over each link costs this much from now on."""
+        check_row_costs(row_cost_n, self._directory.workers)
+        self._row_cost_n = row_cost_n
+        if self._elastic is not None:
+            self._elastic.charge(row_cost_n)
 
     def flush(self) -> RoundPlan:
         return self._directory.flush()
@@ -149,10 +170,11 @@ def needed_rows(batch: int, workers: int, fields: int) -> int:
     return int(equal_capacities(batch, workers)[0]) * fields
 
 
-def check_cache(cache_rows: int, batch: int, workers: int, fields: int) -> None:
+def check_cache(cache_rows: int, batch: int, workers: int, fields: int, shares: ShareBounds | None = None) -> None:
     """Refuses a cache that could fail to hold a micro-batch, before anything starts.
 
-    Elastic capacities need no more: they stay within what the caches hold, and equal ones are among them.
+    Elastic capacities stay within what the caches hold; that there is room for the batch within their bounds, too, is
+    checked if these are given.
     """
     needed = needed_rows(batch, workers, fields)
     if cache_rows < needed:
@@ -160,3 +182,5 @@ def check_cache(cache_rows: int, batch: int, workers: int, fields: int) -> None:
             f"a cache of {cache_rows} rows cannot hold a micro-batch: {batch} samples over {workers} workers with "
             f"{fields} keys each may use {needed} rows; raise dispatch.cache_rows or lower stream.batch"
         )
+    if shares is not None:
+        bounds(batch, np.full(workers, cache_rows // fields), *shares.of(workers))

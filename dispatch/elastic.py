@@ -14,13 +14,10 @@ Legend: n workers.
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.bounds import ShareBounds
 from dispatch.errors import Infeasible
-from dispatch.situation import Policy, Situation
+from dispatch.situation import Hurried, Policy, Situation
 
-LEAST_SHARE = 1 / 16
-"""the bounds of a worker's capacity, in equal shares: with less than this its cache would go stale"""
-LARGEST_SHARE = 4.0
-"""more than this and a lost worker takes too much of every batch with it"""
 SPARE = 1.5
 """room in the cache for micro-batches that have fewer rows in common than the last ones"""
 DAMPING = 0.2
@@ -28,6 +25,8 @@ DAMPING = 0.2
 THRIFT = 0.3
 """a link that is x times slower is given x^-THRIFT of the time: its rows also keep the others waiting, and the fewer
 rows wander over slow links, the fewer everyone moves (both cost and time fell up to here on Criteo and Avazu)"""
+LOWEST_SHARE = 1e-3
+"""from which a worker without a lower bound can still come back"""
 GAIN = 0.1
 """how far shares follow the times in one step: a worker twice as late loses GAIN · ln 2 of its share"""
 
@@ -40,35 +39,47 @@ class ElasticPolicy:
 
     def __init__(self, policy: Policy) -> None:
         self.name = policy.name
+        self.was_cut = False
         self._policy = policy
 
     def assign(self, situation: Situation) -> NDArray[np.int32]:
-        return self._policy.assign(situation)
+        at_B = self._policy.assign(situation)
+        self.was_cut = isinstance(self._policy, Hurried) and self._policy.was_cut
+        return at_B
 
 
 class Elastic:
     """Re-chooses capacities step after step, slowly."""
 
-    def __init__(self, row_cost_n: F64, cache_rows_n: I64) -> None:
+    def __init__(self, row_cost_n: F64, cache_rows_n: I64, shares: ShareBounds) -> None:
         self._row_cost_n = row_cost_n
         self._cache_rows_n = cache_rows_n
+        self._least_n, self._largest_n = shares.of(row_cost_n.size)
         self._rows_a_sample = 0.0
         self._share_n = 1.0 / row_cost_n
         self._time_n: F64 | None = None
         self._compute_n = np.zeros(row_cost_n.size)
         self._row_seconds = 0.0
 
+    def charge(self, row_cost_n: F64) -> None:
+        """Links cost this much from now on; shares follow slowly."""
+        self._row_cost_n = row_cost_n
+
     def capacities(self, samples: int, fields: int) -> I64:
-        """As many places as samples, each worker's within its bounds and what its cache is expected to hold."""
+        """As many places as samples, each worker's within its bounds and what its cache is expected to hold.
+
+        Equal shares are always tried: caches that are not certain to hold them mostly do.
+        """
         rows_a_sample = min(self._rows_a_sample or fields, fields)
-        return self._choose(samples, (self._cache_rows_n / rows_a_sample).astype(np.int64))
+        hold_n = (self._cache_rows_n / rows_a_sample).astype(np.int64)
+        return self._choose(samples, np.maximum(hold_n, -(-samples // hold_n.size)))
 
     def safe_capacities(self, samples: int, fields: int) -> I64:
         """The same within what the caches hold for certain, though no two samples had a row in common."""
         return self._choose(samples, self._cache_rows_n // fields)
 
     def _choose(self, samples: int, hold_n: I64) -> I64:
-        least_n, most_n = bounds(samples, hold_n)
+        least_n, most_n = bounds(samples, hold_n, self._least_n, self._largest_n)
         exact_n = fill(self._share_n, samples, least_n, most_n)
         return round_to(exact_n, samples, most_n)
 
@@ -90,7 +101,8 @@ class Elastic:
         late_n = np.log(np.maximum(self._time_n, floor)) + THRIFT * np.log(self._row_cost_n)
         share_n = self._share_n * np.exp(GAIN * (late_n.mean() - late_n))
         # a worker that a bound holds back must not drift away for ever
-        self._share_n = np.clip(share_n / share_n.mean(), LEAST_SHARE / 2, LARGEST_SHARE * 2)
+        low_n = np.maximum(self._least_n / 2, LOWEST_SHARE)
+        self._share_n = np.clip(share_n / share_n.mean(), low_n, np.maximum(self._largest_n * 2, low_n))
 
     def _expect(self, rows_a_sample: float) -> None:
         """Up at once, down slowly."""
@@ -101,17 +113,18 @@ def _damped(before: float, now: float) -> float:
     return before + DAMPING * (now - before) if before else now
 
 
-def bounds(samples: int, most_n: I64) -> tuple[I64, I64]:
-    """Fewest and most samples of each worker; refused if the caches cannot hold the batch between them."""
-    equal = samples / most_n.size
-    least_n = np.minimum(np.full(most_n.size, int(equal * LEAST_SHARE)), most_n)
-    upper_n = np.minimum(np.full(most_n.size, min(samples, int(np.ceil(equal * LARGEST_SHARE)))), most_n)
-    if int(upper_n.sum()) < samples:
+def bounds(samples: int, hold_n: I64, least_share_n: F64, largest_share_n: F64) -> tuple[I64, I64]:
+    """Fewest and most samples of each worker; refused if caches and bounds leave no room for the batch."""
+    equal = samples / hold_n.size
+    # a little slack: a bound of whole samples must not be lost to rounding
+    most_n = np.minimum(np.minimum(np.ceil(equal * largest_share_n - 1e-9).astype(np.int64), samples), hold_n)
+    least_n = np.minimum((equal * least_share_n + 1e-9).astype(np.int64), most_n)
+    if int(most_n.sum()) < samples:
         raise Infeasible(
-            f"Cannot share out {samples} samples: the caches hold at most {upper_n.tolist()} of them, in all "
-            f"{upper_n.sum()}. Raise dispatch.cache_rows or lower stream.batch."
+            f"Cannot share out {samples} samples: caches and bounds hold at most {most_n.tolist()} of them, in all "
+            f"{most_n.sum()}. Raise dispatch.cache_rows or dispatch.largest_share, or lower stream.batch."
         )
-    return least_n, upper_n
+    return least_n, most_n
 
 
 def fill(share_n: F64, total: int, least_n: I64, most_n: I64) -> F64:

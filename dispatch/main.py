@@ -4,7 +4,7 @@ One loop, one step a turn. The order of its lines is the guarantee; a crash of t
 
 1. manifest appended       nothing: no one has seen the batch, and the manifest says how to form it again
 2. dead letters written    nothing: a letter is written once, however often its manifest is replayed
-3. decided                 the decision, which is a pure function of the manifests
+3. decided                 the decision: a pure function of the manifests or, if elastic or cut short, one as good
 4. announced, 5. ordered   the steps since the last checkpoint, which are done again from their manifests
 6. step completed          the same
 
@@ -33,7 +33,8 @@ from dispatch.directory import Directory
 from dispatch.errors import RunExists
 from dispatch.hot import check_hot_set, hot_rows
 from dispatch.index import Index
-from dispatch.plan import WorkerPlan
+from dispatch.links import MeasuredLinks
+from dispatch.plan import Traffic, WorkerPlan
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
 from dispatch.protocol import FLUSH, TRAIN, Report
@@ -87,6 +88,7 @@ class Underway:
     step: int
     phase: int
     plans: tuple[WorkerPlan, ...]
+    traffic: Traffic
     labels_B: NDArray[np.float32]
     reports: dict[int, tuple[Report, NDArray[np.float32]]] = field(default_factory=dict)
 
@@ -126,9 +128,11 @@ class Desk:
         self.index = Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.policy = build_policy(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
+        self.links = MeasuredLinks()
         self.cache_rows = job.dispatch.cache_rows
-        check_cache(self.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields)
         self.spec = parse_spec(job.dispatch.policy)
+        shares = job.dispatch.share_bounds if self.spec.elastic else None
+        check_cache(self.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields, shares)
         needed = needed_rows(job.stream.batch, job.dispatch.workers, job.schema.fields)
         check_hot_set(self.spec, self.cache_rows, needed)
         self.log = structlog.get_logger()
@@ -199,16 +203,24 @@ class Desk:
             hot,
         )
         costs = relative_row_costs([member.link_gbit for member in self.crew.members])
-        self._decider = Decider(self.index, directory, self.policy, costs)
+        if self.measures_links:
+            costs = self.links.row_costs(names)
+        self._decider = Decider(self.index, directory, self.policy, costs, self.job.dispatch.share_bounds)
         return self._decider
+
+    @property
+    def measures_links(self) -> bool:
+        """Whether links cost what their transfers show, and not what their workers tell."""
+        if self.job.dispatch.link_costs != "auto":
+            return self.job.dispatch.link_costs == "measured"
+        return self.spec.elastic and not any(member.link_gbit for member in self.crew.members)
 
     def flush(self, decider: Decider) -> None:
         """Every owned or split row is written back; afterwards the PS has the newest value of every row."""
         plan = decider.flush()
-        self.accounts.add_decision(self.crew.members, plan.traffic)
         self.shards.announce(self.crew.generation, self.step, FLUSH, plan, None)
         self.crew.order_flush(self.step, plan.workers)
-        self._underway.append(Underway(self.step, FLUSH, plan.workers, np.empty(0, np.float32)))
+        self._underway.append(Underway(self.step, FLUSH, plan.workers, plan.traffic, np.empty(0, np.float32)))
         self.complete(keep=0)
         self.shards.await_applied(self.crew.generation, self.step, FLUSH, plan)
 
@@ -245,17 +257,17 @@ class Desk:
         return self.accounts.budget_seconds if self.job.dispatch.deadline else None
 
     def announce(self, step: int, decision: Decision) -> None:
-        self.accounts.begin()
+        self.accounts.begin(idle=not self._underway)
         self.shards.announce(self.crew.generation, step, TRAIN, decision.plan, decision.rows)
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         self.crew.order(step, decision.plan.workers, batch.samples)
-        self._underway.append(Underway(step, TRAIN, decision.plan.workers, batch.samples.labels_B))
-        self.accounts.add_decision(self.crew.members, decision.plan.traffic, decision.seconds)
+        plan = decision.plan
+        self._underway.append(Underway(step, TRAIN, plan.workers, plan.traffic, batch.samples.labels_B))
+        self.accounts.add_decision(decision.seconds, decision.is_late, decision.is_cut)
         self.meter.observe("decide", decision.seconds)
-        if decision.is_late:
-            self.accounts.deadline_misses += 1
-            self.meter.count("deadline_misses")
+        self.meter.count("deadline_misses", int(decision.is_late))
+        self.meter.count("decisions_cut", int(decision.is_cut))
 
     def complete(self, keep: int) -> None:
         """Waits until at most so many ordered steps are under way."""
@@ -289,6 +301,7 @@ class Desk:
         """Closes the books of the oldest steps, in order, as far as every worker has reported."""
         while self._underway and len(self._underway[0].reports) == len(self.crew.members):
             done = self._underway.popleft()
+            self.accounts.add_traffic(self.crew.members, done.traffic)
             logits_B = np.empty(done.labels_B.size, np.float32)
             for number, (report, logits) in sorted(done.reports.items()):
                 use = done.plans[number].use
@@ -313,7 +326,7 @@ class Desk:
         """What the step took: the budget of the next decisions, and what elastic capacities go by."""
         reports = [done.reports[number][0] for number in range(len(self.crew.members))]
         self.accounts.add_busy(max(sum(report.seconds.values()) for report in reports))
-        fastest = max(member.link_gbit for member in self.crew.members) or UNSHAPED_GBIT
+        fastest = self._learn_links(reports) or UNSHAPED_GBIT
         for report, plan in zip(reports, done.plans, strict=True):
             assert self._decider is not None
             assert plan.use is not None
@@ -321,6 +334,19 @@ class Desk:
             row_bytes = (report.pulled_bytes + report.pushed_bytes) / max(plan.rows_moved, 1)
             row_seconds = row_bytes * 8 / (fastest * 1e9)
             self._decider.measure(report.worker, plan.use.samples.size, compute, row_seconds)
+
+    def _learn_links(self, reports: list[Report]) -> float:
+        """Adds what the links carried; returns the speed of the fastest, as configured or measured, 0 if not known."""
+        names = [member.name for member in self.crew.members]
+        for member, report in zip(self.crew.members, reports, strict=True):
+            link = self.links.of(member.name)
+            link.add(report.link_bytes, report.link_seconds)
+            self.accounts.add_speed(member, link.gbit)
+        if not self.measures_links:
+            return max(member.link_gbit for member in self.crew.members)
+        assert self._decider is not None
+        self._decider.charge(self.links.row_costs(names))
+        return self.links.fastest_gbit(names)
 
     def _publish(self, at_once: bool = False) -> None:
         if at_once or monotonic() - self._published > STATUS_SECONDS:
@@ -331,6 +357,9 @@ class Desk:
                 value = getattr(status, name)
                 if value is not None:
                     self.meter.gauge(name, value)
+            for worker in status.workers:
+                if worker.measured_gbit is not None:
+                    self.meter.gauge("link_gbit", worker.measured_gbit, worker=worker.name)
 
 
 def open_loader(job: Job, source: Source) -> Loader:

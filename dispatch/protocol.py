@@ -77,6 +77,9 @@ class Rows(Header, frozen=True):
     BULK: ClassVar = ("*", "*", "i8")
     """[value | state] rows (W+S each), value rows (W each), and for Peek the step that last changed each row"""
 
+    held_seconds: float = 0.0
+    """from the question's arrival to this answer: not the link's doing"""
+
 
 class Ledger(Header, frozen=True):
     """What the shard saw, one line per (step, phase, worker), oldest first; a bounded number of lines is kept."""
@@ -118,6 +121,10 @@ class Report(Header, frozen=True):
     pushed_bytes: int
     reduced_bytes: int = 0
     """sent to other workers to sum the gradients of replicated rows; as many came back at the same time"""
+    link_bytes: int = 0
+    """moved in transfers whose time is known, both directions"""
+    link_seconds: float = 0.0
+    """in which these were on their way"""
 
 
 # ── dispatcher → worker ───────────────────────────────────────────────────────────────────────────────────────────────

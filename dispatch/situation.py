@@ -4,7 +4,7 @@ Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q w
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,3 +53,11 @@ class Policy(Protocol):
     name: str
 
     def assign(self, situation: Situation) -> NDArray[np.int32]: ...
+
+
+@runtime_checkable
+class Hurried(Protocol):
+    """A policy that does less when its time is short."""
+
+    was_cut: bool
+    """whether the latest assignment was cut short"""

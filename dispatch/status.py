@@ -16,6 +16,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     link_gbit: float | None = None
     """shaped or configured link speed; None: not limited"""
+    measured_gbit: float | None = None
+    """what its transfers have come to lately, delays included; None: not known yet"""
     samples: int = 0
     lookups: int = 0
     """distinct rows its micro-batches used, summed over steps"""
@@ -53,6 +55,19 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     calibration: float | None
 
 
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What the steps after the mark came to: start and first steps left out."""
+
+    steps: int
+    samples: int
+    seconds: float
+    decide_ms_p50: float
+    decide_ms_p99: float
+    deadline_misses: int
+    workers: tuple[WorkerStatus, ...]
+    """counted from the mark; ``seconds`` are means over all steps since"""
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one moment."""
 
@@ -81,6 +96,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """the highest AUC anyone can reach on this stream, where its click probability is known"""
     since_mark: Quality | None = None
     """over the samples after the mark, where one was asked for and reached"""
+    measured: Measured | None = None
+    """rates and traffic after that mark"""
     not_finite: int = 0
     """predictions that were NaN or infinite; above 0 the model has run away"""
     lag: int = 0
@@ -91,6 +108,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """mean time of a decision over the latest steps"""
     deadline_misses: int = 0
     """decisions that took longer than the workers were busy"""
+    decisions_cut: int = 0
+    """decisions that did less than their policy is set to, so as not to"""
     step_ms: float = 0.0
     """median time from the end of one step to the end of the next, over the latest steps"""
     auc_history: tuple[float, ...] = ()
@@ -109,6 +128,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     decide_ms: float
     deadline_misses: int
+    decisions_cut: int
     step_ms: float
     generations: int
     steps: int
@@ -123,6 +143,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     calibration: float | None
     normalized_entropy: float | None
     since_mark: Quality | None
+    measured: Measured | None
     not_finite: int
     dead_letters: int
     lag: int
@@ -141,6 +162,7 @@ def summarize(
         policy=status.policy,
         decide_ms=status.decide_ms,
         deadline_misses=status.deadline_misses,
+        decisions_cut=status.decisions_cut,
         step_ms=status.step_ms,
         generations=status.generation,
         steps=status.steps,
@@ -154,6 +176,7 @@ def summarize(
         calibration=status.calibration,
         normalized_entropy=status.normalized_entropy,
         since_mark=status.since_mark,
+        measured=status.measured,
         not_finite=status.not_finite,
         dead_letters=status.dead_letters,
         lag=status.lag,

@@ -78,13 +78,15 @@ def up(
 ) -> None:
     """Run everything on this machine, supervised; events come from ``freshet produce``.
 
+    With links of different speeds (dispatch.links_gbit) the policy is joint:elastic unless dispatch.policy is set.
+
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
     """
     stop = stop_on_signals()
     from infra.cluster import Extras
-    from infra.settings import load_settings
+    from infra.defaults import up_settings
 
-    settings = load_settings(config, _chosen(overrides, folder), _defaults("up"))
+    settings = up_settings(config, _chosen(overrides, folder), _defaults("up"))
     _run(settings, Extras(samples=samples), stop, json_file)
 
 

@@ -1,9 +1,13 @@
-"""What ``freshet demo`` sets where nobody has set anything: uneven links, two shards, a log of its own."""
+"""What ``freshet demo`` sets where nobody has set anything: uneven links, two shards, a log of its own.
+
+The policy follows from the links, as with ``freshet up``.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from infra.defaults import up_settings
 from infra.settings import Settings, load_settings
 
 WORKERS, SHARDS = 4, 2
@@ -25,6 +29,6 @@ def demo_settings(
     stream: dict[str, Any] = {"schema_name": "synthetic", "folder": first.folder / "log"}
     if not keep_all:
         stream["retention_bytes"] = LOG_BYTES // first.stream.partitions
-    return load_settings(
+    return up_settings(
         config, chosen, {**fixed, "stream": stream, "dispatch": {"workers": WORKERS, "links_gbit": links}}
     )

@@ -167,6 +167,8 @@ def _facts(status: Status) -> RenderableType:
         facts.append(f"{status.policy} decides in {status.decide_ms:.1f} ms")
     if reduced := _reduced(status.workers):
         facts.append(reduced)
+    if status.deadline_misses:
+        facts.append(f"{status.deadline_misses:,} too late")
     lines = Text()
     if status.not_finite:
         warning = f"{status.not_finite:,} predictions were not finite: the model has run away\n"
@@ -202,6 +204,8 @@ def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
 
 
 def _link(worker: WorkerStatus) -> Text:
+    if worker.link_gbit is None and worker.measured_gbit is not None:
+        return Text(f"~{worker.measured_gbit:.2g}", style="dim")
     if worker.link_gbit is None:
         return Text("–", style="dim")
     return Text(f"{worker.link_gbit:g}", style="yellow" if worker.link_gbit < 1 else "")
@@ -293,7 +297,7 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         ("loss", f"{ratio(summary.logloss)}, normalized entropy {entropy}, calibration {calibration}"),
         ("AUC", f"{ratio(summary.auc)}, lately {ratio(summary.recent_auc)}{best}"),
         ("left", f"{summary.lag:,} events in the log, {summary.dead_letters:,} dead letters"),
-        ("policy", f"{summary.policy}, {summary.generations} generation{'s' if summary.generations != 1 else ''}"),
+        ("policy", _decided(summary)),
     ]
     if reduced := _reduced(summary.workers):
         facts.append(("hot rows", reduced))
@@ -304,6 +308,13 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
     if summary.killed:
         facts.append(("killed", f"{', '.join(summary.killed)}: did not stop in time"))
     return facts
+
+
+def _decided(summary: Summary) -> str:
+    """The policy, and how often the clock had a say in it."""
+    told = f"{summary.policy}, {summary.generations} generation{'s' if summary.generations != 1 else ''}"
+    late = f", {summary.deadline_misses:,} decisions too late" if summary.deadline_misses else ""
+    return told + (f", {summary.decisions_cut:,} cut short" if summary.decisions_cut else "") + late
 
 
 def render_summary(summary: Summary) -> RenderableType:

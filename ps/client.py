@@ -23,6 +23,7 @@ from infra.errors import Fenced
 from infra.link import Link
 from infra.wire import Codec, Curve, Refused, connect, send
 from ps.errors import PsError, Unreachable
+from ps.timing import LinkTimer
 
 OUTSIDE_STEPS = -1
 """step of a Peek, so that its answer cannot be taken for a pull's"""
@@ -65,6 +66,7 @@ class ShardClient:
         self._worker = -1
         self._requests = Codec(*TO_SHARD, float_dtype=dtype)
         self._replies = Codec(*FROM_SHARD, float_dtype=dtype)
+        self._timer = LinkTimer()
         self._sockets = [_connected(context, endpoint, curve) for endpoint in endpoints]
 
     def open(self, generation: int, worker: int) -> None:
@@ -91,8 +93,10 @@ class ShardClient:
             numbers = [rows // len(self._sockets) for rows in (owned_rows[owned], part_rows[parts])]
             bulk = (numbers[0], owned_KT[owned].reshape(-1), numbers[1], part_KW[parts].reshape(-1))
             nbytes = sum(array.nbytes for array in bulk)
+            began = time.perf_counter()
             self._link.up(nbytes)
             send(self._sockets[shard], self._requests, header, *bulk)
+            self._timer.pushed(shard, nbytes, began)
             total += nbytes
         return total
 
@@ -101,10 +105,16 @@ class ShardClient:
         asked = {}
         for shard, (full, values) in self._segments(full_rows, value_rows):
             numbers = [rows // len(self._sockets) for rows in (full_rows[full], value_rows[values])]
-            self._link.up(sum(array.nbytes for array in numbers))
+            nbytes = sum(array.nbytes for array in numbers)
+            self._timer.asked(shard, nbytes)
+            self._link.up(nbytes)
             send(self._sockets[shard], self._requests, Pull(**self._common(step), worker=self._worker), *numbers)
             asked[shard] = (full, values)
         return self._pulled(step, asked)
+
+    def take_link_time(self) -> tuple[int, float]:
+        """Bytes that the link has carried since the last call, both directions, and the seconds that took."""
+        return self._timer.take()
 
     def peek(self, rows: _Numbers) -> tuple[NDArray[Any], _Numbers]:
         """Value and state of rows as the shards have them now, and the step that last changed each. Any order."""
@@ -115,7 +125,7 @@ class ShardClient:
             (places[shard],) = np.nonzero(rows % len(self._sockets) == shard)
             numbers = rows[places[shard]] // len(self._sockets)
             send(self._sockets[shard], self._requests, Peek(**self._common(OUTSIDE_STEPS)), numbers)
-        for shard, bulk in self._answers(OUTSIDE_STEPS, set(places)):
+        for shard, _, bulk in self._answers(OUTSIDE_STEPS, set(places)):
             rows_KT[places[shard]] = bulk[0].reshape(-1, self._shape.total)
             steps_K[places[shard]] = bulk[2]
         return rows_KT, steps_K
@@ -125,9 +135,10 @@ class ShardClient:
             socket.close()
 
     def _pulled(self, step: int, asked: dict[int, tuple[slice, slice]]) -> Iterator[Pulled]:
-        for shard, (with_state, values, _) in self._answers(step, set(asked)):
+        for shard, header, (with_state, values, _) in self._answers(step, set(asked)):
             nbytes = with_state.nbytes + values.nbytes
             self._link.down(nbytes)
+            self._timer.answered(shard, nbytes, header.held_seconds)
             full_KT = with_state.reshape(-1, self._shape.total)
             yield Pulled(asked[shard][0], full_KT, asked[shard][1], values.reshape(-1, self._shape.value), nbytes)
 
@@ -140,7 +151,7 @@ class ShardClient:
             if any(part.stop > part.start for part in slices):
                 yield shard, slices
 
-    def _answers(self, step: int, waiting: set[int]) -> Iterator[tuple[int, list[NDArray[Any]]]]:
+    def _answers(self, step: int, waiting: set[int]) -> Iterator[tuple[int, Rows, list[NDArray[Any]]]]:
         """Rows of each shard as they arrive; answers to requests given up earlier are passed over."""
         deadline = time.monotonic() + self._timeout
         poller = zmq.Poller()
@@ -158,7 +169,7 @@ class ShardClient:
                 if isinstance(header, Rows) and (header.generation, header.step) == (self._generation, step):
                     poller.unregister(socket)
                     waiting.remove(numbers[socket])
-                    yield numbers[socket], bulk
+                    yield numbers[socket], header, bulk
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self._generation, "step": step}

@@ -6,6 +6,7 @@ announced; it is held. Rounds leave in announced order, each once all its announ
 
 from collections import deque
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from dispatch.protocol import TRAIN, Announce, Pull, Push, Round
@@ -22,6 +23,8 @@ class Received:
     sender: bytes
     header: Any
     bulk: list[Any]
+    at_seconds: float = field(default_factory=perf_counter, compare=False)
+    """when it came, by this process's clock"""
 
 
 @dataclass

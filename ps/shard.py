@@ -17,6 +17,7 @@ the generation: everything but the next Open is refused, because rows may be hal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -230,7 +231,8 @@ class Shard:
         full, short = buffer.array[:middle], buffer.array[middle:end]
         self.store.rows.gather(with_state, full.reshape(-1, shape.total))
         self.store.rows.gather(values, short.reshape(-1, shape.value))
-        return Reply(message.sender, self._header(Rows, message), [full, short, steps], buffer)
+        header = self._header(Rows, message, held_seconds=perf_counter() - message.at_seconds)
+        return Reply(message.sender, header, [full, short, steps], buffer)
 
     def _header(self, kind: type[Header], message: Received, **fields: Any) -> Header:
         return kind(run=self._run, generation=message.header.generation, step=message.header.step, **fields)

@@ -130,6 +130,7 @@ class Worker:
             pulled_bytes = self._pull(order, work)
             watch.lap("pull")
             logits = self._train(order, work, watch)
+        link_bytes, link_seconds = self._client.take_link_time()
         report = Report(
             run=order.run,
             generation=order.generation,
@@ -140,6 +141,8 @@ class Worker:
             pulled_bytes=pulled_bytes,
             pushed_bytes=pushed_bytes,
             reduced_bytes=self._reduced_bytes(order),
+            link_bytes=link_bytes,
+            link_seconds=link_seconds,
         )
         return report, logits
 

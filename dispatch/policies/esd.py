@@ -24,11 +24,13 @@ class Esd:
         self._alpha = alpha
         self._criterion: Criterion = criterion
         self._opt = opt
+        self.was_cut = False
         self._opt_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def assign(self, situation: Situation) -> NDArray[np.int32]:
         check_capacities(situation)
         alpha, began = self._affordable(situation), perf_counter()
+        self.was_cut = alpha < self._alpha
         if alpha == 1.0:
             at_B = self._opt.assign(situation)
         else:

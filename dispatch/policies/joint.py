@@ -35,17 +35,27 @@ class Joint:
         self._rounds = rounds
         self._seed = seed
         self._solve = solve
+        self.was_cut = False
 
     def assign(self, situation: Situation) -> I32:
         check_capacities(situation)
         began = perf_counter()
         at_B = self._solve(cost_matrix(situation), situation.capacity_n)
         deadline = None if situation.budget_seconds is None else began + situation.budget_seconds
-        return improve(situation, at_B, self._rounds, self._seed, deadline)
+        at_B, done = improve_until(deadline, situation, at_B, self._rounds, self._seed)
+        self.was_cut = done < self._rounds
+        return at_B
 
 
-def improve(situation: Situation, start_B: I32, rounds: int, seed: int, deadline: float | None = None) -> I32:
-    """An assignment with as many samples per worker as start_B and at most its batch cost.
+def improve(situation: Situation, start_B: I32, rounds: int, seed: int) -> I32:
+    """An assignment with as many samples per worker as start_B and at most its batch cost."""
+    return improve_until(None, situation, start_B, rounds, seed)[0]
+
+
+def improve_until(
+    deadline: float | None, situation: Situation, start_B: I32, rounds: int, seed: int
+) -> tuple[I32, int]:
+    """The same, and how many rounds it was.
 
     No round is begun that would end after the deadline (of perf_counter) if it took as long as the longest so far.
     """
@@ -55,8 +65,8 @@ def improve(situation: Situation, start_B: I32, rounds: int, seed: int, deadline
     if rounds and is_cold(placed, situation) and (deadline is None or perf_counter() < deadline):
         anneal(placed, places_n, draw, deadline)
     least, price_n = placed.cost(), np.zeros(situation.workers)
-    began, longest = perf_counter(), 0.0
-    for _ in range(rounds):
+    began, longest, done = perf_counter(), 0.0, 0
+    while done < rounds:
         longest, began = max(longest, perf_counter() - began), perf_counter()
         if deadline is not None and began + longest > deadline:
             break
@@ -66,7 +76,8 @@ def improve(situation: Situation, start_B: I32, rounds: int, seed: int, deadline
             placed.place(moving_k, was_k)
         else:
             least = cost
-    return placed.at_B if least <= start_cost else start_B
+        done += 1
+    return (placed.at_B if least <= start_cost else start_B), done
 
 
 def is_cold(placed: Placement, situation: Situation) -> bool:

@@ -3,9 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dispatch.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.directory import Directory
-from dispatch.elastic import LARGEST_SHARE, LEAST_SHARE, Elastic
+from dispatch.elastic import Elastic
 from dispatch.errors import CacheTooSmall, Infeasible
 from dispatch.index import Index
 from dispatch.policies.registry import build_policy
@@ -19,7 +20,7 @@ from dispatch.policies.registry import build_policy
 @settings(max_examples=80, deadline=None)
 def test_capacities_add_up_to_the_batch_within_bounds(samples: int, links: list[float], moved: list[int]) -> None:
     n = len(links)
-    elastic = Elastic(relative_row_costs(links), np.full(n, 10_000))
+    elastic = Elastic(relative_row_costs(links), np.full(n, 10_000), ShareBounds())
     for _ in range(3):
         capacity_n = elastic.capacities(samples, fields=4)
         assert capacity_n.sum() == samples
@@ -29,12 +30,12 @@ def test_capacities_add_up_to_the_batch_within_bounds(samples: int, links: list[
 
 
 def test_without_measurements_shares_follow_the_links() -> None:
-    elastic = Elastic(np.array([1.0, 1.0, 10.0]), np.full(3, 10_000))
+    elastic = Elastic(np.array([1.0, 1.0, 10.0]), np.full(3, 10_000), ShareBounds())
     assert elastic.capacities(210, fields=4).tolist() == [100, 100, 10]
 
 
 def test_times_become_equal_when_links_are() -> None:
-    elastic, rows_a_sample = Elastic(np.ones(2), np.full(2, 100_000)), np.array([1, 3])
+    elastic, rows_a_sample = Elastic(np.ones(2), np.full(2, 100_000), ShareBounds()), np.array([1, 3])
     for _ in range(200):
         capacity_n = elastic.capacities(400, fields=4)
         elastic.follow(capacity_n, capacity_n, capacity_n * rows_a_sample)
@@ -42,7 +43,7 @@ def test_times_become_equal_when_links_are() -> None:
 
 
 def test_a_slow_processor_gets_fewer_samples_once_measured() -> None:
-    elastic = Elastic(np.ones(2), np.full(2, 100_000))
+    elastic = Elastic(np.ones(2), np.full(2, 100_000), ShareBounds())
     for _ in range(200):
         capacity_n = elastic.capacities(400, fields=4)
         for worker, seconds in enumerate((1e-3, 4e-3)):
@@ -53,8 +54,8 @@ def test_a_slow_processor_gets_fewer_samples_once_measured() -> None:
 
 
 def test_caches_that_cannot_hold_the_batch_are_refused() -> None:
-    with pytest.raises(Infeasible, match="caches hold at most"):
-        Elastic(np.ones(2), np.full(2, 30)).capacities(20, fields=4)
+    with pytest.raises(Infeasible, match="caches and bounds hold at most"):
+        Elastic(np.ones(2), np.full(2, 30), ShareBounds()).safe_capacities(20, fields=4)
 
 
 def test_a_batch_with_fewer_rows_in_common_than_expected_is_still_decided() -> None:

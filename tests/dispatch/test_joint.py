@@ -13,6 +13,7 @@ from dispatch.directory import Directory
 from dispatch.errors import BadCost
 from dispatch.index import Index
 from dispatch.policies.joint import Joint, improve
+from dispatch.policies.registry import build_policy
 from dispatch.situation import CLEAN, Situation
 from dispatch.solver import solve_transport
 from tests.dispatch.situations import draw_situation
@@ -134,6 +135,22 @@ def test_no_round_is_begun_when_the_budget_is_spent() -> None:
     spent = dataclasses.replace(situation, budget_seconds=0.0)
     assert np.array_equal(Joint(8, 0).assign(spent), solve_transport(cost_matrix(situation), situation.capacity_n))
     assert not np.array_equal(Joint(8, 0).assign(situation), Joint(8, 0).assign(spent))
+
+
+def test_fewer_rounds_than_set_are_told() -> None:
+    policy, situation = Joint(8, 0), draw_situation(5)
+    policy.assign(dataclasses.replace(situation, budget_seconds=0.0))
+    assert policy.was_cut
+    policy.assign(dataclasses.replace(situation, budget_seconds=60.0))
+    assert not policy.was_cut
+
+
+@pytest.mark.parametrize(("spec", "is_cut"), [("joint:elastic", True), ("joint", True), ("laia", False)])
+def test_a_decision_cut_short_says_so(spec: str, is_cut: bool) -> None:
+    decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), build_policy(spec, 0), np.ones(2))
+    keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
+    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_cut is is_cut
+    assert not decider.decide(2, keys_BF).is_cut
 
 
 def test_a_decision_longer_than_its_budget_is_late() -> None:

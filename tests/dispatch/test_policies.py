@@ -253,6 +253,9 @@ def test_esd_does_less_by_opt_when_opt_took_too_long() -> None:
     for _ in range(2):
         assert (np.bincount(policy.assign(situation)) <= situation.capacity_n).all()
     assert seen[1] < seen[0] == 48
+    assert policy.was_cut
+    policy.assign(dataclasses.replace(situation, budget_seconds=60.0))
+    assert not policy.was_cut
 
 
 @pytest.mark.parametrize("alpha", ["-0.1", "1.01", "nan", "inf", "half", ""])

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
 
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.directory import Directory
@@ -66,6 +67,34 @@ def test_batches_split_as_a_whole_or_unevenly_equal_one_process(write_topic: Wri
     result = train(plan)
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
     assert sum(worker.samples for worker in result.status.workers) == STEPS * BATCH
+
+
+@pytest.mark.parametrize("policy", ["joint:4:elastic", "esd:1"])
+def test_decisions_cut_short_are_counted_and_change_nothing(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    monkeypatch.setattr("dispatch.accounts.Accounts.budget_seconds", 1e-6)
+    plan = Plan(write_topic(STEPS * BATCH), 3, policy=policy, batch=BATCH, cache_rows=700, deadline=True)
+    registry = CollectorRegistry()
+    result = train(plan, registry=registry)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+    assert result.status.decisions_cut >= STEPS - 1
+    assert result.status.deadline_misses == STEPS
+    assert registry.get_sample_value("freshet_decisions_cut_total") == result.status.decisions_cut
+    assert registry.get_sample_value("freshet_deadline_misses_total") == STEPS
+
+
+def test_slow_links_that_nobody_told_are_found_out_and_spared(write_topic: WriteTopic) -> None:
+    links = {"links": (5.0, 0.02), "link_costs": "measured"}
+    rows = RowConfig(dim=256, optimizer="adagrad")
+    plan = Plan(write_topic(20 * BATCH), 2, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]
+    result = train(plan)
+    fast, slow = result.status.workers
+    assert fast.measured_gbit is not None
+    assert slow.measured_gbit is not None
+    assert slow.measured_gbit < 0.5 * fast.measured_gbit
+    assert slow.samples < 0.8 * fast.samples
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

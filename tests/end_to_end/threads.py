@@ -23,6 +23,7 @@ from dispatch.index import Index
 from dispatch.main import Job, run_dispatcher
 from dispatch.shards import Shards
 from dispatch.status import Status
+from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
 from ingest.config import StreamConfig
@@ -65,6 +66,9 @@ class Plan:
     started_workers: int | None = None
     """workers started at once; all of them by default"""
     deadline: bool = False
+    links: tuple[float, ...] = ()
+    """shaped speeds in Gbit/s, one a worker"""
+    link_costs: str = "auto"
 
     @property
     def schema(self) -> Schema:
@@ -157,6 +161,7 @@ def train(
     beside: Companion | None = None,
     worker_stop: Stop | None = None,
     leaving_worker: Stop | None = None,
+    registry: CollectorRegistry | None = None,
 ) -> Result:
     """Trains the topic to its end and returns everything that can be compared.
 
@@ -180,6 +185,7 @@ def train(
             stream=plan.stream,
             dispatch=DispatchConfig(
                 deadline=plan.deadline,
+                link_costs=plan.link_costs,
                 policy=plan.policy,
                 workers=plan.workers,
                 cache_rows=plan.cache_rows,
@@ -191,7 +197,7 @@ def train(
             stop_at_end=True,
         )
         source = LogReader(plan.stream.folder, plan.stream.topic)
-        status = run_dispatcher(job, source, stop, start_workers, Meter(CollectorRegistry()))
+        status = run_dispatcher(job, source, stop, start_workers, Meter(registry or CollectorRegistry()))
         threads.join()
         return collect(plan, shards, status)
 
@@ -214,6 +220,7 @@ def start_worker(
         plan.folder,
         stop or Stop(),
         lambda: None,
+        Link(plan.links[int(name.split("-")[1])]) if plan.links else None,
     )
 
 

@@ -14,7 +14,16 @@ from tests.end_to_end.processes import ROOT, environment, freshet, run, start, w
 
 COMMANDS = [
     *("demo", "up", "produce", "dispatcher", "worker", "ps", "api", "dead-letters", "settings", "keys"),
-    *("bench step", "bench ps", "bench ingest", "bench quality", "bench solver", "bench dispatch", "bench paper"),
+    *(
+        "bench step",
+        "bench ps",
+        "bench ingest",
+        "bench quality",
+        "bench solver",
+        "bench train",
+        "bench dispatch",
+        "bench paper",
+    ),
 ]
 
 SYNTHETIC = ("--format", "synthetic", "--samples", "12000")

@@ -85,6 +85,14 @@ def test_rows_all_reduced_are_shown_where_there_are_any() -> None:
     assert "all-reduced" not in plain_line(STATUS)
 
 
+def test_decisions_cut_short_or_too_late_are_told() -> None:
+    hurried = structs.replace(STATUS, decisions_cut=1234, deadline_misses=5)
+    told = drawn(render_summary(summarize(hurried, "finished")), 140)
+    assert "1,234 cut short, 5 decisions too late" in told
+    assert "5 too late" in drawn(Picture(hurried), 140)
+    assert "too late" not in drawn(Picture(STATUS), 140)
+
+
 @pytest.mark.parametrize(("width", "shown"), [(80, False), (100, True)])
 def test_phases_of_a_step_appear_where_there_is_room(width: int, shown: bool) -> None:
     assert ("15.0 ms" in drawn(Picture(STATUS), width)) is shown

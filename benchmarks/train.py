@@ -1,0 +1,246 @@
+"""Policies side by side in real runs: the same events and seed, real processes, links shaped, one run after the other.
+
+Every run is that of ``freshet up``: the embedded log, a dispatcher, shards, and workers behind links that take as long
+as links of that speed would. Start and first steps, in which caches fill, are left out of every rate. All policies
+train the same model, so their losses must agree; the result says by how much they differ.
+
+Why the links are what they are: what a policy saves is transfer, and transfer must be what a step waits for, as it is
+at the edge, where a step is milliseconds of a GPU beside megabytes over a radio link. Here all workers share a few
+cores, and a step's compute takes tens of milliseconds. Links of 200 and 20 Mbit/s are slower than the papers' 5 and
+0.5 Gbit/s by about as much as these cores are slower than a GPU, in the same proportion of ten to one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.clicks import CHUNK, read_samples, write_topic
+from benchmarks.dispatch import Percentiles
+from benchmarks.visits import Visits
+from dispatch.decide import check_cache
+from dispatch.status import Measured, Summary, WorkerStatus
+from infra.cluster import Extras, run_cluster
+from infra.display import Display
+from infra.errors import ConfigError, FreshetError
+from infra.process import Stop
+from infra.settings import Settings, load_settings
+from ingest.convert import Converter
+from ingest.samples import Samples
+from ingest.schema import Schema
+from ingest.synthetic import synthetic_events
+
+FAST_GBIT, SLOW_GBIT = 0.2, 0.02
+COMPUTE_PHASES = ("forward", "backward", "rows")
+LOSS_TOLERANCE = 2e-4
+"""by how much losses may differ: sums of floats in another order, carried through every later step"""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What every policy runs."""
+
+    links_gbit: tuple[float, ...]
+    batch: int
+    """samples per worker and step"""
+    steps: int
+    """of each run, those left out included"""
+    warm_up: int
+    """steps left out"""
+    seed: int
+    dataset: str
+    file: Path | None
+    overrides: tuple[str, ...] = ()
+    """settings of all runs, besides those that follow from the fields above"""
+
+    @property
+    def workers(self) -> int:
+        return len(self.links_gbit)
+
+    @property
+    def whole_batch(self) -> int:
+        return self.batch * self.workers
+
+
+class Phases(msgspec.Struct, frozen=True):
+    """Mean seconds of a step, of one worker."""
+
+    push: float
+    pull: float
+    """from the question to the last row: also the time until others have pushed what is pulled"""
+    compute: float
+    wait: float
+    """for other workers and for the next order: what is left of the step"""
+
+
+class TrainResult(msgspec.Struct, frozen=True):
+    """One policy. Of several repeats, the run with the median rate; lists are per worker."""
+
+    policy: str
+    steps: int
+    """measured ones"""
+    steps_per_second: float
+    repeats: list[float]
+    """steps a second of every repeat"""
+    speed_up: float
+    """in steps a second, against the first policy: the median of the ratios within a repeat"""
+    samples_per_second: float
+    logloss: float
+    """test-then-train, over all samples"""
+    losses: list[float]
+    """of every repeat"""
+    miss_pull: list[int]
+    update_push: list[int]
+    evict_push: list[int]
+    moved_bytes: list[int]
+    samples: list[int]
+    slowest: str
+    """the worker that the others wait for"""
+    slowest_seconds: Phases
+    decide_ms: Percentiles
+    deadline_misses: int
+
+
+def run_train(
+    folder: Path, course: Course, policies: Sequence[str], repeat: int, stop: Stop, display: Display
+) -> list[TrainResult]:
+    """Every policy once, then all again, so that a noisy minute hits all of them; one result a policy."""
+    first = _settings(folder, course, policies[0], "topic")
+    check_cache(first.dispatch.cache_rows, course.whole_batch, course.workers, first.event_schema.fields)
+    samples = write_topic(first.stream, _samples(course, first.event_schema))
+    steps = min(course.steps, samples // course.whole_batch)
+    if steps <= course.warm_up + 1:
+        raise ConfigError(
+            f"{samples} samples make {steps} batches of {course.batch} × {course.workers}: expected more than the "
+            f"{course.warm_up} that are left out; give a longer file or lower --batch or --warm-up"
+        )
+    runs: dict[str, list[Summary]] = {policy: [] for policy in policies}
+    for number in range(repeat):
+        for policy in policies:
+            settings = _settings(folder, course, policy, f"{number}-{policy.replace(':', '-')}")
+            runs[policy].append(_run(settings, course, steps, stop, display))
+    return compare(runs)
+
+
+def compare(runs: Mapping[str, Sequence[Summary]]) -> list[TrainResult]:
+    """One result a policy from the summaries of its repeats, against the first policy."""
+    first = next(iter(runs.values()))
+    return [_result(policy, summaries, first) for policy, summaries in runs.items()]
+
+
+def check_losses(results: Sequence[TrainResult]) -> None:
+    """Raises FreshetError if the policies did not train the same model."""
+    losses = [loss for result in results for loss in result.losses]
+    if not all(map(isfinite, losses)) or max(losses) - min(losses) > LOSS_TOLERANCE:
+        told = ", ".join(f"{result.policy} {loss:.6f}" for result in results for loss in result.losses)
+        raise FreshetError(
+            f"losses differ: {told}; expected them within {LOSS_TOLERANCE:g}, as every policy trains the same model; "
+            f"with a rate at which training is unstable small differences grow: lower rows.rate and model.dense_rate"
+        )
+
+
+def default_links(workers: int) -> tuple[float, ...]:
+    """Half of the workers behind fast links, half behind slow ones."""
+    return (FAST_GBIT,) * (workers - workers // 2) + (SLOW_GBIT,) * (workers // 2)
+
+
+def _settings(folder: Path, course: Course, policy: str, name: str) -> Settings:
+    fixed = [
+        f"stream.folder={folder / 'log'}",
+        f"stream.schema_name={course.dataset}",
+        f"stream.batch={course.whole_batch}",
+        f"dispatch.workers={course.workers}",
+        f"dispatch.links_gbit={','.join(map(str, course.links_gbit))}",
+        f"dispatch.policy={policy}",
+        f"seed={course.seed}",
+    ]
+    return load_settings(None, [*course.overrides, *fixed], run="bench-train", folder=folder / name)
+
+
+def _samples(course: Course, schema: Schema) -> Iterator[Samples]:
+    """The first samples of the file or, without one, of a made-up stream."""
+    left = course.steps * course.whole_batch
+    for samples in _source(course, schema, left):
+        yield samples.slice(0, min(left, len(samples)))
+        left -= len(samples)
+        if left <= 0:
+            return
+
+
+def _source(course: Course, schema: Schema, wanted: int) -> Iterator[Samples]:
+    if course.file is not None:
+        return read_samples(course.dataset, course.file, schema)
+    if course.dataset == "synthetic":
+        return _synthetic(course.seed, schema)
+    return Visits(schema, course.seed).samples(wanted)
+
+
+def _synthetic(seed: int, schema: Schema) -> Iterator[Samples]:
+    events, converter = iter(synthetic_events(seed)), Converter(schema)
+    while True:
+        yield converter.convert_events(list(islice(events, CHUNK)))[0]
+
+
+def _run(settings: Settings, course: Course, steps: int, stop: Stop, display: Display) -> Summary:
+    extras = Extras(api=False, samples=steps * course.whole_batch, mark_at=max(1, course.warm_up * course.whole_batch))
+    summary = run_cluster(settings, extras, stop, display)
+    if stop.requested or summary.measured is None:
+        raise FreshetError(
+            f"no result: stopped by {summary.exit_reason} after {summary.steps:,} steps; expected {steps:,} of every "
+            f"policy; let it run to its end"
+        )
+    return summary
+
+
+def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> TrainResult:
+    rates = [_rate(run) for run in runs]
+    run = sorted(runs, key=_rate)[(len(runs) - 1) // 2]
+    measured = run.measured
+    assert measured is not None
+    slowest, phases = _slowest(measured)
+    ratios = sorted(_rate(own) / _rate(other) for own, other in zip(runs, first, strict=True))
+    workers = measured.workers
+    return TrainResult(
+        policy=policy,
+        steps=measured.steps,
+        steps_per_second=_rate(run),
+        repeats=rates,
+        speed_up=ratios[(len(ratios) - 1) // 2],
+        samples_per_second=measured.samples / measured.seconds,
+        logloss=_loss(run),
+        losses=[_loss(each) for each in runs],
+        miss_pull=[worker.miss_pulls for worker in workers],
+        update_push=[worker.update_pushes for worker in workers],
+        evict_push=[worker.evict_pushes for worker in workers],
+        moved_bytes=[worker.pulled_bytes + worker.pushed_bytes for worker in workers],
+        samples=[worker.samples for worker in workers],
+        slowest=slowest.name,
+        slowest_seconds=phases,
+        decide_ms=Percentiles(measured.decide_ms_p50, measured.decide_ms_p99),
+        deadline_misses=measured.deadline_misses,
+    )
+
+
+def _rate(run: Summary) -> float:
+    assert run.measured is not None
+    return run.measured.steps / run.measured.seconds
+
+
+def _loss(run: Summary) -> float:
+    return run.logloss if run.logloss is not None else float("nan")
+
+
+def _slowest(measured: Measured) -> tuple[WorkerStatus, Phases]:
+    """The worker that waits least, and what its step is made of."""
+    step_seconds = measured.seconds / measured.steps
+
+    def phases(worker: WorkerStatus) -> Phases:
+        push, pull = worker.seconds.get("push", 0.0), worker.seconds.get("pull", 0.0)
+        compute = sum(worker.seconds.get(phase, 0.0) for phase in COMPUTE_PHASES)
+        return Phases(push, pull, compute, max(0.0, step_seconds - push - pull - compute))
+
+    slowest = min(measured.workers, key=lambda worker: phases(worker).wait)
+    return slowest, phases(slowest)

@@ -1,0 +1,112 @@
+"""Policies side by side in real runs, and what is made of their summaries."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmarks.dispatch import make_workload, simulate
+from benchmarks.tables import train_table
+from benchmarks.train import Course, TrainResult, check_losses, compare, default_links, run_train
+from benchmarks.visits import Visits
+from dispatch.errors import CacheTooSmall
+from dispatch.status import Measured, Status, Summary, WorkerStatus, summarize
+from infra.display import Display
+from infra.errors import ConfigError, FreshetError
+from infra.process import Stop
+from ingest.schema import load_schema
+from tests.end_to_end.processes import run
+
+COURSE = Course((5.0, 0.5), batch=8, steps=4, warm_up=2, seed=0, dataset="avazu", file=None)
+FAST = {"push": 0.01, "pull": 0.02, "forward": 0.03, "backward": 0.04, "rows": 0.05, "reduce": 0.3}
+SLOW = {"push": 0.2, "pull": 0.1, "forward": 0.03, "backward": 0.04, "rows": 0.05, "reduce": 0.03}
+
+
+def summary(seconds: float, logloss: float = 0.5) -> Summary:
+    workers = (WorkerStatus(name="a", samples=30, seconds=FAST), WorkerStatus(name="b", samples=10, seconds=SLOW))
+    measured = Measured(
+        steps=10, samples=40, seconds=seconds, decide_ms_p50=1, decide_ms_p99=2, deadline_misses=0, workers=workers
+    )
+    return summarize(Status(run="r", logloss=logloss, measured=measured), "finished")
+
+
+def results() -> list[TrainResult]:
+    return compare({"laia": [summary(10), summary(20), summary(5)], "joint": [summary(5), summary(5), summary(4)]})
+
+
+@pytest.mark.timeout(180)
+def test_policies_run_over_the_same_events_and_train_the_same_model(tmp_path: Path) -> None:
+    output = tmp_path / "out.json"
+    size = ("--workers", "2", "--batch", "16", "--steps", "8", "--warm-up", "3", "--dim", "4", "--links", "1,0.1")
+    wide = ("--set", "rows.float_dtype=float64", "--set", "ps.shards=1")
+    ended = run("bench", "train", "--policies", "laia,joint:elastic", *size, *wide, "--json", output)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    first, second = json.loads(output.read_text())
+    assert (first["policy"], second["policy"]) == ("laia", "joint:elastic")
+    assert first["logloss"] == pytest.approx(second["logloss"], abs=1e-6)
+    assert first["samples"] == [80, 80]
+    assert second["samples"][0] > 100
+    assert sum(second["samples"]) == 160
+    assert "steps/s" in ended.stdout
+
+
+def test_the_median_run_counts_and_ratios_are_taken_within_a_repeat() -> None:
+    laia, joint = results()
+    assert (laia.steps_per_second, laia.repeats, laia.speed_up) == (1.0, [1.0, 0.5, 2.0], 1.0)
+    assert (joint.steps_per_second, joint.speed_up) == (2.0, 2.0)
+
+
+def test_the_slowest_worker_is_the_one_that_waits_least() -> None:
+    laia, _ = results()
+    assert laia.slowest == "b"
+    assert laia.slowest_seconds.compute == pytest.approx(0.12)
+    assert laia.slowest_seconds.wait == pytest.approx(1.0 - 0.2 - 0.1 - 0.12)
+
+
+def test_the_table_shows_policies_side_by_side() -> None:
+    console = Console(file=io.StringIO(), width=120, record=True)
+    console.print(train_table(results(), COURSE))
+    text = console.export_text()
+    for part in ("laia", "joint", "1.00 0.50 2.00", "2.00×", "75%/25%", "0.500000"):
+        assert part in text
+
+
+def test_losses_that_differ_are_told() -> None:
+    with pytest.raises(FreshetError, match=r"losses differ: laia 0\.5.*joint 0\.6"):
+        check_losses(compare({"laia": [summary(1)], "joint": [summary(1, 0.6)]}))
+    with pytest.raises(FreshetError, match="losses differ"):
+        check_losses(compare({"laia": [summary(1), summary(1)], "joint": [summary(1), summary(1, float("nan"))]}))
+    check_losses(results())
+
+
+@pytest.mark.parametrize(("course", "wrong"), [("steps", ConfigError), ("cache", CacheTooSmall)])
+def test_what_cannot_be_measured_is_refused_before_anything_starts(
+    tmp_path: Path, course: str, wrong: type[Exception]
+) -> None:
+    given = {"steps": (2, ()), "cache": (4, ("dispatch.cache_rows=9",))}[course]
+    chosen = Course((1.0,), batch=8, steps=given[0], warm_up=2, seed=0, dataset="avazu", file=None, overrides=given[1])
+    with pytest.raises(wrong):
+        run_train(tmp_path, chosen, ["laia"], 1, Stop(), Display(Console(file=io.StringIO())))
+    assert not list(tmp_path.glob("0-*"))
+
+
+def test_a_stop_gives_no_result(tmp_path: Path) -> None:
+    stop = Stop()
+    stop.request("SIGINT")
+    with pytest.raises(FreshetError, match="no result: stopped by SIGINT"):
+        run_train(tmp_path, COURSE, ["laia"], 1, stop, Display(Console(file=io.StringIO())))
+
+
+def test_half_of_the_links_are_ten_times_slower() -> None:
+    assert default_links(5) == (0.2, 0.2, 0.2, 0.02, 0.02)
+
+
+def test_made_up_visits_leave_something_to_bring_together() -> None:
+    keys_KF = np.concatenate([part.keys_BF for part in Visits(load_schema("avazu"), 0).samples(6000)])
+    again_KF = np.concatenate([part.keys_BF for part in Visits(load_schema("avazu"), 0).samples(6000)])
+    workload = make_workload(keys_KF, (5.0, 0.5), 64, cache_ratio=0.3)
+    assert np.array_equal(keys_KF, again_KF)
+    assert simulate(workload, "esd:1").cost < 0.9 * simulate(workload, "laia").cost

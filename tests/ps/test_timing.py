@@ -1,0 +1,66 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps.timing import LinkTimer, covered
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr("ps.timing.perf_counter", lambda: now[0])
+    return now
+
+
+def test_waiting_at_the_shard_is_not_the_link_s_time(clock: list[float]) -> None:
+    timer = LinkTimer()
+    timer.asked(0, 10)
+    clock[0] = 5.0
+    timer.answered(0, 90, held_seconds=4.0)
+    assert timer.take() == pytest.approx((100, 1.0))
+
+
+def test_a_push_counts_with_the_answer_of_its_shard(clock: list[float]) -> None:
+    timer = LinkTimer()
+    clock[0] = 2.0
+    timer.pushed(0, 50, began=0.0)
+    timer.pushed(1, 70, began=1.0)
+    timer.asked(0, 10)
+    clock[0] = 3.0
+    timer.answered(0, 40, held_seconds=0.0)
+    assert timer.take() == pytest.approx((100, 3.0))
+
+
+def test_answers_on_their_way_at_once_count_once(clock: list[float]) -> None:
+    timer = LinkTimer()
+    timer.asked(0, 0)
+    timer.asked(1, 0)
+    for shard, at in ((0, 4.0), (1, 6.0)):
+        clock[0] = at
+        timer.answered(shard, 10, held_seconds=3.0)
+    assert timer.take() == pytest.approx((20, 3.0))
+
+
+def test_every_step_starts_anew(clock: list[float]) -> None:
+    timer = LinkTimer()
+    timer.pushed(0, 50, began=-1.0)
+    assert timer.take() == (0, 0.0)
+    timer.asked(0, 1)
+    clock[0] = 1.0
+    timer.answered(0, 1, held_seconds=0.5)
+    assert timer.take() == pytest.approx((2, 0.5))
+
+
+@pytest.mark.parametrize("held", [-1.0, 99.0])
+def test_a_clock_that_cannot_be_right_gives_no_negative_time(clock: list[float], held: float) -> None:
+    timer = LinkTimer()
+    timer.asked(0, 1)
+    clock[0] = 2.0
+    timer.answered(0, 1, held)
+    assert 0.0 <= timer.take()[1] <= 2.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=12))
+def test_covered_is_the_number_of_unit_intervals_inside(spans: list[tuple[int, int]]) -> None:
+    inside = {second for began, length in spans for second in range(began, began + length)}
+    assert covered([(float(began), float(began + length)) for began, length in spans]) == len(inside)
