@@ -1,6 +1,7 @@
 """Settings of the stream: where events come from, what they look like, how batches are formed."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -11,6 +12,8 @@ from infra.errors import ConfigError
 class StreamConfig(Section):
     """The ``[stream]`` section."""
 
+    source: Literal["log", "kafka"] = "log"
+    """Where events come from: the embedded log of this machine, or Kafka ([kafka])."""
     topic: str = Field("clicks", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     """Name of the topic that carries the events."""
     dead_letter_topic: str = Field("dead-letters", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
