@@ -1,7 +1,7 @@
 """The one broker of a test run: started at first use, or the one that FRESHET_KAFKA names."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 
 from infra.broker import Broker
 from infra.errors import MissingProgram
@@ -27,7 +27,7 @@ class TestBroker:
         self._run = uuid4().hex[:8]
 
     def config(self, client: Client = "kafka-python", **values: Any) -> KafkaConfig:
-        return KafkaConfig(servers=self.servers, client=client, **values)
+        return KafkaConfig(**{"servers": self.servers, "client": client, **values})
 
     def new_name(self) -> str:
         """A topic's name that nobody has used."""
@@ -36,11 +36,13 @@ class TestBroker:
     def new_topic(self, partitions: int = 2, **configs: str) -> str:
         """Creates a topic of its own for a test."""
         name = self.new_name()
-        with admin(self.config()) as client:
-            client.create_topics(
-                {name: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}
-            )  # fmt: skip
+        self.create(name, partitions, **configs)
         return name
+
+    def create(self, name: str, partitions: int, **configs: str) -> None:
+        wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
+        with admin(self.config()) as client:
+            client.create_topics({name: wanted})
 
 
 @contextmanager
@@ -74,3 +76,28 @@ def shared_broker(folder: Path) -> Iterator[TestBroker]:
         return
     with running_broker(folder) as broker:
         yield TestBroker((broker.address,))
+
+
+@contextmanager
+def producer(config: KafkaConfig, **options: Any) -> Iterator[Any]:
+    """kafka-python's producer."""
+    client = KafkaProducer(**kafka_python_arguments(config), acks="all", linger_ms=5, **options)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def send(client: Any, topic: str, partition: int, payloads: Sequence[bytes | None]) -> None:
+    """Writes records to one partition, in order, and waits until they are there."""
+    sent = [client.send(topic, key=b"", value=payload, partition=partition) for payload in payloads]
+    client.flush()
+    for future in sent:
+        future.get(30)
+
+
+def fill_topic(config: KafkaConfig, topic: str, payloads: dict[int, Sequence[bytes | None]], **options: Any) -> None:
+    """Writes records to a topic, by partition."""
+    with producer(config, **options) as client:
+        for partition, records in payloads.items():
+            send(client, topic, partition, records)
