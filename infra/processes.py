@@ -111,6 +111,34 @@ def dispatcher(
         run_dispatcher(job, source, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
 
 
+def broker(
+    name: Name = "broker",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for a free one.", min=0, max=65535)] = 0,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    run_folder: RunFolder = None,
+) -> None:
+    """Run one Apache Kafka broker on this machine, with the topics of a run; needs Java 17 and, at first, Maven.
+
+    Its data lies in the run's folder, below broker/. It listens on this machine alone.
+
+    Example: freshet broker --port 9092 --set folder=runs/broker
+    """
+    stop = start()
+    settings = choose_settings(config, overrides, run_folder)
+    from infra.broker import Broker
+    from ingest.kafka.ensure import ensure_topics
+
+    announce = begin(settings, name)
+    with Broker(settings.folder / "broker", port=port) as running:
+        local = settings.kafka.model_copy(update={"servers": (running.address,)})
+        ensure_topics(local, settings.stream)
+        announce(running.address)
+        structlog.get_logger().info("ready", address=running.address)
+        while not stop.wait(0.5):
+            running.check()
+
+
 def worker(
     dispatcher: Annotated[str, typer.Option(help="Endpoint of the dispatcher.", show_default=False)] = "",
     name: Name = "worker",

@@ -31,6 +31,16 @@ def start_positions(
     return _checked(source, parse_offsets(from_offsets)) if from_offsets is not None else {}
 
 
+def start_arguments(from_time: str | None, from_offsets: str | None) -> tuple[str, ...]:
+    """The same wish as arguments of the dispatcher; ConfigError if it cannot be one."""
+    if from_time is not None:
+        parse_time(from_time)
+    if from_offsets is not None:
+        parse_offsets(from_offsets)
+    given = (("--from-time", from_time), ("--from-offsets", from_offsets))
+    return tuple(part for name, value in given if value is not None for part in (name, value))
+
+
 def parse_time(text: str) -> int:
     """Unix milliseconds of an ISO 8601 time, UTC where it names no zone, or of unix seconds."""
     try:
