@@ -23,7 +23,7 @@ from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, batches, train, wait_for_steps
 from tests.ingest.streams import events
 
-DOWN_SECONDS = float(os.environ.get("FRESHET_TEST_DOWN", "1"))
+DOWN_SECONDS = float(os.environ.get("KAFKA_DOWN_SECONDS", "1"))
 """how long the broker stays dead; README tells how to try it for longer"""
 LARGE_BYTES = 4 << 20
 """poison has records of over a megabyte"""
