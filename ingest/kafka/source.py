@@ -144,7 +144,7 @@ class KafkaSource:
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         changed = {number: at for number, at in offsets.items() if self._committed.get(number) != at}
-        if changed and self._config.group:
+        if changed and self._config.group and self._silent_since is None:
             self._committed |= changed
             self._consumer.commit(changed, 0.0)
 

@@ -69,6 +69,8 @@ class Plan:
     open_source: Callable[[], Source] | None = None
     """where events come from; the topic below log/ by default"""
     stop_at_end: bool = True
+    lag_bound: int | None = None
+    """events that may wait before the newest are skipped to; None: never"""
 
     def source(self) -> Source:
         return self.open_source() if self.open_source else LogReader(self.stream.folder, self.stream.topic)
@@ -80,7 +82,12 @@ class Plan:
     @property
     def stream(self) -> StreamConfig:
         return StreamConfig(
-            folder=self.folder / "log", schema_name=self.schema_name, batch=self.batch, linger_seconds=0
+            folder=self.folder / "log",
+            schema_name=self.schema_name,
+            batch=self.batch,
+            linger_seconds=0,
+            lag_policy="catch_up" if self.lag_bound is None else "skip_to_newest",
+            lag_bound=self.lag_bound or 1,
         )
 
     @property
