@@ -70,9 +70,9 @@ def payloads(count: int, partitions: int, first: int = 0) -> dict[int, list[byte
     return {number: encoded[number::partitions] for number in range(partitions)}
 
 
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    with running_broker(tmp_path / "broker") as broker:
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("own")) as broker:
         yield broker
 
 

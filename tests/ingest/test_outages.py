@@ -10,8 +10,9 @@ from ingest.errors import SourceError, SourceUnavailable
 from ingest.kafka.config import KafkaConfig
 from ingest.kafka.consumer import Topic
 from ingest.kafka.source import KafkaSource
-from ingest.loader import Loader
+from ingest.loader import Loader, form_batch
 from ingest.log import LogReader
+from ingest.manifest import Position, Range
 from tests.ingest.streams import SYNTHETIC, drain, events, write_json
 
 
@@ -68,10 +69,20 @@ class Silent:
 def test_an_outage_is_waited_out_without_a_limit_and_ends_the_run_with_one() -> None:
     waits = KafkaSource(KafkaConfig(), "clicks", Silent())  # type: ignore[arg-type]
     for _ in range(3):
-        with pytest.raises(SourceUnavailable):
+        with pytest.raises(SourceUnavailable) as caught:
             waits.span(0)
+    assert "a moment ago" in str(caught.value)  # the broker is not asked by every partition in turn
     limited = KafkaSource(KafkaConfig(outage_seconds=0), "clicks", Silent())  # type: ignore[arg-type]
     with pytest.raises(SourceUnavailable):
         limited.span(0)
+    limited._ask_again_at = 0.0
     with pytest.raises(SourceError, match=r"has not answered for 0 s: .*kafka\.outage_seconds = 0; start the broker"):
         limited.span(0)
+
+
+def test_a_batch_is_formed_again_from_a_source_that_falters(tmp_path: Path) -> None:
+    write_json(tmp_path, events(32))
+    source, ranges = Faltering(tmp_path), (Range(0, Position(0), Position(16)), Range(1, Position(3), Position(16)))
+    assert len(form_batch(source, SYNTHETIC, ranges, read_bytes=512).samples) == 29
+    assert source.refused > 3
+    source.close()
