@@ -99,6 +99,7 @@ class Accounts:
         self.steps = 0
         self.samples = 0
         self.dead_letters = 0
+        self.skipped = 0
         self.deadline_misses = 0
         self.decisions_cut = 0
         self._workers: dict[str, WorkerAccount] = {}
@@ -201,6 +202,7 @@ class Accounts:
             measured=self._measured(self._mark) if self._mark is not None else None,
             lag=lag,
             dead_letters=self.dead_letters,
+            skipped=self.skipped,
             deadline_misses=self.deadline_misses,
             decisions_cut=self.decisions_cut,
             policy=self._policy,

@@ -169,6 +169,8 @@ def _facts(status: Status) -> RenderableType:
         facts.append(reduced)
     if status.deadline_misses:
         facts.append(f"{status.deadline_misses:,} too late")
+    if status.skipped:
+        facts.append(f"{number(status.skipped)} events skipped")
     lines = Text()
     if status.not_finite:
         warning = f"{status.not_finite:,} predictions were not finite: the model has run away\n"
@@ -258,6 +260,7 @@ def plain_line(status: Status) -> str:
         f"{status.state}: step {status.step:,}, {number(status.samples)} samples, "
         f"{number(status.samples_per_second)}/s, "
         f"loss {ratio(status.logloss)}, AUC {ratio(status.auc)}{best}, lag {number(status.lag)}, "
+        f"{f'skipped {number(status.skipped)}, ' if status.skipped else ''}"
         f"hits {percent(total.hit_ratio)}, pulled {size(total.pulled_bytes)}, pushed {size(total.pushed_bytes)}"
         + (f", {reduced}" if (reduced := _reduced(status.workers)) else "")
     )
@@ -296,11 +299,13 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         ("trained", f"{summary.samples:,} samples in {summary.steps:,} steps, {speed}"),
         ("loss", f"{ratio(summary.logloss)}, normalized entropy {entropy}, calibration {calibration}"),
         ("AUC", f"{ratio(summary.auc)}, lately {ratio(summary.recent_auc)}{best}"),
-        ("left", f"{summary.lag:,} events in the log, {summary.dead_letters:,} dead letters"),
+        ("left", f"{summary.lag:,} events in the topic, {summary.dead_letters:,} dead letters"),
         ("policy", _decided(summary)),
     ]
     if reduced := _reduced(summary.workers):
         facts.append(("hot rows", reduced))
+    if summary.skipped:
+        facts.append(("skipped", f"{summary.skipped:,} events, to keep up or because they were gone"))
     if summary.not_finite:
         facts.append(("broken", f"{summary.not_finite:,} predictions were not finite: the model has run away"))
     if summary.restarts:

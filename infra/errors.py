@@ -5,6 +5,7 @@ FreshetError
 ├── WireError                       a message is malformed or of the wrong kind
 │   └── Fenced                      the sender belongs to another run or an old generation
 ├── ProcessFailed                   a supervised process ended when it should not have
+├── MissingProgram                  a program of the system that is needed is not there, or too old
 ├── ingest.errors.IngestError
 ├── dispatch.errors.DispatchError
 ├── ps.errors.PsError
@@ -32,3 +33,7 @@ class Fenced(WireError):
 
 class ProcessFailed(FreshetError):
     """A supervised process ended when it should not have."""
+
+
+class MissingProgram(FreshetError):
+    """A program of the system that is needed is not there, or too old."""

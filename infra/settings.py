@@ -2,25 +2,28 @@
 
 ``FRESHET_STREAM__BATCH=1024`` in the environment, ``batch = 1024`` under ``[stream]`` in the file and
 ``--set stream.batch=1024`` on the command line mean the same. Whatever is wrong is told in one line, before anything
-starts. The effective settings of a run are stored in its folder, and its processes read them from there.
+starts. The effective settings of a run are stored in its folder, and its processes read them from there; secrets are
+not stored, and come to those processes through the environment (``secret_environment``).
 """
 
+import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from api.config import ApiConfig
 from dispatch.config import DispatchConfig
 from infra.config import NAME_PATTERN, Section
 from infra.errors import ConfigError
 from infra.process import SUPERVISED, write_whole
-from infra.telemetry import LogFormat, LogLevel
+from infra.telemetry import MASK, SECRET_NAME, LogFormat, LogLevel
 from ingest.config import StreamConfig
+from ingest.kafka.config import SECRETS, KafkaConfig
 from ingest.schema import Schema, load_schema
 from ps.config import PsConfig, RowConfig
 from trainer.config import ModelConfig, TrainerConfig
@@ -29,7 +32,9 @@ STORED = "settings.json"
 NONE = "none"
 """how no value is written in the environment and in --set"""
 PREFIX = "FRESHET_"
-NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, "FRESHET_DATABASE_URL")
+KAFKA = "FRESHET_KAFKA"
+"""names running brokers, host:port,…: short for kafka.servers, and no broker is started"""
+NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, "FRESHET_DATABASE_URL", KAFKA)
 """variables with that prefix that mean something else"""
 
 
@@ -68,6 +73,7 @@ class Settings(BaseSettings):
     curve_folder: Path | None = None
     """folder with CURVE keys made by 'freshet keys'; None: connections are not encrypted"""
     stream: StreamConfig = StreamConfig()
+    kafka: KafkaConfig = KafkaConfig()
     dispatch: DispatchConfig = DispatchConfig()
     rows: RowConfig = RowConfig()
     ps: PsConfig = PsConfig()
@@ -75,6 +81,18 @@ class Settings(BaseSettings):
     trainer: TrainerConfig = TrainerConfig()
     api: ApiConfig = ApiConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """``load_settings`` alone reads the environment."""
+        return (init_settings,)
 
     @property
     def event_schema(self) -> Schema:
@@ -98,11 +116,37 @@ def load_settings(
     merged: dict[str, Any] = {}
     _merge(merged, defaults or {})
     _merge(merged, read_toml(file) if file is not None else {})
-    _merge(merged, EnvSettingsSource(Settings)())
+    _merge(merged, read_environment())
     for override in overrides:
         _merge(merged, _parse_override(override))
     _merge(merged, values)
     return _validated(merged)
+
+
+def read_environment() -> dict[str, Any]:
+    """What the environment sets."""
+    named: dict[str, Any] = {}
+    if servers := os.environ.get(KAFKA):
+        named = {"kafka": {"servers": servers}}
+    source = EnvSettingsSource(Settings)
+    source.env_vars = {name: value for name, value in source.env_vars.items() if name != KAFKA.lower()}
+    _merge(named, source())
+    return named
+
+
+def names_brokers() -> bool:
+    """Whether the environment names running Kafka brokers, so that none is to be started."""
+    return bool(os.environ.get(KAFKA))
+
+
+def secret_environment(settings: Settings) -> dict[str, str]:
+    """Variables that give the processes of a run what its stored settings leave out."""
+    values = {name: getattr(settings.kafka, name) for name in SECRETS}
+    return {_variable(name): value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
+
+
+def _variable(secret: str) -> str:
+    return f"{PREFIX}KAFKA__{secret.upper()}"
 
 
 def store_settings(settings: Settings) -> Path:
@@ -114,10 +158,13 @@ def store_settings(settings: Settings) -> Path:
 
 
 def read_stored(folder: Path) -> Settings:
-    """The settings a run was started with, whatever the environment says now."""
+    """The settings a run was started with, whatever the environment says now; it gives the secrets alone."""
     try:
-        return Settings.model_validate_json((folder / STORED).read_bytes())
-    except (OSError, ValidationError) as error:
+        stored = json.loads((folder / STORED).read_bytes())
+        secrets = {name: os.environ[_variable(name)] for name in SECRETS if _variable(name) in os.environ}
+        _merge(stored, {"kafka": secrets})
+        return Settings.model_validate(stored)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"no settings of a run in {folder}: {error}; expected the folder of 'freshet up'") from error
 
 
@@ -180,12 +227,19 @@ def _explained(detail: Any) -> str:
     name = ".".join(path)
     if detail["type"] == "extra_forbidden":
         known = ", ".join(sorted(_known_at(path[:-1])))
-        return f"setting {name} = {detail['input']!r} does not exist; expected one of: {known}; correct its name"
+        return f"setting {name} = {_shown(path, detail)} does not exist; expected one of: {known}; correct its name"
     if isinstance(cause := detail.get("ctx", {}).get("error"), ConfigError):
         return f"setting {name}: {cause}"
     wrong = detail["msg"][0].lower() + detail["msg"][1:]
     where = f"--set {name}=…, FRESHET_{'__'.join(path).upper()} or the settings file"
-    return f"setting {name} = {detail['input']!r} is wrong: {wrong}; correct it where it is set: {where}"
+    return f"setting {name} = {_shown(path, detail)} is wrong: {wrong}; correct it where it is set: {where}"
+
+
+def _shown(path: list[str], detail: Any) -> str:
+    """The value, unless it is a secret, or may be one whose name is misspelt."""
+    is_unknown = detail["type"] == "extra_forbidden" and path[0] == "kafka"
+    is_secret = is_unknown or SECRET_NAME.search(path[-1]) is not None
+    return MASK if is_secret else repr(detail["input"])
 
 
 def _known_at(path: list[str]) -> Iterable[str]:

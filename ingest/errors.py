@@ -2,7 +2,8 @@
 ├── InputError          a file to replay is broken; the message names its line
 ├── EncodeError         an event that does not fit its schema was given to an encoder
 ├── SourceError         events that a manifest or a position names cannot be read
-│   └── OffsetOutOfRange    retention has removed them, or they were never written
+│   ├── OffsetOutOfRange    retention has removed them, or they were never written
+│   └── SourceUnavailable   not now: the broker does not answer; asking again may help
 └── LogError            the embedded log cannot be written or read
     ├── LogCorrupt      bytes that were durable have changed; the message names file and byte
     └── LogBusy         another process writes this partition
@@ -31,6 +32,10 @@ class SourceError(IngestError):
 
 class OffsetOutOfRange(SourceError):
     """The offset lies before the first retained record or after the last one."""
+
+
+class SourceUnavailable(SourceError):
+    """The source cannot answer now; it is no end of the stream, and asking again may help."""
 
 
 class LogError(IngestError):

@@ -12,8 +12,8 @@ behind the mark and is damaged stops reader and writer with the file and the byt
 
 import os
 import time
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -210,6 +210,13 @@ class LogReader:
 
     def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> list[Record]:
         return self._open(partition).read(offset, max_bytes)
+
+    def offset_at(self, partition: int, time_ms: int) -> int:
+        first, end = self.span(partition)
+        return bisect_left(range(end), time_ms, lo=first, key=lambda at: self.read(partition, at, 1)[0].time_ms)
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Nobody else looks at the embedded log."""
 
     def close(self) -> None:
         for reader in self._partitions.values():

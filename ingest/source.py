@@ -1,5 +1,6 @@
-"""Where records come from: the embedded log today, a Kafka topic with the same four questions."""
+"""Where records come from: the embedded log, or a Kafka topic, with the same questions."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -16,7 +17,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Source(Protocol):
-    """Partitions of durable records in the order of their offsets; a broker may leave gaps between them."""
+    """Partitions of durable records in the order of their offsets; a broker may leave gaps between them.
+
+    Whatever cannot be answered now raises SourceUnavailable: the asker waits a little and asks again.
+    """
 
     def partitions(self) -> list[int]:
         """Partitions there are now; more may come."""
@@ -29,5 +33,11 @@ class Source(Protocol):
 
         Raises OffsetOutOfRange below the first retained record.
         """
+
+    def offset_at(self, partition: int, time_ms: int) -> int:
+        """The first offset whose record was appended at that time or later; the end if there is none."""
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Shows others how far we are, where there are others; nothing depends on it."""
 
     def close(self) -> None: ...

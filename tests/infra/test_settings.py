@@ -4,7 +4,9 @@ import pytest
 
 from infra.demo import demo_settings
 from infra.errors import ConfigError
-from infra.settings import describe_fields, load_settings, read_stored, store_settings
+from infra.settings import describe_fields, load_settings, read_stored, secret_environment, store_settings
+from infra.telemetry import describe
+from ingest.kafka.config import login_of
 
 
 def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,3 +113,38 @@ def test_the_printed_defaults_are_the_defaults(tmp_path: Path) -> None:
 def test_the_accumulator_starts_in_units_of_the_summed_gradient() -> None:
     settings = load_settings(None, ["stream.batch=10", "rows.initial_accumulator=2"])
     assert settings.scaled_rows.initial_accumulator == pytest.approx(0.02)
+
+
+def test_freshet_kafka_names_the_brokers_and_a_flag_beats_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRESHET_KAFKA", "a:1,b:2")
+    assert load_settings().kafka.servers == ("a:1", "b:2")
+    assert load_settings(None, ["kafka.servers=c:3"]).kafka.servers == ("c:3",)
+    monkeypatch.setenv("FRESHET_KAFKA__SERVERS", "d:4")
+    assert load_settings().kafka.servers == ("d:4",)
+
+
+def test_a_secret_is_neither_stored_nor_shown_and_reaches_the_run_s_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = ["kafka.protocol=SASL_SSL", "kafka.username=alice", "kafka.password=hush", f"folder={tmp_path}"]
+    settings = load_settings(None, chosen)
+    assert "hush" not in store_settings(settings).read_text()
+    assert "hush" not in str(describe(settings.model_dump()))
+    for name, value in secret_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    assert login_of(read_stored(tmp_path).kafka) == ("alice", "hush")
+
+
+@pytest.mark.parametrize("override", ["kafka.pasword=hush", "kafka.pw=hush"])
+def test_a_misspelt_secret_is_not_repeated(override: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, [override])
+    assert "hush" not in str(caught.value)
+
+
+def test_a_stored_setting_is_not_changed_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_settings(load_settings(None, [f"folder={tmp_path}", "stream.batch=30"]))
+    monkeypatch.setenv("FRESHET_STREAM__BATCH", "31")
+    monkeypatch.setenv("FRESHET_KAFKA", "a:1")
+    assert read_stored(tmp_path).stream.batch == 30
+    assert read_stored(tmp_path).kafka.servers == ("127.0.0.1:9092",)

@@ -1,0 +1,1 @@
+"""Kafka as source and sink of events, on kafka-python or confluent-kafka."""
