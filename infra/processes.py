@@ -4,7 +4,7 @@ Signals are caught before anything slow is imported, so that SIGTERM at any mome
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from infra.process import Stop, end_with_parent, stop_on_signals, write_whole
 from infra.settings import Settings, load_settings, read_stored
 from infra.telemetry import Meter, configure_logging, describe, start_metrics
 from infra.wire import Curve, load_curve
+from ingest.deadletter import DeadLetter, read_dead_letters
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).", show_default=False)]
 Overrides = Annotated[
@@ -154,6 +155,16 @@ def api(
     from api.main import run_api
 
     run_api(settings.api.host, settings.api.port, stop, begin(settings, name))
+
+
+def open_dead_letters(settings: Settings) -> Iterator[DeadLetter]:
+    """Every dead letter that is kept, oldest first, from where ``stream.source`` says that the stream is."""
+    stream = settings.stream
+    if stream.source == "kafka":
+        from ingest.kafka.letters import read_kafka_letters
+
+        return read_kafka_letters(settings.kafka, stream.dead_letter_topic)
+    return read_dead_letters(stream.folder, stream.dead_letter_topic)
 
 
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from tests.end_to_end.processes import ROOT, environment, freshet, run, start, w
 
 COMMANDS = [
     *("demo", "up", "produce", "dispatcher", "worker", "ps", "api", "dead-letters", "settings", "keys"),
+    *("topics create", "topics list", "topics describe"),
     *("bench step", "bench ps", "bench ingest", "bench quality", "bench solver", "bench dispatch", "bench paper"),
 ]
 
@@ -43,6 +44,8 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
         (["demo", "--set", "stream.batch=x"], "setting stream.batch = 'x' is wrong"),
         (["up", "--config", "no.toml"], "cannot read settings file no.toml"),
         (["produce", "--dataset", "criteo"], "no file given for dataset 'criteo'"),
+        (["produce", "--duration", "0"], "duration = 0.0: expected seconds above 0"),
+        (["topics", "create", "--retention", "7 moons"], "retention '7 moons' cannot be read"),
         (["produce", "missing.tsv", "--dataset", "criteo"], "missing.tsv"),
         (["worker", "--dispatcher", "tcp://127.0.0.1:1"], "0 shard endpoints for ps.shards = 2"),
         (["worker", "--link", "0"], "a link cannot have 0.0 Gbit/s"),
