@@ -68,6 +68,7 @@ class Accounts:
         self.steps = 0
         self.samples = 0
         self.dead_letters = 0
+        self.skipped = 0
         self.deadline_misses = 0
         self._workers: dict[str, WorkerAccount] = {}
         self._decide_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -151,6 +152,7 @@ class Accounts:
             since_mark=_quality(self.quality.since(self._mark)) if self._mark is not None else None,
             lag=lag,
             dead_letters=self.dead_letters,
+            skipped=self.skipped,
             deadline_misses=self.deadline_misses,
             policy=self._policy,
             decide_ms=1000 * sum(decided) / len(decided) if decided else 0.0,

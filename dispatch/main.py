@@ -13,7 +13,7 @@ SIGTERM ends the loop: the steps under way are completed, every row is written b
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,7 @@ from infra.wire import Curve, bind, guarded
 from ingest.config import StreamConfig
 from ingest.deadletter import DeadLetterLog
 from ingest.loader import Batch, Loader
-from ingest.manifest import Manifest, ManifestLog
+from ingest.manifest import Manifest, ManifestLog, Position
 from ingest.schema import Schema
 from ingest.source import Source
 
@@ -77,6 +77,8 @@ class Job:
     stop_at_end: bool = False
     """stop where the stream ends now, instead of waiting for more"""
     curve: Curve | None = None
+    start: Mapping[int, Position] = field(default_factory=dict)
+    """where to begin; empty: at the first record of every partition"""
 
 
 @dataclass
@@ -225,7 +227,12 @@ class Desk:
         self.step += 1
         samples, rejected = len(batch.samples), len(batch.dead_letters)
         run, generation = self.job.run, self.crew.generation
-        self._manifests.append(Manifest(run, generation, self.step, batch.ranges, samples, rejected))
+        left_out = batch.skipped, batch.skipped_events
+        self._manifests.append(Manifest(run, generation, self.step, batch.ranges, samples, rejected, *left_out))
+        if batch.skipped:
+            self.accounts.skipped += batch.skipped_events
+            self.meter.count("skipped", batch.skipped_events)
+            self.log.warning("events left out", events=batch.skipped_events, ranges=len(batch.skipped))
         return self.step
 
     def write_dead_letters(self, batch: Batch) -> None:
@@ -332,12 +339,14 @@ def open_loader(job: Job, source: Source) -> Loader:
         source,
         job.schema,
         job.stream.batch,
-        start={},
+        start=job.start,
         linger_seconds=job.stream.linger_seconds,
         prefetch=job.stream.prefetch,
         limit=job.samples,
         stop_at_end=job.stop_at_end,
         read_bytes=job.stream.read_bytes,
+        on_out_of_range=job.stream.on_out_of_range,
+        skip_above=job.stream.skip_above,
     )
 
 

@@ -83,6 +83,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     lag: int = 0
     """events in the log that have not been handed out yet"""
     dead_letters: int = 0
+    skipped: int = 0
+    """events left out: by the lag policy, or gone by retention"""
     policy: str = ""
     decide_ms: float = 0.0
     """mean time of a decision over the latest steps"""
@@ -124,6 +126,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     lag: int
     workers: tuple[WorkerStatus, ...]
+    skipped: int = 0
     restarts: dict[str, int] = {}
     killed: tuple[str, ...] = ()
 
@@ -155,6 +158,7 @@ def summarize(
         dead_letters=status.dead_letters,
         lag=status.lag,
         workers=status.workers,
+        skipped=status.skipped,
         restarts=restarts or {},
         killed=killed,
     )

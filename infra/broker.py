@@ -4,9 +4,9 @@
            data/               the broker's log; kept over restarts
            broker.log          what the broker says
 
-``start`` returns once the broker answers. It keeps its ports: after ``stop`` or ``kill`` a ``start`` brings the same
-broker back at the same address. It ends with the process that started it, however that ends; the kernel ties it to the
-*thread* that called ``start``, so start from one that lasts.
+``start`` returns once the broker answers. After ``stop`` or ``kill`` a ``start`` brings the same broker back at the
+same address. It ends with the process that started it, however that ends; the kernel ties it to the *thread* that
+called ``start``, so start from one that lasts.
 """
 
 import os
@@ -34,6 +34,7 @@ STOP_SECONDS = 15.0
 TRIES = 4
 """starts before giving up: a port that was free can be taken before the broker has it"""
 TAIL_LINES = 15
+TAIL_BYTES = 4000
 JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -111,6 +112,11 @@ class Broker:
             if attempt == TRIES or not self._lost_port(said):
                 raise self._failed("did not start", said)
             time.sleep(0.2 * attempt)
+
+    def check(self) -> None:
+        """Raises ProcessFailed if the broker has ended by itself."""
+        if not self.running:
+            raise self._failed("has ended", max(0, self.log.stat().st_size - TAIL_BYTES))
 
     def stop(self) -> None:
         """Asks the broker to end; kills it if it takes too long."""
@@ -237,9 +243,16 @@ class Broker:
         tail = self._said(said).decode(errors="replace").splitlines()[-TAIL_LINES:]
         lines = "\n".join(f"  | {line}" for line in tail)
         return ProcessFailed(
-            f"the broker in {self.folder} {what}; expected it to answer within {START_SECONDS:g} seconds; the end of "
-            f"its log {self.log}:\n{lines or '  | (empty)'}"
+            f"the broker in {self.folder} {what}; expected it to answer within {START_SECONDS:g} seconds, and until it "
+            f"is stopped; the end of its log {self.log}:\n{lines or '  | (empty)'}"
         )
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
 
 def _import_path() -> str:

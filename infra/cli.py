@@ -32,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(commands.app, name="bench", rich_help_panel="Look around")
-for process in (processes.dispatcher, processes.worker, processes.ps, processes.api):
+for process in (processes.dispatcher, processes.worker, processes.ps, processes.api, processes.broker):
     app.command(rich_help_panel="Processes")(process)
 
 Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
@@ -70,6 +70,9 @@ def demo(
 @app.command(rich_help_panel="Start here")
 def up(
     samples: Samples = None,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Events come from Kafka; starts a broker if need be.")] = False,
+    from_time: processes.FromTime = None,
+    from_offsets: processes.FromOffsets = None,
     json_file: JsonFile = None,
     folder: Folder = None,
     config: ConfigFile = None,
@@ -77,14 +80,20 @@ def up(
 ) -> None:
     """Run everything on this machine, supervised; events come from ``freshet produce``.
 
+    With --kafka they come from the brokers that FRESHET_KAFKA names, or from one that is started with the rest; topics
+    that are missing are created.
+
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
     """
     stop = stop_on_signals()
     from infra.cluster import Extras
     from infra.settings import load_settings
+    from ingest.sources import start_arguments
 
+    start = start_arguments(from_time, from_offsets)
     settings = load_settings(config, _chosen(overrides, folder), _defaults("up"))
-    _run(settings, Extras(samples=samples), stop, json_file)
+    settings, port = _with_kafka(settings) if kafka else (settings, None)
+    _run(settings, Extras(samples=samples, broker_port=port, start_arguments=start), stop, json_file)
 
 
 app.command(rich_help_panel="Start here")(streams.produce)
@@ -175,6 +184,24 @@ def _run(
     console.print(render_summary(summary))
     if json_file is not None:
         write_whole(json_file, msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n")
+
+
+def _with_kafka(settings: "Settings") -> tuple["Settings", int | None]:
+    """Settings that read events from Kafka, and the port of the broker to start for it, if none is named."""
+    from infra.broker import HOST, free_port
+    from infra.jars import find_java, kafka_jars
+    from infra.settings import names_brokers
+    from ingest.kafka.ensure import ensure_topics
+
+    stream = settings.stream.model_copy(update={"source": "kafka"})
+    if names_brokers():
+        ensure_topics(settings.kafka, stream)
+        return settings.model_copy(update={"stream": stream}), None
+    find_java()
+    kafka_jars()  # what is missing is told now, and a download is not part of the start
+    port = free_port()
+    local = settings.kafka.model_copy(update={"servers": (f"{HOST}:{port}",), "protocol": "PLAINTEXT"})
+    return settings.model_copy(update={"stream": stream, "kafka": local}), port
 
 
 def _defaults(kind: str) -> dict[str, Any]:

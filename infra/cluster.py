@@ -1,6 +1,7 @@
 """All of Freshet on one machine: which processes there are, what each needs, and in which order they stop.
 
-Stopping goes with the data: no new events, then the dispatcher drains and dismisses the workers, then the shards.
+Stopping goes with the data: no new events, then the dispatcher drains and dismisses the workers, then the shards; a
+Kafka broker last.
 """
 
 import os
@@ -18,11 +19,12 @@ from dispatch.status import Status, Summary, summarize
 from infra.display import Display
 from infra.errors import ConfigError
 from infra.process import Stop
-from infra.settings import Settings, store_settings
+from infra.settings import Settings, secret_environment, store_settings
 from infra.supervisor import ProcessSpec, Supervisor
 from infra.wire import Curve, connect, load_curve
 from ingest.synthetic import CHUNK, World
 
+BROKER = "broker"
 LATE_STATUS_MILLISECONDS = 200
 """how long to wait for the dispatcher's last status once its process has ended"""
 
@@ -40,6 +42,10 @@ class Extras:
     """stop where the stream ends now"""
     mark_at: int | None = None
     """also measure quality over what comes after so many samples"""
+    broker_port: int | None = None
+    """run a Kafka broker too, there; None: events are in the embedded log, or on a broker that runs elsewhere"""
+    start_arguments: tuple[str, ...] = ()
+    """--from-time or --from-offsets"""
 
 
 def run_cluster(
@@ -124,6 +130,9 @@ def statuses(supervisor: Supervisor, curve: Curve | None) -> Iterator[Callable[.
 def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
     """The processes, upstream last: a shard must listen before anyone can call it."""
     links = settings.dispatch.links_gbit
+    if extras.broker_port is not None:
+        port = ("--port", str(extras.broker_port))
+        yield _spec(settings, BROKER, "broker", *port, restart="on_failure", stop_order=4)
     shards = tuple(f"ps-{number}" for number in range(settings.ps.shards))
     for number, name in enumerate(shards):
         endpoint = settings.ps.endpoints[number] if settings.ps.endpoints else "tcp://127.0.0.1:*"
@@ -136,7 +145,15 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
         yield _spec(settings, "api", "api", restart="on_failure", essential=False, stop_order=4)
     if extras.produce is not None:
         produce = [*_command("produce", settings), *extras.produce]
-        yield ProcessSpec("produce", produce, restart="on_failure", essential=False, stop_order=0)
+        yield ProcessSpec(
+            "produce",
+            produce,
+            env=secret_environment(settings),
+            needs=_brokers(extras),
+            restart="on_failure",
+            essential=False,
+            stop_order=0,
+        )
 
 
 def _command(command: str, settings: Settings) -> list[str]:
@@ -153,6 +170,7 @@ def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> 
     arguments += ["--samples", str(extras.samples)] if extras.samples is not None else []
     arguments += ["--mark-at", str(extras.mark_at)] if extras.mark_at is not None else []
     arguments += ["--stop-at-end"] if extras.stop_at_end else []
+    arguments += extras.start_arguments
 
     def argv(endpoints: Mapping[str, str]) -> list[str]:
         return [*_command("dispatcher", settings), *arguments, *_shard_arguments(endpoints, shards)]
@@ -160,12 +178,18 @@ def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> 
     return ProcessSpec(
         "dispatcher",
         argv,
-        needs=shards,
+        env=secret_environment(settings),
+        needs=(*shards, *_brokers(extras)),
         endpoint_file=settings.folder / "endpoints" / "dispatcher",
         ends_run=True,
         stop_order=1,
         stop_seconds=settings.dispatch.drain_seconds + 10.0,
     )
+
+
+def _brokers(extras: Extras) -> tuple[str, ...]:
+    """What must be there before anyone reads or writes events."""
+    return () if extras.broker_port is None else (BROKER,)
 
 
 def _worker(settings: Settings, name: str, shards: tuple[str, ...], link: tuple[str, ...]) -> ProcessSpec:

@@ -132,7 +132,7 @@ def _tiles(status: Status) -> RenderableType:
         (14, "loss", ratio(status.logloss), f"entropy {ratio(status.normalized_entropy, 3)}", "bold"),
         (19, "AUC", ratio(status.auc), best, "bold green"),
         (14, "recent AUC", ratio(status.recent_auc), f"calibr. {ratio(status.calibration, 3)}", "bold green"),
-        (9, "lag", number(status.lag), f"{number(status.dead_letters)} dead", "bold"),
+        (9, "lag", number(status.lag), _left_out(status), "bold"),
     ]
     grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
     for columns, *_rest in tiles:
@@ -141,6 +141,11 @@ def _tiles(status: Status) -> RenderableType:
     grid.add_row(*[Text(value, style=style) for _columns, _title, value, _note, style in tiles])
     grid.add_row(*[Text(note, style="dim") for _columns, _title, _value, note, _style in tiles])
     return grid
+
+
+def _left_out(status: Status) -> str:
+    """Rejected events, and skipped ones where there are any: that is the more important number then."""
+    return f"{number(status.skipped)} skip" if status.skipped else f"{number(status.dead_letters)} dead"
 
 
 def _curves(status: Status, width: int) -> RenderableType:
@@ -243,6 +248,7 @@ def plain_line(status: Status) -> str:
         f"{status.state}: step {status.step:,}, {number(status.samples)} samples, "
         f"{number(status.samples_per_second)}/s, "
         f"loss {ratio(status.logloss)}, AUC {ratio(status.auc)}{best}, lag {number(status.lag)}, "
+        f"{f'skipped {number(status.skipped)}, ' if status.skipped else ''}"
         f"hits {percent(total.hit_ratio)}, pulled {size(total.pulled_bytes)}, pushed {size(total.pushed_bytes)}"
     )
 
@@ -280,7 +286,11 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         ("trained", f"{summary.samples:,} samples in {summary.steps:,} steps, {speed}"),
         ("loss", f"{ratio(summary.logloss)}, normalized entropy {entropy}, calibration {calibration}"),
         ("AUC", f"{ratio(summary.auc)}, lately {ratio(summary.recent_auc)}{best}"),
-        ("left", f"{summary.lag:,} events in the log, {summary.dead_letters:,} dead letters"),
+        ("left", f"{summary.lag:,} events in the topic, {summary.dead_letters:,} dead letters"),
+        *(
+            [("skipped", f"{summary.skipped:,} events left out, to keep up or because they were gone")]
+            * bool(summary.skipped)
+        ),
         ("policy", f"{summary.policy}, {summary.generations} generation{'s' if summary.generations != 1 else ''}"),
     ]
     if summary.not_finite:

@@ -9,7 +9,17 @@ from collections.abc import Sequence
 
 from infra.process import INTERRUPTED, stop_on_signals
 
-DRAINING = (("demo",), ("up",), ("produce",), ("dispatcher",), ("worker",), ("ps",), ("api",), ("bench", "quality"))
+DRAINING = (
+    ("demo",),
+    ("up",),
+    ("produce",),
+    ("dispatcher",),
+    ("worker",),
+    ("ps",),
+    ("api",),
+    ("broker",),
+    ("bench", "quality"),
+)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ Signals are caught before anything slow is imported, so that SIGTERM at any mome
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,13 @@ RunFolder = Annotated[
     Path | None, typer.Option("--run-folder", help="Take the settings stored in this run's folder.", show_default=False)
 ]
 Name = Annotated[str, typer.Option(help="Name of this process; unique in its run.", callback=check_names)]
+FromTime = Annotated[
+    str | None,
+    typer.Option(help="Begin with what came at this time, ISO 8601 or unix seconds, or later.", show_default=False),
+]
+FromOffsets = Annotated[
+    str | None, typer.Option(help="Begin at these records, as in 0:123,1:77 (partition:offset).", show_default=False)
+]
 ShardEndpoints = Annotated[
     list[str] | None, typer.Option("--ps", help="Endpoint of each shard, in order.", show_default=False)
 ]
@@ -64,6 +72,8 @@ def dispatcher(
     samples: Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1)] = None,
     stop_at_end: Annotated[bool, typer.Option("--stop-at-end", help="Stop where the stream ends now.")] = False,
     mark_at: Annotated[int | None, typer.Option(help="Also measure quality after so many samples.", min=1)] = None,
+    from_time: FromTime = None,
+    from_offsets: FromOffsets = None,
     shards: ShardEndpoints = None,
     config: ConfigFile = None,
     overrides: Overrides = None,
@@ -76,8 +86,11 @@ def dispatcher(
     stop = start()
     settings = choose_settings(config, overrides, run_folder)
     from dispatch.main import Job, run_dispatcher
-    from ingest.log import LogReader
+    from ingest.sources import open_source, start_positions
 
+    curve = curve_of(settings, "server")
+    endpoints = shard_endpoints(settings, shards)
+    source = open_source(settings.stream, settings.kafka)
     job = Job(
         run=settings.run,
         seed=settings.seed,
@@ -85,17 +98,46 @@ def dispatcher(
         stream=settings.stream,
         dispatch=settings.dispatch,
         schema=settings.event_schema,
-        shard_endpoints=shard_endpoints(settings, shards),
+        shard_endpoints=endpoints,
         endpoint=settings.dispatch.endpoint,
         status_endpoint=settings.dispatch.status_endpoint,
         samples=samples,
         stop_at_end=stop_at_end,
         mark_at=mark_at,
-        curve=curve_of(settings, "server"),
+        curve=curve,
+        start=start_positions(source, from_time, from_offsets),
     )
-    source = LogReader(settings.stream.folder, settings.stream.topic)
+    with closing(source):
+        announce = begin(settings, name)
+        run_dispatcher(job, source, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
+
+
+def broker(
+    name: Name = "broker",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for a free one.", min=0, max=65535)] = 0,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    run_folder: RunFolder = None,
+) -> None:
+    """Run one Apache Kafka broker on this machine, with the topics of a run; needs Java 17 and, at first, Maven.
+
+    Its data lies in the run's folder, below broker/. It listens on this machine alone.
+
+    Example: freshet broker --port 9092 --set folder=runs/broker
+    """
+    stop = start()
+    settings = choose_settings(config, overrides, run_folder)
+    from infra.broker import Broker
+    from ingest.kafka.ensure import ensure_topics
+
     announce = begin(settings, name)
-    run_dispatcher(job, source, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
+    with Broker(settings.folder / "broker", port=port) as running:
+        local = settings.kafka.model_copy(update={"servers": (running.address,)})
+        ensure_topics(local, settings.stream)
+        announce(running.address)
+        structlog.get_logger().info("ready", address=running.address)
+        while not stop.wait(0.5):
+            running.check()
 
 
 def worker(

@@ -134,6 +134,11 @@ def read_environment() -> dict[str, Any]:
     return named
 
 
+def names_brokers() -> bool:
+    """Whether the environment names running Kafka brokers, so that none is to be started."""
+    return bool(os.environ.get(KAFKA))
+
+
 def secret_environment(settings: Settings) -> dict[str, str]:
     """Variables that give the processes of a run what its stored settings leave out."""
     values = {name: getattr(settings.kafka, name) for name in SECRETS}

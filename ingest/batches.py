@@ -2,20 +2,22 @@
 
 A batch holds, per partition, one range of events: good ones become samples, bad ones ride along as dead letters and do
 not count towards the size. A range ends after its last sample; bad events behind that go with the next batch, or with
-this one when it is partial. With the same records in the source the same batches are formed.
+this one when it is partial. With the same records in the source the same batches are formed. Ranges that are left out
+(the lag policy, retention) go with the next batch.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from ingest.codec import Decoded, Decoder, count_before, cut, end_of, join_decoded
 from ingest.deadletter import DeadLetter
-from ingest.errors import SourceError
+from ingest.errors import OffsetOutOfRange, SourceError, SourceUnavailable
 from ingest.manifest import Position, Range
 from ingest.samples import Samples, join_samples, no_samples
 from ingest.schema import Schema
-from ingest.source import Source
+from ingest.source import Record, Source
 
 MANY_REJECTS = 4096
 """A partition with this many bad events waiting makes the batch go out, so that poison cannot fill the memory."""
@@ -28,19 +30,38 @@ class Batch:
     ranges: tuple[Range, ...]
     samples: Samples
     dead_letters: tuple[DeadLetter, ...]
+    skipped: tuple[Range, ...] = ()
+    skipped_events: int = 0
+
+
+OutOfRange = Literal["stop", "earliest", "newest"]
 
 
 class Feed:
     """Events of one partition, decoded ahead of the batch that takes them."""
 
-    def __init__(self, source: Source, decoder: Decoder, partition: int, start: Position, read_bytes: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        decoder: Decoder,
+        partition: int,
+        start: Position,
+        read_bytes: int,
+        on_out_of_range: OutOfRange = "stop",
+        is_patient: bool = True,
+    ) -> None:
+        """A patient feed raises SourceUnavailable; another one gives what it has, and asks again for the next batch."""
         self.partition = partition
         self.position = start
         """before the first event not yet taken"""
         self.is_at_end = False
         self.records = 0
         self.events = 0
+        self.skipped: list[Range] = []
+        """left out since the last batch"""
+        self.skipped_events = 0
         self._source, self._decoder, self._read_bytes = source, decoder, read_bytes
+        self._on_out_of_range, self._is_patient = on_out_of_range, is_patient
         self._pending: Decoded = decoder.nothing(start)
 
     @property
@@ -66,7 +87,7 @@ class Feed:
     def fill(self, want: int) -> None:
         """Reads until that many good events are ready or the feed is exhausted."""
         while self.ready < want and not self.is_exhausted:
-            records = self._source.read(self.partition, self._pending.end.offset, self._read_bytes)
+            records = self._read()
             if not records:
                 self.is_at_end = True
                 return
@@ -74,6 +95,37 @@ class Feed:
             self.records += len(records)
             self.events += len(decoded) + len(decoded.rejects)
             self._pending = join_decoded([self._pending, decoded]) if self.ready or self.rejected else decoded
+
+    def estimate(self, records: int) -> int:
+        """Events in so many unread records, going by those read."""
+        return round(records * (self.events / self.records if self.records else 1.0))
+
+    def skip_to(self, offset: int) -> None:
+        """Leaves out everything before that record."""
+        if offset <= self.unread.offset:
+            return
+        self.skipped_events += self.ready + self.rejected + self.estimate(offset - self.unread.offset)
+        self.skipped_events -= self.unread.index
+        self.skipped.append(Range(self.partition, self.position, Position(offset)))
+        self.position = Position(offset)
+        self._pending = self._decoder.nothing(self.position)
+
+    def _read(self) -> list[Record]:
+        """The next records; none at the end, and where the feed has to give what it has before it can go on."""
+        try:
+            return self._source.read(self.partition, self.unread.offset, self._read_bytes)
+        except OffsetOutOfRange:
+            first, end = self._source.span(self.partition)
+            if self._on_out_of_range == "stop" or self.unread.offset >= first:
+                raise
+            if self.ready or self.rejected:
+                return []
+            self.skip_to(first if self._on_out_of_range == "earliest" else end)
+            return self._read()
+        except SourceUnavailable:
+            if self._is_patient:
+                raise
+            return []
 
     def take(self, count: int, is_partial: bool) -> tuple[Range, Decoded] | None:
         """The next count good events with the bad ones before them; in a partial batch also those behind the last."""
@@ -119,8 +171,12 @@ def fill(feeds: Sequence[Feed], batch: int) -> list[int]:
 
 def assemble(feeds: Sequence[Feed], shares: Sequence[int], is_partial: bool, schema: Schema) -> Batch:
     """Takes the shares and puts them together."""
+    skipped = tuple(left_out for feed in feeds for left_out in feed.skipped)
+    skipped_events = sum(feed.skipped_events for feed in feeds)
+    for feed in feeds:
+        feed.skipped, feed.skipped_events = [], 0
     taken = [part for feed, count in zip(feeds, shares, strict=True) if (part := feed.take(count, is_partial))]
-    return _join(taken, schema)
+    return replace(_join(taken, schema), skipped=skipped, skipped_events=skipped_events)
 
 
 def _join(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:

@@ -32,10 +32,21 @@ class StreamConfig(Section):
     """Batches the loader keeps ready; when they are not taken it stops reading."""
     read_bytes: int = Field(1 << 20, ge=1024)
     """Bytes asked of a partition in one read."""
+    on_out_of_range: Literal["stop", "earliest", "newest"] = "stop"
+    """Where to go on when retention has removed what comes next: nowhere, or at the oldest or the newest record."""
+    lag_policy: Literal["catch_up", "skip_to_newest"] = "catch_up"
+    """What to do when training falls behind: read everything, or leave out what is older than the newest record."""
+    lag_bound: int = Field(1_000_000, ge=1)
+    """Events that may wait in the topic before skip_to_newest leaves them out."""
     segment_bytes: int = Field(64 << 20, ge=4096)
     """Size at which the embedded log starts a new segment file."""
     retention_bytes: int | None = Field(None, ge=4096)
     """Bytes a partition of either topic may keep; whole old segments beyond it are removed. None keeps everything."""
+
+    @property
+    def skip_above(self) -> int | None:
+        """The lag above which events are left out; None: never."""
+        return self.lag_bound if self.lag_policy == "skip_to_newest" else None
 
     @model_validator(mode="after")
     def check_topics(self) -> "StreamConfig":

@@ -1,7 +1,8 @@
 """Which events make up which batch: positions, ranges, manifests, and the file that keeps manifests.
 
 A manifest is appended, and durable, before its batch is dispatched; a replay forms its batches from manifests alone, so
-a recovered run trains the same batches. Ranges cover rejected events too: every event lies in exactly one range.
+a recovered run trains the same batches. Ranges cover rejected events too: every event lies in exactly one range, or in
+one of those that were skipped.
 """
 
 import os
@@ -43,6 +44,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """good events in the ranges"""
     rejected: int
     """bad events in the ranges"""
+    skipped: tuple[Range, ...] = ()
+    """ranges, before those of their partitions, that were left out: by the lag policy, or gone by retention"""
+    skipped_events: int = 0
+    """events in them; of packed records nobody has read, as many as the mean of those read"""
 
 
 _decoder = msgspec.msgpack.Decoder(Manifest)

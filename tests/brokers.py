@@ -1,7 +1,7 @@
 """The one broker of a test run: started at first use, or the one that FRESHET_KAFKA names."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -96,7 +96,7 @@ def send(client: Any, topic: str, partition: int, payloads: Sequence[bytes | Non
         future.get(30)
 
 
-def fill_topic(config: KafkaConfig, topic: str, payloads: dict[int, Sequence[bytes | None]], **options: Any) -> None:
+def fill_topic(config: KafkaConfig, topic: str, payloads: Mapping[int, Sequence[bytes | None]], **options: Any) -> None:
     """Writes records to a topic, by partition."""
     with producer(config, **options) as client:
         for partition, records in payloads.items():

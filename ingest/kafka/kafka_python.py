@@ -76,6 +76,10 @@ class KafkaPythonConsumer(Consumer):
             ends = self._consumer.end_offsets(wanted, timeout_ms=round(1000 * seconds))
         except KafkaError as error:
             raise translated("find the ends of partitions", error) from error
+        except (KeyError, AttributeError) as error:  # how kafka-python says that it does not know one of them yet
+            raise SourceUnavailable(
+                f"cannot find the ends of partitions: one is new or without a leader: {error}"
+            ) from error
         return {place.partition: (firsts[place], ends[place]) for place in wanted}
 
     def offsets_at(self, partitions: Iterable[int], time_ms: int, seconds: float) -> dict[int, int | None]:

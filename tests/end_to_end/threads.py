@@ -7,7 +7,7 @@ is trained is the same code, message for message.
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from ingest.log import LogReader
 from ingest.manifest import Manifest, read_manifests
 from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
+from ingest.source import Source
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import run_shard
@@ -65,6 +66,12 @@ class Plan:
     started_workers: int | None = None
     """workers started at once; all of them by default"""
     deadline: bool = False
+    open_source: Callable[[], Source] | None = None
+    """where events come from; the topic below log/ by default"""
+    stop_at_end: bool = True
+
+    def source(self) -> Source:
+        return self.open_source() if self.open_source else LogReader(self.stream.folder, self.stream.topic)
 
     @property
     def schema(self) -> Schema:
@@ -188,10 +195,10 @@ def train(
             schema=plan.schema,
             shard_endpoints=shards,
             samples=plan.samples,
-            stop_at_end=True,
+            stop_at_end=plan.stop_at_end,
         )
-        source = LogReader(plan.stream.folder, plan.stream.topic)
-        status = run_dispatcher(job, source, stop, start_workers, Meter(CollectorRegistry()))
+        with closing(plan.source()) as source:
+            status = run_dispatcher(job, source, stop, start_workers, Meter(CollectorRegistry()))
         threads.join()
         return collect(plan, shards, status)
 
@@ -245,10 +252,9 @@ def collect(plan: Plan, shards: tuple[str, ...], status: Status) -> Result:
 
 def batches(plan: Plan, manifests: list[Manifest]) -> Iterator[Samples]:
     """The batches of a run, formed again from its manifests."""
-    source = LogReader(plan.stream.folder, plan.stream.topic)
-    for manifest in manifests:
-        yield form_batch(source, plan.schema, manifest.ranges).samples
-    source.close()
+    with closing(plan.source()) as source:
+        for manifest in manifests:
+            yield form_batch(source, plan.schema, manifest.ranges).samples
 
 
 def train_reference(plan: Plan, manifests: list[Manifest]) -> Reference:

@@ -1,0 +1,168 @@
+"""Whole runs over a real broker: equal to the embedded log, through a broker's death, a growing topic, duplicates."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from infra.broker import Broker
+from infra.process import Stop
+from ingest.codec_json import encode_json
+from ingest.kafka.config import Client
+from ingest.kafka.source import KafkaSource
+from ingest.log import LogReader
+from ingest.manifest import Manifest, read_manifests
+from ingest.source import Record
+from tests.brokers import TestBroker, admin, fill_topic, producer, running_broker, send
+from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, batches, train, wait_for_steps
+from tests.ingest.streams import events
+
+DOWN_SECONDS = float(os.environ.get("FRESHET_TEST_DOWN", "1"))
+"""how long the broker stays dead; README tells how to try it for longer"""
+LARGE_BYTES = 4 << 20
+"""poison has records of over a megabyte"""
+CLIENTS: tuple[Client, ...] = ("kafka-python", "confluent-kafka")
+
+
+def copy_log(folder: Path, kafka: TestBroker, topic: str) -> None:
+    """The same records, per partition, as the embedded log holds."""
+    reader = LogReader(folder / "log", "clicks")
+    for partition in reader.partitions():
+        records: list[Record] = []
+        while len(records) < reader.span(partition)[1]:
+            records += reader.read(partition, len(records))
+        copied = {partition: [record.payload for record in records]}
+        fill_topic(kafka.config(), topic, copied, max_request_size=LARGE_BYTES)
+    reader.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(("packed", "poison"), [(0, 0.05), (16, 0.0)])
+def test_a_run_over_kafka_equals_the_run_over_the_log_bit_for_bit(
+    kafka: TestBroker, write_topic: WriteTopic, tmp_path: Path, client: Client, packed: int, poison: float
+) -> None:
+    folder = write_topic(900, partitions=3, packed=packed, poison=poison)
+    topic = kafka.new_topic(partitions=3, **{"max.message.bytes": str(LARGE_BYTES)})
+    copy_log(folder, kafka, topic)
+    over_log = train(Plan(folder, workers=2))
+    plan = Plan(tmp_path / "kafka", workers=2, open_source=lambda: KafkaSource(kafka.config(client), topic))
+    over_kafka = train(plan)
+    assert over_kafka.manifests == over_log.manifests
+    assert sum(manifest.samples for manifest in over_log.manifests) == 900
+    assert np.array_equal(over_kafka.rows_RT, over_log.rows_RT)
+    assert np.array_equal(over_kafka.versions_R, over_log.versions_R)
+    assert over_kafka.dense.keys() == over_log.dense.keys()
+    assert all(np.array_equal(over_kafka.dense[name], over_log.dense[name]) for name in over_log.dense)
+    assert over_kafka.status.logloss == over_log.status.logloss
+
+
+def payloads(count: int, partitions: int, first: int = 0) -> dict[int, list[bytes]]:
+    """Different events, one after the other over the partitions."""
+    encoded = [encode_json(event) for event in events(first + count)[first:]]
+    return {number: encoded[number::partitions] for number in range(partitions)}
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Broker]:
+    with running_broker(tmp_path / "broker") as broker:
+        yield broker
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_broker_that_dies_and_comes_back_costs_no_event_and_none_is_trained_twice(
+    own_broker: Broker, tmp_path: Path, client: Client
+) -> None:
+    test = TestBroker((own_broker.address,))
+    topic, config = test.new_topic(partitions=2), test.config(client)
+    fill_topic(config, topic, payloads(640, 2))
+    plan = Plan(tmp_path, stop_at_end=False, open_source=lambda: KafkaSource(config, topic))
+    stop, threads, results = Stop(), Threads(), []
+    threads.start(lambda: results.append(train(plan, stop)))
+    wait_for_steps(plan, 3)  # 640 events are 10 steps: the broker dies in the middle, or with everything read
+    died = own_broker.pid
+    own_broker.kill()
+    time.sleep(DOWN_SECONDS)
+    own_broker.start()
+    assert own_broker.pid != died
+    fill_topic(config, topic, payloads(640, 2, first=640))
+    wait_for_samples(plan, threads, 1280)
+    stop.request("all trained")
+    threads.join()
+    assert results[0].status.samples == 1280
+    assert results[0].status.lag == 0
+    check_once_each(results[0].manifests, {0: 640, 1: 640})
+
+
+def wait_for_samples(plan: Plan, threads: Threads, samples: int) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS + DOWN_SECONDS
+    while sum(manifest.samples for manifest in read_manifests(plan.folder / "manifests.log")) < samples:
+        assert not threads.errors, threads.errors
+        assert time.monotonic() < deadline, "training did not go on"
+        time.sleep(0.02)
+
+
+def check_once_each(manifests: Sequence[Manifest], ends: dict[int, int]) -> None:
+    """Ranges of each partition follow each other without a gap or an overlap, from 0 to the end."""
+    for partition, end in ends.items():
+        ranges = [r for manifest in manifests for r in manifest.ranges if r.partition == partition]
+        assert ranges[0].start.offset == 0
+        assert ranges[-1].end.offset == end
+        assert all(before.end == after.start for before, after in pairwise(ranges))
+
+
+def test_a_topic_that_grows_in_mid_run_is_trained_whole(kafka: TestBroker, tmp_path: Path) -> None:
+    topic, config = kafka.new_topic(partitions=4), kafka.config()
+    fill_topic(config, topic, payloads(256, 4))
+    plan = Plan(tmp_path, stop_at_end=False, open_source=lambda: KafkaSource(config, topic))
+    stop, threads, results = Stop(), Threads(), []
+    threads.start(lambda: results.append(train(plan, stop)))
+    wait_for_steps(plan, 2)
+    with admin(config) as client:
+        client.create_partitions({topic: 8})
+    fill_topic(config, topic, payloads(512, 8, first=256))
+    wait_for_samples(plan, threads, 768)
+    stop.request("all trained")
+    threads.join()
+    assert results[0].status.samples == 768
+    check_once_each(results[0].manifests, {number: 128 if number < 4 else 64 for number in range(8)})
+
+
+def test_an_event_delivered_twice_is_trained_twice_and_every_delivery_once(kafka: TestBroker, tmp_path: Path) -> None:
+    topic, config = kafka.new_topic(partitions=1), kafka.config()
+    event = encode_json(events(1)[0])
+    fill_topic(config, topic, {0: [event] * 3 + payloads(61, 1, first=1)[0]})
+    plan = Plan(tmp_path, open_source=lambda: KafkaSource(config, topic))
+    result = train(plan)
+    assert result.status.samples == 64
+    (samples,) = batches(plan, result.manifests)
+    assert max(Counter(keys.tobytes() for keys in samples.keys_BF).values()) == 3
+
+
+def test_the_group_shows_where_the_run_is(kafka: TestBroker, tmp_path: Path) -> None:
+    topic, group = kafka.new_topic(partitions=2), kafka.new_name()
+    fill_topic(kafka.config(), topic, payloads(128, 2))
+    train(Plan(tmp_path, open_source=lambda: KafkaSource(kafka.config(group=group), topic)))
+    with admin(kafka.config()) as client:
+        offsets = client.list_group_offsets([group])[group]
+    assert {place.partition: at.offset for place, at in offsets.items()} == {0: 64, 1: 64}
+
+
+def test_offsets_with_gaps_are_trained_to_their_end(kafka: TestBroker, tmp_path: Path) -> None:
+    topic, config = kafka.new_topic(partitions=1), kafka.config()
+    parts = payloads(96, 3)
+    with producer(config, transactional_id=kafka.new_name()) as client:
+        client.init_transactions()
+        for number, end in ((0, "commit"), (1, "abort"), (2, "commit")):
+            client.begin_transaction()
+            send(client, topic, 0, parts[number])
+            getattr(client, f"{end}_transaction")()
+    result = train(Plan(tmp_path, open_source=lambda: KafkaSource(config, topic)))
+    assert result.status.samples == 64
+    assert result.status.lag == 0

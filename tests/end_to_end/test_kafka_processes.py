@@ -1,0 +1,32 @@
+"""The real command over a broker that it starts itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ingest.codec_json import encode_json
+from ingest.kafka.config import KafkaConfig
+from ingest.manifest import read_manifests
+from tests.brokers import TestBroker, fill_topic
+from tests.end_to_end.processes import children_of, start, wait_until
+from tests.ingest.streams import events
+
+SMALL = ("stream.batch=64", "dispatch.workers=1", "ps.shards=1", "model.mlp=8", "stream.linger_seconds=0.1")
+
+
+@pytest.mark.timeout(300)
+def test_up_starts_a_broker_trains_from_it_and_stops_it_last(kafka: TestBroker, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    run = start("up", "--kafka", "--samples", "128", "--folder", folder, "--json", tmp_path / "summary.json", *settings)
+    wait_until(lambda: (folder / "endpoints" / "dispatcher").exists(), run)
+    servers = json.loads((folder / "settings.json").read_text())["kafka"]["servers"]
+    encoded = [encode_json(event) for event in events(128)]
+    fill_topic(KafkaConfig(servers=servers), "clicks", {0: encoded[::2], 1: encoded[1::2]})
+    told, _ = run.communicate(timeout=120)
+    assert run.returncode == 0, told
+    assert json.loads((tmp_path / "summary.json").read_text())["samples"] == 128
+    assert sum(manifest.samples for manifest in read_manifests(folder / "manifests.log")) == 128
+    assert children_of(folder) == []
+    assert "kafka-shutdown-hook" in (folder / "broker" / "broker.log").read_text()
