@@ -191,7 +191,7 @@ def _with_kafka(settings: "Settings") -> tuple["Settings", int | None]:
     from infra.broker import HOST, free_port
     from infra.jars import find_java, kafka_jars
     from infra.settings import names_brokers
-    from ingest.kafka.ensure import ensure_topics
+    from ingest.kafka.topics import ensure_topics
 
     stream = settings.stream.model_copy(update={"source": "kafka"})
     if names_brokers():

@@ -4,7 +4,7 @@ Signals are caught before anything slow is imported, so that SIGTERM at any mome
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,6 @@ from infra.process import Stop, end_with_parent, stop_on_signals, write_whole
 from infra.settings import Settings, load_settings, read_stored
 from infra.telemetry import Meter, configure_logging, describe, start_metrics
 from infra.wire import Curve, load_curve
-from ingest.deadletter import DeadLetter, read_dead_letters
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).", show_default=False)]
 Overrides = Annotated[
@@ -86,10 +85,12 @@ def dispatcher(
     stop = start()
     settings = choose_settings(config, overrides, run_folder)
     from dispatch.main import Job, run_dispatcher
-    from ingest.sources import open_source, start_positions
+    from ingest.letters import open_letters
+    from ingest.sources import check_source, open_source, start_positions
 
     curve = curve_of(settings, "server")
     endpoints = shard_endpoints(settings, shards)
+    check_source(settings.stream, settings.kafka, settings.event_schema)
     source = open_source(settings.stream, settings.kafka)
     job = Job(
         run=settings.run,
@@ -107,9 +108,9 @@ def dispatcher(
         curve=curve,
         start=start_positions(source, from_time, from_offsets),
     )
-    with closing(source):
+    with closing(source), closing(open_letters(settings.stream, settings.kafka, settings.run)) as letters:
         announce = begin(settings, name)
-        run_dispatcher(job, source, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
+        run_dispatcher(job, source, letters, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
 
 
 def broker(
@@ -128,7 +129,7 @@ def broker(
     stop = start()
     settings = choose_settings(config, overrides, run_folder)
     from infra.broker import Broker
-    from ingest.kafka.ensure import ensure_topics
+    from ingest.kafka.topics import ensure_topics
 
     announce = begin(settings, name)
     with Broker(settings.folder / "broker", port=port) as running:
@@ -197,16 +198,6 @@ def api(
     from api.main import run_api
 
     run_api(settings.api.host, settings.api.port, stop, begin(settings, name))
-
-
-def open_dead_letters(settings: Settings) -> Iterator[DeadLetter]:
-    """Every dead letter that is kept, oldest first, from where ``stream.source`` says that the stream is."""
-    stream = settings.stream
-    if stream.source == "kafka":
-        from ingest.kafka.letters import read_kafka_letters
-
-        return read_kafka_letters(settings.kafka, stream.dead_letter_topic)
-    return read_dead_letters(stream.folder, stream.dead_letter_topic)
 
 
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────

@@ -83,7 +83,9 @@ def dead_letters(
     Example: freshet dead-letters --run-folder runs/demo-20261115-021100
     """
     settings = processes.choose_settings(config, with_kafka(overrides, kafka), run_folder)
-    for letter in processes.open_dead_letters(settings):
+    from ingest.letters import read_letters
+
+    for letter in read_letters(settings.stream, settings.kafka):
         line = {**msgspec.structs.asdict(letter), "payload": letter.payload.decode(errors="backslashreplace")}
         typer.echo(msgspec.json.encode(line).decode())
 

@@ -2,7 +2,8 @@
 
 Each letter is there once for its (origin, partition, offset, index), whatever crashes. They come in the order of their
 positions within a partition; so it is enough to know the last one written of each. That progress is committed as
-offsets of a group of its own, in the same transaction as the letters: both are there or neither is. A writer that opens
+offsets of a group of its own, in the same transaction as the letters: both are there or neither is. At its first letter
+a writer
 
     1. takes the origin's transactional id: the broker aborts what a dead writer left unfinished and turns away one that
        only seems dead
@@ -32,7 +33,7 @@ from ingest.errors import BrokerError, SinkError, SinkUnavailable
 from ingest.kafka.config import KafkaConfig, kafka_python_arguments
 from ingest.kafka.peek import peek
 from ingest.kafka.sink import abandon
-from ingest.kafka.topics import admin, describe_topic, missing_topic, partition_spans
+from ingest.kafka.topics import admin, describe_topic, group_offsets, missing_topic, partition_spans
 from ingest.manifest import Position
 
 ATTEMPT_SECONDS = 10.0
@@ -47,7 +48,7 @@ Result = TypeVar("Result")
 
 
 class KafkaLetters:
-    """The dead-letter topic; one writer for each origin. A DeadLetters."""
+    """The dead-letter topic; one writer for each origin, from its first letter on. A DeadLetters."""
 
     def __init__(self, config: KafkaConfig, topic: str, source_topic: str, origin: str) -> None:
         self._config = config.model_copy(update={"request_seconds": min(config.request_seconds, ATTEMPT_SECONDS)})
@@ -55,7 +56,7 @@ class KafkaLetters:
         self._log = structlog.get_logger()
         self._silent_since: float | None = None
         self._told_at = -LOG_SECONDS
-        self._session: _Session | None = self._open()
+        self._session: _Session | None = None
 
     def append(self, letters: Sequence[DeadLetter]) -> int:
         try:
@@ -157,7 +158,7 @@ class _Session:
 
     def _read_progress(self, config: KafkaConfig) -> dict[int, Position]:
         with admin(config) as client:
-            told = client.list_group_offsets({self._group: None})[self._group]
+            told = group_offsets(client, self._group)
         return {place.partition: Position(at.offset, int(at.metadata)) for place, at in told.items() if at.offset >= 0}
 
 

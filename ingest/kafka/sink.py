@@ -114,6 +114,7 @@ class KafkaPythonProducer(Producer):
         try:
             self._client = KafkaProducer(
                 **kafka_python_arguments(config),
+                bootstrap_timeout_ms=round(1000 * config.request_seconds),
                 acks="all",
                 enable_idempotence=True,
                 compression_type=None if config.compression == "none" else config.compression,

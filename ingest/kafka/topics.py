@@ -4,6 +4,7 @@ Through kafka-python whatever ``kafka.client`` says: none of it is often or much
 one line that says what is wrong and what to do.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from kafka.errors import KafkaError, NoError, RetriableError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
 from ingest.codec import Decoder
@@ -108,9 +109,21 @@ def list_topics(config: KafkaConfig) -> list[Topic]:
 def partition_spans(config: KafkaConfig, topic: Topic) -> list[PartitionSpan]:
     with admin(config) as client:
         firsts, ends = _offsets(client, topic, EARLIEST), _offsets(client, topic, LATEST)
-        told = client.list_group_offsets({config.group: None})[config.group] if config.group else {}
+        told = group_offsets(client, config.group) if config.group else {}
         committed = {place.partition: int(at.offset) for place, at in told.items() if place.topic == topic.name}
     return [PartitionSpan(number, firsts[number], ends[number], committed.get(number)) for number in sorted(ends)]
+
+
+def group_offsets(client: Any, group: str) -> dict[Any, Any]:
+    """What a group has committed. On a broker that never had a group, the first question makes it ready for one."""
+    until = time.monotonic() + WAIT_MS / 1000
+    while True:
+        try:
+            return dict(client.list_group_offsets({group: None})[group])
+        except RetriableError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
 
 
 def end_offsets(config: KafkaConfig, name: str) -> dict[int, int]:
@@ -153,6 +166,13 @@ def create_topics(config: KafkaConfig, specs: Sequence[TopicSpec]) -> list[str]:
             "with Kafka's own tools (partitions can only grow), name another, or leave the option out"
         )
     return made
+
+
+def ensure_topics(config: KafkaConfig, stream: StreamConfig) -> list[str]:
+    """Makes the topics of events and of dead letters unless they are there, however they are; returns those made."""
+    specs = (TopicSpec(stream.topic, stream.partitions), TopicSpec(stream.dead_letter_topic, 1))
+    with admin(config) as client:
+        return [spec.name for spec in specs if _create(client, spec)]
 
 
 def _create(client: Any, spec: TopicSpec) -> bool:

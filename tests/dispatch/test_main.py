@@ -1,6 +1,7 @@
 """The dispatcher's loop on real shards, with one worker that listens and never reports."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -21,6 +22,8 @@ from ingest.codec_json import encode_json
 from ingest.config import StreamConfig
 from ingest.deadletter import DeadLetterLog
 from ingest.errors import LogError
+from ingest.kafka.config import KafkaConfig
+from ingest.letters import open_letters
 from ingest.log import LogReader, LogWriter
 from ingest.manifest import read_manifests
 from ps.config import RowConfig
@@ -74,7 +77,9 @@ def dispatched(
         )
         error: BaseException | None = None
         try:
-            run_dispatcher(job, LogReader(folder / "log", "clicks"), stop, on_ready, Meter(CollectorRegistry()))
+            with closing(open_letters(job.stream, KafkaConfig(), RUN)) as letters:
+                source = LogReader(folder / "log", "clicks")
+                run_dispatcher(job, source, letters, stop, on_ready, Meter(CollectorRegistry()))
         except (CrewFailed, LogError) as caught:
             error = caught
     over.set()

@@ -26,6 +26,9 @@ from dispatch.status import Status
 from infra.process import Stop
 from infra.telemetry import Meter
 from ingest.config import StreamConfig
+from ingest.deadletter import DeadLetterLog, DeadLetters
+from ingest.kafka.config import KafkaConfig
+from ingest.kafka.letters import KafkaLetters
 from ingest.loader import form_batch
 from ingest.log import LogReader
 from ingest.manifest import Manifest, read_manifests
@@ -69,9 +72,19 @@ class Plan:
     open_source: Callable[[], Source] | None = None
     """where events come from; the topic below log/ by default"""
     stop_at_end: bool = True
+    kafka: KafkaConfig | None = None
+    """where dead letters go; below log/ by default"""
+    topic: str = "clicks"
+    dead_letter_topic: str = "dead-letters"
 
     def source(self) -> Source:
         return self.open_source() if self.open_source else LogReader(self.stream.folder, self.stream.topic)
+
+    def letters(self) -> DeadLetters:
+        """Those of a run over Kafka go there, too."""
+        if self.kafka is not None:
+            return KafkaLetters(self.kafka, self.dead_letter_topic, self.stream.topic, f"{RUN}/{self.stream.topic}")
+        return DeadLetterLog(self.stream.folder, self.dead_letter_topic, f"{RUN}/{self.stream.topic}")
 
     @property
     def schema(self) -> Schema:
@@ -80,7 +93,11 @@ class Plan:
     @property
     def stream(self) -> StreamConfig:
         return StreamConfig(
-            folder=self.folder / "log", schema_name=self.schema_name, batch=self.batch, linger_seconds=0
+            folder=self.folder / "log",
+            topic=self.topic,
+            schema_name=self.schema_name,
+            batch=self.batch,
+            linger_seconds=0,
         )
 
     @property
@@ -197,8 +214,8 @@ def train(
             samples=plan.samples,
             stop_at_end=plan.stop_at_end,
         )
-        with closing(plan.source()) as source:
-            status = run_dispatcher(job, source, stop, start_workers, Meter(CollectorRegistry()))
+        with closing(plan.source()) as source, closing(plan.letters()) as letters:
+            status = run_dispatcher(job, source, letters, stop, start_workers, Meter(CollectorRegistry()))
         threads.join()
         return collect(plan, shards, status)
 
