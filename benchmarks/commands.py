@@ -70,16 +70,30 @@ def ps(
 @app.command()
 def ingest(
     samples: Annotated[int, typer.Option(help="Samples to encode, decode, append and read.", min=1000)] = 20_000,
+    kafka: Annotated[bool, typer.Option("--kafka", help="From a real broker, on both client libraries.")] = False,
     output: Output = None,
 ) -> None:
-    """Rates of both codecs, the embedded log and the loader.
+    """Rates of both codecs, the embedded log and the loader; with --kafka from a real broker to decoded batches.
 
-    Example: freshet bench ingest --json ingest.json
+    Example: freshet bench ingest --kafka --samples 100000 --json ingest.json
     """
     from benchmarks.ingest import run_ingest
 
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
-        report(run_ingest(Path(folder), samples), output)
+        report(_over_kafka(Path(folder), samples) if kafka else run_ingest(Path(folder), samples), output)
+
+
+def _over_kafka(folder: Path, samples: int) -> Sequence[Any]:
+    """On the brokers that FRESHET_KAFKA names, or on one that is started for it."""
+    from benchmarks.kafka import run_kafka
+    from infra.broker import Broker
+    from infra.settings import load_settings, names_brokers
+
+    config = load_settings().kafka
+    if names_brokers():
+        return run_kafka(config, samples)
+    with Broker(folder / "broker") as broker:
+        return run_kafka(config.model_copy(update={"servers": (broker.address,), "protocol": "PLAINTEXT"}), samples)
 
 
 @app.command()

@@ -132,7 +132,7 @@ def _tiles(status: Status) -> RenderableType:
         (14, "loss", ratio(status.logloss), f"entropy {ratio(status.normalized_entropy, 3)}", "bold"),
         (19, "AUC", ratio(status.auc), best, "bold green"),
         (14, "recent AUC", ratio(status.recent_auc), f"calibr. {ratio(status.calibration, 3)}", "bold green"),
-        (9, "lag", number(status.lag), _left_out(status), "bold"),
+        (9, "lag", number(status.lag), f"{number(status.dead_letters)} dead", "bold"),
     ]
     grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
     for columns, *_rest in tiles:
@@ -141,11 +141,6 @@ def _tiles(status: Status) -> RenderableType:
     grid.add_row(*[Text(value, style=style) for _columns, _title, value, _note, style in tiles])
     grid.add_row(*[Text(note, style="dim") for _columns, _title, _value, note, _style in tiles])
     return grid
-
-
-def _left_out(status: Status) -> str:
-    """Rejected events, and skipped ones where there are any: that is the more important number then."""
-    return f"{number(status.skipped)} skip" if status.skipped else f"{number(status.dead_letters)} dead"
 
 
 def _curves(status: Status, width: int) -> RenderableType:
@@ -167,6 +162,8 @@ def _facts(status: Status) -> RenderableType:
     facts = [f"step {status.step:,}", f"generation {status.generation}", duration(status.seconds)]
     if status.policy:
         facts.append(f"{status.policy} decides in {status.decide_ms:.1f} ms")
+    if status.skipped:
+        facts.append(f"{number(status.skipped)} events skipped")
     lines = Text()
     if status.not_finite:
         warning = f"{status.not_finite:,} predictions were not finite: the model has run away\n"
@@ -287,12 +284,10 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         ("loss", f"{ratio(summary.logloss)}, normalized entropy {entropy}, calibration {calibration}"),
         ("AUC", f"{ratio(summary.auc)}, lately {ratio(summary.recent_auc)}{best}"),
         ("left", f"{summary.lag:,} events in the topic, {summary.dead_letters:,} dead letters"),
-        *(
-            [("skipped", f"{summary.skipped:,} events left out, to keep up or because they were gone")]
-            * bool(summary.skipped)
-        ),
         ("policy", f"{summary.policy}, {summary.generations} generation{'s' if summary.generations != 1 else ''}"),
     ]
+    if summary.skipped:
+        facts.append(("skipped", f"{summary.skipped:,} events, to keep up or because they were gone"))
     if summary.not_finite:
         facts.append(("broken", f"{summary.not_finite:,} predictions were not finite: the model has run away"))
     if summary.restarts:

@@ -6,6 +6,7 @@ this one when it is partial. With the same records in the source the same batche
 (the lag policy, retention) go with the next batch.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,6 +20,8 @@ from ingest.samples import Samples, join_samples, no_samples
 from ingest.schema import Schema
 from ingest.source import Record, Source
 
+PATIENCE_SECONDS, AGAIN_SECONDS = 60.0, 0.05
+"""how long, and how often, records that a manifest names are asked for"""
 MANY_REJECTS = 4096
 MANY_REJECTED_BYTES = 8 << 20
 """A partition with this many bad events waiting makes the batch go out, so that poison cannot fill the memory."""
@@ -213,13 +216,25 @@ def _decoder_of(schema: Schema) -> Decoder:
     return Decoder(schema)
 
 
+def _read_patiently(source: Source, partition: int, offset: int, read_bytes: int) -> list[Record]:
+    """What the records are, from a source that may be silent for a while."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return source.read(partition, offset, read_bytes)
+        except SourceUnavailable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(AGAIN_SECONDS)
+
+
 def _decode_range(source: Source, decoder: Decoder, wanted: Range, read_bytes: int) -> Decoded:
     parts = [decoder.nothing(wanted.start)]
     while parts[-1].end < wanted.end:
         at = parts[-1].end
         records = [
             record
-            for record in source.read(wanted.partition, at.offset, read_bytes)
+            for record in _read_patiently(source, wanted.partition, at.offset, read_bytes)
             if Position(record.offset) < wanted.end
         ]
         if not records:

@@ -62,7 +62,7 @@ class KafkaConfig(Section):
     """Whether a run starts only on a topic that is empty or holds some events of the schema."""
     fetch_bytes: int = Field(default=8 << 20, ge=1024, le=1 << 30)
     """Most bytes a broker sends in one answer; of one partition at most a quarter of it."""
-    buffer_bytes: int = Field(default=16 << 20, ge=1024)
+    buffer_bytes: int = Field(default=4 << 20, ge=1024)
     """Bytes kept ready of one partition; from there on it is paused until half of them are taken."""
 
     @field_validator("servers")

@@ -1,6 +1,7 @@
 """The consumer on confluent-kafka (the extra ``kafka-fast``)."""
 
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,6 +16,7 @@ from ingest.kafka.consumer import FETCH_WAIT_MS, LARGEST_BYTES, RECONNECT_MS, Co
 from ingest.source import Record
 
 POLL_RECORDS = 20_000
+CLOSE_SECONDS = 5.0
 PERMANENT = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -121,7 +123,10 @@ class ConfluentConsumer(Consumer):
             self._consumer.commit(offsets=told, asynchronous=not seconds)
 
     def close(self) -> None:
-        self._consumer.close()
+        # With a commit under way librdkafka waits for a dead broker for most of a minute: nobody waits with it.
+        closing = threading.Thread(target=self._consumer.close, name="kafka-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
 
     def _take_in(self, message: Message, fetched: dict[int, Fetched]) -> None:
         number, offset, error = message.partition(), message.offset(), message.error()

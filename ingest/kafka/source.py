@@ -10,9 +10,10 @@ again, stops the reader at once: its offsets mean something else now.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 
@@ -21,10 +22,13 @@ from ingest.kafka.config import KafkaConfig
 from ingest.kafka.consumer import Consumer, Fetched, Topic
 from ingest.source import Record
 
+Answer = TypeVar("Answer")
 WAIT_SECONDS = 0.5
 """how long one read waits for records that are there, before it says that the broker does not answer"""
 ANSWER_SECONDS = 2.0
 """how long the broker may take for a question about the topic, once the run is on"""
+AGAIN_SECONDS = 0.2
+"""pause after a question that was not answered"""
 ENDS_SECONDS = 0.05
 """how old the known end of a partition may be when everything before it has been read"""
 SPANS_SECONDS = 1.0
@@ -95,7 +99,7 @@ class KafkaSource:
         self._buffers: dict[int, Buffer] = {}
         self._paused: set[int] = set()
         self._spans: dict[int, tuple[int, int]] = {}
-        self._spans_at = self._told_at = -1e9
+        self._spans_at = self._told_at = self._ask_again_at = -1e9
         self._silent_since: float | None = None
         self._committed: dict[int, int] = {}
         self._is_closed = False
@@ -105,11 +109,7 @@ class KafkaSource:
     # ── Source ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def partitions(self) -> list[int]:
         if time.monotonic() - self._described_at >= DESCRIBE_SECONDS:
-            try:
-                told = self._consumer.describe(ANSWER_SECONDS)
-            except SourceUnavailable as error:
-                raise self._unavailable(error) from error
-            self._check_same(told)
+            self._check_same(self._ask(lambda: self._consumer.describe(ANSWER_SECONDS)))
             self._answered()
             self._described_at = time.monotonic()
         return list(self._described.partitions)
@@ -144,7 +144,7 @@ class KafkaSource:
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         changed = {number: at for number, at in offsets.items() if self._committed.get(number) != at}
-        if changed and self._config.group:
+        if changed and self._config.group and self._silent_since is None:
             self._committed |= changed
             self._consumer.commit(changed, 0.0)
 
@@ -226,11 +226,8 @@ class KafkaSource:
         return buffer.position >= self._spans[partition][1]
 
     def _look_at_spans(self, partition: int) -> None:
-        wanted = {*self._buffers, *self._spans, partition}
-        try:
-            self._spans = self._consumer.spans(sorted(wanted), ANSWER_SECONDS)
-        except SourceUnavailable as error:
-            raise self._unavailable(error) from error
+        wanted = sorted({*self._buffers, *self._spans, partition})
+        self._spans = self._ask(lambda: self._consumer.spans(wanted, ANSWER_SECONDS))
         self._spans_at = time.monotonic()
 
     def _poll(self, seconds: float) -> None:
@@ -253,6 +250,16 @@ class KafkaSource:
         if low:
             self._consumer.pause(low, False)
             self._paused.difference_update(low)
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """The broker's answer; a broker that has just been silent is not asked again at once, by every partition."""
+        if self._silent_since is not None and time.monotonic() < self._ask_again_at:
+            raise SourceUnavailable("Kafka did not answer a moment ago")
+        try:
+            return question()
+        except SourceUnavailable as error:
+            self._ask_again_at = time.monotonic() + AGAIN_SECONDS
+            raise self._unavailable(error) from error
 
     # ── outages ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _answered(self) -> None:

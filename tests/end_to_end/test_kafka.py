@@ -4,6 +4,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,15 +16,16 @@ from infra.process import Stop
 from ingest.codec_json import encode_json
 from ingest.kafka.config import Client
 from ingest.kafka.source import KafkaSource
-from ingest.log import LogReader
+from ingest.log import LogReader, LogWriter
 from ingest.manifest import Manifest, read_manifests
 from ingest.source import Record
 from tests.brokers import TestBroker, admin, fill_topic, producer, running_broker, send
 from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.processes import wait_until
 from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, batches, train, wait_for_steps
 from tests.ingest.streams import events
 
-DOWN_SECONDS = float(os.environ.get("FRESHET_TEST_DOWN", "1"))
+DOWN_SECONDS = float(os.environ.get("KAFKA_DOWN_SECONDS", "1"))
 """how long the broker stays dead; README tells how to try it for longer"""
 LARGE_BYTES = 4 << 20
 """poison has records of over a megabyte"""
@@ -68,9 +70,9 @@ def payloads(count: int, partitions: int, first: int = 0) -> dict[int, list[byte
     return {number: encoded[number::partitions] for number in range(partitions)}
 
 
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    with running_broker(tmp_path / "broker") as broker:
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("own")) as broker:
         yield broker
 
 
@@ -132,6 +134,40 @@ def test_a_topic_that_grows_in_mid_run_is_trained_whole(kafka: TestBroker, tmp_p
     threads.join()
     assert results[0].status.samples == 768
     check_once_each(results[0].manifests, {number: 128 if number < 4 else 64 for number in range(8)})
+
+
+@pytest.mark.parametrize("over_kafka", [False, True])
+def test_events_over_the_lag_bound_are_skipped_and_every_event_is_accounted_for(
+    kafka: TestBroker, tmp_path: Path, over_kafka: bool
+) -> None:
+    topic, config = kafka.new_topic(partitions=2), kafka.config()
+
+    def write(count: int, first: int) -> None:
+        parts = payloads(count, 2, first)
+        if over_kafka:
+            fill_topic(config, topic, parts)
+            return
+        with closing(LogWriter(tmp_path / "log", "clicks", 2)) as writer:
+            for number, part in parts.items():
+                writer.append(number, [(None, payload) for payload in part])
+
+    write(500, 0)
+    source = (lambda: KafkaSource(config, topic)) if over_kafka else None
+    plan = Plan(tmp_path, stop_at_end=False, lag_bound=100, open_source=source)
+    stop, threads, results = Stop(), Threads(), []
+    threads.start(lambda: results.append(train(plan, stop)))
+    wait_until(lambda: accounted(plan) == 500)
+    write(64, 500)
+    wait_for_samples(plan, threads, 64)
+    stop.request("all accounted for")
+    threads.join()
+    status, skipped = results[0].status, sum(m.skipped_events for m in results[0].manifests)
+    assert (status.samples, status.skipped, skipped, status.lag) == (64, 500, 500, 0)
+
+
+def accounted(plan: Plan) -> int:
+    """Events trained, rejected or skipped, going by the manifests."""
+    return sum(m.samples + m.rejected + m.skipped_events for m in read_manifests(plan.folder / "manifests.log"))
 
 
 def test_an_event_delivered_twice_is_trained_twice_and_every_delivery_once(kafka: TestBroker, tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ class Plan:
     """where dead letters go; below log/ by default"""
     topic: str = "clicks"
     dead_letter_topic: str = "dead-letters"
+    lag_bound: int | None = None
+    """events that may wait before the newest are skipped to; None: never"""
 
     def source(self) -> Source:
         return self.open_source() if self.open_source else LogReader(self.stream.folder, self.stream.topic)
@@ -98,6 +100,8 @@ class Plan:
             schema_name=self.schema_name,
             batch=self.batch,
             linger_seconds=0,
+            lag_policy="catch_up" if self.lag_bound is None else "skip_to_newest",
+            lag_bound=self.lag_bound or 1,
         )
 
     @property

@@ -13,7 +13,7 @@ from infra.errors import ConfigError
 from tests.end_to_end.processes import ROOT, environment, freshet, run, start, wait_until
 
 COMMANDS = [
-    *("demo", "up", "produce", "dispatcher", "worker", "ps", "api", "dead-letters", "settings", "keys"),
+    *("demo", "up", "produce", "dispatcher", "worker", "ps", "api", "broker", "dead-letters", "settings", "keys"),
     *("topics create", "topics list", "topics describe"),
     *("bench step", "bench ps", "bench ingest", "bench quality", "bench solver", "bench dispatch", "bench paper"),
 ]
@@ -43,6 +43,9 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     [
         (["demo", "--set", "stream.batch=x"], "setting stream.batch = 'x' is wrong"),
         (["up", "--config", "no.toml"], "cannot read settings file no.toml"),
+        (["up", "--from-time", "soon"], "--from-time 'soon' is no time"),
+        (["up", "--from-offsets", "0"], "--from-offsets '0' cannot be read at '0'"),
+        (["dispatcher", "--set", "kafka.servers=nowhere"], "Kafka server 'nowhere' is no address"),
         (["produce", "--dataset", "criteo"], "no file given for dataset 'criteo'"),
         (["produce", "--duration", "0"], "duration = 0.0: expected seconds above 0"),
         (["topics", "create", "--retention", "7 moons"], "retention '7 moons' cannot be read"),

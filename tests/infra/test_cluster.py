@@ -85,3 +85,19 @@ def test_workers_share_the_cores(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(cores)), raising=False)
     assert made(tmp_path, override)["worker-0"].env["OMP_NUM_THREADS"] == str(threads)
+
+
+def test_a_broker_comes_before_whoever_reads_or_writes_events_and_stops_after_them(tmp_path: Path) -> None:
+    found = made(tmp_path, produce=(), broker_port=9092, start_arguments=("--from-offsets", "0:5"))
+    assert values(found["broker"], "--port") == ["9092"]
+    assert found["dispatcher"].needs == ("ps-0", "ps-1", "broker")
+    assert found["produce"].needs == ("broker",)
+    assert found["broker"].stop_order > max(found[name].stop_order for name in ("produce", "dispatcher", "ps-0"))
+    assert values(found["dispatcher"], "--from-offsets") == ["0:5"]
+
+
+def test_secrets_reach_the_processes_that_talk_to_kafka_and_no_other(tmp_path: Path) -> None:
+    found = made(tmp_path, "kafka.protocol=SASL_SSL", "kafka.username=a", "kafka.password=hush", produce=())
+    secret = {name for name, spec in found.items() if "hush" in spec.env.values()}
+    assert secret == {"dispatcher", "produce"}
+    assert all("hush" not in " ".join(arguments(spec)) for spec in found.values())

@@ -102,6 +102,14 @@ def test_names_are_shown_as_they_are_and_not_read_as_markup() -> None:
     assert all(part in text for part in ("[/]:key:", "[red]", "[/b]", "[/x] 1", "[/y]: did not"))
 
 
+def test_skipped_events_are_shown_wherever_a_run_is_shown() -> None:
+    status = structs.replace(STATUS, skipped=54_321)
+    assert "54.3k events skipped" in drawn(Picture(status), 100)
+    assert "54,321 events, to keep up" in drawn(render_summary(summarize(status, "finished")), 80)
+    assert "skipped 54.3k" in plain_line(status)
+    assert "skipped" not in plain_line(STATUS) + drawn(Picture(STATUS), 100)
+
+
 def test_plain_line_is_one_line_with_the_essentials() -> None:
     line = plain_line(STATUS)
     assert "\n" not in line

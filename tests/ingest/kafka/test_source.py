@@ -59,11 +59,11 @@ def test_records_come_back_in_the_order_of_each_partition(kafka: TestBroker, ope
     source = open_source(topic)
     assert source.partitions() == [0, 1]
     assert (source.span(0), source.span(1)) == ((0, 300), (0, 20))
-    first = source.read(0, 0, max_bytes=30)
+    first = patiently(source, 0, 0, max_bytes=30)
     assert 0 < len(first) < 300
     assert payloads(first + read_all(source, 0, first[-1].offset + 1)) == numbered(300)
     assert payloads(read_all(source, 1)) == numbered(20, 1000)
-    assert source.read(1, 20) == []
+    assert patiently(source, 1, 20) == []
 
 
 @pytest.mark.parametrize("compression", ["gzip", "lz4", "zstd"])
@@ -78,13 +78,13 @@ def test_reading_may_begin_again_anywhere(kafka: TestBroker, open_source: Open) 
     fill_topic(kafka.config(), topic, {0: numbered(100)})
     source = open_source(topic)
     for offset in (70, 10, 99, 0, 0):
-        assert source.read(0, offset)[0].offset == offset
+        assert patiently(source, 0, offset)[0].offset == offset
 
 
 def test_records_that_come_later_are_read(kafka: TestBroker, open_source: Open) -> None:
     topic = kafka.new_topic(partitions=1)
     source = open_source(topic)
-    assert source.read(0, 0) == []
+    assert patiently(source, 0, 0) == []
     fill_topic(kafka.config(), topic, {0: numbered(3)})
     records: list[Record] = []
     while len(records) < 3:
@@ -97,7 +97,7 @@ def test_a_partition_that_has_enough_ready_is_paused_and_loses_nothing(kafka: Te
     big = [bytes([number % 256]) * 1000 for number in range(400)]
     fill_topic(kafka.config(), topic, {0: big, 1: big})
     source = open_source(topic, buffer_bytes=40_000, fetch_bytes=80_000)
-    source.read(1, 0, 1)
+    patiently(source, 1, 0, 1)
     seen = 0
     for record in read_all(source, 0, max_bytes=5000):
         assert record.payload == big[record.offset]
@@ -129,7 +129,7 @@ def test_an_open_transaction_is_not_seen_until_it_is_committed(kafka: TestBroker
         client.init_transactions()
         client.begin_transaction()
         send(client, topic, 0, numbered(3))
-        assert source.read(0, 0) == []
+        assert patiently(source, 0, 0) == []
         client.commit_transaction()
     records: list[Record] = []
     while len(records) < 3:
@@ -149,9 +149,9 @@ def test_records_that_are_gone_are_told_with_what_is_left(kafka: TestBroker, ope
     delete_records(kafka, topic, 6)
     source = open_source(topic)
     with pytest.raises(OffsetOutOfRange, match=r"record 2 of partition 0.* holds 6 to 9; expected"):
-        source.read(0, 2)
+        patiently(source, 0, 2)
     with pytest.raises(OffsetOutOfRange, match=r"record 11 of partition 0.* holds 6 to 9"):
-        source.read(0, 11)
+        patiently(source, 0, 11)
     assert payloads(read_all(source, 0, 6)) == numbered(4, 6)
 
 
@@ -175,7 +175,7 @@ def test_a_topic_that_is_deleted_stops_the_reader(
     topic = kafka.new_topic(partitions=1)
     fill_topic(kafka.config(), topic, {0: numbered(5)})
     source = open_source(topic)
-    source.read(0, 0, 1)
+    patiently(source, 0, 0, 1)
     with admin(kafka.config()) as client:
         client.delete_topics([topic])
     if again:
