@@ -35,7 +35,7 @@ class JsonCodec:
         self.schema = schema
         self._converter = Converter(schema)
         self._decoder = msgspec.json.Decoder(self._event_type())
-        from ingest.duplicates import find_duplicates  # brings numba, which those who only encode need not load
+        from ingest.scan.duplicates import find_duplicates  # brings numba, which those who only encode need not load
 
         self._find_duplicates = find_duplicates
 

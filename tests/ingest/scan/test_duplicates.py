@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.codec_json import JsonCodec
-from ingest.duplicates import DEPTH, NAMES, find_duplicates, has_duplicates
+from ingest.scan.duplicates import DEPTH, NAMES, find_duplicates, has_duplicates
 from tests.ingest.streams import SYNTHETIC
 
 
