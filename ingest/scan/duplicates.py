@@ -69,17 +69,15 @@ def scan_one(
     is_name = False
     while at < text.size:
         letter = text[at]
-        if letter == QUOTE:
-            at, hashed, is_plain = read_string(text, at + 1)
-            if is_name:
-                if not is_plain or count == NAMES:
-                    return UNSURE
-                for other in range(begins[depth], count):
-                    if names[other] == hashed:
-                        return UNSURE
-                names[count] = hashed
-                count += 1
-                is_name = False
+        if letter == QUOTE and not is_name:
+            at = end_of_string(text, at + 1)
+        elif letter == QUOTE:
+            at, hashed, is_plain = read_name(text, at + 1)
+            if not is_plain or count == NAMES or is_among(hashed, names[begins[depth] : count]):
+                return UNSURE
+            names[count] = hashed
+            count += 1
+            is_name = False
         elif letter in (OBJECT, LIST):
             depth += 1
             if depth == DEPTH:
@@ -97,14 +95,28 @@ def scan_one(
 
 
 @kernel
-def read_string(text: NDArray[np.uint8], at: int) -> tuple[int, np.uint64, bool]:
+def end_of_string(text: NDArray[np.uint8], at: int) -> int:
+    """The place of the closing quote."""
+    while at < text.size and text[at] != QUOTE:
+        at += 2 if text[at] == BACKSLASH else 1
+    return at
+
+
+@kernel
+def read_name(text: NDArray[np.uint8], at: int) -> tuple[int, np.uint64, bool]:
     """(the place of the closing quote, a hash of what is before it, whether it has no escape)."""
-    hashed, is_plain = FNV_START, True
+    hashed = FNV_START
     while at < text.size and text[at] != QUOTE:
         if text[at] == BACKSLASH:
-            is_plain = False
-            at += 1
-        else:
-            hashed = (hashed ^ np.uint64(text[at])) * FNV_PRIME
+            return at, hashed, False
+        hashed = (hashed ^ np.uint64(text[at])) * FNV_PRIME
         at += 1
-    return at, hashed, is_plain
+    return at, hashed, True
+
+
+@kernel
+def is_among(hashed: np.uint64, names: NDArray[np.uint64]) -> bool:
+    for name in names:  # noqa: SIM110 (numba knows no any)
+        if name == hashed:
+            return True
+    return False
