@@ -145,11 +145,10 @@ class Broker:
             ports: dict[str, int] = {}
             for name in self._protocols:
                 probe = held.enter_context(socket.socket())
-                if name == "PLAINTEXT" and self._port:
-                    ports[name] = self._port
-                    continue
-                probe.bind((HOST, 0))
-                ports[name] = probe.getsockname()[1]
+                wanted = self._port if name == "PLAINTEXT" else 0
+                with suppress(OSError):  # a wanted port that is taken: the broker itself will say so
+                    probe.bind((HOST, wanted))
+                ports[name] = wanted or probe.getsockname()[1]
             return ports
 
     def _write_properties(self, ports: Mapping[str, int]) -> None:

@@ -59,6 +59,8 @@ class Feed:
         self.position = start
         """before the first event not yet taken"""
         self.is_at_end = False
+        self.known_end = start.offset
+        """offset after the partition's last record, when it was last looked at"""
         self.records = 0
         self.events = 0
         self.skipped: list[Range] = []
@@ -100,6 +102,11 @@ class Feed:
             self.records += len(records)
             self.events += len(decoded) + len(decoded.rejects)
             self._hold(join_decoded([self._pending, decoded]) if self.ready or self.rejected else decoded)
+
+    @property
+    def waiting(self) -> int:
+        """Events of the partition that no batch has taken."""
+        return self.ready + self.rejected + self.estimate(max(0, self.known_end - self.unread.offset))
 
     def estimate(self, records: int) -> int:
         """Events in so many unread records, going by those read."""

@@ -222,12 +222,10 @@ class Loader:
                 self._source.commit(self._handed_at)
 
     def _measure(self) -> None:
-        upstream = 0
-        with contextlib.suppress(SourceUnavailable):  # then what was known stays known
+        with contextlib.suppress(SourceUnavailable):  # then the ends that were known stay known
             for feed in self._feeds.values():
-                unread = self._source.span(feed.partition)[1] - feed.unread.offset
-                upstream += feed.ready + feed.rejected + feed.estimate(max(0, unread))
-            self._upstream = upstream
+                feed.known_end = self._source.span(feed.partition)[1]
+        self._upstream = sum(feed.waiting for feed in self._feeds.values())
         self._known = self._upstream + self._formed  # one assignment: lag() may run at any moment
 
 

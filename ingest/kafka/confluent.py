@@ -50,7 +50,8 @@ def _fetching(config: KafkaConfig) -> dict[str, Any]:
         "message.max.bytes": min(1_000_000, config.fetch_bytes),  # of what is sent; may not be above fetch.max.bytes
         "receive.message.max.bytes": max(LARGEST_BYTES, config.fetch_bytes + (1 << 20)),
         "max.partition.fetch.bytes": config.fetch_bytes // 4,
-        "queued.max.messages.kbytes": max(1, config.buffer_bytes // 1024),
+        "queued.max.messages.kbytes": max(64, config.buffer_bytes // 1024),
+        "fetch.queue.backoff.ms": 5,  # its default, a second, is what a full queue would cost
     }
 
 

@@ -6,11 +6,16 @@ from contextlib import suppress
 import pytest
 from kafka.structs import TopicPartition
 
+from ingest.batches import OutOfRange
+from ingest.codec_json import encode_json
 from ingest.errors import OffsetOutOfRange, SourceError, SourceUnavailable
 from ingest.kafka.config import Client
 from ingest.kafka.source import KafkaSource
+from ingest.loader import Loader
+from ingest.manifest import Position, Range
 from ingest.source import Record
 from tests.brokers import TestBroker, admin, fill_topic, producer, send
+from tests.ingest.streams import SYNTHETIC, drain, events
 
 CLIENTS: tuple[Client, ...] = ("kafka-python", "confluent-kafka")
 Open = Callable[..., KafkaSource]
@@ -153,6 +158,22 @@ def test_records_that_are_gone_are_told_with_what_is_left(kafka: TestBroker, ope
     with pytest.raises(OffsetOutOfRange, match=r"record 11 of partition 0.* holds 6 to 9"):
         patiently(source, 0, 11)
     assert payloads(read_all(source, 0, 6)) == numbered(4, 6)
+
+
+@pytest.mark.parametrize("policy", ["earliest", "newest"])
+def test_a_loader_goes_on_where_the_policy_says_when_records_are_gone(
+    kafka: TestBroker, open_source: Open, policy: OutOfRange
+) -> None:
+    topic = kafka.new_topic(partitions=1)
+    fill_topic(kafka.config(), topic, {0: [encode_json(event) for event in events(40)]})
+    delete_records(kafka, topic, 24)
+    loader = Loader(
+        open_source(topic), SYNTHETIC, 16, {0: Position(0)}, stop_at_end=True, on_out_of_range=policy
+    )  # fmt: skip
+    batches = list(drain(loader))
+    to = 24 if policy == "earliest" else 40
+    assert batches[0].skipped == (Range(0, Position(0), Position(to)),)
+    assert sum(len(batch.samples) for batch in batches) == 40 - to
 
 
 def test_new_partitions_are_noticed(kafka: TestBroker, open_source: Open, monkeypatch: pytest.MonkeyPatch) -> None:
