@@ -98,7 +98,7 @@ def outage(broker: Broker) -> Iterator[Outage]:
 
 @pytest.fixture(autouse=True)
 def _short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters_module, "ATTEMPT_SECONDS", 3.0)
+    monkeypatch.setattr(letters_module, "ATTEMPT_SECONDS", 2.0)
     monkeypatch.setattr("ingest.kafka.sink.STOP_SECONDS", 0.5)
 
 
