@@ -44,7 +44,7 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-system: ## Java, Maven, PostgreSQL, Chromium, through the system's package manager
+system: ## Java, Maven, PostgreSQL, Chromium, kcat, through the system's package manager
 	@if [ "$(SYSTEM)" != no ]; then sh infra/system.sh; fi
 
 test: $(STAMP) system check ## set-up, checks, and the whole test suite

@@ -11,9 +11,10 @@ from ingest.codec_json import JsonCodec, encode_json
 from ingest.codec_packed import PackedCodec
 from ingest.convert import Event
 from ingest.loader import Loader
-from ingest.log import Entry, LogReader, LogWriter
+from ingest.log import LogReader, LogWriter
 from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
+from ingest.sink import Entry
 from ingest.synthetic import synthetic_events
 
 SAMPLES_PER_RECORD = 256

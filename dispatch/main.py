@@ -13,7 +13,7 @@ SIGTERM ends the loop: the steps under way are completed, every row is written b
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,8 @@ from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import Curve, bind, guarded
 from ingest.config import StreamConfig
-from ingest.deadletter import DeadLetterLog
+from ingest.deadletter import DeadLetter, DeadLetters
+from ingest.errors import SinkUnavailable
 from ingest.loader import Batch, Loader
 from ingest.manifest import Manifest, ManifestLog, Position
 from ingest.schema import Schema
@@ -95,10 +96,17 @@ class Underway:
     reports: dict[int, tuple[Report, NDArray[np.float32]]] = field(default_factory=dict)
 
 
-def run_dispatcher(job: Job, source: Source, stop: Stop, on_ready: Callable[[str, str], None], meter: Meter) -> Status:
+def run_dispatcher(
+    job: Job,
+    source: Source,
+    letters: DeadLetters,
+    stop: Stop,
+    on_ready: Callable[[str, str], None],
+    meter: Meter,
+) -> Status:
     """Trains until a stop is requested or the stream ends; returns the last status."""
     with ExitStack() as resources:
-        desk = Desk(job, source, stop, meter, resources)
+        desk = Desk(job, source, letters, stop, meter, resources)
         warm_up(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
         on_ready(desk.crew.endpoint, desk.status_endpoint)
         desk.gather()
@@ -125,7 +133,9 @@ def run_dispatcher(job: Job, source: Source, stop: Stop, on_ready: Callable[[str
 class Desk:
     """The dispatcher's resources, and the verbs of its loop."""
 
-    def __init__(self, job: Job, source: Source, stop: Stop, meter: Meter, resources: ExitStack) -> None:
+    def __init__(
+        self, job: Job, source: Source, letters: DeadLetters, stop: Stop, meter: Meter, resources: ExitStack
+    ) -> None:
         self.job, self.stop, self.meter = job, stop, meter
         self.index = Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
@@ -142,10 +152,7 @@ class Desk:
         self._manifests = ManifestLog(job.folder / "manifests.log")
         resources.callback(self._manifests.close)
         _check_new_run(self._manifests)
-        origin = f"{job.run}/{job.stream.topic}"
-        retention = job.stream.retention_bytes
-        self._letters = DeadLetterLog(job.stream.folder, job.stream.dead_letter_topic, origin, retention)
-        resources.callback(self._letters.close)
+        self._letters = letters
         context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(context, job.curve))
         self.crew = Crew(context, job.endpoint, job.run, job.curve)
@@ -254,8 +261,10 @@ class Desk:
         return self.step
 
     def write_dead_letters(self, batch: Batch) -> None:
+        """Returns once they are durable; while the broker that takes them is away, the workers are kept alive."""
         if batch.dead_letters:
-            self._letters.append(batch.dead_letters)
+            while not self._appended(batch.dead_letters):
+                self.look_around(WAIT_SECONDS)
             self.accounts.dead_letters += len(batch.dead_letters)
             self.meter.count("dead_letters", len(batch.dead_letters))
 
@@ -293,6 +302,16 @@ class Desk:
         return self.accounts.status(self.state, self.crew.generation, self.step, self.loader.lag())
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _appended(self, letters: Sequence[DeadLetter]) -> bool:
+        """Whether they could be written now; a stop does not wait for a broker that is away: a replay writes them."""
+        try:
+            self._letters.append(letters)
+        except SinkUnavailable:
+            if self.stop.requested:
+                raise
+            return False
+        return True
+
     def _hear(self, timeout_seconds: float) -> bool:
         """Takes one message of the workers; reports go to the step they belong to."""
         heard = self.crew.listen(timeout_seconds)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 import typer
@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 from benchmarks import commands
-from infra import processes
+from infra import processes, streams
 from infra.config import check_names
 from infra.errors import ConfigError, FreshetError
 from infra.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
-from infra.processes import ConfigFile, Overrides, RunFolder
+from infra.processes import ConfigFile, Overrides
 
 if TYPE_CHECKING:
     from infra.cluster import Extras, KnownBest
@@ -38,7 +38,6 @@ for process in (processes.dispatcher, processes.worker, processes.ps, processes.
 Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
 Folder = Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.", show_default=False)]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary here.", show_default=False)]
-Dataset = Literal["synthetic", "criteo", "avazu", "movielens", "jsonl"]
 
 
 @app.command(rich_help_panel="Start here")
@@ -98,55 +97,9 @@ def up(
     _run(settings, Extras(samples=samples, broker_port=port, start_arguments=start), stop, json_file)
 
 
-@app.command(rich_help_panel="Start here")
-def produce(
-    file: Annotated[Path | None, typer.Argument(help="File to read; - for stdin (jsonl).", show_default=False)] = None,
-    dataset: Annotated[Dataset, typer.Option(help="What to produce.")] = "synthetic",
-    rate: Annotated[float | None, typer.Option(help="Events a second.", show_default=False)] = None,
-    limit: Annotated[int | None, typer.Option(help="Stop after so many good events.", show_default=False)] = None,
-    packed: Annotated[int, typer.Option(help="Samples per packed record; 0 writes JSON.")] = 0,
-    poison: Annotated[float, typer.Option(help="Share of deliberately bad events of every kind, for drills.")] = 0.0,
-    seed_from_settings: Annotated[bool, typer.Option("--seed-from-settings", hidden=True)] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the synthetic stream.")] = 0,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    run_folder: RunFolder = None,
-) -> None:
-    """Write events into the embedded log: your own, a synthetic stream, or a Criteo, Avazu or MovieLens file.
-
-    Your own are jsonl: one JSON object a line, in a file or on stdin. A line that is no event is written as it is, and
-    becomes a dead letter with its reason. A synthetic stream goes on where the topic ends.
-
-    Example: freshet produce --dataset criteo train.txt --rate 5000
-    """
-    stop = processes.start()
-    schema = {} if dataset == "jsonl" else {"stream": {"schema_name": dataset}}
-    settings = processes.choose_settings(config, overrides, run_folder, schema)
-    from ingest.main import check_producer, run_producer
-
-    check_producer(dataset, file, rate, limit, packed, poison)
-    processes.begin(settings, "produce")
-    chosen = settings.seed if seed_from_settings else seed
-    done = run_producer(settings.stream, stop, dataset, file, chosen, rate, limit, packed, poison)
-    told = (
-        f"{done.events:,} events ({done.poisoned:,} bad on purpose) in {done.records:,} records to topic "
-        f"{settings.stream.topic!r} in {settings.stream.folder}: {done.seconds:.1f} s, ended by {done.reason}"
-    )
-    Console(stderr=True).print(Text(told), soft_wrap=True)
-
-
-@app.command(rich_help_panel="Look around")
-def dead_letters(config: ConfigFile = None, overrides: Overrides = None, run_folder: RunFolder = None) -> None:
-    """Print the rejected events, one JSON line each: partition, offset, index, reason, payload.
-
-    Example: freshet dead-letters --run-folder runs/demo-20261115-021100
-    """
-    settings = processes.choose_settings(config, overrides, run_folder)
-    from ingest.deadletter import read_dead_letters
-
-    for letter in read_dead_letters(settings.stream.folder, settings.stream.dead_letter_topic):
-        line = {**msgspec.structs.asdict(letter), "payload": letter.payload.decode(errors="backslashreplace")}
-        typer.echo(msgspec.json.encode(line).decode())
+app.command(rich_help_panel="Start here")(streams.produce)
+app.command(rich_help_panel="Look around")(streams.dead_letters)
+app.add_typer(streams.topics, name="topics", rich_help_panel="Look around")
 
 
 @app.command(rich_help_panel="Look around")
@@ -239,7 +192,7 @@ def _with_kafka(settings: "Settings") -> tuple["Settings", int | None]:
     from infra.broker import HOST, free_port
     from infra.jars import find_java, kafka_jars
     from infra.settings import names_brokers
-    from ingest.kafka.ensure import ensure_topics
+    from ingest.kafka.topics import ensure_topics
 
     stream = settings.stream.model_copy(update={"source": "kafka"})
     if names_brokers():

@@ -13,7 +13,7 @@ import numba
 from numba import njit
 
 ROOT = Path(__file__).resolve().parent
-FOLDERS = ("dispatch", "ps")
+FOLDERS = ("dispatch", "ingest/scan", "ps")
 PREFIX = "kernels-"
 
 

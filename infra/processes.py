@@ -85,10 +85,12 @@ def dispatcher(
     stop = start()
     settings = choose_settings(config, overrides, run_folder)
     from dispatch.main import Job, run_dispatcher
-    from ingest.sources import open_source, start_positions
+    from ingest.letters import open_letters
+    from ingest.sources import check_source, open_source, start_positions
 
     curve = curve_of(settings, "server")
     endpoints = shard_endpoints(settings, shards)
+    check_source(settings.stream, settings.kafka, settings.event_schema)
     source = open_source(settings.stream, settings.kafka)
     job = Job(
         run=settings.run,
@@ -106,9 +108,9 @@ def dispatcher(
         curve=curve,
         start=start_positions(source, from_time, from_offsets),
     )
-    with closing(source):
+    with closing(source), closing(open_letters(settings.stream, settings.kafka, settings.run)) as letters:
         announce = begin(settings, name)
-        run_dispatcher(job, source, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
+        run_dispatcher(job, source, letters, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
 
 
 def broker(
@@ -127,7 +129,7 @@ def broker(
     stop = start()
     settings = choose_settings(config, overrides, run_folder)
     from infra.broker import Broker
-    from ingest.kafka.ensure import ensure_topics
+    from ingest.kafka.topics import ensure_topics
 
     announce = begin(settings, name)
     with Broker(settings.folder / "broker", port=port) as running:

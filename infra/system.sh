@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the tests want from the system besides Python: Java 17 or newer, Maven, a PostgreSQL server, Chromium.
+# What the tests want from the system besides Python: Java 17 or newer, Maven, a PostgreSQL server, Chromium, kcat.
 # Installs what is missing where it may (root, or sudo without a password); otherwise says in one line what to install.
 # Never fails: a test that lacks one of them says so itself.
 set -u
@@ -30,6 +30,7 @@ look() {
     command -v mvn >/dev/null || missing="$missing maven"
     postgres_found || missing="$missing postgresql"
     chromium_found || missing="$missing chromium"
+    command -v kcat >/dev/null || missing="$missing kcat"
 }
 
 in_words() {

@@ -23,6 +23,7 @@ from ingest.source import Record, Source
 PATIENCE_SECONDS, AGAIN_SECONDS = 60.0, 0.05
 """how long, and how often, records that a manifest names are asked for"""
 MANY_REJECTS = 4096
+MANY_REJECTED_BYTES = 8 << 20
 """A partition with this many bad events waiting makes the batch go out, so that poison cannot fill the memory."""
 
 
@@ -67,7 +68,7 @@ class Feed:
         self.skipped_events = 0
         self._source, self._decoder, self._read_bytes = source, decoder, read_bytes
         self._on_out_of_range, self._is_patient = on_out_of_range, is_patient
-        self._pending: Decoded = decoder.nothing(start)
+        self._hold(decoder.nothing(start))
 
     @property
     def ready(self) -> int:
@@ -87,7 +88,8 @@ class Feed:
     @property
     def is_exhausted(self) -> bool:
         """Whether filling would bring nothing more for the batch in the making."""
-        return self.is_at_end or self.rejected >= MANY_REJECTS
+        is_flooded = self.rejected >= MANY_REJECTS or self._rejected_bytes >= MANY_REJECTED_BYTES
+        return self.is_at_end or is_flooded
 
     def fill(self, want: int) -> None:
         """Reads until that many good events are ready or the feed is exhausted."""
@@ -99,7 +101,7 @@ class Feed:
             decoded = self._decoder.decode(records, self._pending.end)
             self.records += len(records)
             self.events += len(decoded) + len(decoded.rejects)
-            self._pending = join_decoded([self._pending, decoded]) if self.ready or self.rejected else decoded
+            self._hold(join_decoded([self._pending, decoded]) if self.ready or self.rejected else decoded)
 
     @property
     def waiting(self) -> int:
@@ -118,7 +120,11 @@ class Feed:
         self.skipped_events -= self.unread.index
         self.skipped.append(Range(self.partition, self.position, Position(offset)))
         self.position = Position(offset)
-        self._pending = self._decoder.nothing(self.position)
+        self._hold(self._decoder.nothing(self.position))
+
+    def _hold(self, pending: Decoded) -> None:
+        self._pending = pending
+        self._rejected_bytes = sum(len(reject.payload) for reject in pending.rejects)
 
     def _read(self) -> list[Record]:
         """The next records; none at the end, and where the feed has to give what it has before it can go on."""
@@ -145,7 +151,8 @@ class Feed:
             end = end_of(self._pending, count) if count else self.position
         if end == self.position:
             return None
-        head, self._pending = cut(self._pending, count, end)
+        head, rest = cut(self._pending, count, end)
+        self._hold(rest)
         taken = Range(self.partition, self.position, end)
         self.position = end
         return taken, head
@@ -192,7 +199,10 @@ def assemble(feeds: Sequence[Feed], shares: Sequence[int], is_partial: bool, sch
 def _join(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:
     parts = sorted(taken, key=lambda part: part[0].partition)
     letters = tuple(
-        DeadLetter(r.partition, bad.position.offset, bad.position.index, bad.reason, bad.payload)
+        DeadLetter(
+            *(r.partition, bad.position.offset, bad.position.index, bad.reason, bad.payload),
+            size=bad.size if bad.size > len(bad.payload) else None,
+        )
         for r, decoded in parts
         for bad in decoded.rejects
     )

@@ -19,8 +19,8 @@ from ingest.samples import Samples, join_samples, no_samples
 from ingest.schema import Schema
 from ingest.source import Record
 
-KEPT_BYTES = 64 * 1024
-"""Of a rejected payload at most this much is kept."""
+KEPT_BYTES = 1_000_000
+"""Of a rejected payload at most this much is kept; a letter of it fits into a Kafka topic with default settings."""
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -32,6 +32,8 @@ class Reject(msgspec.Struct, frozen=True):
     oversized, too many values, label"""
     payload: bytes
     """the record, or the sample's bytes of a packed record; cut off at KEPT_BYTES"""
+    size: int
+    """bytes of it before the cut"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +135,7 @@ def _sift(
 
 
 def _reject(position: Position, reason: str, payload: bytes) -> Reject:
-    return Reject(position, reason, bytes(payload[:KEPT_BYTES]))
+    return Reject(position, reason, bytes(payload[:KEPT_BYTES]), len(payload))
 
 
 def _position(pair: NDArray[np.int64]) -> Position:

@@ -3,7 +3,10 @@
     {"event_time": 1731600000.25, "label": 1, "fields": {"user": "u17", "item": 42, "tags": ["new", "red"]}}
 
 Fields that the schema does not know are ignored, so that a device may be newer than its schema; a field that is missing
-or null is absent; of a name given twice the last one counts. Integers are exact at any size.
+or null is absent. An object that gives a name twice, wherever it stands, makes its event a bad one: of two readers one
+would take the first value and one the last. An integer may be of any size (an id of 2**63 and beyond is a raw value by
+its digits like any other), as long as its digits keep to the schema's ``string_bytes``; numbers of dense fields and
+buckets have the limits of their field.
 """
 
 from collections.abc import Sequence
@@ -32,17 +35,28 @@ class JsonCodec:
         self.schema = schema
         self._converter = Converter(schema)
         self._decoder = msgspec.json.Decoder(self._event_type())
+        from ingest.scan.duplicates import find_duplicates  # brings numba, which those who only encode need not load
+
+        self._find_duplicates = find_duplicates
 
     def decode(self, payloads: Sequence[bytes]) -> tuple[Samples, Faults]:
         """Samples of all payloads (those with faults hold nonsense) and the faults by place in the list."""
         faults: Faults = {}
         events = [self._decode_one(row, payload, faults) for row, payload in enumerate(payloads)]
+        self._drop_ambiguous(events, payloads, faults)
         good = [row for row, event in enumerate(events) if event is not None]
         if len(good) == len(events):
             return self._convert(events)
         samples, more = self._convert([events[row] for row in good])
         faults.update({good[row]: reason for row, reason in more.items()})
         return _spread(samples, good, len(events), self.schema), faults
+
+    def _drop_ambiguous(self, events: list[Any], payloads: Sequence[bytes], faults: Faults) -> None:
+        """Events in which a name is given twice are as good as undecoded."""
+        decoded = [row for row, event in enumerate(events) if event is not None]
+        for place in self._find_duplicates([payloads[row] for row in decoded]):
+            row = decoded[place]
+            events[row], faults[row] = None, "not decodable: a name is given twice in one object, or it cannot be told"
 
     def _convert(self, events: Sequence[Any]) -> tuple[Samples, Faults]:
         if not events:
@@ -52,10 +66,15 @@ class JsonCodec:
 
     def _decode_one(self, row: int, payload: bytes, faults: Faults) -> Any:
         limit = self.schema.limits.record_bytes
+        if not payload:
+            faults[row] = "not decodable: the record is empty"
+            return None
         if len(payload) > limit:
             faults[row] = f"oversized: record of {len(payload)} bytes, at most {limit}"
             return None
         try:
+            if not payload.isascii():
+                payload.decode()  # msgspec does not look into texts of fields that it skips
             return self._decoder.decode(payload)
         except msgspec.ValidationError as error:
             faults[row] = _kind(str(error))

@@ -1,16 +1,20 @@
-"""Rejected events, kept once each in a topic of the embedded log, with where they came from and why.
+"""Rejected events, kept once each with where they came from and why; here in a topic of the embedded log.
+
+On Kafka they are kept by ``ingest.kafka.letters``.
 
 Dead letters come in the order of their positions within a partition, and a restart brings some of them again; the log
 remembers, for each origin (run and topic), the last position of each partition and leaves out what it already has.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from ingest.log import LogReader, LogWriter
 from ingest.manifest import Position
+from ingest.sink import Entry
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -23,6 +27,33 @@ class DeadLetter(msgspec.Struct, frozen=True):
     payload: bytes
     origin: str = ""
     """RUN/TOPIC it was read in"""
+    size: int | None = None
+    """bytes of the event where the payload is not all of it"""
+    time_ms: int = 0
+    """unix milliseconds at which it was written; 0: it has not been"""
+
+
+class DeadLetters(Protocol):
+    """Keeps letters, each once for its (origin, partition, offset, index)."""
+
+    def append(self, letters: Sequence[DeadLetter]) -> int:
+        """Writes those that are not there yet, durably, and returns how many that were.
+
+        Raises SinkUnavailable where that is not possible now: the same letters are then to be given again.
+        """
+
+    def close(self) -> None: ...
+
+
+def unseen(letters: Sequence[DeadLetter], last: Mapping[int, Position]) -> list[DeadLetter]:
+    """Those behind the last one written of their partition, each once; they come in the order of their positions."""
+    reached, new = dict(last), []
+    for letter in letters:
+        position = Position(letter.offset, letter.index)
+        if position > reached.get(letter.partition, Position(-1)):
+            new.append(letter)
+            reached[letter.partition] = position
+    return new
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -30,7 +61,7 @@ _decoder = msgspec.msgpack.Decoder(DeadLetter)
 
 
 class DeadLetterLog:
-    """The dead-letter topic; one writer."""
+    """The dead-letter topic; one writer. A DeadLetters."""
 
     def __init__(
         self, folder: Path, topic: str = "dead-letters", origin: str = "", retention_bytes: int | None = None
@@ -44,19 +75,17 @@ class DeadLetterLog:
 
     def append(self, letters: Sequence[DeadLetter]) -> int:
         """Writes those that are not there yet, durably, and returns how many that were."""
-        last, new = dict(self._last), []
-        for letter in letters:
-            position = Position(letter.offset, letter.index)
-            if position > last.get(letter.partition, Position(-1)):
-                filed = msgspec.structs.replace(letter, origin=self._origin)
-                new.append((f"{letter.partition}:{letter.offset}:{letter.index}".encode(), _encoder.encode(filed)))
-                last[letter.partition] = position
-        self._writer.append(0, new)
-        self._last = last
+        new = unseen(letters, self._last)
+        self._writer.append(0, [self._entry(letter) for letter in new])
+        self._last |= {letter.partition: Position(letter.offset, letter.index) for letter in new}
         return len(new)
 
     def close(self) -> None:
         self._writer.close()
+
+    def _entry(self, letter: DeadLetter) -> Entry:
+        filed = msgspec.structs.replace(letter, origin=self._origin)
+        return f"{letter.partition}:{letter.offset}:{letter.index}".encode(), _encoder.encode(filed)
 
 
 def read_dead_letters(folder: Path, topic: str = "dead-letters") -> Iterator[DeadLetter]:
@@ -69,6 +98,6 @@ def read_dead_letters(folder: Path, topic: str = "dead-letters") -> Iterator[Dea
                 records = reader.read(partition, offset)
                 offset += len(records)
                 for record in records:
-                    yield _decoder.decode(record.payload)
+                    yield msgspec.structs.replace(_decoder.decode(record.payload), time_ms=record.time_ms)
     finally:
         reader.close()

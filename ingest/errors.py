@@ -4,6 +4,9 @@
 ├── SourceError         events that a manifest or a position names cannot be read
 │   ├── OffsetOutOfRange    retention has removed them, or they were never written
 │   └── SourceUnavailable   not now: the broker does not answer; asking again may help
+├── BrokerError         Kafka does not answer, or refuses this client or this topic
+├── SinkError           records cannot be written, or it is not known whether they were
+│   └── SinkUnavailable     not now: the broker does not answer; the same again may help
 └── LogError            the embedded log cannot be written or read
     ├── LogCorrupt      bytes that were durable have changed; the message names file and byte
     └── LogBusy         another process writes this partition
@@ -36,6 +39,18 @@ class OffsetOutOfRange(SourceError):
 
 class SourceUnavailable(SourceError):
     """The source cannot answer now; it is no end of the stream, and asking again may help."""
+
+
+class BrokerError(IngestError):
+    """Kafka does not answer, or refuses this client or this topic."""
+
+
+class SinkError(IngestError):
+    """Records cannot be written, or it is not known whether they were."""
+
+
+class SinkUnavailable(SinkError):
+    """The sink cannot take records now; giving it the same again may help."""
 
 
 class LogError(IngestError):

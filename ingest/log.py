@@ -30,10 +30,8 @@ from ingest.segments import (
     skip_records,
     write_mark,
 )
+from ingest.sink import Entry
 from ingest.source import Record
-
-Entry = tuple[bytes | None, bytes]
-"""key and payload of a record to append"""
 
 SKIP_BYTES = 1 << 20
 
@@ -157,7 +155,7 @@ class PartitionWriter:
 
 
 class LogWriter:
-    """Writes some or all partitions of a topic; creates what is missing."""
+    """Writes some or all partitions of a topic; creates what is missing. A Sink."""
 
     def __init__(
         self,
@@ -183,6 +181,10 @@ class LogWriter:
     def append(self, partition: int, entries: Sequence[Entry], time_ms: int | None = None) -> int:
         """Appends records to one partition; see PartitionWriter.append."""
         return self._writers[partition].append(entries, time_ms)
+
+    def write(self, entries: Mapping[int, Sequence[Entry]]) -> None:
+        for partition, batch in sorted(entries.items()):
+            self.append(partition, batch)
 
     def ends(self) -> dict[int, int]:
         """The offset the next record of each partition will have."""

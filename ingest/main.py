@@ -1,20 +1,22 @@
-"""The producer process: events of the synthetic stream, of a file or of stdin, into the embedded log.
+"""The producer process: events of the synthetic stream, of a file or of stdin, into the embedded log or Kafka.
 
 A crash or a stop leaves whole records only; what the summary counts is durable. The synthetic stream goes on where the
 topic ends: after a stop exactly, after a crash with the events of one append, at most, repeated or left out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
 from infra.errors import ConfigError
 from infra.process import Stop
 from ingest.config import StreamConfig
+from ingest.kafka.config import KafkaConfig
 from ingest.log import LogWriter
 from ingest.producer import Produced, Unit, produce
 from ingest.readers import STDIN, read_dataset, read_jsonl
 from ingest.schema import load_schema
+from ingest.sink import Sink
 from ingest.synthetic import synthetic_events
 
 
@@ -28,18 +30,31 @@ def run_producer(
     limit: int | None = None,
     samples_per_record: int = 0,
     poison_share: float = 0.0,
+    duration_seconds: float | None = None,
+    kafka: KafkaConfig | None = None,
+    show: Callable[[Produced], None] = lambda so_far: None,
 ) -> Produced:
-    """Produces until the events end, limit good ones are written, or a stop is requested."""
-    check_producer(dataset, path, rate, limit, samples_per_record, poison_share)
+    """Produces until the events end, limit good ones are written, the time is over, or a stop is requested."""
+    check_producer(dataset, path, rate, limit, samples_per_record, poison_share, duration_seconds)
     schema = load_schema(config.schema_name)
-    writer = LogWriter(
-        config.folder, config.topic, config.partitions, config.segment_bytes, config.retention_bytes
-    )  # fmt: skip
-    with closing(writer):
+    with closing(open_sink(config, kafka, stop)) as sink:
         # Only a topic of one event a record tells how many there are.
-        start = sum(writer.ends().values()) if not (samples_per_record or poison_share) else 0
-        events = _events(dataset, path, seed, start)
-        return produce(events, writer, schema, stop, samples_per_record, rate, limit, poison_share)
+        is_counted = dataset == "synthetic" and not (samples_per_record or poison_share)
+        events = _events(dataset, path, seed, sum(sink.ends().values()) if is_counted else 0)
+        return produce(
+            events, sink, schema, stop, samples_per_record, rate, limit, poison_share, duration_seconds, show
+        )
+
+
+def open_sink(config: StreamConfig, kafka: KafkaConfig | None, stop: Stop) -> Sink:
+    """Where ``stream.source`` says that events are; the log is made if it is not there, a topic on Kafka is not."""
+    if config.source == "log":
+        return LogWriter(
+            config.folder, config.topic, config.partitions, config.segment_bytes, config.retention_bytes
+        )  # fmt: skip
+    from ingest.kafka.sink import KafkaSink
+
+    return KafkaSink(kafka or KafkaConfig(), config.topic, stop)
 
 
 def check_producer(
@@ -49,11 +64,13 @@ def check_producer(
     limit: int | None,
     samples_per_record: int,
     poison_share: float,
+    duration_seconds: float | None = None,
 ) -> None:
     """Raises ConfigError for arguments that cannot be followed; nothing is written yet."""
     checks = (
         ("rate", rate, "events a second above 0", rate is None or rate > 0),
         ("limit", limit, "0 or more events", limit is None or limit >= 0),
+        ("duration", duration_seconds, "seconds above 0", duration_seconds is None or duration_seconds > 0),
         ("samples_per_record", samples_per_record, "0 (JSON) or more", samples_per_record >= 0),
         ("poison_share", poison_share, "0 to 0.9", 0 <= poison_share <= 0.9),
     )

@@ -59,6 +59,11 @@ POISON: Mapping[str, Poison] = {
     ),
     "oversized_record": lambda event, schema: _with(event, note="x" * schema.limits.record_bytes),
     "too_many_values": _too_many,
+    "name_twice": lambda event, schema: encode_json(event).replace(b'"label":', b'"label":0,"label":'),
+    "not_utf8": lambda event, schema: encode_json(event).replace(b'"fields":{', b'"fields":{"x":"\xff",'),
+    "endless_integer": lambda event, schema: encode_json(event).replace(
+        b'"fields":{', b'"fields":{"%s":%s,' % (_first_text_field(schema).encode(), b"9" * 5000)
+    ),
 }
 """JSON records, by what is wrong with them."""
 

@@ -1,12 +1,13 @@
-"""Writes events to the embedded log: JSON, or packed with many samples a record; evenly paced; poison on request.
+"""Writes events to a sink, the embedded log or Kafka: JSON or packed, evenly paced, with poison on request.
 
 An event may come as the bytes of its JSON: it is then written as it is, whatever it holds.
 Events with equal values of the schema's partition_by field go to the same partition, so their order is kept. What
 ``produced`` counts is durable. Poisoned events are extra: they never replace a good one.
 """
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -20,15 +21,17 @@ from ingest.codec_packed import PackedCodec
 from ingest.convert import Converter, Event
 from ingest.errors import EncodeError
 from ingest.keys import Raw, text_of
-from ingest.log import Entry, LogWriter
 from ingest.poison import PACKED_RECORD_POISON, PACKED_SAMPLE_POISON, POISON, poison_packed
 from ingest.samples import Samples
 from ingest.schema import Schema
+from ingest.sink import Entry, Sink
 
 TURN_EVENTS = 2048
 """most events between two appends"""
 TURNS_PER_SECOND = 10
 """appends a second of a paced stream"""
+
+SO_FAR = "so far"
 
 Unit = Event | bytes | None
 """what a stream gives: an event, the JSON of one, or None where nothing more has come yet"""
@@ -45,7 +48,7 @@ class Produced:
     records: int
     seconds: float
     reason: str
-    """why it ended: count, end of events, or the reason of the stop"""
+    """why it ended: count, duration, end of events, or the reason of the stop; so far: it has not"""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -126,38 +129,49 @@ class Encoder:
 
 def produce(
     events: Iterable[Unit],
-    writer: LogWriter,
+    sink: Sink,
     schema: Schema,
     stop: Stop,
     samples_per_record: int = 0,
     rate: float | None = None,
     limit: int | None = None,
     poison_share: float = 0.0,
+    duration_seconds: float | None = None,
+    show: Callable[[Produced], None] = lambda so_far: None,
 ) -> Produced:
-    """Writes events until they end, limit good ones are written, or a stop is requested.
+    """Writes events until they end, limit good ones are written, the time is over, or a stop is requested.
 
-    poison_share adds, evenly, that share of bad events of each kind in turn; rate is in events a second.
+    poison_share adds, evenly, that share of bad events of each kind in turn; rate is in events a second. What has been
+    written so far is shown after every turn.
     """
     started = time.monotonic()
-    encoder = Encoder(schema, writer.partitions, samples_per_record)
+    ends = math.inf if duration_seconds is None else started + duration_seconds
+    encoder = Encoder(schema, sink.partitions, samples_per_record)
     stream = iter(events)
     turn_events = TURN_EVENTS if rate is None else max(1, min(TURN_EVENTS, round(rate / TURNS_PER_SECOND)))
     total = poisoned = records = 0
-    while not stop.requested:
+    more = True
+    while more and not stop.requested and time.monotonic() < ends:
         left = turn_events if limit is None else min(turn_events, limit - (total - poisoned))
         turn, more = _turn(stream, left)
         entries = encoder.encode(turn)
         bad = _poison(encoder, turn, entries, poison_share, total - poisoned, poisoned)
-        for partition, batch in sorted(entries.items()):
-            writer.append(partition, batch)
-            records += len(batch)
+        sink.write(entries)
+        records += sum(map(len, entries.values()))
         total, poisoned = total + len(turn) + bad, poisoned + bad
+        show(Produced(total, poisoned, records, time.monotonic() - started, SO_FAR))
         if rate is not None:
-            stop.wait(max(0.0, started + total / rate - time.monotonic()))
-        if not more:
-            break
-    reason = stop.reason if stop.requested else "count" if limit == total - poisoned else "end of events"
+            stop.wait(max(0.0, min(started + total / rate, ends) - time.monotonic()))
+    reason = _reason(stop, limit == total - poisoned, more)
     return Produced(total, poisoned, records, time.monotonic() - started, reason)
+
+
+def _reason(stop: Stop, is_complete: bool, more: bool) -> str:
+    if stop.requested:
+        return stop.reason
+    if is_complete:
+        return "count"
+    return "duration" if more else "end of events"
 
 
 def _turn(stream: Iterator[Unit], most: int) -> tuple[list[Event | bytes], bool]:

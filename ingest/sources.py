@@ -7,6 +7,7 @@ from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.log import LogReader
 from ingest.manifest import Position
+from ingest.schema import Schema
 from ingest.source import Source
 
 
@@ -17,6 +18,14 @@ def open_source(stream: StreamConfig, kafka: KafkaConfig) -> Source:
     from ingest.kafka.source import KafkaSource  # its client library takes a while to load
 
     return KafkaSource(kafka, stream.topic)
+
+
+def check_source(stream: StreamConfig, kafka: KafkaConfig, schema: Schema) -> None:
+    """Raises, in one line, for whatever would keep a run from reading this stream; the embedded log may be empty."""
+    if stream.source == "kafka":
+        from ingest.kafka.topics import check_stream
+
+        check_stream(kafka, stream, schema)
 
 
 def start_positions(

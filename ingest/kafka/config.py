@@ -54,6 +54,12 @@ class KafkaConfig(Section):
     """How long one request to a broker may take."""
     outage_seconds: float | None = Field(default=None, ge=0)
     """How long brokers may be out of reach, after the first contact, before the run stops. None: it waits forever."""
+    compression: Literal["none", "lz4", "zstd"] = "lz4"
+    """How records are compressed on their way to the broker, and in it."""
+    delivery_seconds: float = Field(default=120.0, ge=1, le=3600)
+    """How long a record may wait for the broker's acknowledgement; then writing it has failed."""
+    check_events: bool = True
+    """Whether a run starts only on a topic that is empty or holds some events of the schema."""
     fetch_bytes: int = Field(default=8 << 20, ge=1024, le=1 << 30)
     """Most bytes a broker sends in one answer; of one partition at most a quarter of it."""
     buffer_bytes: int = Field(default=4 << 20, ge=1024)

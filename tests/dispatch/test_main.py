@@ -1,6 +1,7 @@
 """The dispatcher's loop on real shards, with one worker that listens and never reports."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -19,8 +20,10 @@ from infra.telemetry import Meter
 from infra.wire import Codec, connect, receive, send
 from ingest.codec_json import encode_json
 from ingest.config import StreamConfig
-from ingest.deadletter import DeadLetterLog
-from ingest.errors import LogError
+from ingest.deadletter import DeadLetterLog, read_dead_letters
+from ingest.errors import LogError, SinkUnavailable
+from ingest.kafka.config import KafkaConfig
+from ingest.letters import open_letters
 from ingest.log import LogReader, LogWriter
 from ingest.manifest import read_manifests
 from ps.config import RowConfig
@@ -74,8 +77,10 @@ def dispatched(
         )
         error: BaseException | None = None
         try:
-            run_dispatcher(job, LogReader(folder / "log", "clicks"), stop, on_ready, Meter(CollectorRegistry()))
-        except (CrewFailed, LogError) as caught:
+            with closing(open_letters(job.stream, KafkaConfig(), RUN)) as letters:
+                source = LogReader(folder / "log", "clicks")
+                run_dispatcher(job, source, letters, stop, on_ready, Meter(CollectorRegistry()))
+        except (CrewFailed, LogError, SinkUnavailable) as caught:
             error = caught
     over.set()
     listener[0].join()
@@ -121,6 +126,36 @@ def test_the_manifest_is_there_before_its_dead_letters(tmp_path: Path, monkeypat
     monkeypatch.setattr(DeadLetterLog, "append", fail)
     _, error = dispatched(tmp_path, [b"bad"], lambda _: False)
     assert isinstance(error, LogError)
+    assert [(m.samples, m.rejected) for m in read_manifests(tmp_path / "manifests.log")] == [(0, 1)]
+
+
+def test_workers_are_kept_alive_while_dead_letters_wait_for_their_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, tries = DeadLetterLog.append, list[int]()
+
+    def wait(log: DeadLetterLog, letters: Any) -> int:
+        tries.append(len(letters))
+        if len(tries) < 4:
+            raise SinkUnavailable("the broker is away")
+        return append(log, letters)
+
+    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.0)
+    monkeypatch.setattr(DeadLetterLog, "append", wait)
+    heard, _ = dispatched(tmp_path, [b"bad", b"worse"], lambda _: False, report_seconds=0.1)
+    assert tries == [2] * 4
+    assert sum(isinstance(message, Idle) for message in heard) >= 3
+    assert len(list(read_dead_letters(tmp_path / "log"))) == 2
+
+
+def test_a_stop_does_not_wait_for_the_broker_of_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(*_: object) -> int:
+        raise SinkUnavailable("the broker is away")
+
+    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.0)
+    monkeypatch.setattr(DeadLetterLog, "append", wait)
+    _, error = dispatched(tmp_path, [b"bad"], lambda heard: len(heard) > 2)
+    assert isinstance(error, SinkUnavailable)
     assert [(m.samples, m.rejected) for m in read_manifests(tmp_path / "manifests.log")] == [(0, 1)]
 
 

@@ -37,6 +37,9 @@ REASONS = {
     "oversized": "oversized: field",
     "oversized_record": "oversized: record",
     "too_many_values": "too many values",
+    "name_twice": "not decodable: a name is given twice",
+    "not_utf8": "not decodable: 'utf-8'",
+    "endless_integer": "oversized: Integer",
 }
 
 

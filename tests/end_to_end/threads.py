@@ -27,6 +27,9 @@ from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
 from ingest.config import StreamConfig
+from ingest.deadletter import DeadLetterLog, DeadLetters
+from ingest.kafka.config import KafkaConfig
+from ingest.kafka.letters import KafkaLetters
 from ingest.loader import form_batch
 from ingest.log import LogReader
 from ingest.manifest import Manifest, read_manifests
@@ -73,11 +76,21 @@ class Plan:
     open_source: Callable[[], Source] | None = None
     """where events come from; the topic below log/ by default"""
     stop_at_end: bool = True
+    kafka: KafkaConfig | None = None
+    """where dead letters go; below log/ by default"""
+    topic: str = "clicks"
+    dead_letter_topic: str = "dead-letters"
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
     def source(self) -> Source:
         return self.open_source() if self.open_source else LogReader(self.stream.folder, self.stream.topic)
+
+    def letters(self) -> DeadLetters:
+        """Those of a run over Kafka go there, too."""
+        if self.kafka is not None:
+            return KafkaLetters(self.kafka, self.dead_letter_topic, self.stream.topic, f"{RUN}/{self.stream.topic}")
+        return DeadLetterLog(self.stream.folder, self.dead_letter_topic, f"{RUN}/{self.stream.topic}")
 
     @property
     def schema(self) -> Schema:
@@ -87,6 +100,7 @@ class Plan:
     def stream(self) -> StreamConfig:
         return StreamConfig(
             folder=self.folder / "log",
+            topic=self.topic,
             schema_name=self.schema_name,
             batch=self.batch,
             linger_seconds=0,
@@ -210,8 +224,8 @@ def train(
             samples=plan.samples,
             stop_at_end=plan.stop_at_end,
         )
-        with closing(plan.source()) as source:
-            status = run_dispatcher(job, source, stop, start_workers, Meter(registry or CollectorRegistry()))
+        with closing(plan.source()) as source, closing(plan.letters()) as letters:
+            status = run_dispatcher(job, source, letters, stop, start_workers, Meter(registry or CollectorRegistry()))
         threads.join()
         return collect(plan, shards, status)
 

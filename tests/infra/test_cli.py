@@ -14,6 +14,7 @@ from tests.end_to_end.processes import ROOT, environment, freshet, run, start, w
 
 COMMANDS = [
     *("demo", "up", "produce", "dispatcher", "worker", "ps", "api", "broker", "dead-letters", "settings", "keys"),
+    *("topics create", "topics list", "topics describe"),
     *(
         "bench step",
         "bench ps",
@@ -55,6 +56,8 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
         (["up", "--from-offsets", "0"], "--from-offsets '0' cannot be read at '0'"),
         (["dispatcher", "--set", "kafka.servers=nowhere"], "Kafka server 'nowhere' is no address"),
         (["produce", "--dataset", "criteo"], "no file given for dataset 'criteo'"),
+        (["produce", "--duration", "0"], "duration = 0.0: expected seconds above 0"),
+        (["topics", "create", "--retention", "7 moons"], "retention '7 moons' cannot be read"),
         (["produce", "missing.tsv", "--dataset", "criteo"], "missing.tsv"),
         (["worker", "--dispatcher", "tcp://127.0.0.1:1"], "0 shard endpoints for ps.shards = 2"),
         (["worker", "--link", "0"], "a link cannot have 0.0 Gbit/s"),

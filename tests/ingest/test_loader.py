@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.process import Stop
-from ingest.batches import MANY_REJECTS, Batch, share
+from ingest.batches import MANY_REJECTED_BYTES, MANY_REJECTS, Batch, share
 from ingest.codec_json import JsonCodec, encode_json
 from ingest.codec_packed import PackedCodec
 from ingest.deadletter import DeadLetterLog, read_dead_letters
@@ -353,3 +353,17 @@ def test_share_is_even_and_complete(ready: list[int], batch: int, first: int) ->
     assert all(0 <= g <= r for g, r in zip(given_shares, ready, strict=True))
     unfilled = [g for g, r in zip(given_shares, ready, strict=True) if g < r]
     assert not unfilled or max(given_shares) - min(unfilled) <= 1
+
+
+def test_large_bad_events_come_in_batches_of_bounded_size(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path, "clicks", 1)
+    for _ in range(20):
+        writer.append(0, [(None, b"x" * (1 << 20))])
+    writer.close()
+    source = LogReader(tmp_path, "clicks")
+    batches = list(drain(Loader(source, SYNTHETIC, 8, {}, stop_at_end=True)))
+    source.close()
+    sizes = [sum(len(letter.payload) for letter in batch.dead_letters) for batch in batches]
+    assert sum(len(batch.dead_letters) for batch in batches) == 20
+    assert max(sizes) <= MANY_REJECTED_BYTES + (1 << 20)
+    assert {letter.size for batch in batches for letter in batch.dead_letters} == {1 << 20}

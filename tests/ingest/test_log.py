@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.errors import LogBusy, LogCorrupt, LogError, OffsetOutOfRange
-from ingest.log import Entry, LogReader, LogWriter, PartitionReader, PartitionWriter
+from ingest.log import LogReader, LogWriter, PartitionReader, PartitionWriter
 from ingest.segments import encode_record, segment_firsts, segment_path
+from ingest.sink import Entry
 from ingest.source import Record
 
 entries = st.lists(st.tuples(st.none() | st.binary(max_size=20), st.binary(max_size=300)), max_size=8)

@@ -1,0 +1,23 @@
+"""Where records go: the embedded log, or a Kafka topic, with the same four verbs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+Entry = tuple[bytes | None, bytes]
+"""key and payload of a record to write"""
+
+
+class Sink(Protocol):
+    """Partitions that records are appended to, each in the order given."""
+
+    @property
+    def partitions(self) -> list[int]:
+        """Partitions there were at the opening."""
+
+    def write(self, entries: Mapping[int, Sequence[Entry]]) -> None:
+        """Appends records, by partition; returns once every one of them is durable."""
+
+    def ends(self) -> dict[int, int]:
+        """The offset the next record of each partition will have."""
+
+    def close(self) -> None: ...

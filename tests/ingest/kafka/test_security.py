@@ -1,0 +1,196 @@
+"""A real broker behind TLS, a login and client certificates: who has the right papers gets in, and nobody else does."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.broker import HOST, Broker
+from infra.process import Stop
+from ingest.config import StreamConfig
+from ingest.errors import BrokerError
+from ingest.kafka.config import Client, KafkaConfig
+from ingest.kafka.knock import knock
+from ingest.kafka.letters import KafkaLetters, read_kafka_letters
+from ingest.kafka.sink import ConfluentProducer
+from ingest.kafka.source import KafkaSource
+from ingest.kafka.topics import check_stream, ensure_topics
+from ingest.main import run_producer
+from tests.brokers import running_broker
+from tests.certificates import KEY_PASSWORD, Authority
+from tests.end_to_end.processes import ROOT
+from tests.ingest.kafka.test_letters import letter
+from tests.ingest.kafka.test_sink import CLIENTS
+from tests.ingest.streams import SYNTHETIC
+
+PASSWORD = "correct-horse-battery"
+SOON_SECONDS = 20.0
+"""far above what a refusal takes, far below what the libraries would try for"""
+LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+LISTENERS = {"LOGIN": "SASL_SSL", "MUTUAL": "SSL", "MISNAMED": "SSL"}
+
+
+@dataclass(frozen=True)
+class Fortress:
+    """The secured broker, and the papers of those who want in."""
+
+    broker: Broker
+    folder: Path
+
+    def config(self, listener: str, client: Client = "kafka-python", **values: Any) -> KafkaConfig:
+        right = {"servers": (self.broker.address_of(listener),), "client": client, "request_seconds": 10.0}
+        return KafkaConfig(**(right | values))
+
+    def login(self, client: Client = "kafka-python", **values: Any) -> KafkaConfig:
+        right = {
+            "protocol": "SASL_SSL",
+            "username": "alice",
+            "password": PASSWORD,
+            "ca_file": self.folder / "authority.pem",
+        }
+        return self.config("LOGIN", client, **(right | values))
+
+    def mutual(self, client: Client = "kafka-python", **values: Any) -> KafkaConfig:
+        files = {"cert_file": self.folder / "client.pem", "key_file": self.folder / "client.key"}
+        right = {"protocol": "SSL", "ca_file": self.folder / "authority.pem", "key_password": KEY_PASSWORD, **files}
+        return self.config("MUTUAL", client, **(right | values))
+
+
+def tls_of(listener: str, folder: Path, name: str) -> Mapping[str, str]:
+    prefix = f"listener.name.{listener.lower()}.ssl"
+    return {
+        f"{prefix}.keystore.type": "PEM",
+        f"{prefix}.keystore.location": str(folder / f"{name}.store"),
+        f"{prefix}.truststore.type": "PEM",
+        f"{prefix}.truststore.location": str(folder / "authority.pem"),
+    }
+
+
+@pytest.fixture(scope="module")
+def fortress(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
+    folder = tmp_path_factory.mktemp("fortress")
+    authority, other = Authority(folder, "authority"), Authority(folder, "other")
+    authority.issue("server", HOST)
+    authority.issue("misnamed", "elsewhere.example")
+    authority.issue("client", password=KEY_PASSWORD)
+    other.issue("stranger")
+    properties = {
+        **tls_of("LOGIN", folder, "server"),
+        **tls_of("MUTUAL", folder, "server"),
+        **tls_of("MISNAMED", folder, "misnamed"),
+        "listener.name.mutual.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "listener.name.login.scram-sha-512.sasl.jaas.config": LOGIN,
+    }
+    with running_broker(
+        folder / "broker", listeners=LISTENERS, properties=properties, scram={"alice": PASSWORD}
+    ) as broker:
+        yield Fortress(broker, folder)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("way", ["login", "mutual"])
+def test_the_right_papers_work_from_end_to_end(fortress: Fortress, client: Client, way: str) -> None:
+    config: KafkaConfig = getattr(fortress, way)(client)
+    stream = StreamConfig(source="kafka", topic=f"{way}-{client}", dead_letter_topic=f"{way}-{client}-letters")
+    ensure_topics(config, stream)
+    assert run_producer(stream, Stop(), limit=50, kafka=config).records == 50
+    check_stream(config, stream, SYNTHETIC)
+    source = KafkaSource(config, stream.topic)
+    assert sum(len(source.read(partition, 0, 1 << 20)) for partition in source.partitions()) == 50
+    source.close()
+    letters = KafkaLetters(config, stream.dead_letter_topic, stream.topic, stream.topic)
+    assert letters.append([letter(0, 1)]) == 1
+    letters.close()
+    assert len(list(read_kafka_letters(config, stream.dead_letter_topic))) == 1
+
+
+def wrong_papers(fortress: Fortress) -> dict[str, tuple[KafkaConfig, str]]:
+    """Who must not get in, and what is said."""
+    files, address = fortress.folder, fortress.broker.address
+    stranger: dict[str, Any] = {
+        "cert_file": files / "stranger.pem",
+        "key_file": files / "stranger.key",
+        "key_password": None,
+    }
+    trusting: dict[str, Any] = {"protocol": "SSL", "ca_file": files / "authority.pem"}
+    return {
+        "password": (fortress.login(password="wrong-horse"), r"refuses the login of 'alice'.*invalid credentials"),
+        "user": (fortress.login(username="mallory"), r"refuses the login of 'mallory'"),
+        "mechanism": (fortress.login(mechanism="PLAIN"), r"does not know PLAIN; it offers SCRAM-SHA-512"),
+        "authority": (fortress.login(ca_file=files / "other.pem"), r"not trusted \(unable to get local issuer"),
+        "no authority": (fortress.login(ca_file=None), r"not trusted .*signed by the system's authorities"),
+        "host name": (fortress.config("MISNAMED", **trusting), r"not trusted \(IP address mismatch"),
+        "plaintext": (fortress.config("LOGIN"), r"does not talk to us.*kafka\.protocol = PLAINTEXT"),
+        "TLS where none is": (
+            fortress.login(servers=(address,)),
+            r"no secure connection.*expected a listener with TLS",
+        ),
+        "no login": (fortress.config("LOGIN", **trusting), r"does not talk to us: it closes the connection"),
+        "no certificate": (fortress.config("MUTUAL", **trusting), r"expected a client certificate.*client has none"),
+        "strange certificate": (fortress.mutual(**stranger), r"kafka\.cert_file is not accepted"),
+        "locked key": (fortress.mutual(key_password="guess"), r"client\.pem.* cannot be used"),
+    }
+
+
+REFUSED = (
+    *("password", "user", "mechanism", "authority", "no authority", "host name", "plaintext", "TLS where none is"),
+    *("no login", "no certificate", "strange certificate", "locked key"),
+)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_papers_are_refused_soon_with_the_reason_and_without_a_secret(fortress: Fortress, case: str) -> None:
+    config, expected = wrong_papers(fortress)[case]
+    started = time.monotonic()
+    with pytest.raises(BrokerError, match=expected) as refused:
+        knock(config)
+    assert time.monotonic() - started < SOON_SECONDS
+    secrets = (PASSWORD, "wrong-horse", KEY_PASSWORD, "guess")
+    assert not any(secret in str(refused.value) for secret in secrets)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("case", ["password", "authority", "host name", "plaintext", "no certificate"])
+def test_nobody_writes_with_wrong_papers(fortress: Fortress, case: str, client: Client) -> None:
+    config, expected = wrong_papers(fortress)[case]
+    stream = StreamConfig(source="kafka", topic="closed")
+    with pytest.raises(BrokerError, match=expected):
+        run_producer(stream, Stop(), limit=1, kafka=config.model_copy(update={"client": client}))
+
+
+TRY = """
+import sys
+from ingest.kafka.config import KafkaConfig
+from ingest.kafka.sink import KafkaPythonProducer
+KafkaPythonProducer(KafkaConfig.model_validate_json(sys.argv[1]), "closed")
+"""
+
+
+@pytest.mark.parametrize(("listener", "authority"), [("LOGIN", "other"), ("MISNAMED", "authority")])
+def test_the_libraries_themselves_trust_no_false_broker(fortress: Fortress, listener: str, authority: str) -> None:
+    config = fortress.config(listener, protocol="SSL", ca_file=fortress.folder / f"{authority}.pem", request_seconds=1)
+    tried = subprocess.run(
+        [sys.executable, "-c", TRY, config.model_dump_json()], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "Unable to bootstrap" in tried.stderr
+    confluent = ConfluentProducer(config, "closed")
+    confluent.send(0, None, b"secret event")
+    assert not confluent.flush(1.0)
+    confluent.close()
+
+
+@pytest.mark.parametrize("case", ["password", "authority", "plaintext"])
+def test_a_run_does_not_start_with_wrong_papers(fortress: Fortress, case: str) -> None:
+    config, expected = wrong_papers(fortress)[case]
+    with pytest.raises(BrokerError, match=expected):
+        check_stream(config, StreamConfig(source="kafka"), SYNTHETIC)
+
+
+def test_every_wrong_case_is_tried(fortress: Fortress) -> None:
+    assert set(wrong_papers(fortress)) == set(REFUSED)
