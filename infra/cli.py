@@ -36,6 +36,7 @@ for process in (processes.dispatcher, processes.worker, processes.ps, processes.
     app.command(rich_help_panel="Processes")(process)
 
 Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
+Kafka = Annotated[bool, typer.Option("--kafka", help="Events go through Kafka; starts a broker if need be.")]
 Folder = Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.", show_default=False)]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary here.", show_default=False)]
 
@@ -44,6 +45,7 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary
 def demo(
     samples: Samples = None,
     rate: Annotated[float, typer.Option(help="Clicks a second; 0 as fast as possible.", min=0)] = 5000,
+    kafka: Kafka = False,
     json_file: JsonFile = None,
     folder: Folder = None,
     config: ConfigFile = None,
@@ -60,17 +62,18 @@ def demo(
     from infra.cluster import Extras, KnownBest
     from infra.demo import demo_settings
 
-    settings = demo_settings(config, _chosen(overrides, folder), _defaults("demo"), keep_all=not rate)
+    settings = demo_settings(config, _chosen(overrides, folder), _defaults("demo"), keep_all=not rate, own_topics=kafka)
     produce = ["--seed-from-settings", *(["--rate", str(rate)] if rate else [])]
     produce += ["--limit", str(samples)] if samples is not None else []
-    extras = Extras(produce=tuple(produce), samples=samples)
+    settings, port = _with_kafka(settings) if kafka else (settings, None)
+    extras = Extras(produce=tuple(produce), samples=samples, broker_port=port)
     _run(settings, extras, stop, json_file, KnownBest(settings.seed))
 
 
 @app.command(rich_help_panel="Start here")
 def up(
     samples: Samples = None,
-    kafka: Annotated[bool, typer.Option("--kafka", help="Events come from Kafka; starts a broker if need be.")] = False,
+    kafka: Kafka = False,
     from_time: processes.FromTime = None,
     from_offsets: processes.FromOffsets = None,
     json_file: JsonFile = None,
@@ -80,8 +83,8 @@ def up(
 ) -> None:
     """Run everything on this machine, supervised; events come from ``freshet produce``.
 
-    With --kafka events come from the brokers that FRESHET_KAFKA names, or from one that is started with the rest; topics
-    that are missing are created.
+    With --kafka events come from the brokers that FRESHET_KAFKA names, or from one that is started with the rest;
+    topics that are missing are created.
     With links of different speeds (dispatch.links_gbit) the policy is joint:elastic unless dispatch.policy is set.
 
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo

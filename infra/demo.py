@@ -17,9 +17,16 @@ LOG_BYTES = 1 << 30
 
 
 def demo_settings(
-    config: Path | None, overrides: Iterable[str], defaults: Mapping[str, Any], keep_all: bool
+    config: Path | None,
+    overrides: Iterable[str],
+    defaults: Mapping[str, Any],
+    keep_all: bool,
+    own_topics: bool = False,
 ) -> Settings:
-    """Settings of a demo. What its defaults follow from (folder, workers, partitions) may itself be set anywhere."""
+    """Settings of a demo. What its defaults follow from (folder, workers, partitions) may itself be set anywhere.
+
+    own_topics: topics are named after the run, for a broker that others may be using.
+    """
     chosen = list(overrides)
     fixed = {**defaults, "ps": {"shards": SHARDS}}
     # Links must fit the workers, so a first look goes without them.
@@ -27,6 +34,8 @@ def demo_settings(
     workers = first.dispatch.workers
     links = (FAST_GBIT,) * (workers - workers // 2) + (SLOW_GBIT,) * (workers // 2)
     stream: dict[str, Any] = {"schema_name": "synthetic", "folder": first.folder / "log"}
+    if own_topics:
+        stream |= {"topic": f"{first.run}-clicks", "dead_letter_topic": f"{first.run}-dead-letters"}
     if not keep_all:
         stream["retention_bytes"] = LOG_BYTES // first.stream.partitions
     return up_settings(

@@ -1,6 +1,7 @@
 """The real command over a broker that it starts itself."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from ingest.codec_json import encode_json
 from ingest.kafka.config import KafkaConfig
 from ingest.manifest import read_manifests
 from tests.brokers import TestBroker, fill_topic
-from tests.end_to_end.processes import children_of, start, wait_until
+from tests.end_to_end.processes import ROOT, children_of, environment, freshet, start, wait_until
 from tests.ingest.streams import events
 
 SMALL = ("stream.batch=64", "dispatch.workers=1", "ps.shards=1", "model.mlp=8", "stream.linger_seconds=0.1")
@@ -30,3 +31,17 @@ def test_up_starts_a_broker_trains_from_it_and_stops_it_last(kafka: TestBroker, 
     assert sum(manifest.samples for manifest in read_manifests(folder / "manifests.log")) == 128
     assert children_of(folder) == []
     assert "kafka-shutdown-hook" in (folder / "broker" / "broker.log").read_text()
+
+
+@pytest.mark.timeout(300)
+def test_a_demo_goes_through_the_brokers_that_are_named(kafka: TestBroker, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    where = {**environment(), "FRESHET_KAFKA": ",".join(kafka.servers)}
+    name = f"run={kafka.new_name()}"
+    command = freshet("demo", "--kafka", "--samples", "256", "--rate", "0", "--folder", folder, "--set", name, *settings)
+    ended = subprocess.run(command, cwd=ROOT, env=where, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert sum(manifest.samples for manifest in read_manifests(folder / "manifests.log")) == 256
+    assert not (folder / "log").exists()
+    assert not (folder / "broker").exists()

@@ -43,3 +43,9 @@ def test_defaults_of_the_command_are_kept() -> None:
 def test_a_demo_decides_by_its_links_too() -> None:
     assert demo_settings(None, [], {}, keep_all=True).dispatch.policy == UNEVEN_POLICY
     assert demo_settings(None, ["dispatch.links_gbit="], {}, keep_all=True).dispatch.policy == "esd:1"
+
+
+def test_a_demo_over_kafka_names_its_topics_after_the_run() -> None:
+    stream = demo_settings(None, ["run=mine"], {}, keep_all=True, own_topics=True).stream
+    assert (stream.topic, stream.dead_letter_topic) == ("mine-clicks", "mine-dead-letters")
+    assert demo_settings(None, ["stream.topic=taken"], {}, keep_all=True, own_topics=True).stream.topic == "taken"
