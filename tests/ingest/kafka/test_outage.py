@@ -1,6 +1,5 @@
 """A broker that dies with records and letters on their way to it, and comes back: nothing lost, nothing twice."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -17,6 +16,7 @@ from ingest.kafka.letters import KafkaLetters, read_kafka_letters
 from ingest.kafka.sink import KafkaSink
 from tests.brokers import TestBroker, running_broker
 from tests.end_to_end.processes import wait_until
+from tests.end_to_end.threads import Threads
 from tests.ingest.kafka.test_sink import CLIENTS, records_of
 
 TURNS = 60
@@ -34,8 +34,8 @@ class Writer:
     def __init__(self, config: KafkaConfig, topic: str) -> None:
         self.config, self.topic = config, topic
         self.written = 0
-        self._thread = threading.Thread(target=self._write)
-        self._thread.start()
+        self._threads = Threads()
+        self._threads.start(self._write)
 
     def _write(self) -> None:
         with closing(KafkaSink(self.config, self.topic, Stop())) as sink:
@@ -44,7 +44,7 @@ class Writer:
                 self.written += 1
 
     def join(self) -> None:
-        self._thread.join(90)
+        self._threads.join()
         assert self.written == TURNS
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from ingest.kafka.letters import KafkaLetters, read_kafka_letters
 from ingest.kafka.sink import ConfluentProducer
 from ingest.kafka.source import KafkaSource
 from ingest.kafka.topics import check_stream, ensure_topics
+from ingest.loader import Loader
 from ingest.main import run_producer
 from tests.brokers import running_broker
 from tests.certificates import KEY_PASSWORD, Authority
 from tests.end_to_end.processes import ROOT
 from tests.ingest.kafka.test_letters import letter
 from tests.ingest.kafka.test_sink import CLIENTS
-from tests.ingest.streams import SYNTHETIC
+from tests.ingest.streams import SYNTHETIC, drain
 
 PASSWORD = "correct-horse-battery"
 SOON_SECONDS = 20.0
@@ -101,9 +103,9 @@ def test_the_right_papers_work_from_end_to_end(fortress: Fortress, client: Clien
     ensure_topics(config, stream)
     assert run_producer(stream, Stop(), limit=50, kafka=config).records == 50
     check_stream(config, stream, SYNTHETIC)
-    source = KafkaSource(config, stream.topic)
-    assert sum(len(source.read(partition, 0, 1 << 20)) for partition in source.partitions()) == 50
-    source.close()
+    with closing(KafkaSource(config, stream.topic)) as source:
+        loader = Loader(source, SYNTHETIC, 50, {}, stop_at_end=True)
+        assert sum(len(batch.samples) for batch in drain(loader)) == 50
     letters = KafkaLetters(config, stream.dead_letter_topic, stream.topic, stream.topic)
     assert letters.append([letter(0, 1)]) == 1
     letters.close()
