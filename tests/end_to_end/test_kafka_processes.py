@@ -38,8 +38,8 @@ def test_a_demo_goes_through_the_brokers_that_are_named(kafka: TestBroker, tmp_p
     folder = tmp_path / "run"
     settings = [part for setting in SMALL for part in ("--set", setting)]
     where = {**environment(), "FRESHET_KAFKA": ",".join(kafka.servers)}
-    name = f"run={kafka.new_name()}"
-    command = freshet("demo", "--kafka", "--samples", "256", "--rate", "0", "--folder", folder, "--set", name, *settings)
+    settings += ["--set", f"run={kafka.new_name()}"]
+    command = freshet("demo", "--kafka", "--samples", "256", "--rate", "0", "--folder", folder, *settings)
     ended = subprocess.run(command, cwd=ROOT, env=where, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert sum(manifest.samples for manifest in read_manifests(folder / "manifests.log")) == 256
