@@ -98,6 +98,9 @@ class PartitionWriter:
         kept = firsts[self._over_retention(firsts) :]
         self._mark = self._mark._replace(first=kept[0])
         write_mark(self._mark_file, self._mark)
+        # Before a segment goes the mark must name the next one, and the next one must be there, whatever happens.
+        os.fsync(self._mark_file)
+        sync_folder(self.folder)
         for first in firsts[: len(firsts) - len(kept)]:
             segment_path(self.folder, first).unlink()
         sync_folder(self.folder)

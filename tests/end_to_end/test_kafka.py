@@ -121,15 +121,16 @@ def check_once_each(manifests: Sequence[Manifest], ends: dict[int, int]) -> None
         assert all(before.end == after.start for before, after in pairwise(ranges))
 
 
-def test_a_topic_that_grows_in_mid_run_is_trained_whole(kafka: TestBroker, tmp_path: Path) -> None:
-    topic, config = kafka.new_topic(partitions=4), kafka.config()
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_topic_that_grows_in_mid_run_is_trained_whole(kafka: TestBroker, tmp_path: Path, client: Client) -> None:
+    topic, config = kafka.new_topic(partitions=4), kafka.config(client)
     fill_topic(config, topic, payloads(256, 4))
     plan = Plan(tmp_path, stop_at_end=False, open_source=lambda: KafkaSource(config, topic))
     stop, threads, results = Stop(), Threads(), []
     threads.start(lambda: results.append(train(plan, stop)))
     wait_for_steps(plan, 2)
-    with admin(config) as client:
-        client.create_partitions({topic: 8})
+    with admin(config) as broker:
+        broker.create_partitions({topic: 8})
     fill_topic(config, topic, payloads(512, 8, first=256))
     wait_for_samples(plan, threads, 768)
     stop.request("all trained")

@@ -145,6 +145,28 @@ def test_second_writer_of_a_partition_is_refused(tmp_path: Path) -> None:
     PartitionWriter(tmp_path / "a").close()
 
 
+def test_a_segment_is_removed_only_when_the_mark_that_leaves_it_out_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    sync, unlink = os.fsync, Path.unlink
+
+    def told_sync(file: int) -> None:
+        happened.append(os.path.realpath(f"/proc/self/fd/{file}").rpartition("/")[2])
+        sync(file)
+
+    def told_unlink(path: Path) -> None:
+        happened.append("gone")
+        unlink(path)
+
+    monkeypatch.setattr(os, "fsync", told_sync)
+    monkeypatch.setattr(Path, "unlink", told_unlink)
+    append(tmp_path / "a", *[b"x" * 900] * 12, segment_bytes=2000, retention_bytes=1000)
+    first_gone = [place for place, what in enumerate(happened) if what == "gone" and happened[place - 1] != "gone"]
+    assert first_gone
+    assert all(happened[place - 2 : place] == ["mark", "a"] for place in first_gone)
+
+
 def test_retention_removes_whole_old_segments(tmp_path: Path) -> None:
     append(tmp_path / "a", *[bytes([65 + i]) * 900 for i in range(20)], segment_bytes=2000, retention_bytes=5000)
     reader = PartitionReader(tmp_path / "a")
