@@ -25,14 +25,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dispatch.errors import BadCost, Infeasible
+from dispatch.levels import level_places, level_strides
 from infra.kernels import kernel
 
 SHORTLIST = 4
 """L: long enough that refills are rare, short enough that filling it is little more than the scan"""
-COARSEN = 4
-"""each coarser level looks at every COARSEN-th sample of the finer one"""
-COARSEST_SAMPLES_PER_WORKER = 1
-"""even that says something about prices, and a level with so few costs next to nothing"""
 LARGEST_COST = 1e100
 """beyond this, sums and differences of costs could overflow"""
 
@@ -77,7 +74,7 @@ def solve_transport(cost_kn: ArrayLike, capacity_n: ArrayLike) -> NDArray[np.int
     if cost.shape[0] == 0:
         return np.empty(0, dtype=np.int32)
     check_costs(cost)
-    return _solve(cost, np.minimum(capacity, cost.shape[0]), np.zeros(cost.shape[1]))
+    return _solve(cost, capacity, np.zeros(cost.shape[1]))
 
 
 def solve_again(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
@@ -123,16 +120,10 @@ def _is_usable(cost_kn: F64) -> bool:
 
 def _solve(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
     """Coarse levels find prices, each starting from those of the one before; the last level has every sample."""
-    samples, workers = cost_kn.shape
-    stride = 1
-    while samples >= stride * COARSEN * COARSEST_SAMPLES_PER_WORKER * workers:
-        stride *= COARSEN
-    while stride > 1:
-        part_kn = cost_kn[::stride].copy()
-        places_n = np.diff(np.cumsum(capacity_n) * len(part_kn) // samples, prepend=0)
-        _solve_level(part_kn, places_n, price_n)
-        stride //= COARSEN
-    at_k: I32 = _solve_level(cost_kn, capacity_n, price_n)
+    samples = len(cost_kn)
+    for stride in level_strides(*cost_kn.shape):
+        part_kn = np.ascontiguousarray(cost_kn[::stride])
+        at_k: I32 = _solve_level(part_kn, level_places(capacity_n, len(part_kn), samples), price_n)
     return at_k
 
 

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dispatch.errors import BadCost, NoGpu
+from dispatch.levels import level_places, level_strides
 from dispatch.situation import Situation
 from dispatch.solver import LARGEST_COST, check_costs, checked_capacities
-from dispatch.solver_cuda_levels import level_places, level_strides
 
 MOST_WORKERS = 128
 """their pairs must fit into a multiprocessor's shared memory"""

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.solver_cuda_levels import level_places, level_strides
+from dispatch.levels import level_places, level_strides
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

@@ -1,12 +1,12 @@
-"""The coarse problems by which the CUDA solver finds prices: every 4th, 16th, … sample, capacities scaled alike."""
+"""The coarse problems by which exact solvers find prices: every 4th, 16th, … sample, capacities scaled alike."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 COARSEN = 4
 """each coarser level looks at every COARSEN-th sample of the finer one"""
-COARSEST_SAMPLES_PER_WORKER = 8
-"""fewer samples than this say too little about prices"""
+COARSEST_SAMPLES_PER_WORKER = 1
+"""even that says something about prices, and a level with so few costs next to nothing"""
 
 
 def level_strides(samples: int, workers: int) -> list[int]:
