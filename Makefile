@@ -31,8 +31,8 @@ $(STAMP): FORCE
 endif
 endif
 
-$(STAMP): pyproject.toml constraints.txt infra/setup.sh
-	@PYTHON="$(PYTHON)" FRESHET_TORCH="$(FRESHET_TORCH)" STAMP="$(STAMP)" sh infra/setup.sh
+$(STAMP): pyproject.toml constraints.txt infra/deploy/setup.sh
+	@PYTHON="$(PYTHON)" FRESHET_TORCH="$(FRESHET_TORCH)" STAMP="$(STAMP)" sh infra/deploy/setup.sh
 
 # Job control (set -m) gives the demo the terminal: Ctrl-C reaches it alone, it drains, and make sees it exit 0.
 demo: $(STAMP) ## set-up, then the main job with a live display, until Ctrl-C
@@ -45,7 +45,7 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/lint-imports --no-logo
 
 system: ## Java, Maven, PostgreSQL, Chromium, kcat, through the system's package manager
-	@if [ "$(SYSTEM)" != no ]; then sh infra/system.sh; fi
+	@if [ "$(SYSTEM)" != no ]; then sh infra/deploy/system.sh; fi
 
 test: $(STAMP) system check ## set-up, checks, and the whole test suite
 	@$(BIN)/python -m pytest $(TESTS)

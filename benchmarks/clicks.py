@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from infra.errors import ConfigError
-from ingest.codec_packed import PackedCodec
+from ingest.codec.packed import PackedCodec
 from ingest.config import StreamConfig
 from ingest.convert import Converter
-from ingest.log import LogWriter
-from ingest.readers import read_dataset
+from ingest.log.embedded import LogWriter
+from ingest.producing.readers import read_dataset
 from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
 

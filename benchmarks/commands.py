@@ -89,8 +89,8 @@ def ingest(
 def _over_kafka(folder: Path, samples: int) -> Sequence[Any]:
     """On the brokers that FRESHET_KAFKA names, or on one that is started for it."""
     from benchmarks.kafka import run_kafka
-    from infra.broker import Broker
-    from infra.settings import load_settings, names_brokers
+    from infra.kafka.broker import Broker
+    from infra.run.settings import load_settings, names_brokers
 
     config = load_settings().kafka
     if names_brokers():
@@ -114,7 +114,7 @@ def quality(
     """
     stop = stop_on_signals()
     from benchmarks.quality import run_quality
-    from infra.display import Display
+    from infra.run.display import Display
 
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         display = Display(Console(stderr=True))
@@ -190,7 +190,7 @@ def train(
     from benchmarks.dispatch import check_policies, parse_links
     from benchmarks.tables import train_table
     from benchmarks.train import Course, check_losses, default_links, run_train
-    from infra.display import Display
+    from infra.run.display import Display
     from infra.telemetry import configure_logging
 
     specs = check_policies(policies)

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.decide import Decider, Decision, relative_row_costs, warm_up
-from dispatch.directory import Directory
 from dispatch.errors import CacheTooSmall
-from dispatch.hot import hot_rows
-from dispatch.index import Index
-from dispatch.plan import Traffic
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
+from dispatch.rows.directory import Directory
+from dispatch.rows.hot import hot_rows
+from dispatch.rows.index import Index
+from dispatch.rows.plan import Traffic
 from infra.errors import ConfigError
 
 SEED = 0

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ingest.codec_json import JsonCodec, encode_json
-from ingest.codec_packed import PackedCodec
+from ingest.batches.loader import Loader
+from ingest.codec.json_events import JsonCodec, encode_json
+from ingest.codec.packed import PackedCodec
 from ingest.convert import Event
-from ingest.loader import Loader
-from ingest.log import LogReader, LogWriter
+from ingest.log.embedded import LogReader, LogWriter
+from ingest.producing.synthetic import synthetic_events
 from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
-from ingest.sink import Entry
-from ingest.synthetic import synthetic_events
+from ingest.streams.sink import Entry
 
 SAMPLES_PER_RECORD = 256
 APPEND_RECORDS = 1024

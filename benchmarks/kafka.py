@@ -14,17 +14,17 @@ from uuid import uuid4
 
 from kafka import KafkaAdminClient, KafkaProducer
 
-from ingest.codec import Decoder
-from ingest.codec_json import encode_json
-from ingest.codec_packed import PackedCodec
+from ingest.batches.loader import Loader
+from ingest.batches.manifest import Position
+from ingest.codec.decoder import Decoder
+from ingest.codec.json_events import encode_json
+from ingest.codec.packed import PackedCodec
 from ingest.errors import SourceUnavailable
 from ingest.kafka.config import Client, KafkaConfig, kafka_python_arguments
 from ingest.kafka.source import KafkaSource
-from ingest.loader import Loader
-from ingest.manifest import Position
+from ingest.producing.synthetic import synthetic_events
 from ingest.schema import Schema, load_schema
-from ingest.source import Record
-from ingest.synthetic import synthetic_events
+from ingest.streams.source import Record
 
 PARTITIONS = 4
 SAMPLES_PER_RECORD = 64

@@ -19,12 +19,12 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from dispatch.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Open
 from infra.process import Stop, end_with_parent, stop_on_signals
 from infra.wire import Codec, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import run_shard
+from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Open
 from ps.store import Store
 
 RUN = "bench"

@@ -5,12 +5,12 @@ from itertools import takewhile
 from pathlib import Path
 
 from benchmarks.clicks import read_samples, write_topic
-from dispatch.status import Quality, Summary
-from infra.cluster import Extras, run_cluster
-from infra.display import Display
+from dispatch.progress.status import Quality, Summary
 from infra.errors import FreshetError
 from infra.process import Stop
-from infra.settings import load_settings
+from infra.run.cluster import Extras, run_cluster
+from infra.run.display import Display
+from infra.run.settings import load_settings
 
 
 @dataclass(frozen=True)

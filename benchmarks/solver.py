@@ -12,10 +12,10 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.backend import assign_on_cpu, trial_situation
-from dispatch.cost import cost_matrix
+from dispatch.assign.backend import assign_on_cpu, trial_situation
+from dispatch.assign.cost import cost_matrix
+from dispatch.assign.situation import Situation
 from dispatch.errors import DispatchError, NoGpu
-from dispatch.situation import Situation
 from infra.errors import ConfigError
 
 Assign = Callable[[Situation], NDArray[np.int32]]
@@ -111,13 +111,13 @@ def _cpu() -> Assign:
 
 
 def _cuda() -> Assign:
-    from dispatch.solver_cuda import CudaSolver
+    from dispatch.assign.cuda.transport import CudaSolver
 
     return CudaSolver().assign
 
 
 def _hungarian_cuda() -> Assign:
-    from dispatch.hungarian_cuda import hungarian_cuda
+    from dispatch.assign.cuda.hungarian import hungarian_cuda
 
     return lambda situation: hungarian_cuda(cost_matrix(situation), situation.capacity_n)
 

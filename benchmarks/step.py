@@ -14,14 +14,14 @@ import torch
 from rich.console import Console
 
 from benchmarks.clicks import made_up_samples, read_samples, write_topic
-from dispatch.index import Index
-from dispatch.status import Summary
-from infra.cluster import Extras, run_cluster
-from infra.display import Display
+from dispatch.progress.status import Summary
+from dispatch.rows.index import Index
 from infra.process import Stop
-from infra.settings import Settings, load_settings
-from ingest.loader import Loader
-from ingest.log import LogReader
+from infra.run.cluster import Extras, run_cluster
+from infra.run.display import Display
+from infra.run.settings import Settings, load_settings
+from ingest.batches.loader import Loader
+from ingest.log.embedded import LogReader
 from ingest.samples import Samples
 from trainer.reference import Reference
 

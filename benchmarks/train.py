@@ -22,16 +22,16 @@ from benchmarks.clicks import CHUNK, read_samples, write_topic
 from benchmarks.dispatch import Percentiles
 from benchmarks.visits import Visits
 from dispatch.decide import check_cache
-from dispatch.status import Measured, Summary, WorkerStatus
-from infra.cluster import Extras, run_cluster
-from infra.display import Display
+from dispatch.progress.status import Measured, Summary, WorkerStatus
 from infra.errors import ConfigError, FreshetError
 from infra.process import Stop
-from infra.settings import Settings, load_settings
+from infra.run.cluster import Extras, run_cluster
+from infra.run.display import Display
+from infra.run.settings import Settings, load_settings
 from ingest.convert import Converter
+from ingest.producing.synthetic import synthetic_events
 from ingest.samples import Samples
 from ingest.schema import Schema
-from ingest.synthetic import synthetic_events
 
 FAST_GBIT, SLOW_GBIT = 0.2, 0.02
 COMPUTE_PHASES = ("forward", "backward", "rows")

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dispatch.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
+from dispatch.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
 from dispatch.policies.spec import parse_spec
 from infra.config import Section
 from infra.errors import ConfigError

@@ -12,23 +12,12 @@ import zmq
 from numpy.typing import NDArray
 
 from dispatch.errors import CrewFailed
-from dispatch.plan import Moves, WorkerPlan
-from dispatch.protocol import (
-    FLUSH,
-    FROM_DISPATCHER,
-    TO_DISPATCHER,
-    TRAIN,
-    Goodbye,
-    Idle,
-    Join,
-    Leave,
-    Order,
-    Report,
-    Welcome,
-)
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Idle, Join, Leave, Order, Report, Welcome
+from dispatch.rows.plan import Moves, WorkerPlan
 from infra.errors import WireError
 from infra.wire import Codec, Curve, Header, Refused, bind, send
 from ingest.samples import Samples
+from ps.protocol import FLUSH, TRAIN
 
 NO_SLOTS = np.empty(0, np.int32)
 NO_FLOATS = np.empty(0, np.float32)

@@ -14,18 +14,18 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.backend import OptBackend
-from dispatch.bounds import ShareBounds
-from dispatch.directory import Directory
-from dispatch.elastic import Elastic, ElasticPolicy, bounds
+from dispatch.assign.backend import OptBackend
+from dispatch.assign.situation import Hurried, Policy, Situation
+from dispatch.capacity.bounds import ShareBounds
+from dispatch.capacity.elastic import Elastic, ElasticPolicy, bounds
 from dispatch.errors import BadCost, CacheTooSmall
-from dispatch.hot import Profile, hot_rows
-from dispatch.index import BatchRows, Index
-from dispatch.plan import RoundPlan
 from dispatch.policies.fae import Fae
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
-from dispatch.situation import Hurried, Policy, Situation
+from dispatch.rows.directory import Directory
+from dispatch.rows.hot import Profile, hot_rows
+from dispatch.rows.index import BatchRows, Index
+from dispatch.rows.plan import RoundPlan
 from infra.errors import ConfigError
 
 RECENT_STEPS = 8

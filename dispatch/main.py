@@ -25,31 +25,32 @@ import structlog
 import zmq
 from numpy.typing import NDArray
 
-from dispatch.accounts import Accounts
+from dispatch.capacity.link_costs import MeasuredLinks
 from dispatch.config import DispatchConfig
 from dispatch.crew import Crew, silent
 from dispatch.decide import Decider, Decision, check_cache, needed_rows, relative_row_costs, warm_up
-from dispatch.directory import Directory
 from dispatch.errors import RunExists
-from dispatch.hot import check_hot_set, hot_rows
-from dispatch.index import Index
-from dispatch.links import MeasuredLinks
-from dispatch.plan import Traffic, WorkerPlan
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
-from dispatch.protocol import FLUSH, TRAIN, Report
+from dispatch.progress.accounts import Accounts
+from dispatch.progress.status import State, Status
+from dispatch.protocol import Report
+from dispatch.rows.directory import Directory
+from dispatch.rows.hot import check_hot_set, hot_rows
+from dispatch.rows.index import Index
+from dispatch.rows.plan import Traffic, WorkerPlan
 from dispatch.shards import Shards
-from dispatch.status import State, Status
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import Curve, bind, guarded
+from ingest.batches.loader import Batch, Loader
+from ingest.batches.manifest import Manifest, ManifestLog, Position
 from ingest.config import StreamConfig
-from ingest.deadletter import DeadLetter, DeadLetters
 from ingest.errors import SinkUnavailable
-from ingest.loader import Batch, Loader
-from ingest.manifest import Manifest, ManifestLog, Position
+from ingest.letters.letter import DeadLetter, DeadLetters
 from ingest.schema import Schema
-from ingest.source import Source
+from ingest.streams.source import Source
+from ps.protocol import FLUSH, TRAIN
 
 STATUS_SECONDS = 0.25
 KEEP_ALIVE_SECONDS = 5.0

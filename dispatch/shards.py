@@ -9,10 +9,10 @@ import zmq
 from numpy.typing import NDArray
 
 from dispatch.errors import ShardSilent
-from dispatch.index import BatchRows
-from dispatch.plan import RoundPlan
-from dispatch.protocol import FROM_SHARD, TO_SHARD, Announce, Count, Ledger, Open
+from dispatch.rows.index import BatchRows
+from dispatch.rows.plan import RoundPlan
 from infra.wire import Codec, Curve, Header, Refused, connect, receive, send
+from ps.protocol import FROM_SHARD, TO_SHARD, Announce, Count, Ledger, Open
 
 PAUSE_SECONDS = 0.005
 """between two questions whether a round has been applied"""

@@ -13,7 +13,7 @@ import numba
 from numba import njit
 
 ROOT = Path(__file__).resolve().parent
-FOLDERS = ("dispatch", "ingest/scan", "ps")
+FOLDERS = ("dispatch", "ingest/codec", "ps")
 PREFIX = "kernels-"
 
 

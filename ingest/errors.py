@@ -11,7 +11,7 @@
     ├── LogCorrupt      bytes that were durable have changed; the message names file and byte
     └── LogBusy         another process writes this partition
 
-Bad events raise nothing: they become dead letters (ingest.deadletter).
+Bad events raise nothing: they become dead letters (ingest.letters.letter).
 """
 
 from infra.errors import FreshetError

@@ -12,12 +12,12 @@ from infra.errors import ConfigError
 from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
-from ingest.log import LogWriter
-from ingest.producer import Produced, Unit, produce
-from ingest.readers import STDIN, read_dataset, read_jsonl
+from ingest.log.embedded import LogWriter
+from ingest.producing.producer import Produced, Unit, produce
+from ingest.producing.readers import STDIN, read_dataset, read_jsonl
+from ingest.producing.synthetic import synthetic_events
 from ingest.schema import load_schema
-from ingest.sink import Sink
-from ingest.synthetic import synthetic_events
+from ingest.streams.sink import Sink
 
 
 def run_producer(

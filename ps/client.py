@@ -18,11 +18,11 @@ import numpy as np
 import zmq
 from numpy.typing import DTypeLike, NDArray
 
-from dispatch.protocol import FROM_SHARD, TO_SHARD, Peek, Pull, Push, Rows, RowShape
 from infra.errors import Fenced
 from infra.link import Link
 from infra.wire import Codec, Curve, Refused, connect, send
 from ps.errors import PsError, Unreachable
+from ps.protocol import FROM_SHARD, TO_SHARD, Peek, Pull, Push, Rows, RowShape
 from ps.timing import LinkTimer
 
 OUTSIDE_STEPS = -1

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from dispatch.protocol import RowShape
 from infra.config import Section
+from ps.protocol import RowShape
 
 OptimizerName = Literal["sgd", "adagrad", "rowwise_adagrad"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.protocol import Round
+from ps.protocol import Round
 
 LINES = 65536
 """lines kept: 8 workers' last 8,192 rounds"""

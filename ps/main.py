@@ -13,12 +13,12 @@ import numpy as np
 import structlog
 import zmq
 
-from dispatch.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Open, Pull, Push
 from infra.errors import WireError
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import SMALL_BYTES, Codec, Curve, Header, bind, guarded
 from ps.config import PsConfig, RowConfig
+from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Open, Pull, Push
 from ps.rounds import Received
 from ps.shard import Reply, Shard
 

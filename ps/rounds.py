@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from dispatch.protocol import TRAIN, Announce, Pull, Push, Round
 from ps.errors import OutOfOrder
+from ps.protocol import TRAIN, Announce, Pull, Push, Round
 
 AHEAD = 1024
 """rounds for which messages are held before the rounds are announced; more is a sender gone astray"""

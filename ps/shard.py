@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.protocol import FLUSH, TRAIN, Announce, Count, Done, Ledger, Open, Peek, Pull, Push, Rows
 from infra.errors import Fenced, FreshetError, WireError
 from infra.wire import Header, Refused
 from ps.buffers import Buffer, Buffers
@@ -32,6 +31,7 @@ from ps.errors import OutOfOrder, PsError
 from ps.ledger import Lines
 from ps.optimizers import rule_of
 from ps.parts import Parts
+from ps.protocol import FLUSH, TRAIN, Announce, Count, Done, Ledger, Open, Peek, Pull, Push, Rows
 from ps.rounds import Gathering, Received, Rounds
 from ps.store import Store
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
-from infra.broker import Broker
 from infra.errors import MissingProgram
+from infra.kafka.broker import Broker
 from ingest.kafka.config import Client, KafkaConfig, kafka_python_arguments
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dispatch.protocol import RowShape
+from ps.protocol import RowShape
 
 
 class RowCache:

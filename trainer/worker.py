@@ -30,11 +30,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dispatch.protocol import TRAIN, Order, Report, Welcome, ring_moved
+from dispatch.protocol import Order, Report, Welcome, ring_moved
 from infra.link import Link
 from infra.wire import Bulk
 from ps.client import ShardClient
 from ps.config import RowConfig
+from ps.protocol import TRAIN
 from trainer.cache import RowCache
 from trainer.config import ModelConfig, TrainerConfig
 from trainer.dense import Dense

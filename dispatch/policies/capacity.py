@@ -1,7 +1,7 @@
 """The check that every policy makes first: the capacities can hold the batch."""
 
+from dispatch.assign.situation import Situation
 from dispatch.errors import Infeasible
-from dispatch.situation import Situation
 
 
 def check_capacities(situation: Situation) -> None:

@@ -6,11 +6,11 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.backend import CPU, Opt
-from dispatch.cost import cost_matrix
-from dispatch.hybrid import Criterion, assign_hybrid
+from dispatch.assign.backend import CPU, Opt
+from dispatch.assign.cost import cost_matrix
+from dispatch.assign.hybrid import Criterion, assign_hybrid
+from dispatch.assign.situation import Situation
 from dispatch.policies.capacity import check_capacities
-from dispatch.situation import Situation
 
 RECENT_STEPS = 8
 """over which the time of Opt is known"""

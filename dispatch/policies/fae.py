@@ -1,15 +1,15 @@
 """fae: the baseline with a static hot set. Its rows are replicated on all workers and all-reduced; the rest is het's.
 
-The assignment is random's. In the first steps of a generation rows are counted (dispatch/hot.py) and all are treated as
-under het; then the most frequent ones, as many as the share of the caches allows and as an all-reduce is worth, become
-the hot set for the rest of the generation (dispatch/replicas.py).
+The assignment is random's. In the first steps of a generation uses are counted (dispatch/rows/hot.py) and every row is
+treated as under het. Then the most frequent rows, as many as the share of the caches allows and an all-reduce is worth,
+become the hot set for the rest of the generation (dispatch/rows/replicas.py).
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.assign.situation import Situation
 from dispatch.policies.random_ import Random
-from dispatch.situation import Situation
 
 
 class Fae:

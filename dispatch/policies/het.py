@@ -7,8 +7,8 @@ bound of 0 on staleness it is still exact, and shows what synchronising on deman
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.assign.situation import Situation
 from dispatch.policies.random_ import Random
-from dispatch.situation import Situation
 
 
 class Het:

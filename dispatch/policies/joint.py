@@ -1,4 +1,4 @@
-"""joint: the cost of the batch as a whole (dispatch/batch_cost.py), not of its samples one by one.
+"""joint: the cost of the batch as a whole (dispatch/assign/batch_cost.py), not of its samples one by one.
 
 Starting from Opt's assignment, rounds improve it:
 
@@ -8,7 +8,7 @@ Starting from Opt's assignment, rounds improve it:
 3. solve that transport exactly with the places that these samples had;
 4. keep the result unless the batch as a whole became dearer.
 
-The first batch of a generation, of which nobody holds a row, starts from annealing instead (dispatch/annealing.py):
+The first batch of a generation, of which nobody holds a row, starts from annealing (dispatch/assign/annealing.py):
 rounds hardly leave the groups that they are given, and need dozens of batches to form as good ones by themselves.
 
 Guarantees: capacities hold; never dearer than Opt's assignment by ``batch_cost``; equal input gives equal output.
@@ -18,13 +18,13 @@ from time import perf_counter
 
 import numpy as np
 
-from dispatch.annealing import anneal, move_round
-from dispatch.batch_cost import I32, Placement
-from dispatch.cost import cost_matrix
-from dispatch.hybrid import Solver
+from dispatch.assign.annealing import anneal, move_round
+from dispatch.assign.batch_cost import I32, Placement
+from dispatch.assign.cost import cost_matrix
+from dispatch.assign.hybrid import Solver
+from dispatch.assign.situation import Situation
+from dispatch.assign.solver import solve_transport
 from dispatch.policies.capacity import check_capacities
-from dispatch.situation import Situation
-from dispatch.solver import solve_transport
 
 
 class Joint:

@@ -11,9 +11,10 @@ same worker all through a batch would heap them on one. Links do not matter to i
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.cost import held_by
+from dispatch.assign.cost import held_by
+from dispatch.assign.situation import Situation
 from dispatch.policies.capacity import check_capacities
-from dispatch.situation import SPLIT, Situation
+from dispatch.rows.states import SPLIT
 from infra.kernels import kernel
 
 

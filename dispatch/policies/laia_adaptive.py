@@ -11,9 +11,9 @@ not from a clock, so that a replay decides the same.
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.assign.situation import Situation
 from dispatch.policies.capacity import check_capacities
 from dispatch.policies.laia import assign_by_rows_held
-from dispatch.situation import Situation
 from infra.kernels import kernel
 
 LOOKUP_NS = 2.0

@@ -2,9 +2,10 @@
 
 from typing import cast
 
-from dispatch.backend import OptBackend, choose_opt
-from dispatch.elastic import ElasticPolicy
-from dispatch.hybrid import Criterion
+from dispatch.assign.backend import OptBackend, choose_opt
+from dispatch.assign.hybrid import Criterion
+from dispatch.assign.situation import Policy
+from dispatch.capacity.elastic import ElasticPolicy
 from dispatch.policies.esd import Esd
 from dispatch.policies.fae import Fae
 from dispatch.policies.het import Het
@@ -14,7 +15,6 @@ from dispatch.policies.laia_adaptive import LaiaAdaptive
 from dispatch.policies.random_ import Random
 from dispatch.policies.round_robin import RoundRobin
 from dispatch.policies.spec import PolicySpec, parse_spec
-from dispatch.situation import Policy
 
 
 def build_policy(spec: str, seed: int, opt_backend: OptBackend = "cpu") -> Policy:

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.assign.situation import Situation
 from dispatch.policies.capacity import check_capacities
-from dispatch.situation import Situation
 
 
 class RoundRobin:

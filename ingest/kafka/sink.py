@@ -17,10 +17,10 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 
 from infra.process import Stop
 from ingest.errors import SinkError
+from ingest.kafka.access import knock
 from ingest.kafka.config import KafkaConfig, confluent_arguments, kafka_python_arguments
-from ingest.kafka.knock import knock
 from ingest.kafka.topics import describe_topic, end_offsets, missing_topic
-from ingest.sink import Entry
+from ingest.streams.sink import Entry
 
 STRETCH_SECONDS = 0.2
 """how long to wait for acknowledgements before looking whether a stop was requested"""

@@ -18,9 +18,9 @@ from typing import TypeVar
 import structlog
 
 from ingest.errors import OffsetOutOfRange, SourceError, SourceUnavailable
+from ingest.kafka.clients.base import Consumer, Fetched, Topic
 from ingest.kafka.config import KafkaConfig
-from ingest.kafka.consumer import Consumer, Fetched, Topic
-from ingest.source import Record
+from ingest.streams.source import Record
 
 Answer = TypeVar("Answer")
 WAIT_SECONDS = 0.5
@@ -296,11 +296,11 @@ class KafkaSource:
 def open_consumer(config: KafkaConfig, topic: str) -> Consumer:
     """The consumer on the library that the settings name."""
     if config.client == "kafka-python":
-        from ingest.kafka.kafka_python import KafkaPythonConsumer
+        from ingest.kafka.clients.kafka_python import KafkaPythonConsumer
 
         return KafkaPythonConsumer(config, topic)
     try:
-        from ingest.kafka.confluent import ConfluentConsumer
+        from ingest.kafka.clients.confluent import ConfluentConsumer
     except ImportError as error:
         raise SourceError(
             "kafka.client = 'confluent-kafka' cannot be used: the package is not installed; expected the extra "

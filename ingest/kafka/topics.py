@@ -16,17 +16,17 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError, RetriableError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
-from ingest.codec import Decoder
+from ingest.batches.manifest import Position
+from ingest.codec.decoder import Decoder
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError
+from ingest.kafka.access import knock
 from ingest.kafka.config import KafkaConfig, kafka_python_arguments
-from ingest.kafka.knock import knock
 from ingest.kafka.peek import peek
 from ingest.keys import absent_key
-from ingest.manifest import Position
 from ingest.samples import Samples
 from ingest.schema import Schema
-from ingest.source import Record
+from ingest.streams.source import Record
 
 EARLIEST, LATEST = -2, -1
 SAMPLED_RECORDS = 16

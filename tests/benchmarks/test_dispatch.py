@@ -22,10 +22,10 @@ from benchmarks.paper import BATCHES, run_paper, settings
 from benchmarks.plots import plot_dispatch
 from benchmarks.tables import paper_tables
 from dispatch.decide import Decider
-from dispatch.directory import Directory
-from dispatch.index import Index
 from dispatch.policies.registry import build_policy
-from infra.cli import app
+from dispatch.rows.directory import Directory
+from dispatch.rows.index import Index
+from infra.cli.main import app
 from infra.errors import ConfigError
 
 LINKS = (5.0, 5.0, 0.5, 0.5)

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from benchmarks.commands import report
 from benchmarks.quality import run_quality
-from infra.display import Display
 from infra.errors import FreshetError
 from infra.process import Stop
+from infra.run.display import Display
 from tests.end_to_end.processes import run
-from tests.ingest.streams import real_data
+from tests.ingest.topics import real_data
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from benchmarks.tables import train_table
 from benchmarks.train import Course, TrainResult, check_losses, compare, default_links, run_train
 from benchmarks.visits import Visits
 from dispatch.errors import CacheTooSmall
-from dispatch.status import Measured, Status, Summary, WorkerStatus, summarize
-from infra.display import Display
+from dispatch.progress.status import Measured, Status, Summary, WorkerStatus, summarize
 from infra.errors import ConfigError, FreshetError
 from infra.process import Stop
+from infra.run.display import Display
 from ingest.schema import load_schema
 from tests.end_to_end.processes import run
 

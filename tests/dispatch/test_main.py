@@ -18,16 +18,16 @@ from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Idle, Join, Order,
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import Codec, connect, receive, send
-from ingest.codec_json import encode_json
+from ingest.batches.manifest import read_manifests
+from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
-from ingest.deadletter import DeadLetterLog, read_dead_letters
 from ingest.errors import LogError, SinkUnavailable
 from ingest.kafka.config import KafkaConfig
-from ingest.letters import open_letters
-from ingest.log import LogReader, LogWriter
-from ingest.manifest import read_manifests
+from ingest.letters.letter import DeadLetterLog, read_dead_letters
+from ingest.letters.opening import open_letters
+from ingest.log.embedded import LogReader, LogWriter
 from ps.config import RowConfig
-from tests.ingest.streams import SYNTHETIC, events
+from tests.ingest.topics import SYNTHETIC, events
 from tests.ps.doubles import RUN, SEED, running_shards
 
 BATCH = 4

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import zmq
 
-from dispatch.directory import Directory
 from dispatch.errors import ShardSilent
-from dispatch.index import BatchRows
-from dispatch.protocol import FLUSH, TRAIN
+from dispatch.rows.directory import Directory
+from dispatch.rows.index import BatchRows
 from dispatch.shards import Shards, _new_rows
 from ps.client import ShardClient
 from ps.config import RowConfig
+from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import PATIENCE_MILLISECONDS, RUN, running_shards
 
 

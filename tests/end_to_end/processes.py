@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def freshet(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "infra.entry", *map(str, arguments)]
+    return [sys.executable, "-m", "infra.cli.entry", *map(str, arguments)]
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -9,16 +9,17 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from dispatch.decide import Decider, relative_row_costs
-from dispatch.directory import Directory
-from dispatch.hot import hot_rows
-from dispatch.index import Index
-from dispatch.plan import RoundPlan
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import parse_spec
-from dispatch.prequential import Prequential
-from dispatch.protocol import FLUSH, TRAIN, ring_moved
-from dispatch.situation import REPLICATED
+from dispatch.progress.prequential import Prequential
+from dispatch.protocol import ring_moved
+from dispatch.rows.directory import Directory
+from dispatch.rows.hot import hot_rows
+from dispatch.rows.index import Index
+from dispatch.rows.plan import RoundPlan
+from dispatch.rows.states import REPLICATED
 from ps.config import RowConfig
+from ps.protocol import FLUSH, TRAIN
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import SEED, SMALL_MODEL, Plan, Result, batches, train, train_reference
 from trainer.reference import Reference
@@ -74,7 +75,7 @@ def test_batches_split_as_a_whole_or_unevenly_equal_one_process(write_topic: Wri
 def test_decisions_cut_short_are_counted_and_change_nothing(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    monkeypatch.setattr("dispatch.accounts.Accounts.budget_seconds", 1e-6)
+    monkeypatch.setattr("dispatch.progress.accounts.Accounts.budget_seconds", 1e-6)
     plan = Plan(write_topic(STEPS * BATCH), 3, policy=policy, batch=BATCH, cache_rows=700, deadline=True)
     registry = CollectorRegistry()
     result = train(plan, registry=registry)

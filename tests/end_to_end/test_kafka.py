@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.broker import Broker
+from infra.kafka.broker import Broker
 from infra.process import Stop
-from ingest.codec_json import encode_json
+from ingest.batches.manifest import Manifest, read_manifests
+from ingest.codec.json_events import encode_json
 from ingest.kafka.config import Client
 from ingest.kafka.source import KafkaSource
-from ingest.log import LogReader, LogWriter
-from ingest.manifest import Manifest, read_manifests
-from ingest.source import Record
+from ingest.log.embedded import LogReader, LogWriter
+from ingest.streams.source import Record
 from tests.brokers import TestBroker, admin, fill_topic, producer, running_broker, send
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.processes import wait_until
 from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, batches, train, wait_for_steps
-from tests.ingest.streams import events
+from tests.ingest.topics import events
 
 DOWN_SECONDS = float(os.environ.get("KAFKA_DOWN_SECONDS", "1"))
 """how long the broker stays dead; README tells how to try it for longer"""

@@ -6,17 +6,17 @@ from typing import Any
 
 import psutil
 
-from ingest.codec import Decoder
-from ingest.codec_json import encode_json
-from ingest.deadletter import DeadLetter
-from ingest.kafka.letters import KafkaLetters, read_kafka_letters
+from ingest.batches.loader import form_batch
+from ingest.batches.manifest import Position
+from ingest.codec.decoder import Decoder
+from ingest.codec.json_events import encode_json
+from ingest.kafka.letter_topic import KafkaLetters, read_kafka_letters
 from ingest.kafka.source import KafkaSource
-from ingest.loader import form_batch
-from ingest.manifest import Position
-from ingest.poison import POISON
+from ingest.letters.letter import DeadLetter
+from ingest.producing.poison import POISON
 from tests.brokers import TestBroker, fill_topic
 from tests.end_to_end.threads import RUN, Plan, Result, train
-from tests.ingest.streams import SYNTHETIC, events, json_records
+from tests.ingest.topics import SYNTHETIC, events, json_records
 
 GOOD, PARTITIONS = 600, 2
 LARGE_BYTES = 8 << 20

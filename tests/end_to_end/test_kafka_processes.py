@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ingest.codec_json import encode_json
+from ingest.batches.manifest import read_manifests
+from ingest.codec.json_events import encode_json
 from ingest.kafka.config import KafkaConfig
-from ingest.manifest import read_manifests
 from tests.brokers import TestBroker, fill_topic
 from tests.end_to_end.processes import ROOT, children_of, environment, freshet, start, wait_until
-from tests.ingest.streams import events
+from tests.ingest.topics import events
 
 SMALL = ("stream.batch=64", "dispatch.workers=1", "ps.shards=1", "model.mlp=8", "stream.linger_seconds=0.1")
 

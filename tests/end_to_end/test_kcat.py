@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.kafka.letters import read_kafka_letters
+from ingest.kafka.letter_topic import read_kafka_letters
 from ingest.kafka.source import KafkaSource
 from tests.brokers import TestBroker
 from tests.end_to_end.threads import Plan, train

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ingest.manifest import read_manifests
+from ingest.batches.manifest import read_manifests
 from tests.end_to_end.processes import children_of, named, run, start, wait_until
 
 

@@ -19,23 +19,23 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
-from dispatch.index import Index
 from dispatch.main import Job, run_dispatcher
+from dispatch.progress.status import Status
+from dispatch.rows.index import Index
 from dispatch.shards import Shards
-from dispatch.status import Status
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
+from ingest.batches.loader import form_batch
+from ingest.batches.manifest import Manifest, read_manifests
 from ingest.config import StreamConfig
-from ingest.deadletter import DeadLetterLog, DeadLetters
 from ingest.kafka.config import KafkaConfig
-from ingest.kafka.letters import KafkaLetters
-from ingest.loader import form_batch
-from ingest.log import LogReader
-from ingest.manifest import Manifest, read_manifests
+from ingest.kafka.letter_topic import KafkaLetters
+from ingest.letters.letter import DeadLetterLog, DeadLetters
+from ingest.log.embedded import LogReader
 from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
-from ingest.source import Source
+from ingest.streams.source import Source
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import run_shard

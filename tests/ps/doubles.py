@@ -9,12 +9,12 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from dispatch.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Count, Done, Ledger, Open
 from infra.process import Stop
 from infra.wire import Codec, Curve, Header, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import run_shard
+from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Count, Done, Ledger, Open
 
 RUN = "test"
 SEED = 7

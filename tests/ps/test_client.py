@@ -5,13 +5,13 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from dispatch.protocol import FROM_SHARD, TRAIN, Rows
 from infra.errors import Fenced
 from infra.link import Link
 from infra.wire import Codec, bind, send
 from ps.client import ShardClient
 from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
+from ps.protocol import FROM_SHARD, TRAIN, Rows
 from ps.start import start_rows
 from tests.ps.doubles import NO_ROWS, PATIENCE_MILLISECONDS, SEED, ints, stage
 

@@ -8,13 +8,13 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from dispatch.protocol import FLUSH, TRAIN, Announce, Ledger, Open, Peek, Pull, Push, Rows
 from infra.process import Stop
 from infra.wire import Refused, load_curve
 from ps.config import PsConfig, RowConfig
 from ps.main import run_shard
 from ps.optimizers import update_reference
 from ps.parts import settle_reference
+from ps.protocol import FLUSH, TRAIN, Announce, Ledger, Open, Peek, Pull, Push, Rows
 from ps.start import start_rows
 from tests.ps.doubles import NO_ROWS, RUN, SEED, Stage, ints, stage
 

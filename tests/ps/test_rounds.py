@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.protocol import FLUSH, TRAIN, Announce, Pull, Push
 from ps.errors import OutOfOrder
+from ps.protocol import FLUSH, TRAIN, Announce, Pull, Push
 from ps.rounds import AHEAD, Received, Rounds
 
 

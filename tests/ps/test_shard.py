@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.protocol import TRAIN, Announce, Open, Peek, Pull, Push, Rows
 from infra.wire import Header, Refused
 from ps.config import RowConfig
+from ps.protocol import TRAIN, Announce, Open, Peek, Pull, Push, Rows
 from ps.rounds import Received
 from ps.shard import Reply, Shard
 from tests.ps.doubles import NO_ROWS, ints

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dispatch.protocol import FLUSH, TRAIN, Order, Report, Welcome
+from dispatch.protocol import Order, Report, Welcome
 from ps.client import ShardClient
 from ps.config import RowConfig
+from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from trainer.config import ModelConfig, TrainerConfig
 from trainer.reduce import Store

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.protocol import RowShape
+from ps.protocol import RowShape
 from trainer.cache import RowCache
 
 SHAPE = RowShape(dim=2, wide=True, state=3)

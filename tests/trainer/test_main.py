@@ -14,24 +14,13 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load_file
 
-from dispatch.protocol import (
-    FLUSH,
-    FROM_DISPATCHER,
-    TO_DISPATCHER,
-    TRAIN,
-    Goodbye,
-    Idle,
-    Join,
-    Leave,
-    Order,
-    Report,
-    Welcome,
-)
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Idle, Join, Leave, Order, Report, Welcome
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import Codec, Header, Refused, bind, send
 from ps.config import RowConfig
+from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import ModelConfig, TrainerConfig

@@ -5,15 +5,15 @@ from contextlib import closing
 
 import pytest
 
-from infra.broker import Broker
+from infra.kafka.broker import Broker
 from infra.process import Stop
-from ingest.deadletter import DeadLetter
 from ingest.errors import BrokerError, SinkError, SinkUnavailable
-from ingest.kafka import letters as letters_module
+from ingest.kafka import letter_topic as letters_module
+from ingest.kafka.access import knock
 from ingest.kafka.config import KafkaConfig
-from ingest.kafka.knock import knock
-from ingest.kafka.letters import KafkaLetters, read_kafka_letters
+from ingest.kafka.letter_topic import KafkaLetters, read_kafka_letters
 from ingest.kafka.sink import KafkaSink
+from ingest.letters.letter import DeadLetter
 from tests.brokers import TestBroker, running_broker
 from tests.end_to_end.processes import wait_until
 from tests.end_to_end.threads import Threads

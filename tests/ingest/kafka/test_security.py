@@ -11,24 +11,24 @@ from typing import Any
 
 import pytest
 
-from infra.broker import HOST, Broker
+from infra.kafka.broker import HOST, Broker
 from infra.process import Stop
+from ingest.batches.loader import Loader
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError
+from ingest.kafka.access import knock
 from ingest.kafka.config import Client, KafkaConfig
-from ingest.kafka.knock import knock
-from ingest.kafka.letters import KafkaLetters, read_kafka_letters
+from ingest.kafka.letter_topic import KafkaLetters, read_kafka_letters
 from ingest.kafka.sink import ConfluentProducer
 from ingest.kafka.source import KafkaSource
 from ingest.kafka.topics import check_stream, ensure_topics
-from ingest.loader import Loader
 from ingest.main import run_producer
 from tests.brokers import running_broker
 from tests.certificates import KEY_PASSWORD, Authority
 from tests.end_to_end.processes import ROOT
-from tests.ingest.kafka.test_letters import letter
+from tests.ingest.kafka.test_letter_topic import letter
 from tests.ingest.kafka.test_sink import CLIENTS
-from tests.ingest.streams import SYNTHETIC, drain
+from tests.ingest.topics import SYNTHETIC, drain
 
 PASSWORD = "correct-horse-battery"
 SOON_SECONDS = 20.0

@@ -13,7 +13,7 @@ from ingest.kafka.config import Client, KafkaConfig
 from ingest.kafka.peek import peek
 from ingest.kafka.sink import KafkaSink
 from ingest.kafka.topics import end_offsets
-from ingest.log import LogReader
+from ingest.log.embedded import LogReader
 from ingest.main import run_producer
 from tests.brokers import TestBroker
 

@@ -6,16 +6,16 @@ from contextlib import suppress
 import pytest
 from kafka.structs import TopicPartition
 
-from ingest.batches import OutOfRange
-from ingest.codec_json import encode_json
+from ingest.batches.forming import OutOfRange
+from ingest.batches.loader import Loader
+from ingest.batches.manifest import Position, Range
+from ingest.codec.json_events import encode_json
 from ingest.errors import OffsetOutOfRange, SourceError, SourceUnavailable
 from ingest.kafka.config import Client
 from ingest.kafka.source import KafkaSource
-from ingest.loader import Loader
-from ingest.manifest import Position, Range
-from ingest.source import Record
+from ingest.streams.source import Record
 from tests.brokers import TestBroker, admin, fill_topic, producer, send
-from tests.ingest.streams import SYNTHETIC, drain, events
+from tests.ingest.topics import SYNTHETIC, drain, events
 
 CLIENTS: tuple[Client, ...] = ("kafka-python", "confluent-kafka")
 Open = Callable[..., KafkaSource]

@@ -1,6 +1,6 @@
 import pytest
 
-from ingest.codec_json import encode_json
+from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError
 from ingest.kafka.topics import (
@@ -14,7 +14,7 @@ from ingest.kafka.topics import (
 )
 from ingest.schema import load_schema
 from tests.brokers import TestBroker, fill_topic
-from tests.ingest.streams import SYNTHETIC, events
+from tests.ingest.topics import SYNTHETIC, events
 
 
 def test_a_topic_is_made_as_asked_and_once(kafka: TestBroker) -> None:

@@ -1,0 +1,1 @@
+"""From costs to an assignment: what a sample costs where, and the solvers that place a batch."""

@@ -1,0 +1,100 @@
+"""Where Opt runs: on the CPU, on a GPU, or wherever a trial problem was solved sooner.
+
+A machine without a GPU says so once and uses the CPU. The total cost of an assignment does not depend on the choice,
+but equally cheap assignments may differ; who needs a run to repeat bit for bit names cpu or cuda rather than auto.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
+from typing import Literal
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from dispatch.assign.cost import cost_matrix
+from dispatch.assign.cuda.transport import CudaSolver
+from dispatch.assign.situation import Situation
+from dispatch.assign.solver import solve_transport
+from dispatch.errors import NoGpu
+from dispatch.rows.states import CLEAN, OWNED
+
+OptBackend = Literal["cpu", "cuda", "auto"]
+Assign = Callable[[Situation], NDArray[np.int32]]
+Solve = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.int32]]
+
+TRIAL_SAMPLES, TRIAL_FIELDS, TRIAL_WORKERS, TRIAL_ROWS = 1024, 26, 8, 8192
+TRIALS = 5
+"""of which the fastest counts; one more before them compiles and fills caches"""
+
+
+@dataclass(frozen=True)
+class Opt:
+    """An exact solver: of a finished matrix, and of a whole batch with the matrix built where it is solved."""
+
+    name: Literal["cpu", "cuda"]
+    solve: Solve
+    assign: Assign
+
+
+def assign_on_cpu(situation: Situation) -> NDArray[np.int32]:
+    """Opt over a whole batch."""
+    return solve_transport(cost_matrix(situation), situation.capacity_n)
+
+
+CPU = Opt("cpu", solve_transport, assign_on_cpu)
+
+
+@cache
+def choose_opt(wanted: OptBackend) -> Opt:
+    """The solver for a setting; settled once a process, so that all steps use the same one."""
+    if wanted == "cpu":
+        return CPU
+    log = structlog.get_logger()
+    try:
+        solver = CudaSolver()
+    except NoGpu as error:
+        log.warning("no GPU for exact assignment; the CPU does it", wanted=wanted, reason=str(error))
+        return CPU
+    gpu = Opt("cuda", solver.solve, solver.assign)
+    return gpu if wanted == "cuda" else faster(CPU, gpu)
+
+
+def faster(first: Opt, second: Opt) -> Opt:
+    """Whichever assigns a made-up batch sooner."""
+    situation = trial_situation()
+    first_seconds, second_seconds = (_least_seconds(opt.assign, situation) for opt in (first, second))
+    chosen = first if first_seconds <= second_seconds else second
+    times = {f"{first.name}_ms": first_seconds * 1000, f"{second.name}_ms": second_seconds * 1000}
+    structlog.get_logger().info("measured where exact assignment is faster", chosen=chosen.name, **times)
+    return chosen
+
+
+def trial_situation(
+    samples: int = TRIAL_SAMPLES, workers: int = TRIAL_WORKERS, fields: int = TRIAL_FIELDS, rows: int = TRIAL_ROWS
+) -> Situation:
+    """A batch like one of clicks: few rows used often, half the workers behind links ten times slower."""
+    rng = np.random.default_rng(1)
+    holders_UQ = np.zeros((rows, (workers + 63) // 64), np.uint64)
+    owner_U = rng.integers(0, workers, rows)
+    holders_UQ[np.arange(rows), owner_U // 64] = np.uint64(1) << (owner_U % 64).astype(np.uint64)
+    return Situation(
+        step=0,
+        local_BF=(rng.random((samples, fields)) ** 3 * rows).astype(np.int32),
+        state_U=rng.choice([CLEAN, OWNED], rows).astype(np.uint8),
+        holders_UQ=holders_UQ,
+        row_cost_n=np.where(np.arange(workers) < (workers + 1) // 2, 1.0, 10.0),
+        capacity_n=np.full(workers, -(-samples // workers), np.int64),
+    )
+
+
+def _least_seconds(assign: Assign, situation: Situation) -> float:
+    assign(situation)
+    seconds = []
+    for _ in range(TRIALS):
+        began = perf_counter()
+        assign(situation)
+        seconds.append(perf_counter() - began)
+    return min(seconds)

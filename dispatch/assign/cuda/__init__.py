@@ -1,0 +1,1 @@
+"""The exact solvers on a GPU, through cupy."""

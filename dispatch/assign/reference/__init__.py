@@ -1,0 +1,1 @@
+"""The exact solvers in plain numpy, which the fast ones are tested against."""

@@ -1,0 +1,53 @@
+"""What a policy sees when it decides one step, and nothing more.
+
+Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One batch, where its rows are, and what moving a row costs. Arrays are read, never written."""
+
+    step: int
+    local_BF: NDArray[np.int32]
+    """per sample and field: position in the U arrays"""
+    state_U: NDArray[np.uint8]
+    """CLEAN, OWNED or SPLIT"""
+    holders_UQ: NDArray[np.uint64]
+    """bit j%64 of word j//64 is set if worker j is a holder of the row's newest state"""
+    row_cost_n: NDArray[np.float64]
+    """cost of moving one row over worker j's link, in units of one row over the fastest link"""
+    capacity_n: NDArray[np.int64]
+    """how many samples worker j may get; the sum is at least B"""
+    budget_seconds: float | None = None
+    """how long the policy may take; None: as long as it likes, and its answer does not depend on the clock"""
+
+    @property
+    def samples(self) -> int:
+        return int(self.local_BF.shape[0])
+
+    @property
+    def workers(self) -> int:
+        return int(self.row_cost_n.shape[0])
+
+
+class Policy(Protocol):
+    """Maps a situation to a worker per sample; the same situation always gives the same answer."""
+
+    name: str
+
+    def assign(self, situation: Situation) -> NDArray[np.int32]: ...
+
+
+@runtime_checkable
+class Hurried(Protocol):
+    """A policy that does less when its time is short."""
+
+    was_cut: bool
+    """whether the latest assignment was cut short"""

@@ -1,0 +1,1 @@
+"""How many samples each worker gets, and what its link costs."""

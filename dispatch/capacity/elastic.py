@@ -1,0 +1,148 @@
+"""Elastic capacity: shares of the batch under which the slowest worker is done soonest.
+
+Any split of a batch gives the same gradient, so a worker behind a slow link or with a slow processor may train fewer
+samples. Shares start from the links alone; after every step each worker's time (samples × compute + rows × transfer)
+says who was late, and shares move a little from the late to the early ones. Nothing has to be linear for that: it comes
+to rest where all take equally long (slow links a little less, see THRIFT) or stand at a bound.
+
+Transfer counts rows of the plan; its time a row is the link's cost until seconds are measured. Compute counts only once
+it is measured. Without measurements the shares are a pure function of the sequence of batches.
+
+Legend: n workers.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatch.assign.situation import Hurried, Policy, Situation
+from dispatch.capacity.bounds import ShareBounds
+from dispatch.errors import Infeasible
+
+SPARE = 1.5
+"""room in the cache for micro-batches that have fewer rows in common than the last ones"""
+DAMPING = 0.2
+"""weight of the newest step in everything that is averaged over steps"""
+THRIFT = 0.3
+"""a link that is x times slower is given x^-THRIFT of the time: its rows also keep the others waiting, and the fewer
+rows wander over slow links, the fewer everyone moves (both cost and time fell up to here on Criteo and Avazu)"""
+LOWEST_SHARE = 1e-3
+"""from which a worker without a lower bound can still come back"""
+GAIN = 0.1
+"""how far shares follow the times in one step: a worker twice as late loses GAIN · ln 2 of its share"""
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+class ElasticPolicy:
+    """A policy whose capacities are chosen by Elastic instead of being equal."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.name = policy.name
+        self.was_cut = False
+        self._policy = policy
+
+    def assign(self, situation: Situation) -> NDArray[np.int32]:
+        at_B = self._policy.assign(situation)
+        self.was_cut = isinstance(self._policy, Hurried) and self._policy.was_cut
+        return at_B
+
+
+class Elastic:
+    """Re-chooses capacities step after step, slowly."""
+
+    def __init__(self, row_cost_n: F64, cache_rows_n: I64, shares: ShareBounds) -> None:
+        self._row_cost_n = row_cost_n
+        self._cache_rows_n = cache_rows_n
+        self._least_n, self._largest_n = shares.of(row_cost_n.size)
+        self._rows_a_sample = 0.0
+        self._share_n = 1.0 / row_cost_n
+        self._time_n: F64 | None = None
+        self._compute_n = np.zeros(row_cost_n.size)
+        self._row_seconds = 0.0
+
+    def charge(self, row_cost_n: F64) -> None:
+        """Links cost this much from now on; shares follow slowly."""
+        self._row_cost_n = row_cost_n
+
+    def capacities(self, samples: int, fields: int) -> I64:
+        """As many places as samples, each worker's within its bounds and what its cache is expected to hold.
+
+        Equal shares are always tried: caches that are not certain to hold them mostly do.
+        """
+        rows_a_sample = min(self._rows_a_sample or fields, fields)
+        hold_n = (self._cache_rows_n / rows_a_sample).astype(np.int64)
+        return self._choose(samples, np.maximum(hold_n, -(-samples // hold_n.size)))
+
+    def safe_capacities(self, samples: int, fields: int) -> I64:
+        """The same within what the caches hold for certain, though no two samples had a row in common."""
+        return self._choose(samples, self._cache_rows_n // fields)
+
+    def _choose(self, samples: int, hold_n: I64) -> I64:
+        least_n, most_n = bounds(samples, hold_n, self._least_n, self._largest_n)
+        exact_n = fill(self._share_n, samples, least_n, most_n)
+        return round_to(exact_n, samples, most_n)
+
+    def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
+        """What a worker reported: seconds of compute for so many samples, seconds of a row over the fastest link."""
+        if samples > 0 and compute_seconds >= 0.0 and row_seconds > 0.0:
+            self._compute_n[worker] = _damped(self._compute_n[worker], compute_seconds / samples)
+            self._row_seconds = _damped(self._row_seconds, row_seconds)
+
+    def follow(self, samples_n: I64, distinct_n: I64, moved_n: I64) -> None:
+        """Moves the shares by how long each worker took for these samples, of distinct rows, and rows moved."""
+        self._expect(float((distinct_n / np.maximum(samples_n, 1)).max()) * SPARE)
+        # until a row's seconds are measured, the cost of its link is all that is known
+        now_n = moved_n * self._row_cost_n * (self._row_seconds or 1.0)
+        if self._row_seconds:
+            now_n = now_n + samples_n * self._compute_n
+        self._time_n = now_n if self._time_n is None else self._time_n + DAMPING * (now_n - self._time_n)
+        floor = max(float(self._time_n.mean()) / 16, 1e-12)
+        late_n = np.log(np.maximum(self._time_n, floor)) + THRIFT * np.log(self._row_cost_n)
+        share_n = self._share_n * np.exp(GAIN * (late_n.mean() - late_n))
+        # a worker that a bound holds back must not drift away for ever
+        low_n = np.maximum(self._least_n / 2, LOWEST_SHARE)
+        self._share_n = np.clip(share_n / share_n.mean(), low_n, np.maximum(self._largest_n * 2, low_n))
+
+    def _expect(self, rows_a_sample: float) -> None:
+        """Up at once, down slowly."""
+        self._rows_a_sample = max(rows_a_sample, _damped(self._rows_a_sample, rows_a_sample))
+
+
+def _damped(before: float, now: float) -> float:
+    return before + DAMPING * (now - before) if before else now
+
+
+def bounds(samples: int, hold_n: I64, least_share_n: F64, largest_share_n: F64) -> tuple[I64, I64]:
+    """Fewest and most samples of each worker; refused if caches and bounds leave no room for the batch."""
+    equal = samples / hold_n.size
+    # a little slack: a bound of whole samples must not be lost to rounding
+    most_n = np.minimum(np.minimum(np.ceil(equal * largest_share_n - 1e-9).astype(np.int64), samples), hold_n)
+    least_n = np.minimum((equal * least_share_n + 1e-9).astype(np.int64), most_n)
+    if int(most_n.sum()) < samples:
+        raise Infeasible(
+            f"Cannot share out {samples} samples: caches and bounds hold at most {most_n.tolist()} of them, in all "
+            f"{most_n.sum()}. Raise dispatch.cache_rows or dispatch.largest_share, or lower stream.batch."
+        )
+    return least_n, most_n
+
+
+def fill(share_n: F64, total: int, least_n: I64, most_n: I64) -> F64:
+    """Parts of total in proportion to the shares, as far as the bounds allow."""
+    low, high = 0.0, 1.0
+    while np.clip(high * share_n, least_n, most_n).sum() < total:
+        high *= 2.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if np.clip(middle * share_n, least_n, most_n).sum() >= total else (middle, high)
+    return np.clip(high * share_n, least_n, most_n).astype(np.float64)
+
+
+def round_to(exact_n: F64, total: int, most_n: I64) -> I64:
+    """Whole numbers that add up to total, each next to its exact value; the largest remainders are rounded up."""
+    whole_n = np.floor(exact_n + 1e-6).astype(np.int64)
+    order = np.argsort(-(exact_n - whole_n), kind="stable")
+    while (missing := total - int(whole_n.sum())) > 0:
+        room = order[whole_n[order] < most_n[order]][:missing]
+        whole_n[room] += 1
+    return whole_n

@@ -1,0 +1,1 @@
+"""What a run has done so far: quality, traffic, timings, and the status that shows them."""

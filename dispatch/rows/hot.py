@@ -1,0 +1,79 @@
+"""Which rows are hot: how many may be, how often they must be used, and the profile of batches that chooses them.
+
+Legend: n workers.
+"""
+
+from math import log, log1p
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatch.errors import CacheTooSmall
+from dispatch.policies.spec import PolicySpec
+from dispatch.rows.index import BatchRows
+
+
+class Profile:
+    """Counts how often rows are used over some batches; a pure function of them."""
+
+    def __init__(self, steps: int, most: int, workers: int) -> None:
+        self._left = steps
+        self._most = most
+        self._least_uses = steps * worthwhile_uses(workers)
+        self._uses = np.empty(0, np.int64)
+        """by row number"""
+
+    def follow(self, batch: BatchRows) -> NDArray[np.int64] | None:
+        """Counts a batch. Once enough are counted: the the hot rows, ascending; otherwise None."""
+        self._left -= 1
+        if self._left == -1:
+            chosen, self._uses = most_frequent(self._uses, self._most, self._least_uses), np.empty(0, np.int64)
+            return chosen
+        if self._left >= 0:
+            self._count(batch)
+        return None
+
+    def _count(self, batch: BatchRows) -> None:
+        rows = int(batch.rows_U.max(initial=-1)) + 1
+        if rows > self._uses.size:
+            self._uses = np.concatenate((self._uses, np.zeros(rows - self._uses.size, np.int64)))
+        self._uses[batch.rows_U] += np.bincount(batch.local_BF.reshape(-1), minlength=batch.rows_U.size)
+
+
+def most_frequent(uses: NDArray[np.int64], most: int, least_uses: float) -> NDArray[np.int64]:
+    """Numbers of the most used rows, ascending; of rows used equally often the lower numbers."""
+    order = np.argsort(-uses, kind="stable")[:most]
+    return np.sort(order[(uses[order] > 0) & (uses[order] >= least_uses)])
+
+
+def worthwhile_uses(workers: int) -> float:
+    """Uses a step from which on all-reducing a row moves no more than pushing and pulling it.
+
+    A ring moves 2(n-1) copies of it. Pushing and pulling moves 2 for each worker that uses it, and of f uses placed at
+    random n(1 - (1 - 1/n)^f) workers have one: n - 1 of them if f is ln n / -ln(1 - 1/n), about n ln n.
+    """
+    return log(workers) / -log1p(-1 / workers) if workers > 1 else 0.0
+
+
+def hot_rows(spec: PolicySpec, cache_rows: int) -> int:
+    """How many slots of each cache are set apart for the hot set; 0 under policies without one."""
+    if spec.hot_share == 0.0:
+        return 0
+    rows = int(spec.hot_share * cache_rows)
+    if rows == 0:
+        raise CacheTooSmall(
+            f"a hot set of {spec.hot_share:g} of {cache_rows} cached rows is empty; expected one row at least; raise "
+            f"dispatch.cache_rows or the share in dispatch.policy {str(spec)!r}"
+        )
+    return rows
+
+
+def check_hot_set(spec: PolicySpec, cache_rows: int, needed: int) -> None:
+    """Refuses a hot set beside which a micro-batch of so many rows could find no room, before anything starts."""
+    hot = hot_rows(spec, cache_rows)
+    if hot and cache_rows - hot < needed:
+        raise CacheTooSmall(
+            f"a hot set of {hot} rows leaves {cache_rows - hot} of {cache_rows} slots, but a micro-batch may use "
+            f"{needed} rows; lower the share in dispatch.policy {str(spec)!r} below {1 - needed / cache_rows:.3g}, "
+            f"raise dispatch.cache_rows or lower stream.batch"
+        )

@@ -1,0 +1,44 @@
+"""Where the command begins: signals are caught first, and only then is anything slow imported.
+
+A command that drains turns SIGTERM and SIGINT into a request to stop from its first moment on. Every other command ends
+at Ctrl-C with one line and status 130.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from infra.process import INTERRUPTED, stop_on_signals
+
+DRAINING = (
+    ("demo",),
+    ("up",),
+    ("produce",),
+    ("dispatcher",),
+    ("worker",),
+    ("ps",),
+    ("api",),
+    ("broker",),
+    ("bench", "quality"),
+)
+
+
+def main() -> None:
+    """The command ``freshet``."""
+    if drains(sys.argv[1:]):
+        stop_on_signals()
+    try:
+        from infra.cli.main import run_command
+
+        run_command()
+    except KeyboardInterrupt:  # in the middle of an import
+        sys.stderr.write("freshet: interrupted\n")
+        sys.exit(INTERRUPTED)
+
+
+def drains(arguments: Sequence[str]) -> bool:
+    """Whether the command given by these arguments stops by draining."""
+    return any(tuple(arguments[: len(command)]) == command for command in DRAINING)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""The ``freshet`` command."""
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import msgspec
+import typer
+import zmq
+from rich.console import Console
+from rich.text import Text
+
+from benchmarks import commands
+from infra.cli import daemons, stream
+from infra.cli.daemons import ConfigFile, Overrides
+from infra.config import check_names
+from infra.errors import ConfigError, FreshetError
+from infra.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
+
+if TYPE_CHECKING:
+    from infra.run.cluster import Extras, KnownBest
+    from infra.run.settings import Settings
+
+app = typer.Typer(
+    name="freshet",
+    help="Train click models continuously from device streams, on workers with uneven networks.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(commands.app, name="bench", rich_help_panel="Look around")
+for process in (daemons.dispatcher, daemons.worker, daemons.ps, daemons.api, daemons.broker):
+    app.command(rich_help_panel="Processes")(process)
+
+Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
+Kafka = Annotated[bool, typer.Option("--kafka", help="Events go through Kafka; starts a broker if need be.")]
+Folder = Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.", show_default=False)]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary here.", show_default=False)]
+
+
+@app.command(rich_help_panel="Start here")
+def demo(
+    samples: Samples = None,
+    rate: Annotated[float, typer.Option(help="Clicks a second; 0 as fast as possible.", min=0)] = 5000,
+    kafka: Kafka = False,
+    json_file: JsonFile = None,
+    folder: Folder = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Run everything on this machine on a synthetic click stream, with a live display.
+
+    Embedded log, click generator, dispatcher, 2 PS shards and 4 workers behind uneven links (5/5/0.5/0.5 Gbit/s), all
+    real daemons. Ctrl-C drains, prints a summary and exits.
+
+    Example: freshet demo --samples 20000 --json summary.json
+    """
+    stop = stop_on_signals()
+    from infra.run.cluster import Extras, KnownBest
+    from infra.run.demo import demo_settings
+
+    settings = demo_settings(config, _chosen(overrides, folder), _defaults("demo"), keep_all=not rate, own_topics=kafka)
+    produce = ["--seed-from-settings", *(["--rate", str(rate)] if rate else [])]
+    produce += ["--limit", str(samples)] if samples is not None else []
+    settings, port = _with_kafka(settings) if kafka else (settings, None)
+    extras = Extras(produce=tuple(produce), samples=samples, broker_port=port)
+    _run(settings, extras, stop, json_file, KnownBest(settings.seed))
+
+
+@app.command(rich_help_panel="Start here")
+def up(
+    samples: Samples = None,
+    kafka: Kafka = False,
+    from_time: daemons.FromTime = None,
+    from_offsets: daemons.FromOffsets = None,
+    json_file: JsonFile = None,
+    folder: Folder = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Run everything on this machine, supervised; events come from ``freshet produce``.
+
+    With --kafka events come from the brokers that FRESHET_KAFKA names, or from one that is started with the rest;
+    topics that are missing are created.
+    With links of different speeds (dispatch.links_gbit) the policy is joint:elastic unless dispatch.policy is set.
+
+    Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
+    """
+    stop = stop_on_signals()
+    from infra.run.cluster import Extras
+    from infra.run.defaults import up_settings
+    from ingest.streams.opening import start_arguments
+
+    start = start_arguments(from_time, from_offsets)
+    settings = up_settings(config, _chosen(overrides, folder), _defaults("up"))
+    settings, port = _with_kafka(settings) if kafka else (settings, None)
+    _run(settings, Extras(samples=samples, broker_port=port, start_arguments=start), stop, json_file)
+
+
+app.command(rich_help_panel="Start here")(stream.produce)
+app.command(rich_help_panel="Look around")(stream.dead_letters)
+app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
+
+
+@app.command(rich_help_panel="Look around")
+def settings(
+    defaults: Annotated[bool, typer.Option("--defaults", help="Every setting with its meaning, as TOML.")] = False,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Show the effective settings, or all defaults with their meaning.
+
+    Example: freshet settings --defaults > freshet.toml
+    """
+    from infra.run.settings import describe_fields, load_settings
+    from infra.telemetry import describe
+
+    if defaults:
+        typer.echo(describe_fields())
+    else:
+        effective = describe(load_settings(config, overrides or ()).model_dump(mode="json"))
+        typer.echo(msgspec.json.format(msgspec.json.encode(effective)).decode())
+
+
+@app.command(rich_help_panel="Look around")
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Where to write them.")],
+    workers: Annotated[
+        list[str] | None, typer.Option("--worker", help="Name of a worker. Repeatable.", callback=check_names)
+    ] = None,
+) -> None:
+    """Make CURVE keys for connections that leave this machine: one pair for servers, one for each worker.
+
+    Example: freshet keys secrets --worker edge-1 --worker edge-2
+    """
+    names = ("server", *(workers or ()))
+    _check_key_folder(folder, names)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in names:
+        secret_file = folder / f"{name}.secret"
+        public, secret = zmq.curve_keypair()
+        secret_file.touch(mode=0o600, exist_ok=False)
+        secret_file.write_text(f"{public.decode()}\n{secret.decode()}\n")
+        (folder / f"{name}.public").write_text(f"{public.decode()}\n")
+    typer.echo(
+        f"keys written to {folder}; set curve_folder to it, and give each worker its own .secret and server.public"
+    )
+
+
+def _check_key_folder(folder: Path, names: Sequence[str]) -> None:
+    """Raises ConfigError for names given twice, keys that are there already, or a folder that others can look into."""
+    if len(set(names)) != len(names):
+        raise ConfigError(f"keys for {list(names)} cannot be made: expected every name once ('server' is made anyway)")
+    if not folder.exists():
+        return
+    mode = folder.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise ConfigError(
+            f"key folder {folder} has mode {mode:o}: expected one that only its owner can use; chmod 700 it, or name a "
+            "new folder"
+        )
+    for name in names:
+        if (folder / f"{name}.secret").exists():
+            raise ConfigError(
+                f"{folder / name}.secret exists; expected a folder without keys of {name!r}; move them away first"
+            )
+
+
+def _run(
+    settings: "Settings", extras: "Extras", stop: Stop, json_file: Path | None, best: "KnownBest | None" = None
+) -> None:
+    """Runs everything, shows it, and tells how it ended."""
+    from infra.run.cluster import check_ports, run_cluster
+    from infra.run.display import Display, render_summary
+    from infra.telemetry import configure_logging
+
+    check_ports(settings)
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    check_output(json_file)
+    configure_logging("supervisor", settings.run, path=settings.folder / "supervisor.log")
+    daemons.log_settings(settings)
+    console = Console()
+    console.print(Text.assemble("run folder ", (str(settings.folder), "bold"), " (logs, manifests, settings)"))
+    summary = run_cluster(settings, extras, stop, Display(console), best)
+    console.print(render_summary(summary))
+    if json_file is not None:
+        write_whole(json_file, msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n")
+
+
+def _with_kafka(settings: "Settings") -> tuple["Settings", int | None]:
+    """Settings that read events from Kafka, and the port of the broker to start for it, if none is named."""
+    from infra.kafka.broker import HOST, free_port
+    from infra.kafka.jars import find_java, kafka_jars
+    from infra.run.settings import names_brokers
+    from ingest.kafka.topics import ensure_topics
+
+    stream = settings.stream.model_copy(update={"source": "kafka"})
+    if names_brokers():
+        ensure_topics(settings.kafka, stream)
+        return settings.model_copy(update={"stream": stream}), None
+    find_java()
+    kafka_jars()  # what is missing is told now, and a download is not part of the start
+    port = free_port()
+    local = settings.kafka.model_copy(update={"servers": (f"{HOST}:{port}",), "protocol": "PLAINTEXT"})
+    return settings.model_copy(update={"stream": stream, "kafka": local}), port
+
+
+def _defaults(kind: str) -> dict[str, Any]:
+    name = f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
+    return {"run": name, "folder": Path("runs") / name}
+
+
+def _chosen(overrides: list[str] | None, folder: Path | None) -> list[str]:
+    """What was set on the command line; --folder is short for --set folder=."""
+    chosen = list(overrides or ())
+    if folder is None:
+        return chosen
+    if any(override.startswith("folder=") for override in chosen):
+        raise ConfigError(f"--folder {folder} and --set folder=… are both given; expected one of them; leave one out")
+    return [*chosen, f"folder={folder}"]
+
+
+def run_command() -> None:
+    """Runs the command; an expected error is one line and status 1 or 2, never a traceback."""
+    try:
+        app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # how typer ends at Ctrl-C
+            _fail("interrupted", INTERRUPTED)
+        raise
+    except ConfigError as error:
+        _fail(str(error), 2)
+    except FreshetError as error:
+        _fail(str(error), 1)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename is not None else ""
+        _fail(f"cannot use{where}: {error.strerror or error}; check that it exists and is writable, and try again", 1)
+    except zmq.ZMQError as error:
+        _fail(f"a connection failed: {error}; check endpoints and keys, and try again", 1)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    told = Text.assemble(("freshet:", "bold red"), f" {message}")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(told)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    run_command()

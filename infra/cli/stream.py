@@ -1,0 +1,230 @@
+"""The commands around the stream: writing events, reading dead letters, making and looking at topics on Kafka."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from infra.cli import daemons
+from infra.cli.daemons import ConfigFile, Overrides, RunFolder
+from infra.errors import ConfigError
+
+if TYPE_CHECKING:
+    from infra.run.settings import Settings
+    from ingest.producing.producer import Produced
+
+Dataset = Literal["synthetic", "criteo", "avazu", "movielens", "jsonl"]
+Kafka = Annotated[bool, typer.Option("--kafka", help="Short for --set stream.source=kafka.")]
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+UNITS_BYTES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+FOREVER = "-1"
+
+topics = typer.Typer(help="Topics on Kafka: create, list, describe.", no_args_is_help=True)
+
+
+def produce(
+    file: Annotated[Path | None, typer.Argument(help="File to read; - for stdin (jsonl).", show_default=False)] = None,
+    dataset: Annotated[Dataset, typer.Option(help="What to produce.")] = "synthetic",
+    rate: Annotated[float | None, typer.Option(help="Events a second.", show_default=False)] = None,
+    duration: Annotated[float | None, typer.Option(help="Stop after so many seconds.", show_default=False)] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after so many good events.", show_default=False)] = None,
+    packed: Annotated[int, typer.Option(help="Samples per packed record; 0 writes JSON.")] = 0,
+    poison: Annotated[float, typer.Option(help="Share of deliberately bad events of every kind, for drills.")] = 0.0,
+    kafka: Kafka = False,
+    seed_from_settings: Annotated[bool, typer.Option("--seed-from-settings", hidden=True)] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic stream.")] = 0,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    run_folder: RunFolder = None,
+) -> None:
+    """Write events into the embedded log or Kafka: your own, a synthetic stream, or a Criteo, Avazu or MovieLens file.
+
+    Your own are jsonl: one JSON object a line, in a file or on stdin. A line that is no event is written as it is, and
+    becomes a dead letter with its reason. A synthetic stream goes on where the topic ends.
+
+    Example: freshet produce --dataset criteo train.txt --rate 5000
+    """
+    stop = daemons.start()
+    schema = {} if dataset == "jsonl" else {"stream": {"schema_name": dataset}}
+    settings = daemons.choose_settings(config, with_kafka(overrides, kafka), run_folder, schema)
+    from ingest.main import check_producer, run_producer
+
+    check_producer(dataset, file, rate, limit, packed, poison, duration)
+    daemons.begin(settings, "produce")
+    chosen = settings.seed if seed_from_settings else seed
+    console = Console(stderr=True)
+    with progress_of(console, limit) as show:
+        done = run_producer(
+            *(settings.stream, stop, dataset, file, chosen, rate, limit, packed, poison, duration),
+            kafka=settings.kafka,
+            show=show,
+        )
+    told = (
+        f"{done.events:,} events ({done.poisoned:,} bad on purpose) in {done.records:,} records to topic "
+        f"{settings.stream.topic!r} {_place(settings)}: {done.seconds:.1f} s, ended by {done.reason}"
+    )
+    console.print(Text(told), soft_wrap=True)
+
+
+def dead_letters(
+    kafka: Kafka = False, config: ConfigFile = None, overrides: Overrides = None, run_folder: RunFolder = None
+) -> None:
+    """Print the rejected events, one JSON line each: partition, offset, index, reason, payload.
+
+    Example: freshet dead-letters --run-folder runs/demo-20261115-021100
+    """
+    settings = daemons.choose_settings(config, with_kafka(overrides, kafka), run_folder)
+    from ingest.letters.opening import read_letters
+
+    for letter in read_letters(settings.stream, settings.kafka):
+        line = {**msgspec.structs.asdict(letter), "payload": letter.payload.decode(errors="backslashreplace")}
+        typer.echo(msgspec.json.encode(line).decode())
+
+
+# ── topics ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+@topics.command()
+def create(
+    partitions: Annotated[int | None, typer.Option(help="Of the events topic.", min=1, show_default=False)] = None,
+    replication: Annotated[int, typer.Option(help="Copies of each partition.", min=1)] = 1,
+    retention: Annotated[str | None, typer.Option(help="Keep events so long: 7d, 12h, forever.")] = None,
+    retention_size: Annotated[str | None, typer.Option(help="Keep so much a partition: 10GiB, forever.")] = None,
+    compression: Annotated[str | None, typer.Option(help="producer, lz4, zstd or uncompressed.")] = None,
+    largest: Annotated[str | None, typer.Option(help="Largest record, compressed: 4MiB.")] = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Make the events topic and the dead-letter topic; those that are there already must be as asked for.
+
+    Names come from stream.topic and stream.dead_letter_topic, the number of partitions from stream.partitions. The
+    dead-letter topic has one partition, and the same retention.
+
+    Example: freshet topics create --partitions 8 --retention 7d
+    """
+    settings = daemons.choose_settings(config, overrides, None)
+    from ingest.kafka.topics import TopicSpec, create_topics
+
+    shared = _given({"retention.ms": _milliseconds(retention), "retention.bytes": _bytes(retention_size)})
+    events = shared | _given({"compression.type": compression, "max.message.bytes": _bytes(largest)})
+    stream = settings.stream
+    specs = (
+        TopicSpec(stream.topic, partitions or stream.partitions, replication, events),
+        TopicSpec(stream.dead_letter_topic, 1, replication, shared),
+    )
+    made = create_topics(settings.kafka, specs)
+    for spec in specs:
+        typer.echo(f"{spec.name}: {'created' if spec.name in made else 'there already, as asked for'}")
+
+
+@topics.command("list")
+def list_all(config: ConfigFile = None, overrides: Overrides = None) -> None:
+    """List the topics on the broker.
+
+    Example: freshet topics list --set kafka.servers=10.0.0.7:9092
+    """
+    settings = daemons.choose_settings(config, overrides, None)
+    from ingest.kafka.topics import list_topics
+
+    found = list_topics(settings.kafka)
+    columns = ("topic", "partitions", "replication", "retention.ms")
+    rows = [(t.name, t.partitions, t.replication, t.configs.get("retention.ms", "")) for t in found]
+    _print_table(columns, rows)
+
+
+@topics.command()
+def describe(
+    topic: Annotated[str | None, typer.Argument(help="stream.topic by default.", show_default=False)] = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    run_folder: RunFolder = None,
+) -> None:
+    """Show what each partition of a topic holds, and how far the display group (kafka.group) has read it.
+
+    Example: freshet topics describe clicks
+    """
+    settings = daemons.choose_settings(config, overrides, run_folder)
+    from ingest.kafka.topics import describe_topic, missing_topic, partition_spans
+
+    name = topic or settings.stream.topic
+    found = describe_topic(settings.kafka, name)
+    if found is None:
+        raise missing_topic(settings.kafka, name, "the name")
+    shown = ("retention.ms", "retention.bytes", "compression.type", "max.message.bytes")
+    kept = ", ".join(f"{key} {found.configs[key]}" for key in shown if key in found.configs)
+    typer.echo(f"{name}: {found.partitions} partitions, replication {found.replication}, {kept}")
+    spans = partition_spans(settings.kafka, found)
+    rows = [(s.partition, s.first, s.end, _shown(s.committed), _shown(s.lag)) for s in spans]
+    _print_table(("partition", "first", "end", f"read by {settings.kafka.group!r}", "lag"), rows)
+
+
+# ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
+def with_kafka(overrides: list[str] | None, kafka: bool) -> list[str]:
+    """What was set on the command line; --kafka is short for --set stream.source=kafka."""
+    return [*(overrides or ()), *(["stream.source=kafka"] if kafka else [])]
+
+
+@contextmanager
+def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Produced"], None]]:
+    """A progress bar where a person can see it; otherwise nothing is shown."""
+    if not console.is_terminal:
+        yield lambda so_far: None
+        return
+    columns = (TextColumn("producing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("", total=limit, rate="")
+
+        def show(so_far: "Produced") -> None:
+            rate = so_far.events / so_far.seconds if so_far.seconds else math.nan
+            progress.update(task, completed=so_far.events - so_far.poisoned, rate=f"{rate:,.0f} events/s")
+
+        yield show
+
+
+def _place(settings: "Settings") -> str:
+    if settings.stream.source == "kafka":
+        return f"on Kafka at {','.join(settings.kafka.servers)}, all acknowledged"
+    return f"in {settings.stream.folder}"
+
+
+def _given(values: dict[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _milliseconds(text: str | None) -> str | None:
+    return None if text is None else _amount("retention", text, UNITS_MS, "7d, 12h, 30m, forever")
+
+
+def _bytes(text: str | None) -> str | None:
+    return None if text is None else _amount("size", text, UNITS_BYTES, "10GiB, 512MiB, 1048576, forever")
+
+
+def _amount(name: str, text: str, units: dict[str, int], examples: str) -> str:
+    if text == "forever":
+        return FOREVER
+    found = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text)
+    if found is None or found[2] not in units:
+        raise ConfigError(
+            f"{name} {text!r} cannot be read; expected a number with a unit, as in {examples}; correct it"
+        )
+    return str(int(found[1]) * units[found[2]])
+
+
+def _print_table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column == "topic" else "right")
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row))
+    Console().print(table)
+
+
+def _shown(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

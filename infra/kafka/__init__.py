@@ -1,0 +1,1 @@
+"""One Kafka broker on this machine."""

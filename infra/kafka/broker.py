@@ -1,0 +1,259 @@
+"""One Apache Kafka broker on this machine, for tests and for a run without a cluster: KRaft mode, one node, loopback.
+
+    FOLDER/server.properties   written at every start
+           data/               the broker's log; kept over restarts
+           broker.log          what the broker says
+
+``start`` returns once the broker answers. After ``stop`` or ``kill`` a ``start`` brings the same broker back at the
+same address. It ends with the process that started it, however that ends; the kernel ties it to the *thread* that
+called ``start``, so start from one that lasts.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+
+from infra.errors import ProcessFailed
+from infra.kafka.jars import find_java, kafka_jars
+from infra.process import SUPERVISED
+
+HOST = "127.0.0.1"
+STARTED = b"Kafka Server started"
+PORT_TAKEN = (b"Address already in use", b"Address in use")
+START_SECONDS = 90.0
+STOP_SECONDS = 15.0
+TRIES = 4
+"""starts before giving up: a port that was free can be taken before the broker has it"""
+TAIL_LINES = 15
+TAIL_BYTES = 4000
+JVM_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xss512k",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+
+
+class Broker:
+    """One broker process. Use as a context manager: leaving it stops the broker."""
+
+    def __init__(
+        self,
+        folder: Path,
+        listeners: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        scram: Mapping[str, str] | None = None,
+        port: int = 0,
+        heap_mib: int = 384,
+    ) -> None:
+        """Listeners are further ones, name → protocol (SSL, SASL_SSL, …), beside the plain one for this machine.
+
+        Properties are added to the broker's own and win over them; scram is user → password, known from the first
+        start on; port is the plain listener's (0: a free one).
+        """
+        self.folder = folder.absolute()
+        self.log = self.folder / "broker.log"
+        self._protocols = {"PLAINTEXT": "PLAINTEXT", **(listeners or {}), "CONTROLLER": "PLAINTEXT"}
+        self._properties, self._scram = dict(properties or {}), dict(scram or {})
+        self._port, self._heap_mib = port, heap_mib
+        self._ports: dict[str, int] = {}
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """host:port of the plain listener; fixed by the first start."""
+        return self.address_of("PLAINTEXT")
+
+    def address_of(self, listener: str) -> str:
+        return f"{HOST}:{self._ports[listener]}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._popen.pid if self._popen is not None else None
+
+    @property
+    def running(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    def __enter__(self) -> "Broker":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts the broker and returns once it answers; nothing if it runs."""
+        if self.running:
+            return
+        java, jars = find_java(), kafka_jars()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, TRIES + 1):
+            ports = self._ports or self._choose_ports()
+            self._write_properties(ports)
+            self._format(java, jars)
+            said = self._launch(java, jars)
+            if self._await_started(said):
+                self._ports = ports
+                return
+            if attempt == TRIES or not self._lost_port(said):
+                raise self._failed("did not start", said)
+            time.sleep(0.2 * attempt)
+
+    def check(self) -> None:
+        """Raises ProcessFailed if the broker has ended by itself."""
+        if not self.running:
+            raise self._failed("has ended", max(0, self.log.stat().st_size - TAIL_BYTES))
+
+    def stop(self) -> None:
+        """Asks the broker to end; kills it if it takes too long."""
+        if self._popen is None:
+            return
+        if self.running:
+            self._popen.terminate()
+            try:
+                self._popen.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._popen = None
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash of the broker looks like."""
+        if self._popen is not None:
+            with suppress(ProcessLookupError):
+                self._popen.send_signal(signal.SIGKILL)
+            self._popen.wait()
+            self._popen = None
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _choose_ports(self) -> dict[str, int]:
+        """Free ports, all held at once so that no two are the same."""
+        with ExitStack() as held:
+            ports: dict[str, int] = {}
+            for name in self._protocols:
+                probe = held.enter_context(socket.socket())
+                wanted = self._port if name == "PLAINTEXT" else 0
+                with suppress(OSError):  # a wanted port that is taken: the broker itself will say so
+                    probe.bind((HOST, wanted))
+                ports[name] = wanted or probe.getsockname()[1]
+            return ports
+
+    def _write_properties(self, ports: Mapping[str, int]) -> None:
+        listeners = {name: f"{name}://{HOST}:{port}" for name, port in ports.items()}
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
+            "listeners": ",".join(listeners.values()),
+            "advertised.listeners": ",".join(text for name, text in listeners.items() if name != "CONTROLLER"),
+            "listener.security.protocol.map": ",".join(f"{name}:{p}" for name, p in self._protocols.items()),
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "log.dirs": str(self.folder / "data"),
+            "auto.create.topics.enable": "false",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.num.partitions": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "log.cleaner.dedupe.buffer.size": str(4 << 20),
+            "broker.session.timeout.ms": "2000",  # what a restart after a crash waits for
+            "broker.heartbeat.interval.ms": "250",
+            "num.io.threads": "2",
+            "num.network.threads": "1",
+            **self._properties,
+        }
+        path = self.folder / "server.properties"
+        path.touch(mode=0o600)  # it may hold passwords of keystores
+        path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+
+    def _format(self, java: str, jars: Path) -> None:
+        """Makes the data folder a cluster's, once."""
+        if (self.folder / "data" / "meta.properties").exists():
+            return
+        users = [f"SCRAM-SHA-512=[name={name},password={password}]" for name, password in self._scram.items()]
+        cluster = "F" + urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]  # never a dash first
+        tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.folder / "server.properties")]
+        command = [*self._jvm(java, jars, 128), *tool, *(part for user in users for part in ("--add-scram", user))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS)
+        if done.returncode != 0:
+            self.log.write_text(done.stdout + done.stderr)
+            raise self._failed("could not format its data folder", 0)
+
+    def _launch(self, java: str, jars: Path) -> int:
+        """Starts the process; returns where in its log what it says begins."""
+        with self.log.open("ab") as log:
+            said = log.tell()
+            self._popen = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "infra.kafka.launch"),
+                    *self._jvm(java, jars, self._heap_mib),
+                    *("kafka.Kafka", str(self.folder / "server.properties")),
+                ],
+                env={**os.environ, SUPERVISED: str(os.getpid()), "PYTHONPATH": _import_path()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return said
+
+    def _jvm(self, java: str, jars: Path, heap_mib: int) -> list[str]:
+        return [java, f"-Xmx{heap_mib}m", *JVM_OPTIONS, "-cp", f"{jars}/*"]
+
+    def _await_started(self, said: int) -> bool:
+        """Whether the broker has come up: it says so once it answers requests."""
+        until = time.monotonic() + START_SECONDS
+        while self.running and time.monotonic() < until:
+            told = self._said(said)
+            if STARTED in told:
+                return True
+            if any(text in told for text in PORT_TAKEN):
+                return False
+            time.sleep(0.05)
+        return False
+
+    def _lost_port(self, said: int) -> bool:
+        """Whether it ended because someone else has one of its ports."""
+        self.kill()
+        return any(text in self._said(said) for text in PORT_TAKEN)
+
+    def _said(self, since: int) -> bytes:
+        with self.log.open("rb") as log:
+            log.seek(since)
+            return log.read()
+
+    def _failed(self, what: str, said: int) -> ProcessFailed:
+        self.kill()
+        tail = self._said(said).decode(errors="replace").splitlines()[-TAIL_LINES:]
+        lines = "\n".join(f"  | {line}" for line in tail)
+        return ProcessFailed(
+            f"the broker in {self.folder} {what}; expected it to answer within {START_SECONDS:g} seconds, and until it "
+            f"is stopped; the end of its log {self.log}:\n{lines or '  | (empty)'}"
+        )
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _import_path() -> str:
+    """So that the launcher is found wherever the caller's folder is."""
+    return os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))

@@ -1,0 +1,13 @@
+"""Runs a program that cannot itself ask to end with its parent: ``python -m infra.kafka.launch PROGRAM ARGUMENT …``.
+
+What ``infra.process.end_with_parent`` asks of the kernel outlives the change of program.
+"""
+
+import os
+import sys
+
+from infra.process import end_with_parent
+
+if __name__ == "__main__":
+    end_with_parent()
+    os.execvp(sys.argv[1], sys.argv[1:])

@@ -1,0 +1,1 @@
+"""A whole run on this machine: settings, processes, supervision, display."""

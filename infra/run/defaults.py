@@ -1,0 +1,35 @@
+"""What ``freshet up`` and ``freshet demo`` set by themselves where links are uneven and nobody has said otherwise.
+
+Equal capacity makes every step wait for the slowest link. So with links of different speeds the policy is
+``joint:elastic``, and decisions keep to the time of a step. Both go by measured times: what is learnt is then the same
+within the tolerance of floats, not bit for bit. Whoever sets ``dispatch.policy`` gets that policy and no clock.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dispatch.config import DispatchConfig
+from dispatch.policies.spec import parse_spec
+from infra.run.settings import Settings, load_settings
+
+UNEVEN_POLICY = "joint:elastic"
+"""measured against esd:1:elastic and others by ``freshet bench train``"""
+
+
+def up_settings(config: Path | None, overrides: Iterable[str], defaults: Mapping[str, Any]) -> Settings:
+    """Settings with what suits their links, lowest of all: a file, the environment and flags beat it."""
+    chosen = list(overrides)
+    for preferred in (prefer_policy, prefer_deadline):
+        found = load_settings(config, chosen, defaults)
+        defaults = {**defaults, "dispatch": {**defaults.get("dispatch", {}), **preferred(found.dispatch)}}
+    return load_settings(config, chosen, defaults)
+
+
+def prefer_policy(dispatch: DispatchConfig) -> dict[str, Any]:
+    return {"policy": UNEVEN_POLICY} if len(set(dispatch.links_gbit)) > 1 else {}
+
+
+def prefer_deadline(dispatch: DispatchConfig) -> dict[str, Any]:
+    """Decisions by an elastic policy depend on the clock anyway."""
+    return {"deadline": True} if parse_spec(dispatch.policy).elastic else {}

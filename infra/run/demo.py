@@ -1,0 +1,43 @@
+"""What ``freshet demo`` sets where nobody has set anything: uneven links, two shards, a log of its own.
+
+The policy follows from the links, as with ``freshet up``.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from infra.run.defaults import up_settings
+from infra.run.settings import Settings, load_settings
+
+WORKERS, SHARDS = 4, 2
+FAST_GBIT, SLOW_GBIT = 5.0, 0.5
+LOG_BYTES = 1 << 30
+"""of events that a paced demo keeps, over all partitions: a quarter of an hour at the usual rate"""
+
+
+def demo_settings(
+    config: Path | None,
+    overrides: Iterable[str],
+    defaults: Mapping[str, Any],
+    keep_all: bool,
+    own_topics: bool = False,
+) -> Settings:
+    """Settings of a demo. What its defaults follow from (folder, workers, partitions) may itself be set anywhere.
+
+    own_topics: topics are named after the run, for a broker that others may be using.
+    """
+    chosen = list(overrides)
+    fixed = {**defaults, "ps": {"shards": SHARDS}}
+    # Links must fit the workers, so a first look goes without them.
+    first = load_settings(config, [*chosen, "dispatch.links_gbit="], {**fixed, "dispatch": {"workers": WORKERS}})
+    workers = first.dispatch.workers
+    links = (FAST_GBIT,) * (workers - workers // 2) + (SLOW_GBIT,) * (workers // 2)
+    stream: dict[str, Any] = {"schema_name": "synthetic", "folder": first.folder / "log"}
+    if own_topics:
+        stream |= {"topic": f"{first.run}-clicks", "dead_letter_topic": f"{first.run}-dead-letters"}
+    if not keep_all:
+        stream["retention_bytes"] = LOG_BYTES // first.stream.partitions
+    return up_settings(
+        config, chosen, {**fixed, "stream": stream, "dispatch": {"workers": WORKERS, "links_gbit": links}}
+    )

@@ -1,0 +1,1 @@
+"""Forming batches ahead of training, and again from their manifests."""

@@ -1,0 +1,106 @@
+"""Which events make up which batch: positions, ranges, manifests, and the file that keeps manifests.
+
+A manifest is appended, and durable, before its batch is dispatched; a replay forms its batches from manifests alone, so
+a recovered run trains the same batches. Ranges cover rejected events too: every event lies in exactly one range, or in
+one of those that were skipped.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ingest.errors import LogCorrupt, LogError
+from ingest.log.frames import frame, lock, read_frames, sync_folder, truncate, write_durably
+
+
+class Position(msgspec.Struct, frozen=True, order=True):
+    """A place between two events of a partition: before event ``index`` of record ``offset``.
+
+    The place after a record's last event is always written (offset + 1, 0), so equal places are equal positions.
+    """
+
+    offset: int
+    index: int = 0
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Events of one partition from start up to, not including, end."""
+
+    partition: int
+    start: Position
+    end: Position
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What one step trains on."""
+
+    run: str
+    generation: int
+    step: int
+    ranges: tuple[Range, ...]
+    samples: int
+    """good events in the ranges"""
+    rejected: int
+    """bad events in the ranges"""
+    skipped: tuple[Range, ...] = ()
+    """ranges, before those of their partitions, that were left out: by the lag policy, or gone by retention"""
+    skipped_events: int = 0
+    """events in them; of packed records nobody has read, as many as the mean of those read"""
+
+
+_decoder = msgspec.msgpack.Decoder(Manifest)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class ManifestLog:
+    """The manifests of a run in one append-only file; one writer at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or creates the file; a torn last manifest (never dispatched) is cut off, other damage is an error."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = lock(path)
+        manifests, end = _read(path)
+        truncate(self._file, end)
+        sync_folder(path.parent)
+        self._end = end
+        self.last: Manifest | None = manifests[-1] if manifests else None
+        """the newest manifest"""
+
+    def append(self, manifest: Manifest) -> None:
+        """Returns once the manifest is durable."""
+        last = self.last
+        if last is not None and last.run == manifest.run and manifest.step <= last.step:
+            raise LogError(
+                f"manifest of step {manifest.step} refused by {self.path}: run {manifest.run!r} has step {last.step}; "
+                "expected a later step; replay the recorded manifests instead of forming them again"
+            )
+        self._end += write_durably(self._file, frame(_encoder.encode(manifest)), self._end)
+        self.last = manifest
+
+    def __iter__(self) -> Iterator[Manifest]:
+        """Every manifest, oldest first."""
+        return iter(_read(self.path)[0])
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def read_manifests(path: Path) -> list[Manifest]:
+    """Every whole manifest of a file that another process may be writing."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[Manifest], int]:
+    bodies, end = read_frames(path)
+    try:
+        return [_decoder.decode(body) for body in bodies], end
+    except msgspec.DecodeError as error:
+        raise LogCorrupt(
+            f"{path} holds a manifest that cannot be decoded: {error}; expected the manifests of one version; "
+            "restore the file or start a new run"
+        ) from error

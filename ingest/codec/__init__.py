@@ -1,0 +1,1 @@
+"""Records to samples and back: JSON and packed."""

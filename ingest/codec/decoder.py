@@ -1,0 +1,184 @@
+"""From records to samples with their positions: both codecs behind one decoder, and what was rejected, where and why.
+
+Legend: B good samples. A record that starts with the packed magic is packed, any other is one JSON event.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.batches.manifest import Position
+from ingest.codec.json_events import JsonCodec
+from ingest.codec.packed import PackedCodec, is_packed
+from ingest.convert import Faults
+from ingest.samples import Samples, join_samples, no_samples
+from ingest.schema import Schema
+from ingest.streams.source import Record
+
+KEPT_BYTES = 1_000_000
+"""Of a rejected payload at most this much is kept; a letter of it fits into a Kafka topic with default settings."""
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """One event that is not trained on."""
+
+    position: Position
+    reason: str
+    """``kind: detail``; kinds: not decodable, missing, wrong type, wrong schema, not finite, negative, too small,
+    oversized, too many values, label"""
+    payload: bytes
+    """the record, or the sample's bytes of a packed record; cut off at KEPT_BYTES"""
+    size: int
+    """bytes of it before the cut"""
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """Consecutive events of a partition."""
+
+    samples: Samples
+    at_B: NDArray[np.int64]
+    """offset and index of each sample (B × 2)"""
+    after_B: NDArray[np.int64]
+    """the position after each sample (B × 2)"""
+    rejects: tuple[Reject, ...]
+    end: Position
+    """the position after all of them"""
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+class Decoder:
+    """Decodes records of one schema, JSON and packed in any mixture."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._json = JsonCodec(schema)
+        self._packed = PackedCodec(schema)
+
+    def decode(self, records: Sequence[Record], start: Position) -> Decoded:
+        """All events of consecutive records from start on, which lies in the first record; at least one record."""
+        parts = [
+            self._decode_packed(list(group)) if packed else self._decode_json(list(group))
+            for packed, group in groupby(records, lambda record: is_packed(record.payload))
+        ]
+        decoded = join_decoded(parts)
+        return decoded if start.index == 0 else _from(decoded, start)
+
+    def nothing(self, at: Position) -> Decoded:
+        empty = np.empty((0, 2), np.int64)
+        return Decoded(no_samples(self.schema.fields, self.schema.dense), empty, empty, (), at)
+
+    def _decode_json(self, records: Sequence[Record]) -> Decoded:
+        samples, faults = self._json.decode([record.payload for record in records])
+        at_B = np.zeros((len(records), 2), np.int64)
+        at_B[:, 0] = [record.offset for record in records]
+        after_B = at_B + np.array([1, 0])
+        payloads = {row: records[row].payload for row in faults}
+        return _sift(samples, faults, at_B, after_B, payloads, Position(records[-1].offset + 1))
+
+    def _decode_packed(self, records: Sequence[Record]) -> Decoded:
+        counts = [self._packed.count(record.payload) for record in records]
+        good = [(r, c) for r, c in zip(records, counts, strict=True) if isinstance(c, int)]
+        bad = [
+            _reject(Position(r.offset), c, r.payload)
+            for r, c in zip(records, counts, strict=True)
+            if isinstance(c, str)
+        ]
+        end = Position(records[-1].offset + 1)
+        if not good:
+            return Decoded(*_parts(self.nothing(end)), tuple(bad), end)
+        samples, faults = self._packed.decode([record.payload for record, _ in good])
+        at_B, after_B = _packed_positions([record.offset for record, _ in good], [count for _, count in good])
+        which_B = np.repeat(np.arange(len(good)), [count for _, count in good])
+        payloads = {row: self._packed.sample_bytes(good[which_B[row]][0].payload, int(at_B[row, 1])) for row in faults}
+        sifted = _sift(samples, faults, at_B, after_B, payloads, end)
+        rejects = tuple(sorted((*sifted.rejects, *bad), key=lambda reject: reject.position)) if bad else sifted.rejects
+        return Decoded(*_parts(sifted), rejects, end)
+
+
+def _parts(decoded: Decoded) -> tuple[Samples, NDArray[np.int64], NDArray[np.int64]]:
+    return decoded.samples, decoded.at_B, decoded.after_B
+
+
+def _packed_positions(offsets: Sequence[int], counts: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    at_B = np.empty((sum(counts), 2), np.int64)
+    at_B[:, 0] = np.repeat(np.array(offsets, np.int64), counts)
+    starts = np.cumsum(counts) - counts
+    at_B[:, 1] = np.arange(len(at_B)) - np.repeat(starts, counts)
+    after_B = at_B + np.array([0, 1])
+    last = np.cumsum(counts) - 1
+    after_B[last, 0], after_B[last, 1] = np.array(offsets) + 1, 0
+    return at_B, after_B
+
+
+def _sift(
+    samples: Samples,
+    faults: Faults,
+    at_B: NDArray[np.int64],
+    after_B: NDArray[np.int64],
+    payloads: dict[int, bytes],
+    end: Position,
+) -> Decoded:
+    """Parts good samples from rejects."""
+    if not faults:
+        return Decoded(samples, at_B, after_B, (), end)
+    good_B = np.ones(len(samples), np.bool_)
+    good_B[list(faults)] = False
+    rejects = tuple(_reject(_position(at_B[row]), faults[row], payloads[row]) for row in sorted(faults))
+    return Decoded(samples.where(good_B), at_B[good_B], after_B[good_B], rejects, end)
+
+
+def _reject(position: Position, reason: str, payload: bytes) -> Reject:
+    return Reject(position, reason, bytes(payload[:KEPT_BYTES]), len(payload))
+
+
+def _position(pair: NDArray[np.int64]) -> Position:
+    return Position(int(pair[0]), int(pair[1]))
+
+
+def _from(decoded: Decoded, start: Position) -> Decoded:
+    """Without the events before start."""
+    skipped = count_before(decoded, start)
+    rejects = tuple(reject for reject in decoded.rejects if reject.position >= start)
+    samples = decoded.samples.slice(skipped, len(decoded))
+    return Decoded(samples, decoded.at_B[skipped:], decoded.after_B[skipped:], rejects, decoded.end)
+
+
+def count_before(decoded: Decoded, position: Position) -> int:
+    """Samples that lie before a position."""
+    offsets_B = decoded.at_B[:, 0]
+    low, high = np.searchsorted(offsets_B, [position.offset, position.offset + 1])
+    return int(low + np.searchsorted(decoded.at_B[low:high, 1], position.index))
+
+
+def cut(decoded: Decoded, count: int, end: Position) -> tuple[Decoded, Decoded]:
+    """The first count samples with the rejects before end, and the rest."""
+    before = tuple(reject for reject in decoded.rejects if reject.position < end)
+    after = decoded.rejects[len(before) :]
+    head = Decoded(decoded.samples.slice(0, count), decoded.at_B[:count], decoded.after_B[:count], before, end)
+    rest = decoded.samples.slice(count, len(decoded))
+    return head, Decoded(rest, decoded.at_B[count:], decoded.after_B[count:], after, decoded.end)
+
+
+def end_of(decoded: Decoded, count: int) -> Position:
+    """The position after sample number count (from 1)."""
+    return _position(decoded.after_B[count - 1])
+
+
+def join_decoded(parts: Sequence[Decoded]) -> Decoded:
+    """Consecutive parts as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Decoded(
+        join_samples([part.samples for part in parts]),
+        np.concatenate([part.at_B for part in parts]),
+        np.concatenate([part.after_B for part in parts]),
+        tuple(reject for part in parts for reject in part.rejects),
+        parts[-1].end,
+    )

@@ -1,0 +1,117 @@
+"""Events as JSON, for people and small devices.
+
+    {"event_time": 1731600000.25, "label": 1, "fields": {"user": "u17", "item": 42, "tags": ["new", "red"]}}
+
+Fields that the schema does not know are ignored, so that a device may be newer than its schema; a field that is missing
+or null is absent. An object that gives a name twice, wherever it stands, makes its event a bad one: of two readers one
+would take the first value and one the last. An integer may be of any size (an id of 2**63 and beyond is a raw value by
+its digits like any other), as long as its digits keep to the schema's ``string_bytes``; numbers of dense fields and
+buckets have the limits of their field.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ingest.convert import Converter, Event, Faults
+from ingest.keys import Raw
+from ingest.samples import Samples, no_samples
+from ingest.schema import Schema
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode_json(event: Event) -> bytes:
+    """One JSON record; what it holds is not checked."""
+    return _encoder.encode(event)
+
+
+class JsonCodec:
+    """Decodes JSON records of one schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._converter = Converter(schema)
+        self._decoder = msgspec.json.Decoder(self._event_type())
+        from ingest.codec.duplicates import find_duplicates  # brings numba, which those who only encode need not load
+
+        self._find_duplicates = find_duplicates
+
+    def decode(self, payloads: Sequence[bytes]) -> tuple[Samples, Faults]:
+        """Samples of all payloads (those with faults hold nonsense) and the faults by place in the list."""
+        faults: Faults = {}
+        events = [self._decode_one(row, payload, faults) for row, payload in enumerate(payloads)]
+        self._drop_ambiguous(events, payloads, faults)
+        good = [row for row, event in enumerate(events) if event is not None]
+        if len(good) == len(events):
+            return self._convert(events)
+        samples, more = self._convert([events[row] for row in good])
+        faults.update({good[row]: reason for row, reason in more.items()})
+        return _spread(samples, good, len(events), self.schema), faults
+
+    def _drop_ambiguous(self, events: list[Any], payloads: Sequence[bytes], faults: Faults) -> None:
+        """Events in which a name is given twice are as good as undecoded."""
+        decoded = [row for row, event in enumerate(events) if event is not None]
+        for place in self._find_duplicates([payloads[row] for row in decoded]):
+            row = decoded[place]
+            events[row], faults[row] = None, "not decodable: a name is given twice in one object, or it cannot be told"
+
+    def _convert(self, events: Sequence[Any]) -> tuple[Samples, Faults]:
+        if not events:
+            return no_samples(self.schema.fields, self.schema.dense), {}
+        columns = list(zip(*[msgspec.structs.astuple(event.fields) for event in events], strict=True))
+        return self._converter.convert([e.event_time for e in events], [e.label for e in events], columns)
+
+    def _decode_one(self, row: int, payload: bytes, faults: Faults) -> Any:
+        limit = self.schema.limits.record_bytes
+        if not payload:
+            faults[row] = "not decodable: the record is empty"
+            return None
+        if len(payload) > limit:
+            faults[row] = f"oversized: record of {len(payload)} bytes, at most {limit}"
+            return None
+        try:
+            if not payload.isascii():
+                payload.decode()  # msgspec does not look into texts of fields that it skips
+            return self._decoder.decode(payload)
+        except msgspec.ValidationError as error:
+            faults[row] = _kind(str(error))
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            faults[row] = f"not decodable: {error}"
+        except RecursionError:
+            faults[row] = "not decodable: nested too deeply"
+        return None
+
+    def _event_type(self) -> Any:
+        """A struct with one attribute per used field, so that decoding builds no dict and skips the rest."""
+        names = {f"field_{i}": source for i, source in enumerate(self._converter.sources)}
+        fields = msgspec.defstruct(
+            "Fields", [(name, self._value_type(source), None) for name, source in names.items()], rename=names, gc=False
+        )
+        return msgspec.defstruct("Event", [("event_time", float), ("label", int), ("fields", fields)], gc=False)
+
+    def _value_type(self, source: str) -> Any:
+        if source in self._converter.numeric:
+            return int | float | None
+        return Raw | list[Raw] | None if source in self._converter.lists else Raw | None
+
+
+def _kind(message: str) -> str:
+    if "missing required field" in message:
+        return f"missing: {message}"
+    return f"oversized: {message}" if "out of range" in message else f"wrong type: {message}"
+
+
+def _spread(samples: Samples, good: Sequence[int], total: int, schema: Schema) -> Samples:
+    """The samples at their places among all rows."""
+    spread = Samples(
+        np.zeros(total, np.float32),
+        np.zeros((total, schema.dense), np.float32),
+        np.zeros((total, schema.fields), np.uint64),
+        np.zeros(total, np.float64),
+    )
+    spread.labels_B[good], spread.dense_BN[good] = samples.labels_B, samples.dense_BN
+    spread.keys_BF[good], spread.times_B[good] = samples.keys_BF, samples.times_B
+    return spread

@@ -1,0 +1,1 @@
+"""The two client libraries behind one interface."""

@@ -1,0 +1,1 @@
+"""Dead letters: rejected events, each kept once with its reason."""

@@ -1,0 +1,1 @@
+"""The embedded log: a small durable topic on this machine."""

@@ -1,0 +1,1 @@
+"""Writing events: synthetic ones, public datasets, your own, and deliberately bad ones."""

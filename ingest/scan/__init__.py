@@ -1,1 +1,0 @@
-"""Kernels over the bytes of records."""

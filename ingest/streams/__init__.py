@@ -1,0 +1,1 @@
+"""What a source and a sink of records are, and which ones the settings name."""

@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dispatch.assign.hybrid import (
+    Criterion,
+    assign_heu,
+    assign_heu_reference,
+    assign_hybrid,
+    opt_share,
+    order_by,
+    order_by_reference,
+)
+from dispatch.assign.solver import solve_transport
+from dispatch.errors import BadCost, Infeasible
+
+CRITERIA: tuple[Criterion, ...] = ("min2-min", "min3-min", "min3-min2", "mean")
+Floats = NDArray[np.float64]
+
+
+def draw_cost(seed: int, samples: int, workers: int, tied: bool = False) -> Floats:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 4, (samples, workers)).astype(float) if tied else rng.random((samples, workers))
+
+
+def total(cost: Floats, at: NDArray[np.int32]) -> float:
+    return float(cost[np.arange(len(cost)), at].sum())
+
+
+def heu(cost: Floats, order: NDArray[np.int64], capacity: NDArray[np.int64]) -> NDArray[np.int32]:
+    at = np.full(len(cost), -1, np.int32)
+    assign_heu(cost, order, capacity.copy(), at)
+    return at
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+@pytest.mark.parametrize("tied", [False, True])
+def test_order_equals_reference(criterion: Criterion, workers: int, tied: bool) -> None:
+    cost = draw_cost(1, 200, workers, tied)
+    assert np.array_equal(order_by(cost, criterion), order_by_reference(cost, criterion))
+
+
+def test_criteria_rank_by_what_they_name() -> None:
+    cost = np.array([[0.0, 1.0, 9.0], [0.0, 5.0, 6.0], [8.0, 8.0, 8.0]])
+    assert [order_by(cost, criterion).tolist() for criterion in CRITERIA] == [
+        [1, 0, 2],
+        [0, 1, 2],
+        [0, 1, 2],
+        [2, 1, 0],
+    ]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_heu_equals_reference(tied: bool) -> None:
+    cost = draw_cost(2, 90, 5, tied)
+    expected = np.full(90, -1, np.int32)
+    assign_heu_reference(cost, order_by(cost), np.array([10, 0, 30, 25, 25]), expected)
+    assert np.array_equal(heu(cost, order_by(cost), np.array([10, 0, 30, 25, 25])), expected)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(1, 12), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_heu_error_of_each_sample_stays_within_theorem_1(seed: int, workers: int, m: int, tied: bool) -> None:
+    """After i samples at most ⌊i/m⌋ workers are full, so sample i gets at worst its (⌊i/m⌋+1)-th least cost."""
+    cost = draw_cost(seed, workers * m, workers, tied)
+    order = order_by(cost)
+    at = heu(cost, order, np.full(workers, m))
+    sorted_cost = np.sort(cost, axis=1)
+    for i, sample in enumerate(order):
+        assert cost[sample, at[sample]] <= sorted_cost[sample, i // m]
+
+
+@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(0, 40), st.floats(0, 1), st.sampled_from(CRITERIA))
+@settings(max_examples=150, deadline=None)
+def test_any_share_keeps_to_any_capacities(
+    seed: int, workers: int, samples: int, alpha: float, criterion: Criterion
+) -> None:
+    cost = draw_cost(seed, samples, workers)
+    rng = np.random.default_rng(seed)
+    capacity = rng.multinomial(samples + int(rng.integers(0, 9)), np.full(workers, 1 / workers)).astype(np.int64)
+    at = assign_hybrid(cost, capacity, alpha, criterion)
+    assert at.shape == (samples,)
+    assert (np.bincount(at, minlength=workers) <= capacity).all()
+
+
+@given(st.integers(0, 10_000), st.floats(0, 1))
+@settings(max_examples=60, deadline=None)
+def test_no_share_costs_less_than_opt_alone(seed: int, alpha: float) -> None:
+    cost, capacity = draw_cost(seed, 40, 4), np.full(4, 10)
+    least = total(cost, solve_transport(cost, capacity))
+    assert total(cost, assign_hybrid(cost, capacity, alpha)) >= least - 1e-9
+
+
+def test_alpha_0_is_heu_in_regret_order() -> None:
+    cost, capacity = draw_cost(3, 60, 6), np.full(6, 10)
+    assert np.array_equal(assign_hybrid(cost, capacity, 0.0), heu(cost, order_by(cost), capacity))
+
+
+def test_alpha_1_is_opt() -> None:
+    cost, capacity = draw_cost(4, 60, 6), np.full(6, 10)
+    assert np.array_equal(assign_hybrid(cost, capacity, 1.0), solve_transport(cost, capacity))
+
+
+def test_alpha_between_gives_opt_the_samples_of_highest_regret() -> None:
+    cost, capacity = draw_cost(5, 80, 4), np.full(4, 20)
+    seen: list[tuple[Floats, NDArray[np.int64]]] = []
+
+    def spy(cost_kn: Floats, capacity_n: NDArray[np.int64]) -> NDArray[np.int32]:
+        seen.append((cost_kn, capacity_n))
+        return solve_transport(cost_kn, capacity_n)
+
+    assign_hybrid(cost, capacity, 0.33, solve=spy)
+    assert seen[0][1].tolist() == [6, 6, 6, 6]
+    assert np.array_equal(seen[0][0], cost[order_by(cost)[:24]])
+
+
+@pytest.mark.parametrize(
+    ("samples", "capacity", "alpha", "share", "exact"),
+    [
+        (80, [20] * 4, 0.33, [6] * 4, 24),
+        (100, [100], 0.29, [29], 29),
+        (60, [20] * 4, 0.5, [10] * 4, 30),
+        (30, [3, 27], 0.5, [1, 13], 14),
+    ],
+)
+def test_share_of_opt_is_rounded_down_per_worker(
+    samples: int, capacity: list[int], alpha: float, share: list[int], exact: int
+) -> None:
+    got, count = opt_share(samples, np.array(capacity), alpha)
+    assert (got.tolist(), count) == (share, exact)
+
+
+def test_places_that_opt_did_not_need_are_left_for_heu() -> None:
+    cost = np.array([[0.0, 9.0], [1.0, 0.0], [1.0, 0.0]])
+    assert opt_share(3, np.array([2, 2]), 0.5)[1] == 1
+    assert assign_hybrid(cost, np.array([2, 2]), 0.5).tolist() == [0, 1, 1]
+
+
+def test_heu_refuses_too_few_places() -> None:
+    with pytest.raises(Infeasible, match="Cannot assign 4 samples"):
+        assign_hybrid(np.ones((4, 2)), np.array([2, 1]), 0.0)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_cost_that_is_not_a_number_is_refused_at_any_alpha(alpha: float) -> None:
+    cost = np.ones((4, 2))
+    cost[2, 1] = np.nan
+    with pytest.raises(BadCost, match="sample 2 on worker 1"):
+        assign_hybrid(cost, np.array([2, 2]), alpha)

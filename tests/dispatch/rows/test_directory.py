@@ -1,0 +1,342 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dispatch.errors import CacheTooSmall
+from dispatch.policies.spec import Synchronisation
+from dispatch.rows.directory import Directory
+from dispatch.rows.index import BatchRows, Index
+from dispatch.rows.plan import Moves, RoundPlan
+from dispatch.rows.states import CLEAN, OWNED, REPLICATED, SPLIT
+from tests.dispatch.rows.slow_directory import SlowDirectory, SlowMoves
+
+STATES = {"clean": CLEAN, "owned": OWNED, "split": SPLIT, "replicated": REPLICATED}
+Stream = tuple[int, int, list[int], list[tuple[list[list[int]], list[int]] | None]]
+
+
+def batch_of(samples: list[list[int]]) -> BatchRows:
+    """Rows given directly; local numbers in order of first use."""
+    flat = [row for sample in samples for row in sample]
+    rows = list(dict.fromkeys(flat))
+    local = np.array([rows.index(row) for row in flat], np.int32).reshape(len(samples), -1)
+    return BatchRows(local, np.array(rows, np.int64), 0, np.empty(0, np.uint64))
+
+
+def directory(
+    *capacities: int,
+    eviction: str = "lru",
+    shards: int = 1,
+    synchronisation: Synchronisation = "on_demand",
+    replicas: int = 0,
+) -> Directory:
+    return Directory(np.array(capacities, np.int64), eviction, shards, synchronisation, replicas)
+
+
+def plan(target: Directory, step: int, samples: list[list[int]], assignment: list[int]) -> RoundPlan:
+    return target.plan(step, batch_of(samples), np.array(assignment, np.int32))
+
+
+def pairs(moves: Moves) -> list[tuple[int, int]]:
+    return list(zip(moves.rows.tolist(), moves.slots.tolist(), strict=True))
+
+
+def as_sets(decided: RoundPlan) -> tuple[set[tuple[int, int, int, str]], set[tuple[int, int, int, str]], set[int]]:
+    pushes: set[tuple[int, int, int, str]] = set()
+    pulls: set[tuple[int, int, int, str]] = set()
+    for j, worker in enumerate(decided.workers):
+        pushes |= {(j, row, slot, "owned") for row, slot in pairs(worker.push_owned)}
+        pushes |= {(j, row, slot, "part") for row, slot in pairs(worker.push_parts)}
+        pulls |= {(j, row, slot, "full") for row, slot in pairs(worker.pull_full)}
+        pulls |= {(j, row, slot, "value") for row, slot in pairs(worker.pull_values)}
+    shards = len(decided.shards)
+    settled = {int(number) * shards + s for s, shard in enumerate(decided.shards) for number in shard.settled}
+    return pushes, pulls, settled
+
+
+def expect_same(decided: RoundPlan, moves: SlowMoves, workers: int) -> None:
+    pushes, pulls, settled = as_sets(decided)
+    assert pushes == {(j, row, slot, kind.split("_")[0]) for j, row, slot, kind in moves.pushes}
+    assert pulls == moves.pulls
+    assert settled == moves.settled
+    for j in range(workers):
+        by_reason = {"update": 0, "evict": 0, "flush": 0}
+        for worker, _, _, kind in moves.pushes:
+            by_reason[kind.split("_")[1]] += worker == j
+        assert decided.traffic.update_push[j] == by_reason["update"]
+        assert decided.traffic.evict_push[j] == by_reason["evict"]
+        assert decided.traffic.flush_push[j] == by_reason["flush"]
+        assert decided.traffic.miss_pull[j] == sum(worker == j for worker, *_ in moves.pulls)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Stream:
+    """Workers, shards, cache sizes and a sequence of (batch, assignment); None stands for a flush."""
+    workers = draw(st.integers(1, 4))
+    fields = draw(st.integers(1, 3))
+    universe = draw(st.integers(fields, 14))
+    per_worker = draw(st.integers(1, 3))
+    capacities = [draw(st.integers(fields * per_worker, fields * per_worker + 6)) for _ in range(workers)]
+    steps: list[tuple[list[list[int]], list[int]] | None] = []
+    for _ in range(draw(st.integers(1, 14))):
+        if draw(st.integers(0, 9)) == 0:
+            steps.append(None)
+            continue
+        size = draw(st.integers(1, workers * per_worker))
+        rows = st.lists(st.integers(0, universe - 1), min_size=fields, max_size=fields)
+        places = [j for j in range(workers) for _ in range(per_worker)]
+        steps.append((draw(st.lists(rows, min_size=size, max_size=size)), draw(st.permutations(places))[:size]))
+    return workers, draw(st.integers(1, 3)), capacities, steps
+
+
+@pytest.mark.parametrize(
+    ("eviction", "synchronisation"),
+    [("lru", "on_demand"), ("lfu", "on_demand"), ("emark", "on_demand"), ("lfu", "full"), ("emark", "full")],
+)
+@settings(max_examples=300)
+@given(stream=streams())
+def test_any_stream_equals_the_slow_directory(
+    eviction: str,
+    synchronisation: Synchronisation,
+    stream: Stream,
+) -> None:
+    workers, shards, capacities, steps = stream
+    fast = directory(*capacities, eviction=eviction, shards=shards, synchronisation=synchronisation)
+    slow = SlowDirectory(capacities, eviction, synchronisation)
+    for step, event in enumerate(steps, start=1):
+        expect_same_step(fast, slow, step, event, workers)
+
+
+@pytest.mark.parametrize(("eviction", "synchronisation"), [("lru", "on_demand"), ("lfu", "full"), ("emark", "full")])
+@settings(max_examples=200)
+@given(stream=streams(), replicas=st.integers(1, 3), hot=st.sets(st.integers(0, 13), min_size=1), at=st.integers(0, 6))
+def test_any_stream_with_a_hot_set_equals_the_slow_directory(
+    eviction: str, synchronisation: Synchronisation, stream: Stream, replicas: int, hot: set[int], at: int
+) -> None:
+    workers, shards, capacities, steps = stream
+    larger, chosen = [capacity + replicas for capacity in capacities], sorted(hot)[:replicas]
+    fast = directory(*larger, eviction=eviction, shards=shards, synchronisation=synchronisation, replicas=replicas)
+    slow = SlowDirectory(larger, eviction, synchronisation, replicas)
+    for step, event in enumerate(steps, start=1):
+        if step == at + 1:
+            fast.replicate(np.array(chosen, np.int64))
+            slow.replicate(chosen)
+        expect_same_step(fast, slow, step, event, workers)
+
+
+def expect_same_step(
+    fast: Directory, slow: SlowDirectory, step: int, event: tuple[list[list[int]], list[int]] | None, workers: int
+) -> None:
+    if event is None:
+        expect_same(fast.flush(), slow.flush(), workers)
+    else:
+        decided, moves = plan(fast, step, *event), slow.plan(step, *event)
+        expect_same(decided, moves, workers)
+        expect_slots_of_the_step(fast, decided, *event)
+        expect_reduced(fast, decided, moves.reduced)
+    everyone = set(range(workers))
+    for number, row in slow.rows.items():
+        assert fast.holders(number) == (STATES[row.state], everyone if row.state == "replicated" else row.holders)
+    for j, capacity in enumerate(slow.capacities):
+        ordinary = {held.row: slot for slot, held in slow.slots[j].items()}
+        assert fast.cached(j) == ordinary | slow.hot_slots(j)
+        assert len(fast.cached(j)) <= capacity
+
+
+def expect_reduced(fast: Directory, decided: RoundPlan, reduced: list[int]) -> None:
+    """The same rows in the same order on every worker, at the end of its used slots."""
+    assert decided.traffic.reduced == len(reduced)
+    for j, worker in enumerate(decided.workers):
+        held = {slot: row for row, slot in fast.cached(j).items()}
+        tail = worker.use_slots[len(worker.use_slots) - worker.replicated :]
+        assert [held[int(slot)] for slot in tail] == reduced
+
+
+def expect_slots_of_the_step(
+    fast: Directory, decided: RoundPlan, samples: list[list[int]], assignment: list[int]
+) -> None:
+    """Every key of every sample points at a slot that really holds its row: rows in use were not evicted."""
+    for j, worker in enumerate(decided.workers):
+        assert worker.use is not None
+        mine = [rows for rows, w in zip(samples, assignment, strict=True) if w == j]
+        held = {slot: row for row, slot in fast.cached(j).items()}
+        assert [held[int(worker.use_slots[p])] for p in worker.use.positions] == [row for rows in mine for row in rows]
+        assert decided.traffic.lookups[j] == len({row for rows in mine for row in rows})
+
+
+def test_an_owned_row_used_by_its_owner_alone_moves_nothing() -> None:
+    target = directory(4, 4)
+    plan(target, 1, [[7]], [0])
+    decided = plan(target, 2, [[7]], [0])
+    assert as_sets(decided) == (set(), set(), set())
+
+
+def test_an_owned_but_idle_row_asked_for_by_another_is_pushed_with_state_and_pulled() -> None:
+    target = directory(4, 4)
+    plan(target, 1, [[7]], [0])
+    pushes, pulls, _ = as_sets(plan(target, 2, [[7], [3]], [1, 0]))
+    assert {(j, row, kind) for j, row, _, kind in pushes} == {(0, 7, "owned")}
+    assert {(j, row, kind) for j, row, _, kind in pulls} == {(1, 7, "full"), (0, 3, "full")}
+    assert target.holders(7) == (OWNED, {1})
+
+
+def test_a_split_row_is_settled_by_all_parts_and_pulled_by_every_user() -> None:
+    target = directory(4, 4, 4)
+    plan(target, 1, [[7], [7]], [0, 1])
+    assert target.holders(7) == (SPLIT, {0, 1})
+    pushes, pulls, settled = as_sets(plan(target, 2, [[7], [7]], [1, 2]))
+    assert {(j, kind) for j, _, _, kind in pushes} == {(0, "part"), (1, "part")}
+    assert {(j, kind) for j, _, _, kind in pulls} == {(1, "value"), (2, "value")}
+    assert settled == {7}
+
+
+def test_a_part_evicted_early_leaves_the_row_split_over_the_others() -> None:
+    target = directory(1, 2)
+    plan(target, 1, [[7], [7]], [0, 1])
+    decided = plan(target, 2, [[5]], [0])
+    assert decided.traffic.evict_push.tolist() == [1, 0]
+    assert target.holders(7) == (SPLIT, {1})
+    assert as_sets(decided)[2] == set()
+    _, _, settled = as_sets(plan(target, 3, [[7]], [0]))
+    assert settled == {7}
+
+
+def test_under_full_synchronisation_every_update_is_pushed_in_the_next_step() -> None:
+    target = directory(4, 4, synchronisation="full")
+    plan(target, 1, [[7, 8], [8, 9]], [0, 1])
+    pushes, pulls, settled = as_sets(plan(target, 2, [[7, 3]], [0]))
+    assert {(j, row, kind) for j, row, _, kind in pushes} == {
+        (0, 7, "owned"), (1, 9, "owned"), (0, 8, "part"), (1, 8, "part"),
+    }  # fmt: skip
+    assert {(j, row) for j, row, *_ in pulls} == {(0, 3)}
+    assert settled == {8}
+    assert target.holders(9) == (CLEAN, {1})
+
+
+def test_under_full_synchronisation_nothing_is_pushed_when_it_is_evicted() -> None:
+    target = directory(2, 2, synchronisation="full")
+    traffic = [plan(target, step, [[2 * step, 2 * step + 1]], [0]).traffic for step in range(1, 5)]
+    assert [t.evict_push.sum() for t in traffic] == [0, 0, 0, 0]
+    assert [t.update_push.sum() for t in traffic] == [0, 2, 2, 2]
+
+
+def hot_directory(shards: int = 1) -> Directory:
+    """Row 7 is replicated from step 2 on, after two workers have trained it."""
+    target = directory(4, 4, shards=shards, synchronisation="full", replicas=2)
+    plan(target, 1, [[7], [7]], [0, 1])
+    target.replicate(np.array([7], np.int64))
+    return target
+
+
+def test_a_hot_row_is_settled_and_pulled_with_state_by_everyone() -> None:
+    pushes, pulls, settled = as_sets(plan(hot_directory(), 2, [[5]], [0]))
+    assert {(j, row, kind) for j, row, _, kind in pushes} == {(0, 7, "part"), (1, 7, "part")}
+    assert pulls == {(0, 7, 3, "full"), (1, 7, 3, "full"), (0, 5, 1, "full")}
+    assert settled == {7}
+
+
+def test_a_hot_row_moves_nothing_but_gradients() -> None:
+    target = hot_directory()
+    plan(target, 2, [[7]], [0])
+    decided = plan(target, 3, [[7], [7]], [0, 1])
+    assert as_sets(decided) == (set(), set(), set())
+    assert (decided.traffic.reduced, decided.traffic.hits.tolist()) == (1, [1, 1])
+    assert target.holders(7) == (REPLICATED, {0, 1})
+
+
+def test_pulls_of_the_hot_set_are_no_misses_of_samples() -> None:
+    traffic = plan(hot_directory(), 2, [[7]], [0]).traffic
+    assert (traffic.miss_pull.tolist(), traffic.hits.tolist(), traffic.lookups.tolist()) == ([1, 1], [1, 0], [1, 0])
+
+
+def test_one_worker_writes_a_hot_row_back_with_the_step_that_changed_it() -> None:
+    target = hot_directory(shards=2)
+    plan(target, 2, [[7]], [0])
+    plan(target, 3, [[5]], [0])
+    decided = target.flush()
+    assert pairs(decided.workers[0].push_owned) == [(5, 1), (7, 3)]
+    assert dict(zip(decided.shards[1].fresh.tolist(), decided.shards[1].fresh_steps.tolist(), strict=True)) == {
+        3: 2, 2: 3,
+    }  # fmt: skip
+    assert target.flush().traffic.pushes.sum() == 0
+
+
+def test_policies_see_a_hot_row_as_clean_and_held_by_all() -> None:
+    target = directory(*([4] * 70), replicas=1)
+    target.replicate(np.array([7], np.int64))
+    state_U, holders_UQ = target.look(batch_of([[7, 5]]))
+    assert state_U.tolist() == [CLEAN, CLEAN]
+    assert holders_UQ.tolist() == [[2**64 - 1, 63], [0, 0]]
+
+
+def test_a_micro_batch_larger_than_what_the_hot_set_leaves_is_refused() -> None:
+    target = directory(3, 3, replicas=2)
+    with pytest.raises(CacheTooSmall, match="worker 0 has 1 slots"):
+        plan(target, 1, [[1], [2]], [0, 0])
+
+
+def test_fresh_rows_carry_the_step_that_last_changed_them() -> None:
+    target = directory(2, 2, shards=2)
+    plan(target, 3, [[4], [5]], [0, 0])
+    plan(target, 4, [[4]], [0])
+    decided = target.flush()
+    assert [(s.fresh.tolist(), s.fresh_steps.tolist(), s.pushers) for s in decided.shards] == [
+        ([2], [4], (0,)),
+        ([2], [3], (0,)),
+    ]
+
+
+def test_a_row_pushed_in_a_step_is_as_new_as_the_step_that_trained_it() -> None:
+    target = directory(2, 2)
+    plan(target, 3, [[4]], [0])
+    (shard,) = plan(target, 5, [[4]], [1]).shards
+    assert (shard.fresh.tolist(), shard.fresh_steps.tolist()) == ([4], [3])
+
+
+def test_growth_of_the_directory_keeps_what_it_knew() -> None:
+    target = directory(4, 4)
+    plan(target, 3, [[4], [5], [5]], [0, 0, 1])
+    plan(target, 4, [[100_000]], [1])
+    assert (target.holders(4), target.holders(5)) == ((OWNED, {0}), (SPLIT, {0, 1}))
+    (shard,) = target.flush().shards
+    assert dict(zip(shard.fresh.tolist(), shard.fresh_steps.tolist(), strict=True)) == {4: 3, 5: 3, 100_000: 4}
+
+
+def test_a_second_flush_moves_nothing() -> None:
+    target = directory(4, 4)
+    plan(target, 1, [[1], [1], [2]], [0, 1, 0])
+    target.flush()
+    assert target.flush().traffic.pushes.sum() == 0
+
+
+def test_a_micro_batch_larger_than_the_cache_is_refused_and_nothing_changes() -> None:
+    target = directory(2, 2)
+    with pytest.raises(CacheTooSmall, match="worker 0 has 2 slots"):
+        plan(target, 1, [[1], [2], [3]], [0, 0, 0])
+    assert target.cached(0) == {}
+    assert target.holders(1) == (CLEAN, set())
+
+
+def test_workers_beyond_one_word_are_holders_too() -> None:
+    target = directory(*([2] * 130))
+    plan(target, 1, [[1], [1], [2]], [3, 129, 70])
+    assert target.holders(1) == (SPLIT, {3, 129})
+    assert target.holders(2) == (OWNED, {70})
+    pushes, _, _ = as_sets(plan(target, 2, [[1], [2]], [64, 65]))
+    assert {(j, row) for j, row, _, _ in pushes} == {(3, 1), (129, 1), (70, 2)}
+
+
+def test_lists_are_grouped_by_shard() -> None:
+    target = directory(64, shards=3)
+    decided = plan(target, 1, [[row] for row in range(20)], [0] * 20)
+    shards: NDArray[np.int64] = decided.workers[0].pull_full.rows % 3
+    assert shards.tolist() == sorted(shards.tolist())
+
+
+def test_memory_of_a_known_key_stays_under_64_bytes_for_8_workers() -> None:
+    keys, index = 400_000, Index()
+    target = directory(*([keys * 8 // 100] * 8))
+    for part in np.random.default_rng(1).integers(0, 2**64, (100, keys // 100, 1), np.uint64):
+        target.look(index.resolve(part))
+    assert (index.nbytes + target.nbytes) / keys < 64

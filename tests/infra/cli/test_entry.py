@@ -1,0 +1,79 @@
+"""Signals at the first moments of a command, sent at an exact point: while the command line is being imported."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.cli.entry import drains
+from tests.end_to_end.processes import ROOT, environment, start
+
+SIGNAL_AT_IMPORT = """
+import os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal; a shell's background jobs ignore it
+class Sender:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            sys.meta_path.remove(self)
+            print("sent", flush=True)
+            os.kill(os.getpid(), int(number))
+number, *arguments = sys.argv[1:]
+sys.meta_path.insert(0, Sender())
+sys.argv = ["freshet", *arguments]
+runpy.run_module("infra.cli.entry", run_name="__main__")
+"""
+
+
+def signalled(number: signal.Signals, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", SIGNAL_AT_IMPORT, str(int(number)), *arguments]
+    ended = subprocess.run(argv, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100)
+    assert ended.stdout.startswith("sent\n")
+    assert "Traceback" not in ended.stderr
+    return ended
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("command", ["demo", "up", "produce", "ps --shard 0 --endpoint tcp://127.0.0.1:*", "api"])
+def test_signal_while_importing_stops_a_command_that_drains(
+    tmp_path: Path, command: str, number: signal.Signals
+) -> None:
+    folders = ("--set", f"folder={tmp_path / 'run'}", "--set", f"stream.folder={tmp_path / 'log'}")
+    ended = signalled(number, *command.split(), *folders, "--set", "api.port=0")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_ctrl_c_while_importing_another_command_is_one_line() -> None:
+    ended = signalled(signal.SIGINT, "settings")
+    assert (ended.returncode, ended.stderr) == (130, "freshet: interrupted\n")
+
+
+def test_sigterm_as_soon_as_it_is_caught_ends_a_demo_with_0(tmp_path: Path) -> None:
+    process = start("demo", "--folder", tmp_path / "run")
+    while not catches(process.pid, signal.SIGTERM):
+        time.sleep(0.005)
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert not (tmp_path / "run" / "endpoints").exists()
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def test_commands_that_drain_are_told_by_their_first_words() -> None:
+    assert drains(["demo", "--samples", "3"])
+    assert drains(["bench", "quality"])
+    assert not drains(["bench", "step"])
+    assert not drains(["settings", "--set", "demo"])
+
+
+def test_signals_are_turned_into_one_request_however_often_it_is_asked() -> None:
+    code = "from infra.process import stop_on_signals; assert stop_on_signals() is stop_on_signals()"
+    assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0

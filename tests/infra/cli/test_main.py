@@ -1,0 +1,162 @@
+import json
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from infra.cli.main import app
+from infra.errors import ConfigError
+from tests.end_to_end.processes import ROOT, environment, freshet, run, start, wait_until
+
+COMMANDS = [
+    *("demo", "up", "produce", "dispatcher", "worker", "ps", "api", "broker", "dead-letters", "settings", "keys"),
+    *("topics create", "topics list", "topics describe"),
+    *(
+        "bench step",
+        "bench ps",
+        "bench ingest",
+        "bench quality",
+        "bench solver",
+        "bench train",
+        "bench dispatch",
+        "bench paper",
+    ),
+]
+
+SYNTHETIC = ("--format", "synthetic", "--samples", "12000")
+
+
+def test_every_command_is_known_here() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group) or hasattr(group, "commands")
+    names = set()
+    for name, command in group.commands.items():
+        inner = getattr(command, "commands", None)
+        names |= {f"{name} {more}" for more in inner} if inner else {name}
+    assert names == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    shown = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert shown.exit_code == 0
+    assert f"Example: freshet {command}" in " ".join(shown.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "--set", "stream.batch=x"], "setting stream.batch = 'x' is wrong"),
+        (["up", "--config", "no.toml"], "cannot read settings file no.toml"),
+        (["up", "--from-time", "soon"], "--from-time 'soon' is no time"),
+        (["up", "--from-offsets", "0"], "--from-offsets '0' cannot be read at '0'"),
+        (["dispatcher", "--set", "kafka.servers=nowhere"], "Kafka server 'nowhere' is no address"),
+        (["produce", "--dataset", "criteo"], "no file given for dataset 'criteo'"),
+        (["produce", "--duration", "0"], "duration = 0.0: expected seconds above 0"),
+        (["topics", "create", "--retention", "7 moons"], "retention '7 moons' cannot be read"),
+        (["produce", "missing.tsv", "--dataset", "criteo"], "missing.tsv"),
+        (["worker", "--dispatcher", "tcp://127.0.0.1:1"], "0 shard endpoints for ps.shards = 2"),
+        (["worker", "--link", "0"], "a link cannot have 0.0 Gbit/s"),
+        (["ps", "--shard", "7"], "no endpoint for shard 7"),
+        (["dead-letters", "--run-folder", "nowhere"], "no settings of a run in nowhere"),
+        (["bench", "dispatch", *SYNTHETIC, "--policies", "herald"], "Policy cannot be built: got 'herald'"),
+        (["bench", "dispatch", *SYNTHETIC, "--links", "5,5,5,5,5,5,5,0"], "link of 0 Gbit/s"),
+        (["bench", "dispatch", *SYNTHETIC, "--links", "5,.5"], "2 links for 8 workers"),
+        (["bench", "dispatch", *SYNTHETIC, "--cache-ratio", "0.01"], "rows are too small"),
+        (["bench", "dispatch", "--format", "avazu"], "no file given for 'avazu'"),
+        (["bench", "paper", *SYNTHETIC[:3], "500"], "none of the paper's settings"),
+        (["bench", "quality", "--input", "no.tsv", "--format", "criteo"], "no file at no.tsv"),
+        (["demo", "--set", "stream.batch=[/]"], "setting stream.batch = '[/]' is wrong"),
+        (["up", "--set", "telemetry.metrics_port=9100"], "telemetry.metrics_port = 9100"),
+        (["up", "--folder", "a", "--set", "folder=b"], "--folder a and --set folder="),
+        (["bench", "ps", "--json", "no/where.json"], "cannot write no/where.json"),
+        (["keys", "secrets", "--worker", "a/b"], "the name 'a/b' cannot be used"),
+        (["keys", "secrets", "--worker", "../x"], "the name '../x' cannot be used"),
+        (["keys", "secrets", "--worker", ""], "the name '' cannot be used"),
+        (["keys", "secrets", "--worker", "x" * 65], "cannot be used"),
+        (["keys", "secrets", "--worker", "server"], "expected every name once"),
+        (["api", "--name", "../x"], "the name '../x' cannot be used"),
+    ],
+)
+def test_a_wrong_argument_gives_one_clear_line_and_no_traceback(arguments: list[str], message: str) -> None:
+    ended = run(*arguments)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+
+
+def test_a_summary_that_could_not_be_written_stops_a_run_before_it_starts(tmp_path: Path) -> None:
+    ended = run("demo", "--folder", tmp_path / "run", "--json", tmp_path / "missing" / "summary.json")
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+    assert "missing/summary.json" in ended.stderr
+    assert not (tmp_path / "run" / "endpoints").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["demo", "--folder", "{}/x"], ["keys", "{}/x"], ["produce", "--set", "stream.folder={}/x"]]
+)
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "file").touch()
+    ended = run(*(argument.format(tmp_path / "file") for argument in arguments))
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith(f"freshet: cannot use {tmp_path / 'file'}")
+    assert "Not a directory" in last
+
+
+def test_garbage_in_a_key_file_is_one_clear_line(tmp_path: Path) -> None:
+    for name in ("server.secret", "server.public"):
+        (tmp_path / name).write_text("garbage garbage" if name.endswith("secret") else "garbage")
+    ended = run("ps", "--shard", "0", "--endpoint", "tcp://127.0.0.1:*", "--set", f"curve_folder={tmp_path}")
+    assert ended.returncode == 2
+    assert "no usable CURVE keys for 'server'" in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_a_key_folder_that_others_can_look_into_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    folder.mkdir(mode=0o755)
+    refused = CliRunner().invoke(app, ["keys", str(folder)])
+    assert isinstance(refused.exception, ConfigError)
+    assert "has mode 755" in str(refused.exception)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_process_tells_its_settings_and_where_its_metrics_are(tmp_path: Path) -> None:
+    chosen = ("api.port=0", f"folder={tmp_path}", "telemetry.log_format=json")
+    process = start("api", *(part for setting in chosen for part in ("--set", setting)))
+    wait_until((tmp_path / "endpoints" / "api").exists, process)
+    address = (tmp_path / "endpoints" / "api.metrics").read_text()
+    assert b"python_info" in urllib.request.urlopen(address, timeout=10).read()
+    process.terminate()
+    logged = [json.loads(line) for line in process.communicate(timeout=60)[0].splitlines()]
+    (settings,) = (line["settings"] for line in logged if line["event"] == "settings")
+    assert settings["folder"] == str(tmp_path)
+    assert [line["address"] for line in logged if line["event"] == "serving metrics"] == [address]
+
+
+def test_own_events_come_from_stdin(tmp_path: Path) -> None:
+    event = '{"event_time": 1.5, "label": 1, "fields": {"user": "u17", "item": 42}}'
+    log = ("--set", f"stream.folder={tmp_path}/[log]")
+    produce = freshet("produce", "--dataset", "jsonl", "-", *log)
+    ended = subprocess.run(
+        produce, cwd=ROOT, env=environment(), input=f"{event}\nnonsense\n", capture_output=True, text=True, timeout=100
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert f"2 events (0 bad on purpose) in 2 records to topic 'clicks' in {tmp_path}/[log]" in ended.stderr
+
+
+def test_keys_are_made_once_and_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    assert CliRunner().invoke(app, ["keys", str(folder), "--worker", "edge-1"]).exit_code == 0
+    assert {p.name for p in folder.iterdir()} == {"server.secret", "server.public", "edge-1.secret", "edge-1.public"}
+    assert (folder / "edge-1.secret").stat().st_mode & 0o077 == 0
+    before = (folder / "server.secret").read_text()
+    assert CliRunner().invoke(app, ["keys", str(folder)]).exit_code != 0
+    assert (folder / "server.secret").read_text() == before

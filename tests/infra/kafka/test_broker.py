@@ -1,0 +1,118 @@
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.errors import MissingProgram, ProcessFailed
+from infra.kafka import broker, jars
+from tests.brokers import TestBroker, admin, running_broker
+from tests.end_to_end.processes import ROOT, wait_until
+
+
+def test_the_shared_broker_answers(kafka: TestBroker) -> None:
+    topic = kafka.new_topic(partitions=3)
+    with admin(kafka.config()) as client:
+        (described,) = client.describe_topics([topic])
+    assert len(described["partitions"]) == 3
+
+
+@pytest.fixture(scope="module")
+def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[broker.Broker, list[int]]]:
+    """A broker whose first choice of a port was taken before it had it, and the ports it was given."""
+    choose, chosen = broker.Broker._choose_ports, list[int]()
+
+    def lose_the_first(self: broker.Broker) -> dict[str, int]:
+        ports = choose(self) | ({} if chosen else {"PLAINTEXT": taken.getsockname()[1]})
+        chosen.append(ports["PLAINTEXT"])
+        return ports
+
+    with pytest.MonkeyPatch.context() as patch, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        patch.setattr(broker.Broker, "_choose_ports", lose_the_first)
+        with running_broker(tmp_path_factory.mktemp("unlucky")) as started:
+            yield started, chosen
+
+
+def test_a_lost_port_is_replaced_by_another(unlucky: tuple[broker.Broker, list[int]]) -> None:
+    started, (lost, kept) = unlucky
+    assert started.running
+    assert lost != kept
+    assert started.address == f"127.0.0.1:{kept}"
+
+
+def test_a_killed_broker_comes_back_at_its_address_with_its_topics(unlucky: tuple[broker.Broker, list[int]]) -> None:
+    started, _ = unlucky
+    test, address, first = TestBroker((started.address,)), started.address, started.pid
+    topic = test.new_topic()
+    started.kill()
+    assert not started.running
+    started.start()
+    assert (started.address, started.pid != first) == (address, True)
+    with admin(test.config()) as client:
+        assert topic in str(client.list_topics())
+
+
+def test_a_broker_that_does_not_start_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_first(monkeypatch, tmp_path, "java", "echo 'version \"17\"' >&2; [ $# = 1 ] || { echo no luck; exit 3; }")
+    monkeypatch.setattr(broker, "kafka_jars", lambda: tmp_path)
+    with pytest.raises(ProcessFailed, match=r"could not format(.|\n)*no luck"):
+        broker.Broker(tmp_path / "broker").start()
+
+
+def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version, started = "-version) echo 'version \"17\"' >&2;;", "*) echo Kafka Server started; exec sleep 600;;"
+    put_first(monkeypatch, tmp_path, "java", f"case $* in {version} *StorageTool*) ;; {started} esac")
+    code = (
+        "import sys, time, infra.kafka.broker as b; from pathlib import Path; b.kafka_jars = lambda: Path('jars'); "
+        "broker = b.Broker(Path(sys.argv[1])); broker.start(); print(broker.pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    assert child.is_running()
+    parent.kill()
+    parent.communicate()
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_without_java_or_maven_it_is_said_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingProgram, match=r"'java' is not on the PATH; expected Java 17"):
+        jars.find_java()
+    with pytest.raises(MissingProgram, match=r"'mvn' is not on the PATH; expected Apache Maven"):
+        jars.kafka_jars(tmp_path / "cache")
+
+
+def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_first(monkeypatch, tmp_path, "java", "echo 'openjdk version \"1.8.0_392\"' >&2")
+    with pytest.raises(MissingProgram, match=r'version "1.8.0_392"; expected Java 17'):
+        jars.find_java()
+
+
+def test_a_failed_download_leaves_nothing_that_looks_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_first(monkeypatch, tmp_path, "mvn", "echo no network; exit 1")
+    for _ in range(2):
+        with pytest.raises(ProcessFailed, match=r"status 1.*\n.*no network"):
+            jars.kafka_jars(tmp_path / "cache")
+
+
+def test_a_finished_download_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = "for a; do case $a in -DoutputDirectory=*) folder=${a#*=};; esac; done"
+    put_first(monkeypatch, tmp_path, "mvn", f'{folder}\nmkdir -p "$folder"\ntouch "$folder/kafka-clients-4.jar"')
+    first = jars.kafka_jars(tmp_path / "cache")
+    (tmp_path / "mvn").unlink()
+    assert jars.kafka_jars(tmp_path / "cache") == first
+    assert [jar.name for jar in first.iterdir()] == ["kafka-clients-4.jar"]
+
+
+def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str, script: str) -> None:
+    """Puts a shell script in the way of a program."""
+    (folder / program).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")

@@ -1,0 +1,103 @@
+from pathlib import Path
+
+import pytest
+
+from infra.errors import ConfigError
+from infra.run.cluster import Extras, KnownBest, check_ports, specs
+from infra.run.settings import load_settings
+from infra.run.supervisor import ProcessSpec
+from ingest.producing.synthetic import CHUNK, World
+
+ENDPOINTS = {"ps-0": "tcp://h:1", "ps-1": "tcp://h:2", "dispatcher": "tcp://h:3\ntcp://h:4"}
+
+
+def made(folder: Path, *overrides: str, **extras: object) -> dict[str, ProcessSpec]:
+    settings = load_settings(None, ["dispatch.workers=3", "ps.shards=2", *overrides], folder=folder)
+    return {spec.name: spec for spec in specs(settings, Extras(**extras))}  # type: ignore[arg-type]
+
+
+def arguments(spec: ProcessSpec) -> list[str]:
+    return list(spec.argv(ENDPOINTS) if callable(spec.argv) else spec.argv)
+
+
+def values(spec: ProcessSpec, option: str) -> list[str]:
+    given = arguments(spec)
+    return [given[place + 1] for place, part in enumerate(given) if part == option]
+
+
+def test_the_known_best_is_the_share_of_clicks_ranked_above_others() -> None:
+    chunk = World(1).chunk(0)
+    clicks, others = (chunk.probabilities_B[chunk.labels_B == label] for label in (1, 0))
+    share = float((clicks[:, None] > others[None, :]).mean())
+    assert KnownBest(1)(CHUNK) == pytest.approx(share, abs=1e-3)
+
+
+def test_the_known_best_leaves_room_to_learn_and_adds_up() -> None:
+    best = KnownBest(0)
+    assert best(0) == 0.5
+    assert 0.75 < best(20_000) < 0.9
+    assert best(30_000) == KnownBest(0)(30_000)
+
+
+def test_one_metrics_port_for_many_processes_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"telemetry\.metrics_port = 9100 .*endpoints/NAME\.metrics; unset it"):
+        check_ports(load_settings(None, ["telemetry.metrics_port=9100"]))
+
+
+def test_every_worker_gets_its_own_link_and_every_endpoint(tmp_path: Path) -> None:
+    found = made(tmp_path, "dispatch.links_gbit=5,1,0.5")
+    workers = [found[f"worker-{number}"] for number in range(3)]
+    assert [values(worker, "--link") for worker in workers] == [["5.0"], ["1.0"], ["0.5"]]
+    assert [values(worker, "--dispatcher") for worker in workers] == [["tcp://h:3"]] * 3
+    assert [values(worker, "--ps") for worker in workers] == [["tcp://h:1", "tcp://h:2"]] * 3
+    assert values(made(tmp_path)["worker-0"], "--link") == []
+
+
+def test_stopping_goes_with_the_data(tmp_path: Path) -> None:
+    found = made(tmp_path, produce=("--rate", "5"))
+    ordered = sorted(found, key=lambda name: found[name].stop_order)
+    assert [name.split("-")[0] for name in ordered] == ["produce", "dispatcher", *["worker"] * 3, *["ps"] * 2, "api"]
+    assert (found["dispatcher"].needs, found["worker-0"].needs) == (("ps-0", "ps-1"), ("dispatcher",))
+
+
+def test_the_end_of_the_dispatcher_alone_ends_the_run(tmp_path: Path) -> None:
+    found = made(tmp_path, produce=())
+    assert [name for name, spec in found.items() if spec.ends_run] == ["dispatcher"]
+    assert [name for name, spec in found.items() if not spec.essential] == ["api", "produce"]
+
+
+def test_the_dispatcher_may_drain_longer_than_it_waits_for_workers(tmp_path: Path) -> None:
+    assert made(tmp_path, "dispatch.drain_seconds=300")["dispatcher"].stop_seconds > 300
+
+
+def test_the_dispatcher_is_told_where_to_end_and_to_mark(tmp_path: Path) -> None:
+    dispatcher = made(tmp_path, samples=7, mark_at=5)["dispatcher"]
+    assert (values(dispatcher, "--samples"), values(dispatcher, "--mark-at")) == (["7"], ["5"])
+    assert "--stop-at-end" not in arguments(dispatcher)
+    assert "--stop-at-end" in arguments(made(tmp_path, stop_at_end=True)["dispatcher"])
+
+
+@pytest.mark.parametrize(
+    ("cores", "override", "threads"), [(8, "seed=0", 2), (2, "seed=0", 1), (8, "trainer.threads=5", 5)]
+)
+def test_workers_share_the_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, override: str, threads: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(cores)), raising=False)
+    assert made(tmp_path, override)["worker-0"].env["OMP_NUM_THREADS"] == str(threads)
+
+
+def test_a_broker_comes_before_whoever_reads_or_writes_events_and_stops_after_them(tmp_path: Path) -> None:
+    found = made(tmp_path, produce=(), broker_port=9092, start_arguments=("--from-offsets", "0:5"))
+    assert values(found["broker"], "--port") == ["9092"]
+    assert found["dispatcher"].needs == ("ps-0", "ps-1", "broker")
+    assert found["produce"].needs == ("broker",)
+    assert found["broker"].stop_order > max(found[name].stop_order for name in ("produce", "dispatcher", "ps-0"))
+    assert values(found["dispatcher"], "--from-offsets") == ["0:5"]
+
+
+def test_secrets_reach_the_processes_that_talk_to_kafka_and_no_other(tmp_path: Path) -> None:
+    found = made(tmp_path, "kafka.protocol=SASL_SSL", "kafka.username=a", "kafka.password=hush", produce=())
+    secret = {name for name, spec in found.items() if "hush" in spec.env.values()}
+    assert secret == {"dispatcher", "produce"}
+    assert all("hush" not in " ".join(arguments(spec)) for spec in found.values())

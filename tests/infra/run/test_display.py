@@ -1,0 +1,194 @@
+"""What the live picture, the plain lines and the closing table say."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from rich.console import Console, RenderableType
+
+from dispatch.progress.status import Status, WorkerStatus, summarize
+from infra.run.display import BARS, Display, Picture, duration, number, plain_line, render_summary, size, sparkline
+
+SECONDS = {"push": 0.001, "pull": 0.004, "forward": 0.003, "backward": 0.004, "reduce": 0.002, "rows": 0.001}
+WORKERS = tuple(
+    WorkerStatus(
+        name=f"worker-{i}",
+        link_gbit=link,
+        samples=308_000,
+        lookups=4_000_000,
+        hits=3_400_000,
+        miss_pulls=600_000,
+        update_pushes=123_456,
+        evict_pushes=45_678,
+        pulled_bytes=81_234_567,
+        pushed_bytes=61_000_000,
+        seconds=SECONDS,
+    )
+    for i, link in enumerate((5.0, 5.0, 0.5, 0.5))
+)
+STATUS = Status(
+    run="demo-1",
+    state="training",
+    generation=1,
+    step=1203,
+    steps=1203,
+    samples=1_232_000,
+    seconds=125.2,
+    samples_per_second=9_876,
+    logloss=0.4561,
+    auc=0.7123,
+    recent_auc=0.7311,
+    calibration=1.013,
+    normalized_entropy=0.9312,
+    best_auc=0.7821,
+    lag=2048,
+    dead_letters=12,
+    policy="esd (α=1)",
+    decide_ms=3.24,
+    auc_history=tuple(0.5 + 0.002 * i for i in range(100)),
+    logloss_history=tuple(0.6 - 0.001 * i for i in range(100)),
+    workers=WORKERS,
+)
+
+
+def drawn(renderable: RenderableType, width: int) -> str:
+    console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(renderable)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_picture_shows_everything_uncut(width: int) -> None:
+    text = drawn(Picture(STATUS), width)
+    for part in (
+        *("demo-1", "● training", "9,876", "1.23M samples", "2,048", "12 dead"),
+        *("0.4561", "0.7123", "best possible 0.782"),
+        *("worker-3", "0.5", "308k", "85.0%", "600k", "123k", "45.7k", "81.2 MB", "61.0 MB", "325 MB", "244 MB"),
+        *("step 1,203", "2 min 05 s", "esd (α=1) decides in 3.2 ms", "▁", "█"),
+    ):
+        assert part in text
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= width
+
+
+def test_rows_all_reduced_are_shown_where_there_are_any() -> None:
+    hot = tuple(structs.replace(worker, all_reduces=25_000, reduced_bytes=1_700_000) for worker in WORKERS)
+    status = structs.replace(STATUS, workers=hot)
+    for text in (
+        drawn(Picture(status), 140),
+        plain_line(status),
+        drawn(render_summary(summarize(status, "finished")), 80),
+    ):
+        assert "100k rows all-reduced, 6.80 MB" in text
+    assert "all-reduced" not in plain_line(STATUS)
+
+
+def test_decisions_cut_short_or_too_late_are_told() -> None:
+    hurried = structs.replace(STATUS, decisions_cut=1234, deadline_misses=5)
+    told = drawn(render_summary(summarize(hurried, "finished")), 140)
+    assert "1,234 cut short, 5 decisions too late" in told
+    assert "5 too late" in drawn(Picture(hurried), 140)
+    assert "too late" not in drawn(Picture(STATUS), 140)
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, False), (100, True)])
+def test_phases_of_a_step_appear_where_there_is_room(width: int, shown: bool) -> None:
+    assert ("15.0 ms" in drawn(Picture(STATUS), width)) is shown
+
+
+def test_picture_before_the_first_step_has_no_numbers_to_invent() -> None:
+    text = drawn(Picture(Status(run="demo-1")), 80)
+    assert "waiting" in text
+    assert "no worker yet" in text
+    assert "nan" not in text.lower()
+    assert "None" not in text
+
+
+def test_summary_shows_quality_traffic_and_trouble() -> None:
+    text = drawn(render_summary(summarize(STATUS, "SIGINT", {"worker-2": 1}, ("ps-0",))), 80)
+    for part in ("SIGINT", "1,232,000 samples in 1,203 steps", "0.7123", "best possible 0.7821", "worker-2 1"):
+        assert part in text
+    assert "ps-0: did not stop in time" in text
+    assert "9,840 samples/s" in text
+
+
+def test_names_are_shown_as_they_are_and_not_read_as_markup() -> None:
+    workers = (structs.replace(WORKERS[0], name="[/]:key:"), WORKERS[1])
+    named = structs.replace(STATUS, workers=workers, policy="[red]", run="[/b]")
+    assert "[/]:key:" in drawn(Picture(named), 100)
+    text = drawn(render_summary(summarize(named, "[/]", {"[/x]": 1}, ("[/y]",))), 100)
+    assert all(part in text for part in ("[/]:key:", "[red]", "[/b]", "[/x] 1", "[/y]: did not"))
+
+
+def test_skipped_events_are_shown_wherever_a_run_is_shown() -> None:
+    status = structs.replace(STATUS, skipped=54_321)
+    assert "54.3k events skipped" in drawn(Picture(status), 100)
+    assert "54,321 events, to keep up" in drawn(render_summary(summarize(status, "finished")), 80)
+    assert "skipped 54.3k" in plain_line(status)
+    assert "skipped" not in plain_line(STATUS) + drawn(Picture(STATUS), 100)
+
+
+def test_plain_line_is_one_line_with_the_essentials() -> None:
+    line = plain_line(STATUS)
+    assert "\n" not in line
+    for part in ("training: step 1,203", "9,876/s", "loss 0.4561", "AUC 0.7123 (best possible 0.782)", "lag 2,048"):
+        assert part in line
+
+
+def test_not_a_terminal_prints_a_line_when_it_is_time_or_the_state_changes() -> None:
+    output, now = io.StringIO(), [0.0]
+    with Display(Console(file=output, width=40), line_seconds=5, clock=lambda: now[0]) as display:
+        for moment, step, state in ((0, 1, "training"), (1, 2, "training"), (5, 3, "training"), (6, 4, "draining")):
+            now[0] = moment
+            display.show(structs.replace(STATUS, step=step, state=state))
+    assert [line.split(",")[0] for line in output.getvalue().splitlines()] == [
+        "training: step 1",
+        "training: step 3",
+        "draining: step 4",
+    ]
+
+
+def test_terminal_is_redrawn_in_place() -> None:
+    output = io.StringIO()
+    with Display(Console(file=output, width=100, height=40, force_terminal=True)) as display:
+        display.show(STATUS)
+        display.show(structs.replace(STATUS, step=1204))
+    assert "step 1,204" in output.getvalue()
+    assert "\x1b[1A" in output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (9_999, "9,999"), (9_999.6, "10.0k"), (999_600, "1.00M"), (1.234e9, "1.23G")]
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (999, "999 B"), (12_345, "12.3 kB"), (5e15, "5000 TB")])
+def test_sizes_have_units(value: float, text: str) -> None:
+    assert size(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.04, "0.0 s"), (59.96, "1 min 00 s"), (11_220, "3 h 07 min")])
+def test_durations_read_well(value: float, text: str) -> None:
+    assert duration(value) == text
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=200), st.integers(0, 60))
+def test_sparkline_fits_and_uses_its_bars(values: list[float], width: int) -> None:
+    line = sparkline(values, width)
+    assert len(line) == min(width, len(values))
+    assert set(line) <= set(BARS)
+
+
+def test_rising_values_draw_a_rising_line() -> None:
+    assert sparkline(range(8), 8) == BARS
+    assert sparkline(range(80), 8) == BARS
+
+
+def test_a_model_that_has_run_away_is_shown() -> None:
+    status = structs.replace(STATUS, not_finite=77)
+    for shown in (Picture(status), render_summary(summarize(status, "finished"))):
+        assert "77 predictions were not finite" in drawn(shown, 100)

@@ -1,0 +1,150 @@
+from pathlib import Path
+
+import pytest
+
+from infra.errors import ConfigError
+from infra.run.demo import demo_settings
+from infra.run.settings import describe_fields, load_settings, read_stored, secret_environment, store_settings
+from infra.telemetry import describe
+from ingest.kafka.config import login_of
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "freshet.toml"
+    file.write_text("seed = 1\n[stream]\nbatch = 10\npartitions = 3\n[dispatch]\nlookahead = 0\n")
+    monkeypatch.setenv("FRESHET_STREAM__BATCH", "20")
+    monkeypatch.setenv("FRESHET_STREAM__PARTITIONS", "5")
+    settings = load_settings(file, ["stream.batch=30"])
+    assert (settings.stream.batch, settings.stream.partitions) == (30, 5)
+    assert (settings.seed, settings.dispatch.lookahead) == (1, 0)
+
+
+def test_lists_and_no_value_can_be_written_on_the_command_line() -> None:
+    settings = load_settings(None, ["dispatch.links_gbit=5,5,0.5,0.5", "stream.retention_bytes=none", "model.mlp=8,4"])
+    assert settings.dispatch.links_gbit == (5.0, 5.0, 0.5, 0.5)
+    assert settings.stream.retention_bytes is None
+    assert settings.model.mlp == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stream.batch=x", r"setting stream\.batch = 'x' is wrong: .*integer.*FRESHET_STREAM__BATCH"),
+        ("stream.batch=0", r"setting stream\.batch = '0' is wrong: .*greater than or equal to 1"),
+        ("stream.bach=3", r"setting stream\.bach = '3' does not exist; expected one of: batch, "),
+        ("dispatch.policy=best", r"setting dispatch\.policy: .*'best'.*random, round_robin, laia, .*esd"),
+        ("dispatch.policy=esd:2", r"setting dispatch\.policy: .*esd:2"),
+        ("dispatch.links_gbit=5,0,1,1", r"setting dispatch: .*above 0 Gbit/s"),
+        ("dispatch.links_gbit=5", r"setting dispatch: .*for 4 workers"),
+        ("model.name=gpt", r"setting model\.name = 'gpt' is wrong: .*'wdl'"),
+        ("nonsense", r"--set 'nonsense' is not a setting; expected section\.name=value"),
+        ("run=../up", r"setting run = '\.\./up' is wrong"),
+        ("stream.dead_letter_topic=clicks", r"setting stream: topic and dead_letter_topic are both 'clicks'"),
+    ],
+)
+def test_a_wrong_setting_is_told_in_one_line(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_settings(None, [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.toml"):
+        load_settings(tmp_path / "no.toml")
+    (tmp_path / "bad.toml").write_text("batch = = 1")
+    with pytest.raises(ConfigError, match=r"bad\.toml is not TOML"):
+        load_settings(tmp_path / "bad.toml")
+    (tmp_path / "latin.toml").write_bytes(b'run = "caf\xe9"')
+    with pytest.raises(ConfigError, match=r"latin\.toml is not TOML"):
+        load_settings(tmp_path / "latin.toml")
+
+
+def test_defaults_of_a_command_are_beaten_by_the_file_the_environment_and_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "freshet.toml").write_text("[stream]\nbatch = 10\n")
+    monkeypatch.setenv("FRESHET_RUN", "mine")
+    defaults = {"run": "up", "seed": 3, "stream": {"batch": 1, "partitions": 7}, "ps": {"shards": 5}}
+    settings = load_settings(tmp_path / "freshet.toml", ["ps.shards=3"], defaults)
+    assert (settings.run, settings.seed, settings.ps.shards) == ("mine", 3, 3)
+    assert (settings.stream.batch, settings.stream.partitions) == (10, 7)
+
+
+def test_a_demo_follows_what_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = demo_settings(None, [], {"folder": Path("runs/demo")}, keep_all=False)
+    assert (plain.dispatch.links_gbit, plain.ps.shards) == ((5, 5, 0.5, 0.5), 2)
+    assert (plain.stream.folder, plain.stream.retention_bytes) == (Path("runs/demo/log"), 2**29)
+    monkeypatch.setenv("FRESHET_FOLDER", str(tmp_path))
+    monkeypatch.setenv("FRESHET_PS__SHARDS", "1")
+    chosen = ["dispatch.workers=3", "stream.retention_bytes=none"]
+    settings = demo_settings(None, chosen, {"folder": Path("runs/demo")}, keep_all=False)
+    assert (settings.stream.folder, settings.ps.shards) == (tmp_path / "log", 1)
+    assert (settings.dispatch.links_gbit, settings.stream.retention_bytes) == ((5, 5, 0.5), None)
+
+
+@pytest.mark.parametrize("name", ["FRESHET_BATCH", "FRESHET_STREM__BATCH", "FRESHET_RUN__X", "FRESHET_STREAM"])
+def test_a_variable_that_sets_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigError, match=f"environment variable {name} sets nothing; .*unset it"):
+        load_settings()
+
+
+def test_variables_that_mean_something_else_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FRESHET_TORCH", "FRESHET_DATA", "FRESHET_SUPERVISED", "FRESHET_DATABASE_URL"):
+        monkeypatch.setenv(name, "1")
+    assert load_settings().seed == 0
+
+
+def test_a_run_s_processes_read_what_was_stored_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_settings(None, ["stream.batch=77"], folder=tmp_path)
+    store_settings(settings)
+    monkeypatch.setenv("FRESHET_STREAM__BATCH", "1")
+    assert read_stored(tmp_path) == settings
+
+
+def test_the_printed_defaults_are_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "freshet.toml"
+    file.write_text(describe_fields())
+    assert load_settings(file) == load_settings()
+
+
+def test_the_accumulator_starts_in_units_of_the_summed_gradient() -> None:
+    settings = load_settings(None, ["stream.batch=10", "rows.initial_accumulator=2"])
+    assert settings.scaled_rows.initial_accumulator == pytest.approx(0.02)
+
+
+def test_freshet_kafka_names_the_brokers_and_a_flag_beats_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRESHET_KAFKA", "a:1,b:2")
+    assert load_settings().kafka.servers == ("a:1", "b:2")
+    assert load_settings(None, ["kafka.servers=c:3"]).kafka.servers == ("c:3",)
+    monkeypatch.setenv("FRESHET_KAFKA__SERVERS", "d:4")
+    assert load_settings().kafka.servers == ("d:4",)
+
+
+def test_a_secret_is_neither_stored_nor_shown_and_reaches_the_run_s_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = ["kafka.protocol=SASL_SSL", "kafka.username=alice", "kafka.password=hush", f"folder={tmp_path}"]
+    settings = load_settings(None, chosen)
+    assert "hush" not in store_settings(settings).read_text()
+    assert "hush" not in str(describe(settings.model_dump()))
+    for name, value in secret_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    assert login_of(read_stored(tmp_path).kafka) == ("alice", "hush")
+
+
+@pytest.mark.parametrize("override", ["kafka.pasword=hush", "kafka.pw=hush"])
+def test_a_misspelt_secret_is_not_repeated(override: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, [override])
+    assert "hush" not in str(caught.value)
+
+
+def test_a_stored_setting_is_not_changed_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_settings(load_settings(None, [f"folder={tmp_path}", "stream.batch=30"]))
+    monkeypatch.setenv("FRESHET_STREAM__BATCH", "31")
+    monkeypatch.setenv("FRESHET_KAFKA", "a:1")
+    assert read_stored(tmp_path).stream.batch == 30
+    assert read_stored(tmp_path).kafka.servers == ("127.0.0.1:9092",)

@@ -1,0 +1,361 @@
+"""Real child processes, real signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from infra.errors import ConfigError, ProcessFailed
+from infra.process import Stop
+from infra.run.supervisor import Child, ProcessSpec, Supervisor, last_lines
+
+CHILD = """
+import os, signal, sys, time
+from pathlib import Path
+from infra.process import end_with_parent, stop_on_signals, write_whole
+stop = stop_on_signals()
+end_with_parent()
+name, folder = sys.argv[1], Path(sys.argv[2])
+def note(what):
+    with (folder / "story").open("a") as story:
+        story.write(f"{name} {what}\\n")
+note("started")
+"""
+SERVE = 'write_whole(folder / f"{name}.endpoint", f"at-{name}")\nstop.wait(60)\nnote("drained")'
+
+
+def child(folder: Path, name: str, code: str = SERVE, **options: Any) -> ProcessSpec:
+    argv = [sys.executable, "-c", CHILD + code, name, str(folder)]
+    options.setdefault("endpoint_file", folder / f"{name}.endpoint" if code == SERVE else None)
+    return ProcessSpec(name, argv, **{"backoff_seconds": 0.01, "env": {"PYTHONPATH": str(Path.cwd())}, **options})
+
+
+def story(folder: Path) -> list[str]:
+    path = folder / "story"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def poll_until(supervisor: Supervisor, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        supervisor.poll()
+        assert time.monotonic() < deadline, "the children did not get there"
+        time.sleep(0.01)
+
+
+def run_until(supervisor: Supervisor, done: Callable[[], bool]) -> Any:
+    """Runs, and asks for a stop as soon as the condition holds."""
+    stop = Stop()
+    return supervisor.run(stop, lambda: stop.request("SIGTERM") if done() else None)
+
+
+def test_need_is_started_after_what_it_needs_and_gets_its_endpoint(tmp_path: Path) -> None:
+    def argv(endpoints: Mapping[str, str]) -> Sequence[str]:
+        return [sys.executable, "-c", f"print('got', {endpoints['ps-0']!r})"]
+
+    specs = [ProcessSpec("worker", argv, needs=("ps-0",), ends_run=True), child(tmp_path, "ps-0")]
+    outcome = Supervisor(specs, tmp_path).run(Stop())
+    assert outcome.reason == "finished"
+    assert (tmp_path / "logs" / "worker.log").read_text() == "got at-ps-0\n"
+
+
+def test_stop_goes_in_stop_order_and_lets_each_drain(tmp_path: Path) -> None:
+    specs = [child(tmp_path, name, stop_order=order) for name, order in (("ps", 3), ("worker", 2), ("dispatcher", 1))]
+    supervisor = Supervisor(specs, tmp_path)
+    outcome = run_until(supervisor, supervisor.ready)
+    assert [line for line in story(tmp_path) if "drained" in line] == [
+        "dispatcher drained",
+        "worker drained",
+        "ps drained",
+    ]
+    assert (outcome.reason, outcome.restarts, outcome.killed) == ("SIGTERM", {}, ())
+
+
+def test_end_of_the_run_stops_the_others(tmp_path: Path) -> None:
+    specs = [child(tmp_path, "ps"), child(tmp_path, "dispatcher", "pass", needs=("ps",), ends_run=True)]
+    assert Supervisor(specs, tmp_path).run(Stop()).reason == "finished"
+    assert story(tmp_path) == ["ps started", "dispatcher started", "ps drained"]
+
+
+def test_process_that_finishes_its_work_leaves_the_others_running(tmp_path: Path) -> None:
+    with Supervisor([child(tmp_path, "producer", "pass"), child(tmp_path, "ps")], tmp_path) as supervisor:
+        poll_until(supervisor, lambda: supervisor.children["producer"].state == "finished")
+        poll_until(supervisor, supervisor.ready)
+        assert supervisor.poll()
+        assert supervisor.children["ps"].state == "ready"
+
+
+def test_failure_is_restarted_and_counted(tmp_path: Path) -> None:
+    flaky = "sys.exit(0 if len((folder / 'story').read_text().splitlines()) == 3 else 7)"
+    spec = child(tmp_path, "worker", flaky, restart="on_failure", max_restarts=2, ends_run=True)
+    outcome = Supervisor([spec], tmp_path).run(Stop())
+    assert outcome.restarts == {"worker": 2}
+    assert story(tmp_path) == ["worker started"] * 3
+
+
+def test_child_that_ran_long_enough_has_its_restarts_given_back(tmp_path: Path) -> None:
+    flaky = "sys.exit(0 if len((folder / 'story').read_text().splitlines()) == 4 else 7)"
+    spec = child(tmp_path, "api", flaky, restart="on_failure", max_restarts=1, healthy_seconds=0.0, ends_run=True)
+    assert Supervisor([spec], tmp_path).run(Stop()).restarts == {"api": 3}
+
+
+def test_pause_before_a_restart_doubles_up_to_half_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paused, now = Child(ProcessSpec("api", ["api"], backoff_seconds=1.0), tmp_path / "log"), [0.0]
+    paused.state = "pausing"
+    monkeypatch.setattr("infra.run.supervisor.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for failures, pause in ((1, 1.0), (2, 2.0), (4, 8.0), (9, 30.0)):
+        paused._failures = failures
+        now[0] = pause - 0.01
+        assert not paused.due()
+        now[0] = pause
+        assert paused.due()
+
+
+def test_essential_process_that_fails_for_good_stops_everything_and_is_named(tmp_path: Path) -> None:
+    broken = "print('the disk is full', flush=True); sys.exit(3)"
+    specs = [
+        child(tmp_path, "ps"),
+        child(tmp_path, "worker", broken, needs=("ps",), restart="on_failure", max_restarts=1),
+    ]
+    with pytest.raises(ProcessFailed, match=r"'worker' ended with status 3, restarted 1 times(.|\n)*the disk is full"):
+        Supervisor(specs, tmp_path).run(Stop())
+    assert story(tmp_path) == ["ps started", "worker started", "worker started", "ps drained"]
+
+
+def test_process_ended_by_a_signal_says_which(tmp_path: Path) -> None:
+    spec = child(tmp_path, "ps", "os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(ProcessFailed, match="'ps' was ended by SIGKILL"):
+        Supervisor([spec], tmp_path).run(Stop())
+
+
+def test_failure_of_an_optional_process_changes_nothing(tmp_path: Path) -> None:
+    specs = [child(tmp_path, "api", "sys.exit(1)", essential=False), child(tmp_path, "ps")]
+    with Supervisor(specs, tmp_path) as supervisor:
+        poll_until(supervisor, lambda: supervisor.children["api"].state == "failed")
+        assert supervisor.poll()
+
+
+def test_process_whose_need_failed_cannot_start(tmp_path: Path) -> None:
+    specs = [child(tmp_path, "api", "sys.exit(1)", essential=False), child(tmp_path, "board", needs=("api",))]
+    specs[0] = child(tmp_path, "api", "sys.exit(1)", essential=False, endpoint_file=tmp_path / "never")
+    with pytest.raises(ProcessFailed, match="'board' could not be started, as it needs 'api'"):
+        Supervisor(specs, tmp_path).run(Stop())
+
+
+def test_process_that_is_never_ready_is_a_failure(tmp_path: Path) -> None:
+    spec = child(tmp_path, "ps", "stop.wait(60)", endpoint_file=tmp_path / "never", ready_seconds=0.05)
+    with pytest.raises(ProcessFailed, match=r"'ps' was not ready within 0\.05 seconds"):
+        Supervisor([spec], tmp_path).run(Stop())
+
+
+def test_process_that_does_not_stop_is_killed_with_its_children_and_reported(tmp_path: Path) -> None:
+    deaf = """
+import subprocess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+write_whole(folder / "ready", str(grandchild.pid))
+time.sleep(60)
+"""
+    supervisor = Supervisor(
+        [child(tmp_path, "worker", deaf, endpoint_file=tmp_path / "ready", stop_seconds=0.1)], tmp_path
+    )
+    with pytest.raises(ProcessFailed, match=r"'worker' did not stop within 0\.1 seconds and was killed"):
+        run_until(supervisor, supervisor.ready)
+    wait_for(lambda: not is_running(int((tmp_path / "ready").read_text())))
+
+
+def test_optional_process_that_had_to_be_killed_is_reported_and_no_failure(tmp_path: Path) -> None:
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwrite_whole(folder / 'ready', '-')\ntime.sleep(60)"
+    spec = child(tmp_path, "api", deaf, endpoint_file=tmp_path / "ready", stop_seconds=0.1, essential=False)
+    supervisor = Supervisor([spec], tmp_path)
+    assert run_until(supervisor, supervisor.ready).killed == ("api",)
+
+
+def is_running(pid: int) -> bool:
+    """A zombie that its new parent has not collected yet does not run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_drain_that_fails_is_not_passed_over(tmp_path: Path) -> None:
+    bad_drain = "write_whole(folder / 'ready', '-')\nstop.wait(60)\nsys.exit('rows were lost')"
+    supervisor = Supervisor([child(tmp_path, "worker", bad_drain, endpoint_file=tmp_path / "ready")], tmp_path)
+    with pytest.raises(ProcessFailed, match=r"'worker' ended with status 1(.|\n)*rows were lost"):
+        run_until(supervisor, supervisor.ready)
+
+
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwrite_whole(folder / 'deaf', '-')\ntime.sleep(60)"
+
+
+def test_once_a_process_has_failed_the_others_may_not_drain_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.run.supervisor.FAILED_SECONDS", 0.1)
+    specs = [
+        child(tmp_path, "ps", DEAF, endpoint_file=tmp_path / "deaf", stop_seconds=3600),
+        child(tmp_path, "worker", "sys.exit(3)", needs=("ps",)),
+    ]
+    supervisor = Supervisor(specs, tmp_path)
+    with pytest.raises(ProcessFailed, match="'worker' ended with status 3"):
+        supervisor.run(Stop())
+    assert supervisor.outcome("failed").killed == ("ps",)
+
+
+def test_what_failed_first_is_told_and_not_what_failed_while_stopping(tmp_path: Path) -> None:
+    bad_drain = "write_whole(folder / 'ready', '-')\nstop.wait(60)\nsys.exit('rows were lost')"
+    specs = [
+        child(tmp_path, "ps", bad_drain, endpoint_file=tmp_path / "ready"),
+        child(tmp_path, "worker", "sys.exit(3)", needs=("ps",)),
+    ]
+    with pytest.raises(ProcessFailed, match="'worker' ended with status 3"):
+        Supervisor(specs, tmp_path).run(Stop())
+
+
+def test_child_ended_by_the_signal_itself_has_stopped_clean(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    supervisor = Supervisor([ProcessSpec("worker", argv)], tmp_path)
+    assert run_until(supervisor, supervisor.ready).killed == ()
+
+
+def test_display_is_refreshed_while_children_drain(tmp_path: Path) -> None:
+    supervisor, stop, passes = Supervisor([child(tmp_path, "ps")], tmp_path), Stop(), list[bool]()
+
+    def each_pass() -> None:
+        passes.append(stop.requested)
+        if supervisor.ready():
+            stop.request("SIGTERM")
+
+    supervisor.run(stop, each_pass)
+    assert passes[0] is False
+    assert passes[-1] is True
+
+
+def test_error_in_the_caller_leaves_no_child_behind(tmp_path: Path) -> None:
+    pids: list[int | None] = []
+
+    def explode() -> None:
+        if supervisor.ready():
+            pids.append(supervisor.children["ps"].pid)
+            raise RuntimeError("the display broke")
+
+    supervisor = Supervisor([child(tmp_path, "ps")], tmp_path)
+    with pytest.raises(RuntimeError, match="the display broke"):
+        supervisor.run(Stop(), explode)
+    assert pids[0] is not None
+    assert not is_running(pids[0])
+    assert story(tmp_path)[-1] == "ps drained"
+
+
+SUPERVISOR = """
+import sys
+from pathlib import Path
+from infra.process import stop_on_signals
+stop = stop_on_signals()
+from infra.run.supervisor import ProcessSpec, Supervisor
+from infra.telemetry import configure_logging
+folder, code = Path(sys.argv[1]), sys.argv[2]
+configure_logging("up", "test", path=folder / "log")
+def spec(name, order, *needs):
+    argv = [sys.executable, "-c", code, name, str(folder)]
+    return ProcessSpec(name, argv, stop_order=order, needs=needs, endpoint_file=folder / f"{name}.endpoint")
+print("up", flush=True)
+outcome = Supervisor([spec("ps", 2), spec("worker", 1, "ps")], folder).run(stop)
+print(outcome.reason, outcome.killed, flush=True)
+"""
+
+
+def run_supervisor(folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, str(folder), CHILD + SERVE],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        start_new_session=True,
+    )
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("moment", ["logs/ps.log", "story", "ps.endpoint", "logs/worker.log", "worker.endpoint"])
+def test_sigterm_at_any_moment_of_starting_ends_clean(tmp_path: Path, moment: str) -> None:
+    with run_supervisor(tmp_path) as parent:
+        wait_for((tmp_path / moment).exists)
+        parent.terminate()
+        assert parent.stdout is not None
+        assert parent.stdout.read() == "up\nSIGTERM ()\n"
+    assert parent.returncode == 0
+    drained = {line.split()[0] for line in story(tmp_path) if line.endswith("drained")}
+    assert drained == {line.split()[0] for line in story(tmp_path) if line.endswith("started")}
+
+
+def test_ctrl_c_reaches_the_supervisor_alone(tmp_path: Path) -> None:
+    with run_supervisor(tmp_path) as parent:
+        wait_for((tmp_path / "worker.endpoint").exists)
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.stdout is not None
+        assert parent.stdout.read() == "up\nSIGINT ()\n"
+    assert story(tmp_path)[-2:] == ["worker drained", "ps drained"]
+
+
+def test_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
+    with run_supervisor(tmp_path) as parent:
+        wait_for((tmp_path / "worker.endpoint").exists)
+        children = psutil.Process(parent.pid).children()
+        parent.kill()
+    gone, alive = psutil.wait_procs(children, timeout=30)
+    assert (len(gone), alive) == (2, [])
+
+
+def test_stop_before_the_start_starts_nothing(tmp_path: Path) -> None:
+    stop = Stop()
+    stop.request("SIGTERM")
+    assert Supervisor([child(tmp_path, "ps")], tmp_path).run(stop).reason == "SIGTERM"
+    assert story(tmp_path) == []
+
+
+def test_stale_endpoint_of_an_earlier_run_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "ps.endpoint").write_text("stale")
+    with Supervisor([child(tmp_path, "ps")], tmp_path) as supervisor:
+        poll_until(supervisor, supervisor.ready)
+        assert supervisor.endpoints() == {"ps": "at-ps"}
+
+
+def test_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ProcessFailed, match=r"'ps' cannot be started.*no-such-program"):
+        Supervisor([ProcessSpec("ps", ["no-such-program"])], tmp_path).run(Stop())
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [({"a": (), "b": ("x",)}, r"need \['x'\]"), ({"a": ("b",), "b": ("a",)}, "circle"), ({"a": ("a",)}, "circle")],
+)
+def test_impossible_needs_are_refused_before_anything_starts(
+    tmp_path: Path, needs: dict[str, tuple[str, ...]], message: str
+) -> None:
+    specs = [child(tmp_path, name, needs=wanted) for name, wanted in needs.items()]
+    with pytest.raises(ConfigError, match=message):
+        Supervisor(specs, tmp_path)
+    with pytest.raises(ConfigError, match="share a name"):
+        Supervisor([child(tmp_path, "a"), child(tmp_path, "a")], tmp_path)
+
+
+def test_last_lines_of_a_long_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f"line {i}\n" for i in range(100_000)))
+    assert last_lines(path, 2) == ["line 99998", "line 99999"]
+    assert last_lines(tmp_path / "none", 2) == []

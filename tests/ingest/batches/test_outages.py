@@ -1,0 +1,88 @@
+"""A source that cannot answer now is not one that has ended."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ingest.batches.loader import Loader, form_batch
+from ingest.batches.manifest import Position, Range
+from ingest.errors import SourceError, SourceUnavailable
+from ingest.kafka.clients.base import Topic
+from ingest.kafka.config import KafkaConfig
+from ingest.kafka.source import KafkaSource
+from ingest.log.embedded import LogReader
+from tests.ingest.topics import SYNTHETIC, drain, events, write_json
+
+
+class Faltering(LogReader):
+    """A log that answers half of the questions."""
+
+    refused = 0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "clicks")
+        self._random = Random(3)
+
+    def falter(self) -> None:
+        if self._random.random() < 0.5:
+            self.refused += 1
+            raise SourceUnavailable("not now")
+
+    def partitions(self) -> list[int]:
+        self.falter()
+        return super().partitions()
+
+    def span(self, partition: int) -> tuple[int, int]:
+        self.falter()
+        return super().span(partition)
+
+    def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> Any:
+        self.falter()
+        return super().read(partition, offset, max_bytes)
+
+
+@pytest.mark.parametrize("stop_at_end", [True, False])
+def test_every_event_comes_from_a_source_that_falters(tmp_path: Path, stop_at_end: bool) -> None:
+    write_json(tmp_path, events(100))
+    source = Faltering(tmp_path)
+    loader = Loader(source, SYNTHETIC, 16, {}, 0.0, limit=100, stop_at_end=stop_at_end, read_bytes=1024)
+    assert sum(len(batch.samples) for batch in drain(loader)) == 100
+    assert source.refused > 10
+    source.close()
+
+
+class Silent:
+    """A consumer whose broker describes a topic and then says nothing any more."""
+
+    def describe(self, seconds: float) -> Topic:
+        return Topic("identity", (0,))
+
+    def spans(self, partitions: object, seconds: float) -> None:
+        raise SourceUnavailable("cannot find the ends of partitions")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_an_outage_is_waited_out_without_a_limit_and_ends_the_run_with_one() -> None:
+    waits = KafkaSource(KafkaConfig(), "clicks", Silent())  # type: ignore[arg-type]
+    for _ in range(3):
+        with pytest.raises(SourceUnavailable) as caught:
+            waits.span(0)
+    assert "a moment ago" in str(caught.value)  # the broker is not asked by every partition in turn
+    limited = KafkaSource(KafkaConfig(outage_seconds=0), "clicks", Silent())  # type: ignore[arg-type]
+    with pytest.raises(SourceUnavailable):
+        limited.span(0)
+    limited._ask_again_at = 0.0
+    with pytest.raises(SourceError, match=r"has not answered for 0 s: .*kafka\.outage_seconds = 0; start the broker"):
+        limited.span(0)
+
+
+def test_a_batch_is_formed_again_from_a_source_that_falters(tmp_path: Path) -> None:
+    write_json(tmp_path, events(32))
+    source, ranges = Faltering(tmp_path), (Range(0, Position(0), Position(16)), Range(1, Position(3), Position(16)))
+    assert len(form_batch(source, SYNTHETIC, ranges, read_bytes=512).samples) == 29
+    assert source.refused > 3
+    source.close()
