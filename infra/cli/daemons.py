@@ -4,32 +4,24 @@ Signals are caught before anything slow is imported, so that SIGTERM at any mome
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import structlog
 import typer
 import zmq
 from zmq.utils import z85
 
+from infra.cli.options import RunOptions, grouped
 from infra.config import check_names
 from infra.errors import ConfigError
 from infra.link import Link
 from infra.process import Stop, end_with_parent, stop_on_signals, write_whole
-from infra.run.settings import Settings, load_settings, read_stored
+from infra.run.settings import Settings
 from infra.telemetry import Meter, configure_logging, describe, start_metrics
 from infra.wire import Curve, load_curve
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).", show_default=False)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="One setting, as in stream.batch=1024. Repeatable.", show_default=False),
-]
-RunFolder = Annotated[
-    Path | None, typer.Option("--run-folder", help="Take the settings stored in this run's folder.", show_default=False)
-]
 Name = Annotated[str, typer.Option(help="Name of this process; unique in its run.", callback=check_names)]
 FromTime = Annotated[
     str | None,
@@ -43,20 +35,20 @@ ShardEndpoints = Annotated[
 ]
 
 
+@grouped
 def ps(
     shard: Annotated[int, typer.Option(help="Number of this shard, from 0.")],
     name: Name = "ps",
     endpoint: Annotated[str, typer.Option(help="Where to listen.", show_default=False)] = "",
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    run_folder: RunFolder = None,
+    *,
+    given: RunOptions,
 ) -> None:
     """Serve one shard of the parameter server.
 
     Example: freshet ps --config freshet.toml --shard 0 --endpoint tcp://10.0.0.5:5600
     """
     stop = start()
-    settings = choose_settings(config, overrides, run_folder)
+    settings = given.load()
     where = endpoint or _at(settings.ps.endpoints, shard, "ps.endpoints")
     from ps.main import run_shard
 
@@ -66,6 +58,7 @@ def ps(
     run_shard(shard, settings.ps, rows, settings.run, settings.seed, where, stop, announce, curve, Meter())
 
 
+@grouped
 def dispatcher(
     name: Name = "dispatcher",
     samples: Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1)] = None,
@@ -74,16 +67,15 @@ def dispatcher(
     from_time: FromTime = None,
     from_offsets: FromOffsets = None,
     shards: ShardEndpoints = None,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    run_folder: RunFolder = None,
+    *,
+    given: RunOptions,
 ) -> None:
     """Form batches, decide which worker trains which sample, and keep the order of steps.
 
     Example: freshet dispatcher --config freshet.toml --ps tcp://10.0.0.5:5600 --ps tcp://10.0.0.6:5600
     """
     stop = start()
-    settings = choose_settings(config, overrides, run_folder)
+    settings = given.load()
     from dispatch.main import Job, run_dispatcher
     from ingest.letters.opening import open_letters
     from ingest.streams.opening import check_source, open_source, start_positions
@@ -113,12 +105,12 @@ def dispatcher(
         run_dispatcher(job, source, letters, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
 
 
+@grouped
 def broker(
     name: Name = "broker",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for a free one.", min=0, max=65535)] = 0,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    run_folder: RunFolder = None,
+    *,
+    given: RunOptions,
 ) -> None:
     """Run one Apache Kafka broker on this machine, with the topics of a run; needs Java 17 and, at first, Maven.
 
@@ -127,7 +119,7 @@ def broker(
     Example: freshet broker --port 9092 --set folder=runs/broker
     """
     stop = start()
-    settings = choose_settings(config, overrides, run_folder)
+    settings = given.load()
     from infra.kafka.broker import Broker
     from ingest.kafka.topics import ensure_topics
 
@@ -141,21 +133,21 @@ def broker(
             running.check()
 
 
+@grouped
 def worker(
     dispatcher: Annotated[str, typer.Option(help="Endpoint of the dispatcher.", show_default=False)] = "",
     name: Name = "worker",
     link: Annotated[float | None, typer.Option(help="Shape this worker's link to so many Gbit/s.")] = None,
     shards: ShardEndpoints = None,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    run_folder: RunFolder = None,
+    *,
+    given: RunOptions,
 ) -> None:
     """Train: keep a cache of rows, execute the dispatcher's orders.
 
     Example: freshet worker --config freshet.toml --name edge-7 --dispatcher tcp://10.0.0.4:5500 --ps tcp://10.0.0.5:5600
     """
     stop = start()
-    settings = choose_settings(config, overrides, run_folder)
+    settings = given.load()
     where = dispatcher or settings.dispatch.endpoint
     shaped = Link(link)
     from trainer.main import run_worker
@@ -183,18 +175,18 @@ def worker(
     )
 
 
+@grouped
 def api(
     name: Name = "api",
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    run_folder: RunFolder = None,
+    *,
+    given: RunOptions,
 ) -> None:
     """Serve the control plane over REST.
 
     Example: freshet api --set api.port=8080
     """
     stop = start()
-    settings = choose_settings(config, overrides, run_folder)
+    settings = given.load()
     from api.main import run_api
 
     run_api(settings.api.host, settings.api.port, stop, begin(settings, name))
@@ -206,17 +198,6 @@ def start() -> Stop:
     stop = stop_on_signals()
     end_with_parent()
     return stop
-
-
-def choose_settings(
-    config: Path | None,
-    overrides: list[str] | None,
-    run_folder: Path | None,
-    defaults: Mapping[str, Any] | None = None,
-) -> Settings:
-    if run_folder is not None:
-        return read_stored(run_folder)
-    return load_settings(config, overrides or (), defaults)
 
 
 def begin(settings: Settings, name: str) -> Callable[[str], None]:

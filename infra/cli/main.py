@@ -12,9 +12,8 @@ import zmq
 from rich.console import Console
 from rich.text import Text
 
-from benchmarks import commands
-from infra.cli import daemons, stream
-from infra.cli.daemons import ConfigFile, Overrides
+from infra.cli import bench, daemons, stream
+from infra.cli.options import SettingsOptions, grouped
 from infra.config import check_names
 from infra.errors import ConfigError, FreshetError
 from infra.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
@@ -31,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(commands.app, name="bench", rich_help_panel="Look around")
+app.add_typer(bench.app, name="bench", rich_help_panel="Look around")
 for process in (daemons.dispatcher, daemons.worker, daemons.ps, daemons.api, daemons.broker):
     app.command(rich_help_panel="Processes")(process)
 
@@ -42,14 +41,15 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary
 
 
 @app.command(rich_help_panel="Start here")
+@grouped
 def demo(
     samples: Samples = None,
     rate: Annotated[float, typer.Option(help="Clicks a second; 0 as fast as possible.", min=0)] = 5000,
     kafka: Kafka = False,
     json_file: JsonFile = None,
     folder: Folder = None,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    given: SettingsOptions,
 ) -> None:
     """Run everything on this machine on a synthetic click stream, with a live display.
 
@@ -62,7 +62,9 @@ def demo(
     from infra.run.cluster import Extras, KnownBest
     from infra.run.demo import demo_settings
 
-    settings = demo_settings(config, _chosen(overrides, folder), _defaults("demo"), keep_all=not rate, own_topics=kafka)
+    settings = demo_settings(
+        given.config, _chosen(given, folder), _defaults("demo"), keep_all=not rate, own_topics=kafka
+    )
     produce = ["--seed-from-settings", *(["--rate", str(rate)] if rate else [])]
     produce += ["--limit", str(samples)] if samples is not None else []
     settings, port = _with_kafka(settings) if kafka else (settings, None)
@@ -71,6 +73,7 @@ def demo(
 
 
 @app.command(rich_help_panel="Start here")
+@grouped
 def up(
     samples: Samples = None,
     kafka: Kafka = False,
@@ -78,8 +81,8 @@ def up(
     from_offsets: daemons.FromOffsets = None,
     json_file: JsonFile = None,
     folder: Folder = None,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    given: SettingsOptions,
 ) -> None:
     """Run everything on this machine, supervised; events come from ``freshet produce``.
 
@@ -95,7 +98,7 @@ def up(
     from ingest.streams.opening import start_arguments
 
     start = start_arguments(from_time, from_offsets)
-    settings = up_settings(config, _chosen(overrides, folder), _defaults("up"))
+    settings = up_settings(given.config, _chosen(given, folder), _defaults("up"))
     settings, port = _with_kafka(settings) if kafka else (settings, None)
     _run(settings, Extras(samples=samples, broker_port=port, start_arguments=start), stop, json_file)
 
@@ -106,22 +109,23 @@ app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
 
 
 @app.command(rich_help_panel="Look around")
+@grouped
 def settings(
     defaults: Annotated[bool, typer.Option("--defaults", help="Every setting with its meaning, as TOML.")] = False,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    given: SettingsOptions,
 ) -> None:
     """Show the effective settings, or all defaults with their meaning.
 
     Example: freshet settings --defaults > freshet.toml
     """
-    from infra.run.settings import describe_fields, load_settings
+    from infra.run.settings import describe_fields
     from infra.telemetry import describe
 
     if defaults:
         typer.echo(describe_fields())
     else:
-        effective = describe(load_settings(config, overrides or ()).model_dump(mode="json"))
+        effective = describe(given.load().model_dump(mode="json"))
         typer.echo(msgspec.json.format(msgspec.json.encode(effective)).decode())
 
 
@@ -213,9 +217,9 @@ def _defaults(kind: str) -> dict[str, Any]:
     return {"run": name, "folder": Path("runs") / name}
 
 
-def _chosen(overrides: list[str] | None, folder: Path | None) -> list[str]:
+def _chosen(given: SettingsOptions, folder: Path | None) -> list[str]:
     """What was set on the command line; --folder is short for --set folder=."""
-    chosen = list(overrides or ())
+    chosen = given.chosen()
     if folder is None:
         return chosen
     if any(override.startswith("folder=") for override in chosen):

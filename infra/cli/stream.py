@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infra.cli import daemons
-from infra.cli.daemons import ConfigFile, Overrides, RunFolder
+from infra.cli.options import RunOptions, SettingsOptions, grouped
 from infra.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,21 +32,24 @@ FOREVER = "-1"
 topics = typer.Typer(help="Topics on Kafka: create, list, describe.", no_args_is_help=True)
 
 
-def produce(
-    file: Annotated[Path | None, typer.Argument(help="File to read; - for stdin (jsonl).", show_default=False)] = None,
-    dataset: Annotated[Dataset, typer.Option(help="What to produce.")] = "synthetic",
-    rate: Annotated[float | None, typer.Option(help="Events a second.", show_default=False)] = None,
-    duration: Annotated[float | None, typer.Option(help="Stop after so many seconds.", show_default=False)] = None,
-    limit: Annotated[int | None, typer.Option(help="Stop after so many good events.", show_default=False)] = None,
-    packed: Annotated[int, typer.Option(help="Samples per packed record; 0 writes JSON.")] = 0,
-    poison: Annotated[float, typer.Option(help="Share of deliberately bad events of every kind, for drills.")] = 0.0,
-    kafka: Kafka = False,
-    seed_from_settings: Annotated[bool, typer.Option("--seed-from-settings", hidden=True)] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the synthetic stream.")] = 0,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    run_folder: RunFolder = None,
-) -> None:
+@dataclass(frozen=True)
+class ProduceOptions:
+    """What to produce, how fast and how much of it."""
+
+    file: Annotated[Path | None, typer.Argument(help="File to read; - for stdin (jsonl).", show_default=False)] = None
+    dataset: Annotated[Dataset, typer.Option(help="What to produce.")] = "synthetic"
+    rate: Annotated[float | None, typer.Option(help="Events a second.", show_default=False)] = None
+    duration: Annotated[float | None, typer.Option(help="Stop after so many seconds.", show_default=False)] = None
+    limit: Annotated[int | None, typer.Option(help="Stop after so many good events.", show_default=False)] = None
+    packed: Annotated[int, typer.Option(help="Samples per packed record; 0 writes JSON.")] = 0
+    poison: Annotated[float, typer.Option(help="Share of deliberately bad events of every kind, for drills.")] = 0.0
+    kafka: Kafka = False
+    seed_from_settings: Annotated[bool, typer.Option("--seed-from-settings", hidden=True)] = False
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic stream.")] = 0
+
+
+@grouped
+def produce(what: ProduceOptions, given: RunOptions) -> None:
     """Write events into the embedded log or Kafka: your own, a synthetic stream, or a Criteo, Avazu or MovieLens file.
 
     Your own are jsonl: one JSON object a line, in a file or on stdin. A line that is no event is written as it is, and
@@ -54,17 +58,18 @@ def produce(
     Example: freshet produce --dataset criteo train.txt --rate 5000
     """
     stop = daemons.start()
-    schema = {} if dataset == "jsonl" else {"stream": {"schema_name": dataset}}
-    settings = daemons.choose_settings(config, with_kafka(overrides, kafka), run_folder, schema)
+    schema = {} if what.dataset == "jsonl" else {"stream": {"schema_name": what.dataset}}
+    settings = given.load(schema, what.kafka)
     from ingest.main import check_producer, run_producer
 
-    check_producer(dataset, file, rate, limit, packed, poison, duration)
+    check_producer(what.dataset, what.file, what.rate, what.limit, what.packed, what.poison, what.duration)
     daemons.begin(settings, "produce")
-    chosen = settings.seed if seed_from_settings else seed
+    seed = settings.seed if what.seed_from_settings else what.seed
     console = Console(stderr=True)
-    with progress_of(console, limit) as show:
+    with progress_of(console, what.limit) as show:
         done = run_producer(
-            *(settings.stream, stop, dataset, file, chosen, rate, limit, packed, poison, duration),
+            *(settings.stream, stop, what.dataset, what.file, seed, what.rate, what.limit),
+            *(what.packed, what.poison, what.duration),
             kafka=settings.kafka,
             show=show,
         )
@@ -75,14 +80,13 @@ def produce(
     console.print(Text(told), soft_wrap=True)
 
 
-def dead_letters(
-    kafka: Kafka = False, config: ConfigFile = None, overrides: Overrides = None, run_folder: RunFolder = None
-) -> None:
+@grouped
+def dead_letters(kafka: Kafka = False, *, given: RunOptions) -> None:
     """Print the rejected events, one JSON line each: partition, offset, index, reason, payload.
 
     Example: freshet dead-letters --run-folder runs/demo-20261115-021100
     """
-    settings = daemons.choose_settings(config, with_kafka(overrides, kafka), run_folder)
+    settings = given.load(kafka=kafka)
     from ingest.letters.opening import read_letters
 
     for letter in read_letters(settings.stream, settings.kafka):
@@ -92,6 +96,7 @@ def dead_letters(
 
 # ── topics ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 @topics.command()
+@grouped
 def create(
     partitions: Annotated[int | None, typer.Option(help="Of the events topic.", min=1, show_default=False)] = None,
     replication: Annotated[int, typer.Option(help="Copies of each partition.", min=1)] = 1,
@@ -99,8 +104,8 @@ def create(
     retention_size: Annotated[str | None, typer.Option(help="Keep so much a partition: 10GiB, forever.")] = None,
     compression: Annotated[str | None, typer.Option(help="producer, lz4, zstd or uncompressed.")] = None,
     largest: Annotated[str | None, typer.Option(help="Largest record, compressed: 4MiB.")] = None,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    given: SettingsOptions,
 ) -> None:
     """Make the events topic and the dead-letter topic; those that are there already must be as asked for.
 
@@ -109,7 +114,7 @@ def create(
 
     Example: freshet topics create --partitions 8 --retention 7d
     """
-    settings = daemons.choose_settings(config, overrides, None)
+    settings = given.load()
     from ingest.kafka.topics import TopicSpec, create_topics
 
     shared = _given({"retention.ms": _milliseconds(retention), "retention.bytes": _bytes(retention_size)})
@@ -125,12 +130,13 @@ def create(
 
 
 @topics.command("list")
-def list_all(config: ConfigFile = None, overrides: Overrides = None) -> None:
+@grouped
+def list_all(given: SettingsOptions) -> None:
     """List the topics on the broker.
 
     Example: freshet topics list --set kafka.servers=10.0.0.7:9092
     """
-    settings = daemons.choose_settings(config, overrides, None)
+    settings = given.load()
     from ingest.kafka.topics import list_topics
 
     found = list_topics(settings.kafka)
@@ -140,17 +146,17 @@ def list_all(config: ConfigFile = None, overrides: Overrides = None) -> None:
 
 
 @topics.command()
+@grouped
 def describe(
     topic: Annotated[str | None, typer.Argument(help="stream.topic by default.", show_default=False)] = None,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    run_folder: RunFolder = None,
+    *,
+    given: RunOptions,
 ) -> None:
     """Show what each partition of a topic holds, and how far the display group (kafka.group) has read it.
 
     Example: freshet topics describe clicks
     """
-    settings = daemons.choose_settings(config, overrides, run_folder)
+    settings = given.load()
     from ingest.kafka.topics import describe_topic, missing_topic, partition_spans
 
     name = topic or settings.stream.topic
@@ -166,11 +172,6 @@ def describe(
 
 
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
-def with_kafka(overrides: list[str] | None, kafka: bool) -> list[str]:
-    """What was set on the command line; --kafka is short for --set stream.source=kafka."""
-    return [*(overrides or ()), *(["stream.source=kafka"] if kafka else [])]
-
-
 @contextmanager
 def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Produced"], None]]:
     """A progress bar where a person can see it; otherwise nothing is shown."""

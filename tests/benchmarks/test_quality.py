@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks.commands import report
 from benchmarks.quality import run_quality
+from benchmarks.report import report
 from infra.errors import FreshetError
 from infra.process import Stop
 from infra.run.display import Display

@@ -2,18 +2,17 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from benchmarks.report import report, write_json
+from infra.cli.options import grouped
 from infra.errors import ConfigError, FreshetError
-from infra.process import check_output, stop_on_signals, write_whole
+from infra.process import check_output, stop_on_signals
 
 app = typer.Typer(help="Measure. Figures are comparable only within one run: machines differ and are noisy.")
 
@@ -27,8 +26,6 @@ def _checked_output(file: Path | None) -> Path | None:
 Output = Annotated[
     Path | None, typer.Option("--json", help="Write the results here.", show_default=False, callback=_checked_output)
 ]
-SIDE_BY_SIDE = 4
-"""results that fit into columns of one table"""
 Format = Literal["criteo", "avazu", "movielens"]
 KeyFormat = Literal["criteo", "avazu", "movielens", "synthetic"]
 Eviction = Literal["emark", "lru", "lfu"]
@@ -123,19 +120,27 @@ def quality(
         report([result], output)
 
 
+@dataclass(frozen=True)
+class DispatchOptions:
+    """What each policy decides about."""
+
+    file: Annotated[Path | None, typer.Option("--input", help="File of keys; none for synthetic.")] = None
+    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "criteo"
+    workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 8
+    batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128
+    cache_ratio: Annotated[float, typer.Option(help="Rows of a worker's cache, as a share of distinct keys.")] = 0.08
+    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; equal if empty.")] = ""
+    policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES
+    eviction: Annotated[Eviction, typer.Option(help="Which rows leave a full cache first.")] = "emark"
+    warm_up: Annotated[int, typer.Option(help="Steps left out.", min=0)] = 10
+    deadline_ms: Annotated[float | None, typer.Option(help="Count decisions that take longer.", min=0)] = None
+    samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None
+
+
 @app.command()
+@grouped
 def dispatch(
-    file: Annotated[Path | None, typer.Option("--input", help="File of keys; none for synthetic.")] = None,
-    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "criteo",
-    workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 8,
-    batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128,
-    cache_ratio: Annotated[float, typer.Option(help="Rows of a worker's cache, as a share of distinct keys.")] = 0.08,
-    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; equal if empty.")] = "",
-    policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES,
-    eviction: Annotated[Eviction, typer.Option(help="Which rows leave a full cache first.")] = "emark",
-    warm_up: Annotated[int, typer.Option(help="Steps left out.", min=0)] = 10,
-    deadline_ms: Annotated[float | None, typer.Option(help="Count decisions that take longer.", min=0)] = None,
-    samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None,
+    what: DispatchOptions,
     output: Output = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw cost by kind and link class here (PNG).")] = None,
 ) -> None:
@@ -148,11 +153,13 @@ def dispatch(
     from benchmarks.plots import check_can_plot, plot_dispatch
     from benchmarks.tables import dispatch_table
 
-    specs, speeds = check_policies(policies), parse_links(links, workers)
+    specs, speeds = check_policies(what.policies), parse_links(what.links, what.workers)
     if plot is not None:
         check_can_plot()
-    keys_KF = read_keys(form, _existing(file), samples)
-    workload = make_workload(keys_KF, speeds, batch, cache_ratio, eviction, warm_up, deadline_ms)
+    keys_KF = read_keys(what.form, _existing(what.file), what.samples)
+    workload = make_workload(
+        keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms
+    )
     results = run_dispatch(workload, specs)
     Console().print(dispatch_table(results, workload))
     write_json(results, output)
@@ -160,22 +167,34 @@ def dispatch(
         plot_dispatch(results, speeds, plot)
 
 
+@dataclass(frozen=True)
+class TrainOptions:
+    """What every policy trains."""
+
+    policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = LIVE_POLICIES
+    dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 128
+    file: Annotated[Path | None, typer.Option("--input", help="File to train on; made-up clicks by default.")] = None
+    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "avazu"
+    workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 4
+    batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128
+    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; half 0.2, half 0.02 if empty.")] = ""
+    steps: Annotated[int, typer.Option(help="Steps of each run.", min=3)] = 100
+    warm_up: Annotated[int, typer.Option(help="Steps of them left out.", min=1)] = 30
+    cache_rows: Annotated[int, typer.Option(help="Rows of a worker's cache.", min=1)] = 8192
+    model: Annotated[Model, typer.Option(help="The dense part of the model.")] = "wdl"
+    optimizer: Annotated[Optimizer, typer.Option(help="How a gradient changes a row.")] = "adagrad"
+    seed: Annotated[int, typer.Option(help="Of events, start values and policies.", min=0)] = 0
+    repeat: Annotated[int, typer.Option(help="Runs of each policy, in turn; medians count.", min=1)] = 1
+
+    def settings(self) -> tuple[str, ...]:
+        rows = f"dispatch.cache_rows={self.cache_rows}", f"rows.dim={self.dim}", f"rows.optimizer={self.optimizer}"
+        return *rows, f"model.name={self.model}"
+
+
 @app.command()
+@grouped
 def train(
-    policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = LIVE_POLICIES,
-    dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 128,
-    file: Annotated[Path | None, typer.Option("--input", help="File to train on; made-up clicks by default.")] = None,
-    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "avazu",
-    workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 4,
-    batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128,
-    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; half 0.2, half 0.02 if empty.")] = "",
-    steps: Annotated[int, typer.Option(help="Steps of each run.", min=3)] = 100,
-    warm_up: Annotated[int, typer.Option(help="Steps of them left out.", min=1)] = 30,
-    cache_rows: Annotated[int, typer.Option(help="Rows of a worker's cache.", min=1)] = 8192,
-    model: Annotated[Model, typer.Option(help="The dense part of the model.")] = "wdl",
-    optimizer: Annotated[Optimizer, typer.Option(help="How a gradient changes a row.")] = "adagrad",
-    seed: Annotated[int, typer.Option(help="Of events, start values and policies.", min=0)] = 0,
-    repeat: Annotated[int, typer.Option(help="Runs of each policy, in turn; medians count.", min=1)] = 1,
+    what: TrainOptions,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
 ) -> None:
@@ -193,14 +212,14 @@ def train(
     from infra.run.display import Display
     from infra.telemetry import configure_logging
 
-    specs = check_policies(policies)
-    speeds = parse_links(links, workers) if links.strip() else default_links(workers)
-    shape = (f"rows.dim={dim}", f"rows.optimizer={optimizer}", f"model.name={model}")
-    chosen = (f"dispatch.cache_rows={cache_rows}", *shape, *(overrides or ()))
-    course = Course(speeds, batch, steps, warm_up, seed, form, _existing(file), chosen)
+    specs = check_policies(what.policies)
+    speeds = parse_links(what.links, what.workers) if what.links.strip() else default_links(what.workers)
+    chosen = (*what.settings(), *(overrides or ()))
+    file = _existing(what.file)
+    course = Course(speeds, what.batch, what.steps, what.warm_up, what.seed, what.form, file, chosen)
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         configure_logging("supervisor", "bench-train", path=Path(folder) / "supervisor.log")
-        results = run_train(Path(folder), course, specs, repeat, stop, Display(Console(stderr=True)))
+        results = run_train(Path(folder), course, specs, what.repeat, stop, Display(Console(stderr=True)))
     Console().print(train_table(results, course))
     write_json(results, output)
     check_losses(results)
@@ -253,45 +272,6 @@ def solver(
     different = [f"{result.backend} at {result.batch}" for result in results if result.equal is False]
     if different:
         raise FreshetError(f"optima differ: {', '.join(different)} found more than the least cost; see the table")
-
-
-def report(results: Sequence[Any], output: Path | None) -> None:
-    """Prints results as a table and writes them as JSON: a few side by side, many one below the other."""
-    rows = [_flat(result) for result in results]
-    table = Table(show_header=len(rows) > SIDE_BY_SIDE)
-    if len(rows) > SIDE_BY_SIDE:
-        for name in rows[0]:
-            table.add_column(name.replace("_", " "), justify="left" if name == "name" else "right")
-        for row in rows:
-            table.add_row(*(Text(_text(value)) for value in row.values()))
-    else:
-        for name in rows[0]:
-            table.add_row(name, *(Text(_text(row[name])) for row in rows))
-    Console().print(table)
-    write_json(results, output)
-
-
-def write_json(results: Sequence[Any], output: Path | None) -> None:
-    if output is not None:
-        write_whole(output, msgspec.json.format(msgspec.json.encode(list(results))).decode() + "\n")
-
-
-def _flat(result: Any) -> dict[str, Any]:
-    fields = asdict(result) if is_dataclass(result) and not isinstance(result, type) else msgspec.structs.asdict(result)
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        inner = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
-        if isinstance(inner, dict):
-            flat.update({f"{name}.{key}": item for key, item in inner.items()})
-        else:
-            flat[name] = inner
-    return flat
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _existing(file: Path | None) -> Path | None:
