@@ -12,7 +12,7 @@ NAMES = {
 }
 
 
-class Table(DeclarativeBase):
+class SqlTable(DeclarativeBase):
     """A table of the control plane."""
 
     metadata = MetaData(naming_convention=NAMES)

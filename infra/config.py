@@ -1,7 +1,7 @@
 """The base of every configuration section: frozen, and strict about names it does not know."""
 
 import re
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
@@ -30,11 +30,11 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def split_list(cls, value: Any, info: ValidationInfo) -> Any:
-        """In the environment and on the command line a list is written 5,5,0.5."""
-        is_list = get_origin(cls.model_fields[str(info.field_name)].annotation) is tuple
-        return (
-            tuple(part.strip() for part in value.split(",") if part.strip())
-            if is_list and isinstance(value, str)
-            else value
-        )
+    def read_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """In the environment and on the command line a list is written 5,5,0.5, and none may be a choice's name."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if value is None and "none" in get_args(annotation):
+            return "none"
+        if get_origin(annotation) is tuple and isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value

@@ -112,6 +112,7 @@ app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
 @grouped
 def settings(
     defaults: Annotated[bool, typer.Option("--defaults", help="Every setting with its meaning, as TOML.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The same as a page in Markdown.")] = False,
     *,
     given: SettingsOptions,
 ) -> None:
@@ -119,10 +120,12 @@ def settings(
 
     Example: freshet settings --defaults > freshet.toml
     """
-    from infra.run.settings import describe_fields
+    from infra.run.reference import describe_fields, settings_page
     from infra.telemetry import describe
 
-    if defaults:
+    if markdown:
+        typer.echo(settings_page())
+    elif defaults:
         typer.echo(describe_fields())
     else:
         effective = describe(given.load().model_dump(mode="json"))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from api.config import ApiConfig
@@ -184,7 +185,7 @@ def check_environment(environment: Iterable[str]) -> None:
             continue
         first, *rest = name[len(PREFIX) :].lower().split("__")
         field = Settings.model_fields.get(first)
-        if field is None or bool(rest) != _is_section(field):
+        if field is None or bool(rest) != is_section(field):
             raise ConfigError(
                 f"environment variable {name} sets nothing; expected {PREFIX}NAME or {PREFIX}SECTION__NAME, as in "
                 f"{PREFIX}STREAM__BATCH; correct or unset it ('freshet settings --defaults' prints every setting)"
@@ -252,33 +253,5 @@ def _known_at(path: list[str]) -> Iterable[str]:
     return model.model_fields
 
 
-def describe_fields() -> str:
-    """Every setting with its default and what it means, as a TOML file."""
-    single = {name: field for name, field in Settings.model_fields.items() if not _is_section(field)}
-    lines = [line for name, field in single.items() for line in _field(name, field)]
-    for name, field in Settings.model_fields.items():
-        if _is_section(field):
-            lines += ["", f"[{name}]"]
-            for inner, inner_field in field.annotation.model_fields.items():  # type: ignore[union-attr]
-                lines += _field(inner, inner_field)
-    return "\n".join(lines)
-
-
-def _is_section(field: Any) -> bool:
+def is_section(field: FieldInfo) -> bool:
     return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-
-
-def _field(name: str, field: Any) -> list[str]:
-    default, about = field.get_default(), " ".join((field.description or "").split())
-    text = {True: "true", False: "false"}.get(default) if isinstance(default, bool) else None
-    if text is None:
-        match default:
-            case None:
-                return [f"# {about}", f"# {name} ="]
-            case int() | float():
-                text = repr(default)
-            case tuple():
-                text = "[" + ", ".join(repr(item) for item in default) + "]"
-            case _:
-                text = f'"{default}"'
-    return [f"# {about}", f"{name} = {text}"]

@@ -4,7 +4,8 @@ import pytest
 
 from infra.errors import ConfigError
 from infra.run.demo import demo_settings
-from infra.run.settings import describe_fields, load_settings, read_stored, secret_environment, store_settings
+from infra.run.reference import describe_fields
+from infra.run.settings import load_settings, read_stored, secret_environment, store_settings
 from infra.telemetry import describe
 from ingest.kafka.config import login_of
 
@@ -24,6 +25,12 @@ def test_lists_and_no_value_can_be_written_on_the_command_line() -> None:
     assert settings.dispatch.links_gbit == (5.0, 5.0, 0.5, 0.5)
     assert settings.stream.retention_bytes is None
     assert settings.model.mlp == (8, 4)
+
+
+def test_none_is_a_name_where_it_is_one_of_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings(None, ["kafka.compression=none"]).kafka.compression == "none"
+    monkeypatch.setenv("FRESHET_KAFKA__COMPRESSION", "none")
+    assert load_settings().kafka.compression == "none"
 
 
 @pytest.mark.parametrize(
