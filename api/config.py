@@ -9,6 +9,6 @@ class ApiConfig(Section):
     """Where the control plane listens."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 for every interface of the machine."""
+    """address to listen on; 0.0.0.0 for every interface of the machine"""
     port: int = Field(default=8000, ge=0, le=65535)
-    """Port to listen on; 0 for any that is free."""
+    """port to listen on; 0 for any that is free"""

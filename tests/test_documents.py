@@ -1,36 +1,162 @@
-"""What the documents name must exist."""
+"""What the documents name must exist: paths, links, commands with their options, settings, variables, make targets."""
 
 import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+
+from infra.cli.main import app
+from infra.run.reference import sections, settings_page
+from infra.run.settings import NOT_SETTINGS, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("ingest", "dispatch", "trainer", "ps", "api", "infra", "tests", "alembic", "docs", "benchmarks")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))))
 PATH = re.compile(rf"\b(?:{'|'.join(FOLDERS)})/[\w./-]*\w|\b[A-Z]+\.md\b")
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"`([^`]+)`")
+COMMAND = re.compile(r"(?:^|[\s(|])freshet +([a-z][^|&#;)\n]*)", re.MULTILINE)
+TARGET = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*make +([a-z]+)", re.MULTILINE)
+SETTING = re.compile(r"(?<![\w./-])([a-z]+)\.([a-z_]+)\b(?![./(])")
+VARIABLE = re.compile(r"\bFRESHET_\w+")
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS)
 
 
-@pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md"])
+@cache
+def text_of(document: str) -> str:
+    return (ROOT / document).read_text()
+
+
+def code(document: str) -> list[str]:
+    """Blocks of code, lines continued by a backslash joined; then what stands in backquotes, which may be wrapped."""
+    text = text_of(document)
+    blocks = [block.replace("\\\n", " ") for block in BLOCK.findall(text)]
+    return blocks + [" ".join(span.split()) for span in SPAN.findall(BLOCK.sub("", text))]
+
+
+def commands(document: str) -> Iterator[list[str]]:
+    """The arguments of every freshet command that a document shows."""
+    for piece in code(document):
+        for arguments in COMMAND.findall(piece):
+            yield shlex.split(arguments)
+
+
+def known_settings() -> dict[str, set[str]]:
+    return {section: set(fields) for section, fields in sections()}
+
+
+def is_setting(name: str) -> bool:
+    section, _, inner = name.rpartition(".")
+    return inner in known_settings().get(section, set())
+
+
+def wrong_arguments(arguments: list[str]) -> list[str]:
+    """What the command line would not understand: an unknown command, option, or setting after --set."""
+    command: Any = typer.main.get_command(app)
+    words = list(arguments)
+    while words and (inner := getattr(command, "commands", None)):
+        if words[0] not in inner:
+            return [words[0]]
+        command = inner[words.pop(0)]
+    known = {"--help", "-h", *(option for parameter in command.params for option in parameter.opts)}
+    wrong = [word for word in words if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
+    given = [after for word, after in pairwise(words) if word == "--set"]
+    return wrong + [setting for setting in given if not is_setting(setting.partition("=")[0])]
+
+
+@each_document
 def test_every_path_a_document_names_exists(document: str) -> None:
-    named = set(PATH.findall((ROOT / document).read_text()))
-    assert len(named) > 3
-    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+    named = set(PATH.findall(text_of(document)))
+    near = {"", "docs"} if document.startswith("docs/") else {""}
+    assert [path for path in sorted(named) if not any((ROOT / folder / path).exists() for folder in near)] == []
 
 
-def test_every_path_of_the_readme_s_tree_exists() -> None:
-    (tree,) = re.findall(r"```\n(ingest/ .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+@each_document
+def test_every_link_leads_to_a_file(document: str) -> None:
+    linked = LINK.findall(text_of(document))
+    assert [link for link in linked if not ((ROOT / document).parent / link).exists()] == []
+
+
+def test_the_readme_links_to_every_document() -> None:
+    assert set(LINK.findall(text_of("README.md"))) >= set(DOCUMENTS) - {"README.md"}
+
+
+@each_document
+def test_every_command_exists_with_its_options(document: str) -> None:
+    shown = list(commands(document))
+    assert [(arguments, wrong) for arguments in shown if (wrong := wrong_arguments(arguments))] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ("up --set stream.batch=1 --kafka", []),
+        ("bench train --repeat 3", []),
+        ("bench", []),
+        ("upp", ["upp"]),
+        ("bench trains", ["trains"]),
+        ("up --cafka", ["--cafka"]),
+        ("up --set stream.bach=1", ["stream.bach=1"]),
+    ],
+)
+def test_a_wrong_command_would_be_found(arguments: str, wrong: list[str]) -> None:
+    assert wrong_arguments(arguments.split()) == wrong
+
+
+def test_the_readme_shows_what_a_newcomer_needs() -> None:
+    shown = {" ".join(arguments[:1]) for arguments in commands("README.md")}
+    assert shown >= {"up", "produce", "demo", "dead-letters", "bench"}
+    assert sum(len(list(commands(document))) for document in DOCUMENTS) > 50
+
+
+@each_document
+def test_every_setting_exists(document: str) -> None:
+    known = known_settings()
+    named = {found for found in SETTING.findall(text_of(document)) if found[0] in known}
+    files = {"md", "py", "toml", "log", "json"}
+    assert [found for found in sorted(named) if found[1] not in known[found[0]] | files] == []
+
+
+@each_document
+def test_every_settings_file_shown_can_be_used(document: str) -> None:
+    for file in re.findall(r"^```toml\n(.*?)^```", text_of(document), re.DOTALL | re.MULTILINE):
+        Settings.model_validate(tomllib.loads(file))
+
+
+@each_document
+def test_every_variable_exists(document: str) -> None:
+    known = set(NOT_SETTINGS)
+    for section, names in known_settings().items():
+        known |= {f"FRESHET_{section}__{name}".upper() if section else f"FRESHET_{name}".upper() for name in names}
+    assert set(VARIABLE.findall(text_of(document))) - known == set()
+
+
+@each_document
+def test_every_make_target_exists(document: str) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {target for piece in code(document) for target in TARGET.findall(piece)} <= targets
+
+
+def test_the_page_of_settings_is_current() -> None:
+    assert text_of("docs/settings.md") == settings_page() + "\n", "run: freshet settings --markdown > docs/settings.md"
+    assert {name for name, _ in sections()} == {"", *Settings.model_fields} - set(dict(sections())[""])
+
+
+def test_every_folder_of_the_readme_s_tree_exists() -> None:
+    (tree,) = re.findall(r"```\n(ingest/ .*?)```", text_of("README.md"), re.DOTALL)
     folder, seen = "", 0
     for line in tree.splitlines():
-        head = re.match(r"(\w+)/", line)
-        folder = head.group(1) if head else folder
-        names = re.findall(r"[\w*]+\.py", line) + (re.findall(r"^  (\w+)/ ", line))
-        for name in names:
-            assert list((ROOT / folder).glob(name)), f"{folder}/{name}"
-            seen += 1
+        inner, name = re.findall(r"^( *)([\w-]+)/ ", line)[0]
+        folder = folder if inner else name
+        assert (ROOT / folder / (name if inner else "")).is_dir(), line
+        seen += 1
     assert seen > 20
-
-
-def test_the_readme_shows_every_command() -> None:
-    text = (ROOT / "README.md").read_text()
-    for command in ("make demo", "make test", "freshet up", "freshet produce", "freshet bench", "freshet dead-letters"):
-        assert command in text
