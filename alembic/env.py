@@ -1,4 +1,4 @@
-"""What Alembic runs for every command. Migrations only: the tables themselves are in ``api/tables.py``."""
+"""Runs the migrations for every command of Alembic; the tables are in ``api/tables.py``."""
 
 import os
 from pathlib import Path

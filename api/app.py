@@ -1,4 +1,4 @@
-"""The HTTP application: what it answers, and errors as problem+json."""
+"""The HTTP application: its routes, and errors as problem+json."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -24,7 +24,7 @@ class Health(BaseModel):
 
 
 def create_app() -> FastAPI:
-    """A new application; it keeps nothing outside itself."""
+    """A new application without global state."""
     app = FastAPI(title="Freshet", version=_version(), description="Control plane of continuous click-model training.")
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
@@ -52,7 +52,7 @@ def metrics() -> Response:
 
 
 def problem(status: int, title: str, detail: str, more: Mapping[str, Any] | None = None) -> JSONResponse:
-    """An error answer as RFC 9457 wants it."""
+    """An error response in the format of RFC 9457."""
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **(more or {})}
     return JSONResponse(body, status_code=status, media_type="application/problem+json")
 

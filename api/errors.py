@@ -10,7 +10,7 @@ from infra.errors import FreshetError
 
 
 class ApiError(FreshetError):
-    """Base of what a request can end in on purpose."""
+    """Base of the errors with which a request may end."""
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"

@@ -1,4 +1,4 @@
-"""The API process: listens, tells where, serves until it is asked to stop, finishes open requests, returns."""
+"""The API process: listens, reports its address, serves until it is asked to stop, and finishes open requests."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from infra.process import Stop
 
 PASS_SECONDS = 0.05
 OPEN_REQUESTS_SECONDS = 5
-"""How long requests that are being answered may take after a stop is requested."""
+"""how long open requests may take after a stop is requested"""
 
 
 def run_api(host: str, port: int, stop: Stop, on_ready: Callable[[str], None]) -> None:
@@ -23,7 +23,7 @@ def run_api(host: str, port: int, stop: Stop, on_ready: Callable[[str], None]) -
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; bound here and not by uvicorn, whose way to report a port in use is to exit."""
+    """A listening socket; bound here because uvicorn exits when a port is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
@@ -35,7 +35,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class QuietServer(uvicorn.Server):
-    """Leaves signals to the process's own Stop."""
+    """A uvicorn server without signal handlers of its own: the process has a Stop."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -49,11 +49,11 @@ async def _serve(listener: socket.socket, stop: Stop, on_ready: Callable[[str], 
     server = QuietServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        told = False
+        is_announced = False
         while not (stop.requested or serving.done()):
-            if server.started and not told:
+            if server.started and not is_announced:
                 on_ready(address(listener))
-                told = True
+                is_announced = True
             await asyncio.sleep(PASS_SECONDS)
     finally:
         server.should_exit = True

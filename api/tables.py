@@ -1,4 +1,4 @@
-"""The base of every SQL table. Migrations in ``alembic/`` follow it; every constraint has a name, so that they can."""
+"""The base of every SQL table. Every constraint has a name, so that the migrations in ``alembic/`` can refer to it."""
 
 from sqlalchemy import MetaData
 from sqlalchemy.orm import DeclarativeBase

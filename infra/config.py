@@ -8,16 +8,16 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from infra.errors import ConfigError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""what a run or a process may be called: names become file names"""
+"""names of runs and processes: they become file names"""
 Names = TypeVar("Names", str, list[str] | None)
 
 
 def check_names(names: Names) -> Names:
-    """The name, or the names, of processes as they were given; ConfigError for one that cannot be a file's name."""
+    """Returns the name or names of processes as given; raises ConfigError for one that cannot be a file name."""
     for name in [names] if isinstance(names, str) else names or ():
         if not re.fullmatch(NAME_PATTERN, name):
             raise ConfigError(
-                f"the name {name!r} cannot be used: expected 1 to 64 letters, digits, dots, dashes and underscores, a "
+                f"the name {name!r} cannot be used; expected 1 to 64 letters, digits, dots, dashes and underscores, a "
                 "letter or digit first; choose another"
             )
     return names

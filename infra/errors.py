@@ -5,7 +5,7 @@ FreshetError
 ├── WireError                       a message is malformed or of the wrong kind
 │   └── Fenced                      the sender belongs to another run or an old generation
 ├── ProcessFailed                   a supervised process ended when it should not have
-├── MissingProgram                  a program of the system that is needed is not there, or too old
+├── MissingProgram                  a system program that is needed is missing or too old
 ├── ingest.errors.IngestError
 ├── dispatch.errors.DispatchError
 ├── ps.errors.PsError
@@ -36,4 +36,4 @@ class ProcessFailed(FreshetError):
 
 
 class MissingProgram(FreshetError):
-    """A program of the system that is needed is not there, or too old."""
+    """A system program that is needed is missing or too old."""

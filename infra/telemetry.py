@@ -1,7 +1,7 @@
 """Logs and metrics of one process.
 
-Logs are structlog events, each bound to its run and process, as lines for people or as JSON lines; whatever is named
-like a secret is masked before it is written. Metrics are Prometheus's, made at first use and served by every process.
+Logs are structlog events with run and process on each, as lines for people or as JSON lines; a value whose name looks
+like a secret is masked. Metrics are Prometheus metrics, created at first use and served by every process.
 """
 
 import logging
@@ -49,7 +49,7 @@ def configure_logging(
 
 
 def _bind(**names: str) -> structlog.typing.Processor:
-    """Bound in the chain and not in a context variable, so that events of other threads carry the names too."""
+    """Adds names to every event; a context variable would not reach events of other threads."""
 
     def bound(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         return {**names, **event}
@@ -69,7 +69,7 @@ def _renderers(form: LogFormat, stream: TextIO) -> list[structlog.typing.Process
 
 
 def describe(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values with every secret masked, fit to be logged and stored with the run; what is not set shows."""
+    """The same values with every secret masked, for logs and files; secrets that are not set are not masked."""
     return {name: MASK if value and _is_secret(name) else _described(value) for name, value in settings.items()}
 
 
@@ -106,9 +106,9 @@ def start_metrics(port: int = 0, host: str = "127.0.0.1", registry: CollectorReg
 
 
 class Meter:
-    """Counters, gauges and timers of one process, named ``freshet_…`` and made at first use.
+    """Counters, gauges and timers of one process, named ``freshet_…`` and created at first use.
 
-    A name keeps its kind and its labels; using it otherwise is an error of the caller and raises ValueError.
+    A name keeps its kind and its labels; using it for another kind raises ValueError.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -135,6 +135,7 @@ class Meter:
             self._made[name] = metric
         if not isinstance(metric, kind):
             raise ValueError(
-                f"metric {name!r} is a {type(metric).__name__} and was used as a {kind.__name__}; rename one"
+                f"metric {name!r} is a {type(metric).__name__} and was used as a {kind.__name__}; expected one kind "
+                "for a name; rename one"
             )
         return metric.labels(**labels) if labels else metric

@@ -18,7 +18,7 @@ app = typer.Typer(help="Measure. Figures are comparable only within one run: mac
 
 
 def _checked_output(file: Path | None) -> Path | None:
-    """Looked at before anything is measured."""
+    """Checks the path of --json before anything is measured."""
     check_output(file)
     return file
 
@@ -84,7 +84,7 @@ def ingest(
 
 
 def _over_kafka(folder: Path, samples: int) -> Sequence[Any]:
-    """On the brokers that FRESHET_KAFKA names, or on one that is started for it."""
+    """On the brokers that FRESHET_KAFKA names, or on one started for the measurement."""
     from benchmarks.kafka import run_kafka
     from infra.kafka.broker import Broker
     from infra.run.settings import load_settings, names_brokers
@@ -271,7 +271,9 @@ def solver(
     report(results, output)
     different = [f"{result.backend} at {result.batch}" for result in results if result.equal is False]
     if different:
-        raise FreshetError(f"optima differ: {', '.join(different)} found more than the least cost; see the table")
+        raise FreshetError(
+            f"optima differ: {', '.join(different)} found more than the least cost; expected equal costs; see the table"
+        )
 
 
 def _existing(file: Path | None) -> Path | None:

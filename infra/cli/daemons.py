@@ -1,6 +1,6 @@
 """The processes as commands: each turns settings into one call of its folder's ``main``.
 
-Signals are caught before anything slow is imported, so that SIGTERM at any moment is a request to stop and exit 0.
+Signal handlers are installed before anything slow is imported, so that SIGTERM always is a request to stop and exit 0.
 """
 
 import struct
@@ -201,9 +201,9 @@ def start() -> Stop:
 
 
 def begin(settings: Settings, name: str) -> Callable[[str], None]:
-    """Logs and metrics; returns what the process calls, with its endpoint, once it is ready.
+    """Starts logs and metrics; returns a function that the process calls with its endpoint once it is ready.
 
-    Whatever is wrong with the arguments is found before: it is then told in one line and nothing else.
+    Check arguments before: their errors are then the only line of output.
     """
     configure_logging(name, settings.run, settings.telemetry.log_format, settings.telemetry.log_level)
     host = settings.telemetry.metrics_host
@@ -222,12 +222,12 @@ def begin(settings: Settings, name: str) -> Callable[[str], None]:
 
 
 def log_settings(settings: Settings) -> None:
-    """The effective settings, once a process, without secrets."""
+    """Logs the effective settings, once per process, without secrets."""
     structlog.get_logger().info("settings", settings=describe(settings.model_dump(mode="json")))
 
 
 def curve_of(settings: Settings, name: str) -> Curve | None:
-    """This process's keys, if connections are encrypted; checked here, because ZeroMQ would only say 'invalid'."""
+    """This process's keys, or None without encryption; checked here because ZeroMQ would only say 'invalid'."""
     if settings.curve_folder is None:
         return None
     curve = load_curve(settings.curve_folder, name)
@@ -237,7 +237,7 @@ def curve_of(settings: Settings, name: str) -> Curve | None:
         usable = False
     if not usable:
         raise ConfigError(
-            f"{name}.secret or server.public in {settings.curve_folder} is no CURVE key: expected files made by "
+            f"{name}.secret or server.public in {settings.curve_folder} is not a CURVE key; expected files made by "
             "'freshet keys'; copy them again, or make new ones for all"
         )
     return curve
@@ -247,13 +247,16 @@ def shard_endpoints(settings: Settings, given: list[str] | None) -> tuple[str, .
     endpoints = tuple(given or settings.ps.endpoints)
     if len(endpoints) != settings.ps.shards:
         raise ConfigError(
-            f"{len(endpoints)} shard endpoints for ps.shards = {settings.ps.shards}; expected one a shard: give --ps "
-            "for each, or set ps.endpoints"
+            f"{len(endpoints)} shard endpoints for ps.shards = {settings.ps.shards}; expected one per shard; give "
+            "--ps for each, or set ps.endpoints"
         )
     return endpoints
 
 
 def _at(endpoints: tuple[str, ...], number: int, setting: str) -> str:
     if not 0 <= number < len(endpoints):
-        raise ConfigError(f"no endpoint for shard {number} in {setting} = {list(endpoints)}; give --endpoint or set it")
+        raise ConfigError(
+            f"no endpoint for shard {number} in {setting} = {list(endpoints)}; expected one per shard; give "
+            "--endpoint, or set it"
+        )
     return endpoints[number]

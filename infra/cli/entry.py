@@ -1,7 +1,7 @@
-"""Where the command begins: signals are caught first, and only then is anything slow imported.
+"""Where the command begins: it installs signal handlers first, and only then imports anything slow.
 
-A command that drains turns SIGTERM and SIGINT into a request to stop from its first moment on. Every other command ends
-at Ctrl-C with one line and status 130.
+A command that drains turns SIGTERM and SIGINT into a request to stop from its first moment on. Every other command
+ends at Ctrl-C with one line and status 130.
 """
 
 import sys
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def drains(arguments: Sequence[str]) -> bool:
-    """Whether the command given by these arguments stops by draining."""
+    """Whether the command in these arguments drains when it is asked to stop."""
     return any(tuple(arguments[: len(command)]) == command for command in DRAINING)
 
 

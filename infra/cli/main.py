@@ -158,15 +158,18 @@ def keys(
 
 
 def _check_key_folder(folder: Path, names: Sequence[str]) -> None:
-    """Raises ConfigError for names given twice, keys that are there already, or a folder that others can look into."""
+    """Raises ConfigError for names given twice, keys that exist already, or a folder that others can read."""
     if len(set(names)) != len(names):
-        raise ConfigError(f"keys for {list(names)} cannot be made: expected every name once ('server' is made anyway)")
+        raise ConfigError(
+            f"keys for {list(names)} cannot be made; expected every name once, and not 'server', which is "
+            "always made; rename or leave out one"
+        )
     if not folder.exists():
         return
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
         raise ConfigError(
-            f"key folder {folder} has mode {mode:o}: expected one that only its owner can use; chmod 700 it, or name a "
+            f"key folder {folder} has mode {mode:o}; expected one that only its owner can use; chmod 700 it, or name a "
             "new folder"
         )
     for name in names:
@@ -179,7 +182,7 @@ def _check_key_folder(folder: Path, names: Sequence[str]) -> None:
 def _run(
     settings: "Settings", extras: "Extras", stop: Stop, json_file: Path | None, best: "KnownBest | None" = None
 ) -> None:
-    """Runs everything, shows it, and tells how it ended."""
+    """Runs all processes with a display, and prints the summary."""
     from infra.run.cluster import check_ports, run_cluster
     from infra.run.display import Display, render_summary
     from infra.telemetry import configure_logging
@@ -198,7 +201,7 @@ def _run(
 
 
 def _with_kafka(settings: "Settings") -> tuple["Settings", int | None]:
-    """Settings that read events from Kafka, and the port of the broker to start for it, if none is named."""
+    """Settings that read events from Kafka, and the port of the broker to start, unless brokers are named."""
     from infra.kafka.broker import HOST, free_port
     from infra.kafka.jars import find_java, kafka_jars
     from infra.run.settings import names_brokers
@@ -209,7 +212,7 @@ def _with_kafka(settings: "Settings") -> tuple["Settings", int | None]:
         ensure_topics(settings.kafka, stream)
         return settings.model_copy(update={"stream": stream}), None
     find_java()
-    kafka_jars()  # what is missing is told now, and a download is not part of the start
+    kafka_jars()  # now: a missing program is an error before the start, and a download does not delay it
     port = free_port()
     local = settings.kafka.model_copy(update={"servers": (f"{HOST}:{port}",), "protocol": "PLAINTEXT"})
     return settings.model_copy(update={"stream": stream, "kafka": local}), port
@@ -244,14 +247,16 @@ def run_command() -> None:
         _fail(str(error), 1)
     except OSError as error:
         where = f" {error.filename}" if error.filename is not None else ""
-        _fail(f"cannot use{where}: {error.strerror or error}; check that it exists and is writable, and try again", 1)
+        _fail(
+            f"cannot use{where}: {error.strerror or error}; expected a path that exists and is writable; correct it", 1
+        )
     except zmq.ZMQError as error:
-        _fail(f"a connection failed: {error}; check endpoints and keys, and try again", 1)
+        _fail(f"a connection failed: {error}; expected endpoints and keys that fit; check them and try again", 1)
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    told = Text.assemble(("freshet:", "bold red"), f" {message}")
-    Console(stderr=True, soft_wrap=True, highlight=False).print(told)
+    line = Text.assemble(("freshet:", "bold red"), f" {message}")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(line)
     sys.exit(status)
 
 

@@ -174,7 +174,7 @@ def describe(
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
 @contextmanager
 def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Produced"], None]]:
-    """A progress bar where a person can see it; otherwise nothing is shown."""
+    """A progress bar on a terminal; nothing elsewhere."""
     if not console.is_terminal:
         yield lambda so_far: None
         return

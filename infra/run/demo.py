@@ -1,4 +1,4 @@
-"""What ``freshet demo`` sets where nobody has set anything: uneven links, two shards, a log of its own.
+"""The defaults of ``freshet demo``: uneven links, two shards, a log of its own.
 
 The policy follows from the links, as with ``freshet up``.
 """
@@ -13,7 +13,7 @@ from infra.run.settings import Settings, load_settings
 WORKERS, SHARDS = 4, 2
 FAST_GBIT, SLOW_GBIT = 5.0, 0.5
 LOG_BYTES = 1 << 30
-"""of events that a paced demo keeps, over all partitions: a quarter of an hour at the usual rate"""
+"""of events that a demo with a rate keeps, over all partitions: a quarter of an hour at the default rate"""
 
 
 def demo_settings(
@@ -23,13 +23,13 @@ def demo_settings(
     keep_all: bool,
     own_topics: bool = False,
 ) -> Settings:
-    """Settings of a demo. What its defaults follow from (folder, workers, partitions) may itself be set anywhere.
+    """Settings of a demo; its defaults depend on folder, workers and partitions, which the user may set.
 
-    own_topics: topics are named after the run, for a broker that others may be using.
+    own_topics: topics are named after the run, because others may use the same broker.
     """
     chosen = list(overrides)
     fixed = {**defaults, "ps": {"shards": SHARDS}}
-    # Links must fit the workers, so a first look goes without them.
+    # Links must match the number of workers, which is only known once settings are loaded without links.
     first = load_settings(config, [*chosen, "dispatch.links_gbit="], {**fixed, "dispatch": {"workers": WORKERS}})
     workers = first.dispatch.workers
     links = (FAST_GBIT,) * (workers - workers // 2) + (SLOW_GBIT,) * (workers // 2)

@@ -1,9 +1,9 @@
 """All settings of Freshet, and the three places they come from: a flag, the environment, one TOML file; in that order.
 
 ``FRESHET_STREAM__BATCH=1024`` in the environment, ``batch = 1024`` under ``[stream]`` in the file and
-``--set stream.batch=1024`` on the command line mean the same. Whatever is wrong is told in one line, before anything
-starts. The effective settings of a run are stored in its folder, and its processes read them from there; secrets are
-not stored, and come to those processes through the environment (``secret_environment``).
+``--set stream.batch=1024`` on the command line mean the same. A mistake is reported in one line, before anything
+starts. The effective settings of a run are stored in its folder, and its processes read them from there. Secrets are
+not stored: those processes get them through the environment (``secret_environment``).
 """
 
 import json
@@ -31,16 +31,16 @@ from trainer.config import ModelConfig, TrainerConfig
 
 STORED = "settings.json"
 NONE = "none"
-"""how no value is written in the environment and in --set"""
+"""stands for no value in the environment and in --set"""
 PREFIX = "FRESHET_"
 KAFKA = "FRESHET_KAFKA"
-"""names running brokers, host:port,…: short for kafka.servers, and no broker is started"""
+"""addresses of running brokers, host:port,…: short for kafka.servers; no broker is started then"""
 NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, "FRESHET_DATABASE_URL", KAFKA)
-"""variables with that prefix that mean something else"""
+"""variables with that prefix that are not settings"""
 
 
 class TelemetryConfig(Section):
-    """What a process tells about itself."""
+    """Logs and metrics of a process."""
 
     log_level: LogLevel = "info"
     """least severe event that is logged"""
@@ -92,7 +92,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """``load_settings`` alone reads the environment."""
+        """Only ``load_settings`` reads the environment."""
         return (init_settings,)
 
     @property
@@ -101,7 +101,7 @@ class Settings(BaseSettings):
 
     @property
     def scaled_rows(self) -> RowConfig:
-        """Rows as workers and shards want them: the accumulator's start in units of the mean loss's gradient."""
+        """Rows as workers and shards use them: the accumulator's start in units of the gradient of the mean loss."""
         start = self.rows.initial_accumulator / self.stream.batch**2
         return self.rows.model_copy(update={"initial_accumulator": start})
 
@@ -111,7 +111,7 @@ def load_settings(
 ) -> Settings:
     """Settings from a TOML file, then the environment, then ``section.name=value`` overrides, then keyword values.
 
-    ``defaults`` are what a command prefers where nobody has set anything: the lowest of all.
+    ``defaults`` are what a command prefers; every other source overrides them.
     """
     check_environment(os.environ)
     merged: dict[str, Any] = {}
@@ -125,7 +125,7 @@ def load_settings(
 
 
 def read_environment() -> dict[str, Any]:
-    """What the environment sets."""
+    """The settings that environment variables give."""
     named: dict[str, Any] = {}
     if servers := os.environ.get(KAFKA):
         named = {"kafka": {"servers": servers}}
@@ -141,7 +141,7 @@ def names_brokers() -> bool:
 
 
 def secret_environment(settings: Settings) -> dict[str, str]:
-    """Variables that give the processes of a run what its stored settings leave out."""
+    """Variables that give the processes of a run the secrets that its stored settings leave out."""
     values = {name: getattr(settings.kafka, name) for name in SECRETS}
     return {_variable(name): value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
 
@@ -151,7 +151,7 @@ def _variable(secret: str) -> str:
 
 
 def store_settings(settings: Settings) -> Path:
-    """Keeps the effective settings with the run; the counterpart of ``read_stored``."""
+    """Writes the effective settings into the run's folder; the counterpart of ``read_stored``."""
     settings.folder.mkdir(parents=True, exist_ok=True)
     path = settings.folder / STORED
     write_whole(path, settings.model_dump_json(indent=2))
@@ -159,27 +159,33 @@ def store_settings(settings: Settings) -> Path:
 
 
 def read_stored(folder: Path) -> Settings:
-    """The settings a run was started with, whatever the environment says now; it gives the secrets alone."""
+    """The settings a run was started with; only secrets are taken from the environment."""
     try:
         stored = json.loads((folder / STORED).read_bytes())
         secrets = {name: os.environ[_variable(name)] for name in SECRETS if _variable(name) in os.environ}
         _merge(stored, {"kafka": secrets})
         return Settings.model_validate(stored)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"no settings of a run in {folder}: {error}; expected the folder of 'freshet up'") from error
+        raise ConfigError(
+            f"no settings of a run in {folder}: {error}; expected the folder of 'freshet up'; correct --run-folder"
+        ) from error
 
 
 def read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read settings file {file}: {error.strerror}; check the path of --config") from error
+        raise ConfigError(
+            f"cannot read settings file {file}: {error.strerror}; expected a file that can be read; correct --config"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"settings file {file} is not TOML: {error}; correct that line") from error
+        raise ConfigError(
+            f"settings file {file} is not TOML: {error}; expected name = value under [section]; correct that line"
+        ) from error
 
 
 def check_environment(environment: Iterable[str]) -> None:
-    """Raises ConfigError for a variable that looks like a setting and is none: it would be ignored silently."""
+    """Raises ConfigError for a variable that looks like a setting but is none: it would be ignored silently."""
     for name in sorted(environment):
         if not name.upper().startswith(PREFIX) or name.upper() in NOT_SETTINGS:
             continue
@@ -195,7 +201,9 @@ def check_environment(environment: Iterable[str]) -> None:
 def _parse_override(override: str) -> dict[str, Any]:
     name, equals, text = override.partition("=")
     if not equals or not name:
-        raise ConfigError(f"--set {override!r} is not a setting; expected section.name=value, as in stream.batch=1024")
+        raise ConfigError(
+            f"--set {override!r} is not a setting; expected section.name=value, as in stream.batch=1024; correct it"
+        )
     return _nested(name.split("."), text)
 
 
@@ -237,7 +245,7 @@ def _explained(detail: Any) -> str:
 
 
 def _shown(path: list[str], detail: Any) -> str:
-    """The value, unless it is a secret, or may be one whose name is misspelt."""
+    """The value; masked if it is a secret, or may be one under a misspelt name."""
     is_unknown = detail["type"] == "extra_forbidden" and path[0] == "kafka"
     is_secret = is_unknown or SECRET_NAME.search(path[-1]) is not None
     return MASK if is_secret else repr(detail["input"])

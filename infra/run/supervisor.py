@@ -1,16 +1,16 @@
-"""Runs a set of real processes as one: starts them in order of need, watches, restarts by policy, stops in order.
+"""Runs a set of processes: starts each when what it needs is ready, watches, restarts, and stops them in order.
 
-One pass (``Supervisor.poll``) looks at every child once and never waits, so a request to stop is seen within a pass,
-also in the middle of starting. Whatever happens in here, no child is left behind: leaving the ``with`` block stops
-them all, and a child of a supervisor that was killed is killed by the kernel (``infra.process.end_with_parent``).
+One pass (``Supervisor.poll``) checks every child once and never waits, so a request to stop is noticed within a pass,
+even during the start. No child is left behind: leaving the ``with`` block stops them all, and if the supervisor is
+killed, the kernel kills its children (``infra.process.end_with_parent``).
 
-    waiting ──► starting ──► ready ──► finished     ended with 0 by itself
+    waiting ──► starting ──► ready ──► finished     exited with 0 by itself
                    │  ▲        │
                    ▼  │        ▼
                  pausing ◄──────────► failed        after its last restart, or it may not be restarted
 
-Each child leads a session of its own: a terminal's Ctrl-C reaches the supervisor alone, which then stops the others in
-``stop_order``. The kernel ties children to the *thread* that started them: start and watch from one lasting thread.
+Each child has a session of its own: Ctrl-C in a terminal reaches only the supervisor, which then stops the children in
+``stop_order``. The kernel ties a child to the *thread* that started it, so start and watch from one long-lived thread.
 """
 
 import math
@@ -35,7 +35,7 @@ PASS_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 30.0
 TAIL_LINES = 12
 FAILED_SECONDS = 3.0
-"""how long a process may drain once another has failed: what it waits for will not come"""
+"""how long a process may drain once another has failed: it may be waiting for that one"""
 
 State = Literal["waiting", "starting", "ready", "pausing", "finished", "failed", "stopped"]
 Argv = Sequence[str] | Callable[[Mapping[str, str]], Sequence[str]]
@@ -43,7 +43,7 @@ Argv = Sequence[str] | Callable[[Mapping[str, str]], Sequence[str]]
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process to run, and what its end means."""
+    """One process to run, and what its exit means."""
 
     name: str
     argv: Argv
@@ -55,18 +55,18 @@ class ProcessSpec:
     endpoint_file: Path | None = None
     """written whole by the child once it is ready, with its endpoint; None: ready as soon as it runs"""
     ready_seconds: float = 120.0
-    """how long the endpoint file may take"""
+    """how long it may take until the endpoint file exists"""
     restart: Literal["never", "on_failure"] = "never"
     max_restarts: int = 3
-    """failures in a row after which it has failed for good"""
+    """consecutive failures that are followed by a restart; the next one is final"""
     backoff_seconds: float = 0.5
     """pause before the first restart; doubles with each further one, up to half a minute"""
     healthy_seconds: float = 300.0
-    """a child that ran this long has its restarts given back"""
+    """a child that ran this long starts counting its failures from 0 again"""
     essential: bool = True
-    """its failing for good stops everything"""
+    """whether its final failure stops everything"""
     ends_run: bool = False
-    """its ending with 0 means that the run is over"""
+    """whether the run is over when it exits with 0"""
     stop_order: int = 0
     """low numbers are stopped first; equal ones together"""
     stop_seconds: float = 20.0
@@ -82,11 +82,11 @@ class Outcome:
     restarts: dict[str, int]
     """times each process was restarted, those that were"""
     killed: tuple[str, ...]
-    """processes that nothing depends on, which did not stop in time and were killed"""
+    """processes that did not stop in time and were killed; none of them essential"""
 
 
 class Child:
-    """One process through its starts, ends and restarts. Its state changes only in here."""
+    """One process through its starts, exits and restarts. Only this class changes its state."""
 
     def __init__(self, spec: ProcessSpec, log: Path) -> None:
         self.spec = spec
@@ -131,7 +131,7 @@ class Child:
         self.state = "ready" if spec.endpoint_file is None else "starting"
 
     def look(self) -> None:
-        """Moves to the state that the process is in now."""
+        """Updates the state from what the process has done since the last call."""
         if self.running and self._ended() is not None:
             self._settle()
         elif self.state == "starting" and self.spec.endpoint_file is not None:
@@ -168,7 +168,7 @@ class Child:
         return True
 
     def kill_late(self, waited_seconds: float) -> None:
-        """Kills a process that had its time to stop."""
+        """Kills a process that did not stop in time."""
         self._why = f"did not stop within {waited_seconds:g} seconds and was killed"
         self.kill()
 
@@ -182,7 +182,7 @@ class Child:
         return self.status
 
     def _settle(self) -> None:
-        """Decides what an end that nobody asked for means."""
+        """Chooses finished, restart or failed after an unexpected exit."""
         if time.monotonic() - self._since >= self.spec.healthy_seconds:
             self._failures = 0
         self._since = time.monotonic()
@@ -195,13 +195,13 @@ class Child:
         self.state = "pausing" if again else "failed"
 
     def explain(self) -> str:
-        """What failed, how, what was expected, and where to look."""
+        """The error message: what failed, how, what was expected, and the end of its log."""
         how = self._why or describe_status(self.status)
         again = f", restarted {self.restarts} times" if self.restarts else ""
         tail = "\n".join(f"  | {line}" for line in last_lines(self.log, TAIL_LINES))
         return (
             f"process {self.spec.name!r} {how}{again}; expected it to run until it is "
-            f"stopped, and then to end; the end of its log {self.log}:\n{tail or '  | (empty)'}"
+            f"stopped, and then to exit with 0; see the end of its log {self.log}:\n{tail or '  | (empty)'}"
         )
 
 
@@ -227,12 +227,12 @@ class Supervisor:
         except ProcessFailed as later:
             if error is None:
                 raise
-            self._log.error("failed while stopping", error=str(later))  # what came first is what is raised
+            self._log.error("failed while stopping", error=str(later))  # the first error is the one raised
 
     def run(self, stop: Stop, each_pass: Callable[[], None] | None = None) -> Outcome:
-        """Starts everything, watches until the run is over or a stop is requested, stops everything in order.
+        """Starts all processes, watches until the run is over or a stop is requested, and stops them in order.
 
-        ``each_pass`` is called after every look at the children, while they drain too: the place to refresh a display.
+        ``each_pass`` is called after every pass, also while processes drain: the place to refresh a display.
         """
         with self:
             while not stop.requested and self.poll():
@@ -245,9 +245,9 @@ class Supervisor:
         return self.outcome(reason)
 
     def poll(self) -> bool:
-        """Looks at every child once, starts those that may start; returns whether the run goes on.
+        """Checks every child once and starts those that may start; returns whether the run goes on.
 
-        Raises ProcessFailed if an essential process has failed for good.
+        Raises ProcessFailed if an essential process has finally failed.
         """
         for child in self.children.values():
             before = child.state
@@ -269,9 +269,9 @@ class Supervisor:
         return all(child.state in ("ready", "finished") for child in self.children.values())
 
     def stop_all(self, each_pass: Callable[[], None] | None = None, longest_seconds: float = math.inf) -> None:
-        """SIGTERM in stop order, each group waiting for the one before it; SIGKILL for what does not end in time.
+        """Sends SIGTERM in stop order, one group after the other, and SIGKILL to processes that do not exit in time.
 
-        Raises ProcessFailed for an essential process that had to be killed or ended with an error.
+        Raises ProcessFailed for an essential process that had to be killed or exited with an error.
         """
         ordered = sorted(self.children.values(), key=lambda child: child.spec.stop_order)
         failed: list[str] = []
@@ -303,7 +303,7 @@ class Supervisor:
     def _stop_group(
         self, group: Sequence[Child], each_pass: Callable[[], None] | None, longest_seconds: float
     ) -> list[str]:
-        """Stops these together; returns what essential ones had to say about an end that was no clean one."""
+        """Stops these together; returns an error message for each essential one that did not exit cleanly."""
         asked = time.monotonic()
         ran = [child for child in group if child.running and child.spec.essential]
         for child in group:
@@ -318,12 +318,12 @@ class Supervisor:
             if each_pass is not None:
                 each_pass()
             time.sleep(PASS_SECONDS / 5)
-        clean = (0, -signal.SIGTERM)  # the signal itself: the child had not yet come to catching it
+        clean = (0, -signal.SIGTERM)  # ended by the signal itself: the child had not installed its handler yet
         return [child.explain() for child in ran if child.status not in clean]
 
 
 def check_specs(specs: Sequence[ProcessSpec]) -> None:
-    """Raises ConfigError for a name used twice, an unknown need, or needs that go in a circle."""
+    """Raises ConfigError for a name used twice, an unknown need, or needs that form a cycle."""
     names = [spec.name for spec in specs]
     if len(set(names)) != len(names):
         raise ConfigError(f"processes {names} share a name; expected each once; rename one")
@@ -334,7 +334,7 @@ def check_specs(specs: Sequence[ProcessSpec]) -> None:
         if not free:
             raise ConfigError(
                 f"processes {sorted(left)} can never start: they need {sorted(set().union(*left.values()) - settled)}; "
-                "expected needs that name other processes and make no circle; correct 'needs'"
+                "expected needs that name other processes and form no cycle; correct 'needs'"
             )
         settled |= free
         left = {name: needs for name, needs in left.items() if name not in free}

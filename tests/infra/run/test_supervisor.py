@@ -342,7 +342,7 @@ def test_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("needs", "message"),
-    [({"a": (), "b": ("x",)}, r"need \['x'\]"), ({"a": ("b",), "b": ("a",)}, "circle"), ({"a": ("a",)}, "circle")],
+    [({"a": (), "b": ("x",)}, r"need \['x'\]"), ({"a": ("b",), "b": ("a",)}, "cycle"), ({"a": ("a",)}, "cycle")],
 )
 def test_impossible_needs_are_refused_before_anything_starts(
     tmp_path: Path, needs: dict[str, tuple[str, ...]], message: str
