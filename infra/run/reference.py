@@ -14,7 +14,9 @@ PAGE = """# Settings
 
 A flag, an environment variable and one TOML file mean the same: `--set stream.batch=1024`,
 `FRESHET_STREAM__BATCH=1024`, or `batch = 1024` under `[stream]` in the file given with `--config`. A flag beats the
-environment, which beats the file. In a flag or variable a list is written `5,5,0.5`, and no value is written `none`.
+environment, which beats the file; all three beat what a command prefers, such as the links of `freshet demo`. In a flag
+or variable a list is written `5,5,0.5`, and no value is written `none`. A `FRESHET_` variable that sets nothing is an
+error.
 
 `freshet settings` prints the settings in force, `freshet settings --defaults` a file with all of them, and
 `freshet settings --markdown` this page.
