@@ -1,7 +1,6 @@
 """The ``freshet`` command."""
 
 import sys
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -12,9 +11,8 @@ import zmq
 from rich.console import Console
 from rich.text import Text
 
-from infra.cli import bench, daemons, stream
+from infra.cli import bench, commands, daemons, stream
 from infra.cli.options import SettingsOptions, grouped
-from infra.config import check_names
 from infra.errors import ConfigError, FreshetError
 from infra.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
 
@@ -106,77 +104,8 @@ def up(
 app.command(rich_help_panel="Start here")(stream.produce)
 app.command(rich_help_panel="Look around")(stream.dead_letters)
 app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
-
-
-@app.command(rich_help_panel="Look around")
-@grouped
-def settings(
-    defaults: Annotated[bool, typer.Option("--defaults", help="Every setting with its meaning, as TOML.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The same as a page in Markdown.")] = False,
-    *,
-    given: SettingsOptions,
-) -> None:
-    """Show the effective settings, or all defaults with their meaning.
-
-    Example: freshet settings --defaults > freshet.toml
-    """
-    from infra.run.reference import describe_fields, settings_page
-    from infra.telemetry import describe
-
-    if markdown:
-        typer.echo(settings_page())
-    elif defaults:
-        typer.echo(describe_fields())
-    else:
-        effective = describe(given.load().model_dump(mode="json"))
-        typer.echo(msgspec.json.format(msgspec.json.encode(effective)).decode())
-
-
-@app.command(rich_help_panel="Look around")
-def keys(
-    folder: Annotated[Path, typer.Argument(help="Where to write them.")],
-    workers: Annotated[
-        list[str] | None, typer.Option("--worker", help="Name of a worker. Repeatable.", callback=check_names)
-    ] = None,
-) -> None:
-    """Make CURVE keys for connections that leave this machine: one pair for servers, one for each worker.
-
-    Example: freshet keys secrets --worker edge-1 --worker edge-2
-    """
-    names = ("server", *(workers or ()))
-    _check_key_folder(folder, names)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name in names:
-        secret_file = folder / f"{name}.secret"
-        public, secret = zmq.curve_keypair()
-        secret_file.touch(mode=0o600, exist_ok=False)
-        secret_file.write_text(f"{public.decode()}\n{secret.decode()}\n")
-        (folder / f"{name}.public").write_text(f"{public.decode()}\n")
-    typer.echo(
-        f"keys written to {folder}; set curve_folder to it, and give each worker its own .secret and server.public"
-    )
-
-
-def _check_key_folder(folder: Path, names: Sequence[str]) -> None:
-    """Raises ConfigError for names given twice, keys that exist already, or a folder that others can read."""
-    if len(set(names)) != len(names):
-        raise ConfigError(
-            f"keys for {list(names)} cannot be made; expected every name once, and not 'server', which is "
-            "always made; rename or leave out one"
-        )
-    if not folder.exists():
-        return
-    mode = folder.stat().st_mode & 0o777
-    if mode & 0o077:
-        raise ConfigError(
-            f"key folder {folder} has mode {mode:o}; expected one that only its owner can use; chmod 700 it, or name a "
-            "new folder"
-        )
-    for name in names:
-        if (folder / f"{name}.secret").exists():
-            raise ConfigError(
-                f"{folder / name}.secret exists; expected a folder without keys of {name!r}; move them away first"
-            )
+for look in (commands.settings, commands.keys):
+    app.command(rich_help_panel="Look around")(look)
 
 
 def _run(

@@ -4,7 +4,6 @@ import pytest
 
 from infra.errors import ConfigError
 from infra.run.demo import demo_settings
-from infra.run.reference import describe_fields
 from infra.run.settings import load_settings, read_stored, secret_environment, store_settings
 from infra.telemetry import describe
 from ingest.kafka.config import login_of
@@ -109,12 +108,6 @@ def test_a_run_s_processes_read_what_was_stored_whatever_the_environment_says(
     store_settings(settings)
     monkeypatch.setenv("FRESHET_STREAM__BATCH", "1")
     assert read_stored(tmp_path) == settings
-
-
-def test_the_printed_defaults_are_the_defaults(tmp_path: Path) -> None:
-    file = tmp_path / "freshet.toml"
-    file.write_text(describe_fields())
-    assert load_settings(file) == load_settings()
 
 
 def test_the_accumulator_starts_in_units_of_the_summed_gradient() -> None:
