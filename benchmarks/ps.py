@@ -24,7 +24,7 @@ from infra.wire import Codec, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import run_shard
-from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Open
+from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, AnnounceArrays, Open
 from ps.store import Store
 
 RUN = "bench"
@@ -149,23 +149,14 @@ def _shard_side(config: RowConfig, table: int, rounds: int) -> Iterator[_ShardSi
 
 
 def _announce(announcer: "zmq.Socket[bytes]", table: int, rounds: int) -> None:
-    codec, none = Codec(*TO_SHARD), np.empty(0, np.int64)
+    codec = Codec(*TO_SHARD)
     send(announcer, codec, Open(run=RUN, generation=0, step=0, workers=1))
     receive(announcer, Codec(*FROM_SHARD))
-    numbers, keys = np.arange(table), np.arange(table, dtype=np.uint64)
-    send(
-        announcer,
-        codec,
-        Announce(run=RUN, generation=0, step=0, phase=TRAIN, pushers=[]),
-        numbers,
-        keys,
-        none,
-        none,
-        none,
-    )
+    created = AnnounceArrays(new_numbers=np.arange(table), new_keys=np.arange(table, dtype=np.uint64))
+    send(announcer, codec, Announce(run=RUN, generation=0, step=0, phase=TRAIN, pushers=[]), created)
     for step in range(1, rounds + 1):
         header = Announce(run=RUN, generation=0, step=step, phase=TRAIN, pushers=[0])
-        send(announcer, codec, header, none, none.astype(np.uint64), none, none, none)
+        send(announcer, codec, header, AnnounceArrays())
 
 
 def _serve_shard(config: RowConfig, stop: Stop, ready: Connection) -> None:

@@ -12,15 +12,23 @@ import zmq
 from numpy.typing import NDArray
 
 from dispatch.errors import CrewFailed
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Idle, Join, Leave, Order, Report, Welcome
-from dispatch.rows.plan import Moves, WorkerPlan
+from dispatch.protocol import (
+    FROM_DISPATCHER,
+    TO_DISPATCHER,
+    Goodbye,
+    Idle,
+    Join,
+    Leave,
+    Order,
+    OrderArrays,
+    Report,
+    Welcome,
+)
+from dispatch.rows.plan import WorkerPlan
 from infra.errors import WireError
-from infra.wire import Codec, Curve, Header, Refused, bind, send
+from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, send
 from ingest.samples import Samples
 from ps.protocol import FLUSH, TRAIN
-
-NO_SLOTS = np.empty(0, np.int32)
-NO_FLOATS = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True)
@@ -107,14 +115,19 @@ class Crew:
                 alone=plan.use.alone,
                 replicated=plan.replicated,
             )
-            bulk = (plan.use_slots, plan.use.positions, samples.dense_BN[mine].reshape(-1), samples.labels_B[mine])
-            self._send(member, header, *_moves(plan), *bulk)
+            arrays = _moves(plan)._replace(
+                used_slots=plan.use_slots,
+                positions=plan.use.positions,
+                dense=samples.dense_BN[mine].reshape(-1),
+                labels=samples.labels_B[mine],
+            )
+            self._send(member, header, arrays)
 
     def order_flush(self, step: int, plans: tuple[WorkerPlan, ...]) -> None:
         """Asks every member to write its owned and split rows back."""
         for member, plan in zip(self.members, plans, strict=True):
             header = Order(**self._common(step), phase=FLUSH, samples=0, batch=0, alone=0)
-            self._send(member, header, *_moves(plan), NO_SLOTS, NO_SLOTS, NO_FLOATS, NO_FLOATS)
+            self._send(member, header, _moves(plan))
 
     def keep_alive(self, step: int) -> None:
         """Tells everyone, those who wait for a generation too, that the dispatcher is still there."""
@@ -132,7 +145,7 @@ class Crew:
             return None
         sender, *frames = self._socket.recv_multipart(copy=False)
         try:
-            header, bulk = self._incoming.decode(frames)
+            header, arrays = self._incoming.decode(frames)
         except WireError as error:
             self._refuse(sender.bytes, str(error))
             return None
@@ -143,7 +156,7 @@ class Crew:
         elif isinstance(header, Leave):
             self._leave(sender.bytes)
         elif self._is_member(sender.bytes, header):
-            return header, bulk[0]
+            return header, arrays.logits
         return None
 
     def close(self) -> None:
@@ -173,16 +186,25 @@ class Crew:
         self.refused += 1
         send(self._socket, self._outgoing, Refused(**self._common(0), reason=reason), to=sender)
 
-    def _send(self, member: Member, header: Header, *bulk: NDArray[Any]) -> None:
-        send(self._socket, self._outgoing, header, *bulk, to=member.identity)
+    def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
+        send(self._socket, self._outgoing, header, arrays, to=member.identity)
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self.generation, "step": step}
 
 
-def _moves(plan: WorkerPlan) -> tuple[NDArray[Any], ...]:
-    lists: tuple[Moves, ...] = (plan.push_owned, plan.push_parts, plan.pull_full, plan.pull_values)
-    return tuple(array for moves in lists for array in (moves.rows, moves.slots))
+def _moves(plan: WorkerPlan) -> OrderArrays:
+    """The rows that a plan moves, and no sample."""
+    return OrderArrays(
+        owned_rows=plan.push_owned.rows,
+        owned_slots=plan.push_owned.slots,
+        part_rows=plan.push_parts.rows,
+        part_slots=plan.push_parts.slots,
+        full_rows=plan.pull_full.rows,
+        full_slots=plan.pull_full.slots,
+        value_rows=plan.pull_values.rows,
+        value_slots=plan.pull_values.slots,
+    )
 
 
 def silent(names: list[str], seconds: float) -> CrewFailed:

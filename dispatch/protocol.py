@@ -3,9 +3,9 @@
 Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
 """
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from infra.wire import Header, Refused
+from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Header, Refused
 
 
 # ── worker → dispatcher ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -25,11 +25,15 @@ class Leave(Header, frozen=True):
     worker: str
 
 
+class ReportArrays(NamedTuple):
+    logits: F32
+    """of the micro-batch, in the order's sample order"""
+
+
 class Report(Header, frozen=True):
     """What one worker did in one round."""
 
-    BULK: ClassVar = ("f4",)
-    """logits of its micro-batch, in the order's sample order"""
+    ARRAYS: ClassVar = ReportArrays
 
     phase: int
     worker: int
@@ -55,13 +59,34 @@ class Welcome(Header, frozen=True):
     cache_rows: int
 
 
+class OrderArrays(NamedTuple):
+    """Rows that move, each with its slot, and the micro-batch. Nothing of either unless given."""
+
+    owned_rows: I64 = NO_I64
+    """pushed as value and state"""
+    owned_slots: I32 = NO_I32
+    part_rows: I64 = NO_I64
+    """pushed as this worker's part of the gradient"""
+    part_slots: I32 = NO_I32
+    full_rows: I64 = NO_I64
+    """pulled as value and state"""
+    full_slots: I32 = NO_I32
+    value_rows: I64 = NO_I64
+    """pulled as value alone"""
+    value_slots: I32 = NO_I32
+    used_slots: I32 = NO_I32
+    """those of the micro-batch (rows it alone uses, then shared ones), then those of the batch's replicated rows"""
+    positions: I32 = NO_I32
+    """per sample and field, the position in used_slots (b×F)"""
+    dense: F32 = NO_F32
+    """dense inputs (b×N)"""
+    labels: F32 = NO_F32
+
+
 class Order(Header, frozen=True):
     """One worker's part of one round. A row's place in the PS is (shard, number) = (row % shards, row // shards)."""
 
-    BULK: ClassVar = ("i8", "i4", "i8", "i4", "i8", "i4", "i8", "i4", "i4", "i4", "f4", "f4")
-    """rows and slots of: owned pushes (2), part pushes (2), pulls with state (2), pulls of values (2);
-    slots used by the micro-batch (rows it alone uses first, then shared ones), then of the batch's replicated rows;
-    per sample and field the position in those slots (b×F); dense inputs (b×N); labels (b)"""
+    ARRAYS: ClassVar = OrderArrays
 
     phase: int
     samples: int

@@ -22,7 +22,7 @@ class Received:
 
     sender: bytes
     header: Any
-    bulk: list[Any]
+    arrays: Any
     at_seconds: float = field(default_factory=perf_counter, compare=False)
     """when it came, by this process's clock"""
 

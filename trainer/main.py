@@ -23,7 +23,7 @@ from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Join, Lea
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
-from infra.wire import Bulk, Codec, Curve, Header, Refused, connect, receive, send
+from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, connect, receive, send
 from ps.client import ShardClient
 from ps.config import RowConfig
 from trainer.config import ModelConfig, TrainerConfig
@@ -76,13 +76,13 @@ def run_worker(
         dispatcher.join(store.address, link.gbit_per_second if link is not None else None)
         on_ready()
         log.info("joined", dispatcher=dispatcher_endpoint, device=str(worker.device), shards=len(shard_endpoints))
-        for message, bulk in dispatcher.messages(stop, trainer.silence_seconds):
+        for message, arrays in dispatcher.messages(stop, trainer.silence_seconds):
             match message:
                 case Welcome():
                     worker.begin(message)
                     log.info("began", generation=message.generation, number=message.worker, workers=message.workers)
                 case Order():
-                    report, logits = worker.execute(message, bulk)
+                    report, logits = worker.execute(message, arrays)
                     dispatcher.tell(report, logits)
                     observe(meter, report.seconds)
                 case Goodbye(save_dense=True):
@@ -109,11 +109,11 @@ class Dispatcher:
         """Offers this worker; Welcome answers when a generation with it starts."""
         self.tell(Join(**self._common(), worker=self._name, store=store, link_gbit=link_gbit or 0.0))
 
-    def tell(self, header: Header, *bulk: Any) -> None:
+    def tell(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
         """Sends one message."""
-        send(self._socket, self._sends, header, *bulk)
+        send(self._socket, self._sends, header, arrays)
 
-    def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Bulk]]:
+    def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Any]]:
         """What the dispatcher sends, up to and including Goodbye; asks to leave once when a stop is requested.
 
         A worker that no generation has welcomed holds nothing, and the dispatcher may be gone: it goes by itself, but
@@ -130,9 +130,9 @@ class Dispatcher:
                     return
                 self._check_silence(silent, silence_seconds)
                 continue
-            message, bulk = receive(self._socket, self._receives)
+            message, arrays = receive(self._socket, self._receives)
             if self._accepts(message):
-                yield message, bulk
+                yield message, arrays
             if isinstance(message, Goodbye):
                 return
             heard = time.monotonic()

@@ -8,8 +8,8 @@ import pytest
 import zmq
 
 from dispatch.crew import Crew
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Idle, Join, Leave, Report, Welcome
-from infra.wire import Codec, Header, Refused, connect, receive, send
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Idle, Join, Leave, Report, ReportArrays, Welcome
+from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
 
 RUN = "test"
 PATIENCE_MILLISECONDS = 30_000
@@ -24,9 +24,9 @@ class Person:
         self.socket.set(zmq.LINGER, 0)
         connect(self.socket, crew.endpoint)
 
-    def tell(self, kind: type[Header], *bulk: np.ndarray, generation: int = 0, **fields: object) -> object:
+    def tell(self, kind: type[Header], arrays: Arrays = NO_ARRAYS, generation: int = 0, **fields: object) -> object:
         """Sends, and returns what the crew made of it."""
-        send(self.socket, Codec(*TO_DISPATCHER), kind(run=self.run, generation=generation, step=0, **fields), *bulk)
+        send(self.socket, Codec(*TO_DISPATCHER), kind(run=self.run, generation=generation, step=0, **fields), arrays)
         return self.crew.listen(PATIENCE_MILLISECONDS / 1000)
 
     def join(self) -> None:
@@ -37,7 +37,7 @@ class Person:
 
     def report(self, worker: int, generation: int) -> object:
         common = {"phase": 0, "worker": worker, "seconds": {}, "pulled_bytes": 0, "pushed_bytes": 0}
-        return self.tell(Report, np.zeros(1, np.float32), generation=generation, **common)
+        return self.tell(Report, ReportArrays(np.zeros(1, np.float32)), generation=generation, **common)
 
     def hear(self) -> object:
         assert self.socket.poll(PATIENCE_MILLISECONDS), f"{self.name} hears nothing"

@@ -273,7 +273,7 @@ def collect(plan: Plan, shards: tuple[str, ...], status: Status) -> Result:
         dispatcher = Shards(context, shards, RUN)
         ledgers = dispatcher.ledgers(status.generation)
         dispatcher.close()
-    lines = [np.stack([np.full_like(columns[0], shard), *columns], 1) for shard, columns in enumerate(ledgers)]
+    lines = [np.stack([np.full_like(ledger.step, shard), *ledger], 1) for shard, ledger in enumerate(ledgers)]
     dense = safetensors.numpy.load_file(plan.folder / DENSE_FILE)
     return Result(status, rows_RT, versions_R, dense, np.concatenate(lines), manifests)
 

@@ -11,7 +11,7 @@ from infra.wire import Codec, bind, send
 from ps.client import ShardClient
 from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
-from ps.protocol import FROM_SHARD, TRAIN, Rows
+from ps.protocol import FROM_SHARD, TRAIN, Rows, RowsArrays
 from ps.start import start_rows
 from tests.ps.doubles import NO_ROWS, PATIENCE_MILLISECONDS, SEED, ints, stage
 
@@ -123,7 +123,7 @@ def test_answer_of_an_older_generation_is_not_taken_for_this_one() -> None:
         for generation in (1, 2):
             rows = np.full(SHAPE.total, generation, np.float32)
             header = Rows(run="test", generation=generation, step=3)
-            send(shard, replies, header, rows, rows[:0], NO_ROWS, to=asker)
+            send(shard, replies, header, RowsArrays(full=rows, values=rows[:0]), to=asker)
         assert np.all(next(answers).full_rows_WS == 2)
         client.close()
 

@@ -10,15 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load_file
 
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Idle, Join, Leave, Order, Report, Welcome
+from dispatch.protocol import (
+    FROM_DISPATCHER,
+    TO_DISPATCHER,
+    Goodbye,
+    Idle,
+    Join,
+    Leave,
+    Order,
+    OrderArrays,
+    Report,
+    Welcome,
+)
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
-from infra.wire import Codec, Header, Refused, bind, send
+from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, send
 from ps.config import RowConfig
 from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
@@ -49,9 +59,9 @@ class ScriptedDispatcher:
         assert self._worker.startswith(NAME.encode())
         return header
 
-    def say(self, kind: type[Header], *bulk: NDArray[Any], **fields: Any) -> None:
+    def say(self, kind: type[Header], arrays: Arrays = NO_ARRAYS, **fields: Any) -> None:
         common: dict[str, Any] = {"run": RUN, "generation": self.generation, "step": 0}
-        send(self._socket, self._sends, kind(**common | fields), *bulk, to=self._worker)
+        send(self._socket, self._sends, kind(**common | fields), arrays, to=self._worker)
 
     def welcome(self) -> None:
         joined = self.hear()
@@ -71,25 +81,17 @@ class ScriptedDispatcher:
         self.order(step, self.generation)
 
     def order(self, step: int, generation: int) -> None:
-        rows, slots = np.arange(3), np.arange(3, dtype=np.int32)
-        none: list[NDArray[Any]] = [np.empty(0, np.int64), np.empty(0, np.int32)]
-        pulls: list[NDArray[Any]] = [rows, slots] if step == 0 else none
-        floats = [np.empty(0, np.float32), np.ones(3, np.float32)]
+        slots = np.arange(3, dtype=np.int32)
+        arrays = OrderArrays(used_slots=slots, positions=slots, labels=np.ones(3, np.float32))
+        if step == 0:
+            arrays = arrays._replace(full_rows=np.arange(3), full_slots=slots)
         sizes = {"samples": 3, "batch": 3, "alone": 3, "generation": generation}
-        self.say(Order, *none, *none, *pulls, *none, slots, slots, *floats, step=step, phase=TRAIN, **sizes)
+        self.say(Order, arrays, step=step, phase=TRAIN, **sizes)
 
     def flush(self, step: int) -> None:
         self._announcer.announce(step, FLUSH, pushers=[[0]], generation=self.generation)
-        none: list[NDArray[Any]] = [np.empty(0, np.int64), np.empty(0, np.int32)]
-        bulk: list[NDArray[Any]] = [
-            np.arange(3),
-            np.arange(3, dtype=np.int32),
-            *none * 3,
-            none[1],
-            none[1],
-            *[np.empty(0, np.float32)] * 2,
-        ]
-        self.say(Order, *bulk, step=step, phase=FLUSH, samples=0, batch=0, alone=0)
+        arrays = OrderArrays(owned_rows=np.arange(3), owned_slots=np.arange(3, dtype=np.int32))
+        self.say(Order, arrays, step=step, phase=FLUSH, samples=0, batch=0, alone=0)
 
     def close(self) -> None:
         self._socket.close(linger=0)

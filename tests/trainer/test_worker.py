@@ -33,7 +33,7 @@ def trained(director: Director, steps: int = STEPS) -> list[NDArray[np.float32]]
         told = director.train(step, batch, assigned)
         whole = np.empty(len(batch[2]), np.float32)
         for worker, (_, part) in enumerate(told):
-            whole[assigned == worker] = part
+            whole[assigned == worker] = part.logits
         logits.append(whole)
     return logits
 
@@ -90,7 +90,7 @@ def test_worker_without_samples_still_reduces() -> None:
     with directed(configured(), MODEL, workers=2) as director:
         for step, batch in enumerate(batches(STEPS)):
             told = director.train(step, batch, np.zeros(len(batch[2]), np.int64))
-            assert len(told[1][1]) == 0
+            assert len(told[1][1].logits) == 0
         assert equal_weights(*director.workers)
         compared(director, director.flushed_rows(), configured())
 
@@ -101,7 +101,8 @@ def test_flush_pushes_and_trains_nothing() -> None:
         before = weights(director.workers[0])["output.bias"].copy()
         told = director.flush()
         assert [sorted(report.seconds) for report, _ in told] == [["push"], ["push"]]
-        assert all(report.pushed_bytes > 0 and report.pulled_bytes == 0 and len(logits) == 0 for report, logits in told)
+        assert all(report.pushed_bytes > 0 and report.pulled_bytes == 0 for report, _ in told)
+        assert all(len(arrays.logits) == 0 for _, arrays in told)
         assert weights(director.workers[0])["output.bias"] == before
 
 
@@ -170,7 +171,7 @@ def test_replicas_change_alike_on_workers_with_and_without_samples(optimizer: Op
     reference.step(*batch)
     with directed(rows, MODEL, workers=3) as director:
         told = director.train_replicated(batch, np.arange(len(batch[2])) % 2)
-        assert [len(logits) for _, logits in told] == [12, 12, 0]
+        assert [len(arrays.logits) for _, arrays in told] == [12, 12, 0]
         first, *others = (worker.cache.take_full(director.all_slots()) for worker in director.workers)
     np.testing.assert_allclose(first, reference.rows(), rtol=1e-9, atol=1e-12)
     assert all(np.array_equal(first, other) for other in others)
