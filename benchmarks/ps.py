@@ -23,7 +23,7 @@ from infra.process import Stop, end_with_parent, stop_on_signals
 from infra.wire import Codec, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
-from ps.main import run_shard
+from ps.main import ShardJob, run_shard
 from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, AnnounceArrays, Open
 from ps.store import Store
 
@@ -142,7 +142,7 @@ def _shard_side(config: RowConfig, table: int, rounds: int) -> Iterator[_ShardSi
         announcer = resources.enter_context(context.socket(zmq.DEALER))
         connect(announcer, endpoint)
         _announce(announcer, table, rounds)
-        client = ShardClient(context, [endpoint], config.shape(), config.float_dtype, RUN)
+        client = ShardClient(context, [endpoint], config, RUN)
         resources.callback(client.close)
         client.open(0, 0)
         yield _ShardSide(client)
@@ -160,7 +160,8 @@ def _announce(announcer: "zmq.Socket[bytes]", table: int, rounds: int) -> None:
 
 
 def _serve_shard(config: RowConfig, stop: Stop, ready: Connection) -> None:
-    run_shard(0, PsConfig(shards=1), config, RUN, SEED, "tcp://127.0.0.1:*", stop, ready.send)
+    job = ShardJob(number=0, config=PsConfig(shards=1), rows=config, run=RUN, seed=SEED, endpoint="tcp://127.0.0.1:*")
+    run_shard(job, stop, ready.send)
 
 
 # ── raw TCP ───────────────────────────────────────────────────────────────────────────────────────────────────────────

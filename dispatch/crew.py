@@ -5,6 +5,7 @@ how many there are or that they stay.
 """
 
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from dispatch.protocol import (
     Order,
     OrderArrays,
     Report,
+    Saved,
     Welcome,
 )
 from dispatch.rows.plan import WorkerPlan
@@ -29,6 +31,9 @@ from infra.errors import WireError
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, send
 from ingest.samples import Samples
 from ps.protocol import FLUSH, TRAIN
+
+WAIT_SECONDS = 1.0
+"""how long to listen before everyone is kept alive again"""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Crew:
         self.members: tuple[Member, ...] = ()
         """members of the current generation, by number"""
         self.generation = 0
+        self._saved = False
         self.refused = 0
         """messages that could not be read or had no place in this run"""
 
@@ -139,6 +145,22 @@ class Crew:
         self._joined.pop(member.name, None)
         self._leaving.discard(member.name)
 
+    def dismiss_all(self, step: int, patience_seconds: float) -> bool:
+        """Dismisses everyone; returns whether the dense weights, which are the same on all members, were saved.
+
+        The first member goes first and saves them. The others go when it has confirmed that, or has not for so many
+        seconds: a worker that ends closes its connections to its peers, which must not happen while one still works.
+        """
+        for first in self.members[:1]:
+            self.dismiss(first, step, save_dense=True)
+        deadline = monotonic() + patience_seconds
+        while self.members and not self._saved and (left := deadline - monotonic()) > 0:
+            self.listen(min(left, WAIT_SECONDS))
+            self.keep_alive(step)
+        for member in self.everyone:
+            self.dismiss(member, step, save_dense=False)
+        return self._saved or not self.members
+
     def listen(self, timeout_seconds: float) -> tuple[Report, NDArray[np.float32]] | None:
         """Waits for one message; returns it if it is a report of this generation."""
         if not self._socket.poll(int(timeout_seconds * 1000)):
@@ -155,7 +177,9 @@ class Crew:
             self._join(sender.bytes, header)
         elif isinstance(header, Leave):
             self._leave(sender.bytes)
-        elif self._is_member(sender.bytes, header):
+        elif isinstance(header, Saved):
+            self._saved = self._saved or self._is_member(sender.bytes, header, 0)
+        elif self._is_member(sender.bytes, header, header.worker):
             return header, arrays.logits
         return None
 
@@ -177,10 +201,10 @@ class Crew:
             elif member.identity == sender:
                 del self._joined[member.name]
 
-    def _is_member(self, sender: bytes, report: Report) -> bool:
-        """Whether a report comes from whom it says, in this generation."""
-        is_current = report.generation == self.generation and 0 <= report.worker < len(self.members)
-        return is_current and self.members[report.worker].identity == sender
+    def _is_member(self, sender: bytes, message: Header, number: int) -> bool:
+        """Whether a message of this generation comes from the member of that number."""
+        is_current = message.generation == self.generation and 0 <= number < len(self.members)
+        return is_current and self.members[number].identity == sender
 
     def _refuse(self, sender: bytes, reason: str) -> None:
         self.refused += 1

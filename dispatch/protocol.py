@@ -49,6 +49,10 @@ class Report(Header, frozen=True):
     """in which these were on their way"""
 
 
+class Saved(Header, frozen=True):
+    """The dense weights are on disk: the answer to a Goodbye that asked for it."""
+
+
 # ── dispatcher → worker ───────────────────────────────────────────────────────────────────────────────────────────────
 class Welcome(Header, frozen=True):
     """A generation starts: the worker's number in it, its size, and where the dense process group meets."""
@@ -108,10 +112,10 @@ class Goodbye(Header, frozen=True):
     """The worker's generation is over and it has no place in the next: exit 0."""
 
     save_dense: bool
-    """whether this worker writes the dense weights before it goes"""
+    """whether this worker saves the dense weights before it goes, and confirms it by Saved"""
 
 
-TO_DISPATCHER = (Join, Leave, Report)
+TO_DISPATCHER = (Join, Leave, Report, Saved)
 FROM_DISPATCHER = (Welcome, Order, Idle, Goodbye, Refused)
 
 

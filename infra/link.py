@@ -51,11 +51,11 @@ class Bucket:
 
 
 class Link:
-    """One worker's link. ``None`` leaves it unshaped."""
+    """One worker's link. Without a speed it is not shaped."""
 
     def __init__(
         self,
-        gbit_per_second: float | None,
+        gbit_per_second: float | None = None,
         burst_bytes: int = BURST_BYTES,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,

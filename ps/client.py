@@ -1,7 +1,7 @@
 """A worker's side of the parameter server: pushes and pulls rows over one socket a shard.
 
 Rows are named by their global number; lists of them must be sorted by (row % shards, row), so that each shard's part is
-one contiguous slice and bulk arrays are sent and received without a copy. Arrays given to ``push`` may still be on
+one contiguous slice and arrays are sent and received without a copy. Arrays given to ``push`` may still be on
 their way when it returns: give it fresh ones and do not change them. Not for use by several threads at once.
 
 Legend: K rows, W columns of a value, T of value and state.
@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import zmq
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from infra.errors import Fenced
 from infra.link import Link
 from infra.wire import Codec, Curve, Refused, connect, send
+from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
 from ps.protocol import (
     FROM_SHARD,
@@ -33,7 +34,6 @@ from ps.protocol import (
     PushArrays,
     Rows,
     RowsArrays,
-    RowShape,
 )
 from ps.timing import LinkTimer
 
@@ -61,23 +61,22 @@ class ShardClient:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         endpoints: Sequence[str],
-        shape: RowShape,
-        dtype: DTypeLike,
+        rows: RowConfig,
         run: str,
         link: Link | None = None,
         curve: Curve | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
         self._endpoints = tuple(endpoints)
-        self._shape = shape
-        self._dtype = np.dtype(dtype)
+        self._shape = rows.shape()
+        self._dtype = np.dtype(rows.float_dtype)
         self._run = run
-        self._link = link or Link(None)
+        self._link = link or Link()
         self._timeout = timeout_seconds
         self._generation = -1
         self._worker = -1
-        self._requests = Codec(*TO_SHARD, float_dtype=dtype)
-        self._replies = Codec(*FROM_SHARD, float_dtype=dtype)
+        self._requests = Codec(*TO_SHARD, float_dtype=self._dtype)
+        self._replies = Codec(*FROM_SHARD, float_dtype=self._dtype)
         self._timer = LinkTimer()
         self._sockets = [_connected(context, endpoint, curve) for endpoint in endpoints]
 

@@ -7,6 +7,7 @@ crash costs the rows, and everyone returns to the last checkpoint.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,30 +40,35 @@ LINGER_MILLISECONDS = 1000
 """how long replies still on their way may keep a stopping shard"""
 
 
-def run_shard(
-    shard: int,
-    config: PsConfig,
-    rows: RowConfig,
-    run: str,
-    seed: int,
-    endpoint: str,
-    stop: Stop,
-    on_ready: Callable[[str], None],
-    curve: Curve | None = None,
-    meter: Meter | None = None,
-) -> None:
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard of one run; everything that files and the environment had to say."""
+
+    number: int
+    """of this shard, from 0"""
+    config: PsConfig
+    rows: RowConfig
+    run: str
+    seed: int
+    endpoint: str
+    """where to listen; a port of * is chosen when the shard starts"""
+    curve: Curve | None = None
+
+
+def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter | None = None) -> None:
     """Serves one shard until a stop is requested. ``on_ready`` gets the real endpoint once messages are taken."""
-    log = structlog.get_logger().bind(process="ps", shard=shard, run=run)
-    requests, replies = Codec(*TO_SHARD, float_dtype=rows.float_dtype), Codec(*FROM_SHARD, float_dtype=rows.float_dtype)
-    state = Shard(rows, run, seed, config.chunk_rows)
-    warm_up(rows)
+    log = structlog.get_logger().bind(process="ps", shard=job.number, run=job.run)
+    requests = Codec(*TO_SHARD, float_dtype=job.rows.float_dtype)
+    replies = Codec(*FROM_SHARD, float_dtype=job.rows.float_dtype)
+    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows)
+    warm_up(job.rows)
     with ExitStack() as resources:
         context = resources.enter_context(zmq.Context())
-        resources.enter_context(guarded(context, curve))
+        resources.enter_context(guarded(context, job.curve))
         socket = resources.enter_context(open_socket(context))
-        real_endpoint = bind(socket, endpoint, curve)
-        on_ready(real_endpoint)
-        log.info("ready", endpoint=real_endpoint, shards=config.shards, row_floats=state.store.shape.total)
+        endpoint = bind(socket, job.endpoint, job.curve)
+        on_ready(endpoint)
+        log.info("ready", endpoint=endpoint, shards=job.config.shards, row_floats=state.store.shape.total)
         while not stop.requested:
             if not socket.poll(POLL_MILLISECONDS):
                 continue

@@ -8,9 +8,8 @@ A crash after any line costs the steps since the last checkpoint: a worker owns 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -19,17 +18,15 @@ import structlog
 import torch
 import zmq
 
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Join, Leave, Order, Welcome
-from infra.link import Link
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Join, Leave, Order, Saved, Welcome
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, connect, receive, send
 from ps.client import ShardClient
-from ps.config import RowConfig
-from trainer.config import ModelConfig, TrainerConfig
 from trainer.dense import save_dense
 from trainer.errors import DispatcherLost, Rejected
-from trainer.reduce import Store, address_facing
+from trainer.job import WorkerJob
+from trainer.reduce import Rendezvous, address_facing
 from trainer.worker import Worker
 
 POLL_MILLISECONDS = 100
@@ -41,42 +38,24 @@ UNWELCOMED_SECONDS = 1.0
 DENSE_FILE = "dense.safetensors"
 
 
-def run_worker(
-    name: str,
-    dispatcher_endpoint: str,
-    shard_endpoints: Sequence[str],
-    rows: RowConfig,
-    model: ModelConfig,
-    trainer: TrainerConfig,
-    fields: int,
-    dense: int,
-    run: str,
-    seed: int,
-    folder: Path,
-    stop: Stop,
-    on_ready: Callable[[], None],
-    link: Link | None = None,
-    curve: Curve | None = None,
-    meter: Meter | None = None,
-) -> None:
+def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: Meter | None = None) -> None:
     """Works for one dispatcher from Join to Goodbye."""
-    log = structlog.get_logger().bind(worker=name)
-    if trainer.threads:
-        torch.set_num_threads(trainer.threads)
-    with ExitStack() as resources:
+    log = structlog.get_logger().bind(worker=job.name)
+    if job.trainer.threads:
+        torch.set_num_threads(job.trainer.threads)
+    with ExitStack() as resources:  # ends in reverse: process group, its store, sockets, context
         context = resources.enter_context(zmq.Context())
-        client = ShardClient(
-            context, shard_endpoints, rows.shape(), rows.float_dtype, run, link, curve, trainer.pull_timeout_seconds
-        )
-        resources.callback(client.close)
-        store = Store(address_facing(host_of(dispatcher_endpoint)), trainer.reduce_timeout_seconds)
-        worker = Worker(rows, model, trainer, fields, dense, seed, client, store, link)
-        resources.enter_context(closing(worker))
-        dispatcher = resources.enter_context(closing(Dispatcher(context, dispatcher_endpoint, name, run, curve)))
-        dispatcher.join(store.address, link.gbit_per_second if link is not None else None)
+        client = resources.enter_context(closing(connect_shards(context, job)))
+        dispatcher = Dispatcher(context, job.dispatcher_endpoint, job.name, job.run, job.curve)
+        resources.enter_context(closing(dispatcher))
+        host = address_facing(host_of(job.dispatcher_endpoint))
+        rendezvous = resources.enter_context(closing(Rendezvous(host, job.trainer.reduce_timeout_seconds)))
+        worker = resources.enter_context(closing(Worker(job, client, rendezvous)))
+        dispatcher.join(rendezvous.address, job.link.gbit_per_second)
         on_ready()
-        log.info("joined", dispatcher=dispatcher_endpoint, device=str(worker.device), shards=len(shard_endpoints))
-        for message, arrays in dispatcher.messages(stop, trainer.silence_seconds):
+        shards = len(job.shard_endpoints)
+        log.info("joined", dispatcher=job.dispatcher_endpoint, device=str(worker.device), shards=shards)
+        for message, arrays in dispatcher.messages(stop, job.trainer.silence_seconds):
             match message:
                 case Welcome():
                     worker.begin(message)
@@ -86,9 +65,15 @@ def run_worker(
                     dispatcher.tell(report, logits)
                     observe(meter, report.seconds)
                 case Goodbye(save_dense=True):
-                    about = {"run": run, "generation": message.generation, "step": message.step, "model": model.name}
-                    save_dense(folder / DENSE_FILE, worker.dense, about)
+                    at: dict[str, Any] = {"run": job.run, "generation": message.generation, "step": message.step}
+                    save_dense(job.folder / DENSE_FILE, worker.dense, {**at, "model": job.model.name})
+                    dispatcher.tell(Saved(**at))
         log.info("left", reason=stop.reason)
+
+
+def connect_shards(context: "zmq.Context[zmq.Socket[bytes]]", job: WorkerJob) -> ShardClient:
+    timeout = job.trainer.pull_timeout_seconds
+    return ShardClient(context, job.shard_endpoints, job.rows, job.run, job.link, job.curve, timeout)
 
 
 class Dispatcher:

@@ -30,17 +30,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome, ring_moved
-from infra.link import Link
 from infra.wire import NO_F32
 from ps.client import ShardClient
-from ps.config import RowConfig
 from ps.protocol import TRAIN
 from trainer.cache import RowCache
-from trainer.config import ModelConfig, TrainerConfig
+from trainer.config import TrainerConfig
 from trainer.dense import Dense
 from trainer.errors import DeviceMissing
+from trainer.job import WorkerJob
 from trainer.models.registry import build_model
-from trainer.reduce import AloneGroup, DenseGroup, Store, form_group
+from trainer.reduce import AloneGroup, DenseGroup, Rendezvous, form_group
 from trainer.rows import RowOptimizer, float_type, look_up
 
 
@@ -64,29 +63,19 @@ class Gathered:
 class Worker:
     """Executes one order at a time."""
 
-    def __init__(
-        self,
-        rows: RowConfig,
-        model: ModelConfig,
-        trainer: TrainerConfig,
-        fields: int,
-        dense: int,
-        seed: int,
-        client: ShardClient,
-        store: Store,
-        link: Link | None = None,
-    ) -> None:
-        self.device = choose_device(trainer)
-        self._shape = rows.shape()
-        self._dtype = float_type(rows)
-        self._fields = fields
-        self._transport = trainer.reduce
+    def __init__(self, job: WorkerJob, client: ShardClient, rendezvous: Rendezvous) -> None:
+        self.device = choose_device(job.trainer)
+        self._shape = job.rows.shape()
+        self._dtype = float_type(job.rows)
+        self._fields = job.fields
+        self._transport = job.trainer.reduce
         self._client = client
-        self._store = store
-        self._link = link or Link(None)
-        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self.device)
-        self.dense = Dense(self.model, model)
-        self._optimizer = RowOptimizer(rows, self.device)
+        self._rendezvous = rendezvous
+        self._link = job.link
+        inputs = (job.fields, job.rows.dim, job.dense)
+        self.model = build_model(job.model, *inputs, job.seed, self._dtype, self.device)
+        self.dense = Dense(self.model, job.model)
+        self._optimizer = RowOptimizer(job.rows, self.device)
         self._group: DenseGroup = AloneGroup()
         self._number, self._workers = 0, 1
         self.cache = RowCache(0, self._shape, self._dtype, self.device)
@@ -99,7 +88,7 @@ class Worker:
         self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
         name = f"{welcome.run}/{welcome.generation}"
         place = (welcome.worker, welcome.workers)
-        self._group = form_group(self._store, welcome.store, name, *place, self.device, self._transport)
+        self._group = form_group(self._rendezvous, welcome.store, name, *place, self.device, self._transport)
         self._group.broadcast(self.dense.tensors())
 
     def execute(self, order: Order, work: OrderArrays) -> tuple[Report, ReportArrays]:
@@ -129,8 +118,9 @@ class Worker:
         return report, ReportArrays(logits=logits)
 
     def close(self) -> None:
-        """Leaves the process group."""
+        """Leaves the process group and drops it."""
         self._group.close()
+        self._group = AloneGroup()
 
     def _push(self, order: Order, work: OrderArrays) -> int:
         owned_KT = self.cache.take_full(work.owned_slots)

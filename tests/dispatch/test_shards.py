@@ -53,7 +53,7 @@ def test_a_round_is_awaited_until_its_last_push_is_applied() -> None:
         waiting = pool.submit(shards.await_applied, 1, 1, FLUSH, flush)
         for worker, plan in enumerate(flush.workers):
             assert not wait([waiting], timeout=0.1).done
-            client = ShardClient(context, endpoints, config.shape(), "float32", RUN)
+            client = ShardClient(context, endpoints, config, RUN)
             client.open(1, worker)
             moved = plan.push_owned.rows
             floats = np.zeros((moved.size, config.shape().total), np.float32)

@@ -13,7 +13,7 @@ from infra.process import Stop
 from infra.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
-from ps.main import run_shard
+from ps.main import ShardJob, run_shard
 from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, AnnounceArrays, Count, Done, Ledger, Open, PushArrays
 
 RUN = "test"
@@ -36,6 +36,12 @@ def parts(numbers: NDArray[np.int64], gradients: NDArray[Any]) -> PushArrays:
     return PushArrays(owned_numbers=NO_I64, owned_rows=gradients[:0], part_numbers=numbers, part_gradients=gradients)
 
 
+def shard_job(number: int, rows: RowConfig, config: PsConfig, curve: Curve | None = None) -> ShardJob:
+    return ShardJob(
+        number=number, config=config, rows=rows, run=RUN, seed=SEED, endpoint="tcp://127.0.0.1:*", curve=curve
+    )
+
+
 @contextmanager
 def running_shards(
     rows: RowConfig, shards: int = 1, chunk_rows: int = 4, curve: Curve | None = None
@@ -50,8 +56,7 @@ def running_shards(
             endpoints[shard] = endpoint
             ready[shard].set()
 
-        config = PsConfig(shards=shards, chunk_rows=chunk_rows)
-        run_shard(shard, config, rows, RUN, SEED, "tcp://127.0.0.1:*", stop, on_ready, curve)
+        run_shard(shard_job(shard, rows, PsConfig(shards=shards, chunk_rows=chunk_rows), curve), stop, on_ready)
 
     threads = [threading.Thread(target=serve, args=(shard,)) for shard in range(shards)]
     for thread in threads:
@@ -151,8 +156,7 @@ class Stage:
         return self._peers[-1]
 
     def client(self, worker: int, generation: int = 1, **options: Any) -> ShardClient:
-        dtype = np.dtype(self.rows.float_dtype)
-        client = ShardClient(self.context, self.endpoints, self.rows.shape(), dtype, RUN, curve=self.curve, **options)
+        client = ShardClient(self.context, self.endpoints, self.rows, RUN, curve=self.curve, **options)
         client.open(generation, worker)
         self._clients.append(client)
         return client

@@ -116,7 +116,7 @@ def test_answer_of_an_older_generation_is_not_taken_for_this_one() -> None:
     replies = Codec(*FROM_SHARD)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as shard:
         endpoint = bind(shard, "tcp://127.0.0.1:*")
-        client = ShardClient(context, [endpoint], SHAPE, np.float32, "test")
+        client = ShardClient(context, [endpoint], ROWS, "test")
         client.open(2, 0)
         answers = client.pull(3, ints(4), NO_ROWS)
         asker, *_ = shard.recv_multipart()
@@ -145,7 +145,7 @@ def test_shard_that_does_not_answer_is_named() -> None:
     silent = context.socket(zmq.ROUTER)
     port = silent.bind_to_random_port("tcp://127.0.0.1")
     endpoint = f"tcp://127.0.0.1:{port}"
-    client = ShardClient(context, [endpoint], SHAPE, np.float32, "test", timeout_seconds=0.0)
+    client = ShardClient(context, [endpoint], ROWS, "test", timeout_seconds=0.0)
     client.open(1, 0)
     with pytest.raises(Unreachable, match=f"step 3 from shard 0 at {endpoint} within 0 s"):
         next(client.pull(3, ints(4), NO_ROWS))

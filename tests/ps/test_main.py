@@ -1,6 +1,7 @@
 """Real shards over real sockets: the barrier, parts, fencing, refusals, the ledger."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from ps.protocol import (
     Rows,
 )
 from ps.start import start_rows
-from tests.ps.doubles import NO_ROWS, RUN, SEED, Stage, ints, owned, parts, stage
+from tests.ps.doubles import NO_ROWS, RUN, SEED, Stage, ints, owned, parts, shard_job, stage
 
 ROWS = RowConfig(dim=3)
 SHAPE = ROWS.shape()
@@ -297,9 +298,10 @@ def test_encrypted_shard_serves_those_who_know_its_key(tmp_path: Any) -> None:
 
 def test_shard_that_is_asked_to_stop_ends() -> None:
     stop = Stop()
-    run_shard(0, PsConfig(), ROWS, RUN, SEED, "tcp://127.0.0.1:*", stop, lambda _: stop.request("enough"))
+    run_shard(shard_job(0, ROWS, PsConfig()), stop, lambda _: stop.request("enough"))
 
 
 def test_endpoint_that_cannot_be_bound_is_a_clear_error() -> None:
+    job = replace(shard_job(0, ROWS, PsConfig()), endpoint="tcp://127.0.0.1:no-port")
     with pytest.raises(ValueError, match="choose a free tcp://HOST:PORT"):
-        run_shard(0, PsConfig(), ROWS, RUN, SEED, "tcp://127.0.0.1:no-port", Stop(), lambda _: None)
+        run_shard(job, Stop(), lambda _: None)

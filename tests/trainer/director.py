@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,8 @@ from ps.config import RowConfig
 from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from trainer.config import ModelConfig, TrainerConfig
-from trainer.reduce import Store
+from trainer.job import WorkerJob
+from trainer.reduce import Rendezvous
 from trainer.reference import Numbering
 from trainer.worker import Worker
 
@@ -187,18 +189,29 @@ def directed(
 ) -> Iterator[Director]:
     """Workers whose first generation has begun."""
     with stage(rows, shards, workers) as staged:
-        trainer = TrainerConfig(device=device, reduce_timeout_seconds=30, pull_timeout_seconds=30)
-        stores = [Store("127.0.0.1", 30) for _ in range(workers)]
-        trained = [
-            Worker(rows, model, trainer, FIELDS, DENSE, SEED, staged.client(number), own)
-            for number, own in enumerate(stores)
-        ]
+        job = WorkerJob(
+            name="worker",
+            run=RUN,
+            seed=SEED,
+            folder=Path("nowhere"),
+            dispatcher_endpoint="",
+            shard_endpoints=tuple(staged.endpoints),
+            rows=rows,
+            model=model,
+            trainer=TrainerConfig(device=device, reduce_timeout_seconds=30, pull_timeout_seconds=30),
+            fields=FIELDS,
+            dense=DENSE,
+        )
+        meetings = [Rendezvous("127.0.0.1", 30) for _ in range(workers)]
+        trained = [Worker(job, staged.client(number), own) for number, own in enumerate(meetings)]
         director = Director(staged.announcer, trained, staged.client(0))
         try:
-            director.begin(stores[0].address)
+            director.begin(meetings[0].address)
             yield director
         finally:
             director.close()
+            for meeting in meetings:
+                meeting.close()
 
 
 def weights(worker: Worker) -> dict[str, NDArray[Any]]:

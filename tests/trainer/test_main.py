@@ -23,6 +23,7 @@ from dispatch.protocol import (
     Order,
     OrderArrays,
     Report,
+    Saved,
     Welcome,
 )
 from infra.link import Link
@@ -35,6 +36,7 @@ from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import ModelConfig, TrainerConfig
 from trainer.errors import DispatcherLost, Rejected
+from trainer.job import WorkerJob
 from trainer.main import DENSE_FILE, Dispatcher, host_of, run_worker
 
 ROWS, MODEL = RowConfig(dim=2), ModelConfig(mlp=(4,))
@@ -58,6 +60,10 @@ class ScriptedDispatcher:
         self._worker, header, _ = receive_from(self._socket, self._receives)
         assert self._worker.startswith(NAME.encode())
         return header
+
+    def has_word(self) -> bool:
+        """Whether the worker has sent something that was not heard yet."""
+        return bool(self._socket.poll(100))
 
     def say(self, kind: type[Header], arrays: Arrays = NO_ARRAYS, **fields: Any) -> None:
         common: dict[str, Any] = {"run": RUN, "generation": self.generation, "step": 0}
@@ -100,15 +106,24 @@ class ScriptedDispatcher:
 @contextmanager
 def working(folder: Path, stop: Stop, silence_seconds: float = 60) -> Iterator[tuple[ScriptedDispatcher, Future[None]]]:
     """A worker in a thread that has sent, or is about to send, its Join."""
-    trainer = TrainerConfig(device="cpu", silence_seconds=silence_seconds)
     with stage(ROWS, workers=1) as staged, ThreadPoolExecutor(1) as pool:
         dispatcher = ScriptedDispatcher(staged.context, staged.announcer)
         ready, registry = threading.Event(), CollectorRegistry()
-        where = (dispatcher.endpoint, staged.endpoints)
-        rest: tuple[Any, ...] = (Link(0.5), None, Meter(registry))
-        ended = pool.submit(
-            run_worker, NAME, *where, ROWS, MODEL, trainer, 1, 0, RUN, SEED, folder, stop, ready.set, *rest
+        job = WorkerJob(
+            name=NAME,
+            run=RUN,
+            seed=SEED,
+            folder=folder,
+            dispatcher_endpoint=dispatcher.endpoint,
+            shard_endpoints=tuple(staged.endpoints),
+            rows=ROWS,
+            model=MODEL,
+            trainer=TrainerConfig(device="cpu", silence_seconds=silence_seconds),
+            fields=1,
+            dense=0,
+            link=Link(0.5),
         )
+        ended = pool.submit(run_worker, job, stop, ready.set, Meter(registry))
         try:
             assert ready.wait(60) or ended.exception() is not None
             yield dispatcher, ended
@@ -125,9 +140,21 @@ def test_worker_trains_flushes_and_writes_its_weights(tmp_path: Path) -> None:
         dispatcher.flush(0)
         flushed = dispatcher.hear()
         dispatcher.say(Goodbye, save_dense=True)
+        saved = dispatcher.hear()
+        weights = load_file(tmp_path / DENSE_FILE)
         assert ended.result(60) is None
     assert (flushed.phase, flushed.pushed_bytes > 0) == (FLUSH, True)
-    assert load_file(tmp_path / DENSE_FILE)["step"] == 1
+    assert isinstance(saved, Saved)
+    assert weights["step"] == 1
+
+
+def test_weights_that_cannot_be_saved_are_not_confirmed(tmp_path: Path) -> None:
+    with working(tmp_path / "no folder", Stop()) as (dispatcher, ended):
+        dispatcher.welcome()
+        dispatcher.say(Goodbye, save_dense=True)
+        with pytest.raises(FileNotFoundError):
+            ended.result(60)
+        assert not dispatcher.has_word()
 
 
 def test_goodbye_alone_writes_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.ps.doubles import SEED
 from tests.trainer.director import DENSE, FIELDS, Director, batches, directed, equal_weights, weights
 from trainer.config import ModelConfig, TrainerConfig
 from trainer.errors import DeviceMissing
-from trainer.reduce import DenseGroup, PeerGroup, Store, form_group
+from trainer.reduce import DenseGroup, PeerGroup, Rendezvous, form_group
 from trainer.reference import Reference
 from trainer.worker import Stopwatch, choose_device
 
@@ -143,9 +143,9 @@ def test_newcomer_gets_the_optimizer_state_of_rank_0() -> None:
 def test_every_generation_meets_under_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
 
-    def spy(store: Store, address: str, name: str, *rest: Any) -> DenseGroup:
+    def spy(rendezvous: Rendezvous, address: str, name: str, *rest: Any) -> DenseGroup:
         names.append(name)
-        return form_group(store, address, name, *rest)
+        return form_group(rendezvous, address, name, *rest)
 
     monkeypatch.setattr("trainer.worker.form_group", spy)
     with directed(configured(), MODEL, workers=1) as director:
