@@ -126,7 +126,7 @@ class _ShardSide:
         self._none = np.empty(0, np.int64)
 
     def pull(self, numbers: NDArray[np.int64]) -> list[NDArray[Any]]:
-        return [pulled.value_rows_W for pulled in self._client.pull(0, self._none, numbers)]
+        return [pulled.values_KW for pulled in self._client.pull(0, self._none, numbers)]
 
     def push(self, step: int, numbers: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Ends when the push has been applied, which the pull of one row tells."""

@@ -1,7 +1,7 @@
 """The dispatcher's side of the workers: who has joined, who wants to leave, orders out and reports in.
 
-Workers are known by name; in a generation each has a number, its rank in the dense process group. Nothing here assumes
-how many there are or that they stay.
+Workers are known by name; in a generation each has a number, its rank in the dense process group. Their number may
+change from one generation to the next.
 """
 
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class Crew:
         return self.wanted != self.members
 
     def start_generation(self, step: int, cache_rows: int) -> None:
-        """The wanted workers become members; those no longer wanted are told goodbye."""
+        """The wanted workers become members; members that are no longer wanted are dismissed."""
         gone = [member for member in self.members if member not in self.wanted]
         self.members, self.generation = self.wanted, self.generation + 1
         for member in gone:
@@ -136,7 +136,7 @@ class Crew:
             self._send(member, header, _moves(plan))
 
     def keep_alive(self, step: int) -> None:
-        """Tells everyone, those who wait for a generation too, that the dispatcher is still there."""
+        """Sends everyone a sign of life, also those who wait for their first generation."""
         for member in self.everyone:
             self._send(member, Idle(**self._common(step)))
 
@@ -194,7 +194,7 @@ class Crew:
             self._joined[join.worker] = Member(join.worker, sender, join.store, join.link_gbit)
 
     def _leave(self, sender: bytes) -> None:
-        """A member goes at the next generation; one who still waited for its first is gone already."""
+        """A member leaves at the next generation, one who still waits for its first at once."""
         for member in self.everyone:
             if member.identity == sender and member in self.members:
                 self._leaving.add(member.name)
@@ -233,7 +233,7 @@ def _moves(plan: WorkerPlan) -> OrderArrays:
 
 def silent(names: list[str], seconds: float) -> CrewFailed:
     return CrewFailed(
-        f"no report from worker {', '.join(names)} for {seconds:g} s; expected one per step: see their logs, and raise "
+        f"no report from worker {', '.join(names)} for {seconds:g} s; expected one per step; see their logs, and raise "
         "dispatch.report_seconds if steps really take that long"
     )
 

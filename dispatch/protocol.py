@@ -16,7 +16,7 @@ class Join(Header, frozen=True):
     store: str
     """host:port of the torch store this worker opened; rank 0's is used"""
     link_gbit: float = 0.0
-    """speed of its link in Gbit/s; 0: not known, taken as fast as the fastest"""
+    """speed of its link in Gbit/s; 0: not known, and taken to be as fast as the fastest"""
 
 
 class Leave(Header, frozen=True):
@@ -46,7 +46,7 @@ class Report(Header, frozen=True):
     link_bytes: int = 0
     """moved in transfers whose time is known, both directions"""
     link_seconds: float = 0.0
-    """in which these were on their way"""
+    """how long these transfers took"""
 
 
 class Saved(Header, frozen=True):
@@ -60,6 +60,7 @@ class Welcome(Header, frozen=True):
     worker: int
     workers: int
     store: str
+    """host:port of rank 0's torch store"""
     cache_rows: int
 
 
@@ -105,7 +106,7 @@ class Order(Header, frozen=True):
 
 
 class Idle(Header, frozen=True):
-    """Nothing to train at the moment; the dispatcher is still there."""
+    """A sign of life from a dispatcher that has nothing else to say."""
 
 
 class Goodbye(Header, frozen=True):
@@ -123,6 +124,6 @@ def ring_moved(workers: int, amount: int) -> int:
     """How much of an all-reduce each worker sends, rounded up; it receives as much at the same time.
 
     Gloo and NCCL sum in a ring: in 2·(n-1) turns every worker passes on an n-th, first to add up, then to hand out.
-    Links carry both directions at once, so what is sent is what the ring keeps a link busy with.
+    A link carries both directions at once, so what is sent says how long the ring keeps it busy.
     """
     return -(-2 * (workers - 1) * amount // workers)

@@ -15,7 +15,7 @@ from infra.wire import NO_I64, NO_U64, Codec, Curve, Header, Refused, connect, r
 from ps.protocol import FROM_SHARD, TO_SHARD, Announce, AnnounceArrays, Count, LedgerArrays, Open
 
 PAUSE_SECONDS = 0.005
-"""between two questions whether a round has been applied"""
+"""between two looks at the ledgers"""
 
 
 class Shards:
@@ -63,8 +63,8 @@ class Shards:
     def await_applied(self, generation: int, step: int, phase: int, plan: RoundPlan) -> None:
         """Returns once every push of a round has been applied.
 
-        A worker's report and its pushes take different ways: the report may be here while a push is still under way,
-        and a generation that starts now would refuse it.
+        A worker's report and its pushes use different connections: the report may arrive before a push, and shards that
+        open a generation then would refuse that push.
         """
         expected = [_pushes_to(shard, plan) for shard in range(len(self._sockets))]
         deadline = monotonic() + self._timeout_ms / 1000
@@ -75,13 +75,13 @@ class Shards:
                 return
             if monotonic() > deadline:
                 raise ShardSilent(
-                    f"step {step}: shards applied {applied} pushed rows of {expected} within "
-                    f"{self._timeout_ms / 1000:g} s; see whether every worker is alive"
+                    f"shards applied {applied} pushed rows of step {step} within {self._timeout_ms / 1000:g} s; "
+                    f"expected {expected}; see whether every worker is alive"
                 )
             sleep(PAUSE_SECONDS)
 
     def check(self) -> None:
-        """Raises what a shard refused since the last check; announcements are otherwise not answered."""
+        """Raises ShardRefused if a shard refused an announcement; announcements are not answered otherwise."""
         for socket, endpoint in zip(self._sockets, self._endpoints, strict=True):
             if socket.poll(0):
                 self._answer(socket, endpoint)
@@ -98,7 +98,7 @@ class Shards:
             if not socket.poll(self._timeout_ms):
                 raise ShardSilent(
                     f"shard at {endpoint} did not answer {type(header).__name__} within {self._timeout_ms / 1000:g} s; "
-                    "is 'freshet ps' running there, and do the CURVE keys match?"
+                    "expected an answer at once; see whether 'freshet ps' runs there and the CURVE keys match"
                 )
             answers.append(self._answer(socket, endpoint))
         return answers

@@ -155,12 +155,13 @@ def load_curve(folder: Path, name: str) -> Curve:
         return Curve(public, secret, known["server"], frozenset(known.values()))
     except (OSError, ValueError, KeyError, struct.error) as error:
         raise ConfigError(
-            f"no usable CURVE keys for {name!r} in {folder}: {error}; make them with 'freshet keys'"
+            f"no usable CURVE keys for {name!r} in {folder}: {error}; expected {name}.secret and server.public; "
+            "make them with 'freshet keys'"
         ) from error
 
 
 class _KnownClients:
-    """Tells ZeroMQ's authenticator whether it knows a client's public key."""
+    """The callback of ZeroMQ's authenticator: whether a client's public key is one of those allowed."""
 
     def __init__(self, allowed: frozenset[bytes]) -> None:
         self._allowed = allowed
@@ -186,7 +187,7 @@ def guarded(context: "zmq.Context[zmq.Socket[bytes]]", curve: Curve | None) -> I
 
 def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None) -> str:
     """Binds and returns the real endpoint (a port of * or 0 becomes the one chosen)."""
-    if curve is None and not _stays_here(endpoint):
+    if curve is None and not _is_local(endpoint):
         raise ConfigError(
             f"{endpoint!r} can be reached from other machines, and connections would not be encrypted; expected a "
             "loopback address, or keys: make them with 'freshet keys' and set curve_folder"
@@ -197,11 +198,14 @@ def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
-        raise ConfigError(f"cannot listen on {endpoint!r}: {error}; choose a free tcp://HOST:PORT") from error
+        raise ConfigError(
+            f"cannot listen on {endpoint!r}: {error}; expected an address of this machine and a port not in use; "
+            "choose a free tcp://HOST:PORT"
+        ) from error
     return bytes(socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
 
-def _stays_here(endpoint: str) -> bool:
+def _is_local(endpoint: str) -> bool:
     """Whether only this machine can reach the endpoint."""
     transport, _, address = endpoint.partition("://")
     host = address.rpartition(":")[0]
@@ -215,4 +219,6 @@ def connect(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = No
     try:
         socket.connect(endpoint)
     except zmq.ZMQError as error:
-        raise ConfigError(f"cannot connect to {endpoint!r}: {error}; expected tcp://HOST:PORT") from error
+        raise ConfigError(
+            f"cannot connect to {endpoint!r}: {error}; expected tcp://HOST:PORT; correct the endpoint"
+        ) from error

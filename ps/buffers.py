@@ -9,7 +9,7 @@ import zmq
 from numpy.typing import DTypeLike, NDArray
 
 KEPT = 16
-"""idle buffers kept; more were a rare peak"""
+"""idle buffers kept; a peak that needs more is rare"""
 
 
 class ReplyBuffer:
@@ -41,7 +41,7 @@ class ReplyBuffers:
         self._buffers: list[ReplyBuffer] = []
 
     def take(self, size: int) -> ReplyBuffer:
-        """A buffer of at least that many elements, with whatever was in it."""
+        """A buffer of at least that many elements; what they hold is undefined."""
         fitting = [buffer for buffer in self._buffers if buffer.array.size >= size and buffer.idle]
         if fitting:
             buffer = min(fitting, key=lambda each: each.array.size)

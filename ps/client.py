@@ -48,9 +48,9 @@ class Pulled:
     """One shard's answer: rows for these slices of the lists asked for."""
 
     full: slice
-    full_rows_WS: NDArray[Any]
+    full_KT: NDArray[Any]
     values: slice
-    value_rows_W: NDArray[Any]
+    values_KW: NDArray[Any]
     nbytes: int
 
 

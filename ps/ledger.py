@@ -1,4 +1,4 @@
-"""What a shard saw, by round and worker: the other side of the directory's accounting. The oldest lines are dropped."""
+"""What a shard saw, by round and worker, to check the directory's accounting against. The oldest lines are dropped."""
 
 from collections import OrderedDict
 

@@ -117,11 +117,12 @@ class Shard:
         if header.run != self._run or header.generation < self.generation:
             raise Fenced(
                 f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
-                f"{self._run!r} generation {self.generation}; its sender must join again"
+                f"{self._run!r} generation {self.generation}; expected the same; its sender must join again"
             )
         if not -1 <= header.step < _LAST_STEP:
             raise OutOfOrder(
-                f"{type(header).__name__} names step {header.step}; expected 0 or more; is its sender sane?"
+                f"{type(header).__name__} names step {header.step}; expected -1 to {_LAST_STEP - 1}; "
+                "run one version of Freshet in all processes"
             )
         if isinstance(header, Announce | Push | Pull):
             self._check_open(header)
@@ -130,12 +131,18 @@ class Shard:
         if header.generation > self.generation:
             raise OutOfOrder(
                 f"{type(header).__name__} of generation {header.generation} came while generation {self.generation} is "
-                "open; the dispatcher must open a generation on every shard first"
+                "open; expected the open one; the dispatcher must open a generation on every shard first"
             )
         if self._broken is not None:
-            raise OutOfOrder(f"generation {self.generation} is broken on this shard: {self._broken}")
+            raise OutOfOrder(
+                f"generation {self.generation} is broken on this shard: {self._broken}; expected a later one; the "
+                "dispatcher must open it"
+            )
         if isinstance(header, Push | Pull) and not 0 <= header.worker < self._workers:
-            raise OutOfOrder(f"worker {header.worker} is not one of the {self._workers} workers of this generation")
+            raise OutOfOrder(
+                f"worker {header.worker} is not one of the {self._workers} workers of this generation; "
+                f"expected 0 to {self._workers - 1}; it must join again"
+            )
 
     def _open(self, message: Received) -> Iterator[Reply]:
         header: Open = message.header
@@ -153,9 +160,15 @@ class Shard:
         new, keys = len(arrays.new_numbers), len(arrays.new_keys)
         changed, steps = len(arrays.changed), len(arrays.changed_steps)
         if new != keys or changed != steps:
-            raise WireError(f"{new} rows with {keys} keys, {changed} rows with {steps} steps")
+            raise WireError(
+                f"an announcement brought {new} rows with {keys} keys and {changed} rows with {steps} steps; expected "
+                "one key a new row and one step a changed row; run one version of Freshet in all processes"
+            )
         if header.phase not in (TRAIN, FLUSH) or not set(header.pushers) <= set(range(self._workers)):
-            raise OutOfOrder(f"phase {header.phase}, pushers {header.pushers}; expected 0 or 1, below {self._workers}")
+            raise OutOfOrder(
+                f"a round was announced with phase {header.phase} and pushers {header.pushers}; expected phase 0 or 1 "
+                f"and numbers below {self._workers}; the dispatcher must announce members of the generation"
+            )
         self.store.create(arrays.new_numbers, arrays.new_keys)
         self.store.check(arrays.settled)
         self.store.check(arrays.changed)

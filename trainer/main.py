@@ -1,8 +1,9 @@
-"""The worker process: joins the dispatcher, executes its orders, leaves when told to.
+"""The worker process: joins the dispatcher, executes its orders, leaves when it is dismissed.
 
-Join → (Welcome → Order → Report → Order → …)* → Goodbye. A second Welcome is the next generation: an empty cache, a new
-process group, dense weights from rank 0. A request to stop makes the worker ask to leave and go on with its orders
-until the dispatcher, having flushed everyone, says goodbye: nothing it trained is lost.
+Join → (Welcome → Order → Report → Order → …)* → Goodbye, and Saved if the Goodbye asked for the dense weights. A second
+Welcome is the next generation: an empty cache, a new process group, dense weights from rank 0. A request to stop makes
+the worker ask to leave and go on with its orders until the dispatcher, having flushed everyone, says goodbye: nothing
+it trained is lost.
 
 A crash after any line costs the steps since the last checkpoint: a worker owns nothing that survives.
 """
@@ -101,8 +102,8 @@ class Dispatcher:
     def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Any]]:
         """What the dispatcher sends, up to and including Goodbye; asks to leave once when a stop is requested.
 
-        A worker that no generation has welcomed holds nothing, and the dispatcher may be gone: it goes by itself, but
-        not before a Welcome that was already on its way would have come, since the others would wait for it.
+        A worker that was never welcomed holds no rows, and the dispatcher may be gone, so it leaves by itself. It first
+        waits for a Welcome that may be on its way, because the others of that generation would wait for it.
         """
         heard, asked = time.monotonic(), False
         while True:
@@ -126,7 +127,7 @@ class Dispatcher:
         self._socket.close()
 
     def _accepts(self, message: Header) -> bool:
-        """Takes note of the round; an order of a generation that has ended is passed over."""
+        """Whether a message is for this worker in its generation; notes the message's generation and step if so."""
         if isinstance(message, Refused):
             raise Rejected(f"the dispatcher at {self._endpoint} refused worker {self._name!r}: {message.reason}")
         current = message.run == self._run and message.generation >= self._generation

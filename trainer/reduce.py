@@ -49,7 +49,10 @@ class Rendezvous:
             return self._store
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal()):
-            raise ConfigError(f"cannot meet the other workers at {address!r}; expected HOST:PORT of rank 0's store")
+            raise ConfigError(
+                f"cannot meet the other workers at {address!r}; expected HOST:PORT of rank 0's store; "
+                "run one version of Freshet in all processes"
+            )
         try:
             return dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self.timeout)
         except RuntimeError as error:
@@ -74,7 +77,7 @@ class DenseGroup(Protocol):
 
 
 class AloneGroup:
-    """A generation of one worker: nothing to add, nobody to hear from."""
+    """A generation of one worker: nothing to sum or to receive."""
 
     def start_sum(self, gradients: Tensor) -> Callable[[], None]:
         return _nothing
@@ -139,13 +142,16 @@ def form_group(
 
 
 def address_facing(host: str) -> str:
-    """This machine's address on the way to a host; sends nothing, and asks no name service when given a number."""
+    """This machine's address on its way to a host; sends nothing, and looks up no name if given an IP address."""
     family = _family(host)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))
         except OSError as error:
-            raise ConfigError(f"no way to {host!r}: {error}; expected a host this machine can reach") from error
+            raise ConfigError(
+                f"no way to {host!r}: {error}; expected a host this machine can reach; "
+                "correct the dispatcher's endpoint"
+            ) from error
         return str(probe.getsockname()[0])
 
 

@@ -130,8 +130,8 @@ class Worker:
     def _pull(self, order: Order, work: OrderArrays) -> int:
         total = 0
         for pulled in self._client.pull(order.step, work.full_rows, work.value_rows):
-            self.cache.put_full(work.full_slots[pulled.full], pulled.full_rows_WS)
-            self.cache.put_values(work.value_slots[pulled.values], pulled.value_rows_W)
+            self.cache.put_full(work.full_slots[pulled.full], pulled.full_KT)
+            self.cache.put_values(work.value_slots[pulled.values], pulled.values_KW)
             total += pulled.nbytes
         return total
 

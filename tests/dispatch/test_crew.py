@@ -1,4 +1,4 @@
-"""Who is in a generation, told over real sockets."""
+"""Who is in a generation, who is dismissed and when, over real sockets."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+from structlog.testing import capture_logs
+
+from dispatch.crew import Crew
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import Plan, train
 
@@ -40,3 +44,19 @@ def test_a_cycle_is_found_in_the_garbage() -> None:
         cycle.append(cycle)
         del cycle
     assert any(isinstance(each, list) and each and each[0] is each for each in garbage)
+
+
+def test_weights_not_saved_in_time_are_logged_and_the_others_go_all_the_same(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    dismiss_all = Crew.dismiss_all
+    monkeypatch.setattr("trainer.main.save_dense", fail)
+    monkeypatch.setattr(Crew, "dismiss_all", lambda crew, step, _: dismiss_all(crew, step, patience_seconds=0.5))
+    with capture_logs() as logs, pytest.raises(OSError, match="the disk is full"):
+        train(Plan(write_topic(256), workers=2))
+    (error,) = [line for line in logs if line["log_level"] == "error"]
+    assert (error["worker"], "not saved" in error["event"]) == ("worker-0", True)
+    assert [line["worker"] for line in logs if line["event"] == "left"] == ["worker-1"]

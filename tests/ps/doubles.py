@@ -139,7 +139,7 @@ class Announcer:
             peer.ledger(generation)
 
 
-class Stage:
+class ShardStage:
     """Shards with an announcer, and as many clients as a test asks for."""
 
     def __init__(self, rows: RowConfig, endpoints: list[str], curve: Curve | None) -> None:
@@ -175,10 +175,10 @@ def stage(
     shards: int = 1,
     workers: int = 2,
     curve: tuple[Curve | None, Curve | None] = (None, None),
-) -> Iterator[Stage]:
+) -> Iterator[ShardStage]:
     """Running shards on which generation 1 is open. ``curve``: keys of the shards and of everyone else."""
     with running_shards(rows, shards, curve=curve[0]) as endpoints:
-        staged = Stage(rows, endpoints, curve[1])
+        staged = ShardStage(rows, endpoints, curve[1])
         try:
             staged.announcer.open(1, workers)
             yield staged

@@ -30,7 +30,7 @@ from ps.protocol import (
     Rows,
 )
 from ps.start import start_rows
-from tests.ps.doubles import NO_ROWS, RUN, SEED, Stage, ints, owned, parts, shard_job, stage
+from tests.ps.doubles import NO_ROWS, RUN, SEED, ShardStage, ints, owned, parts, shard_job, stage
 
 ROWS = RowConfig(dim=3)
 SHAPE = ROWS.shape()
@@ -38,7 +38,7 @@ NO_FLOATS = np.empty(0, np.float32)
 
 
 @pytest.fixture
-def one_shard() -> Iterator[Stage]:
+def one_shard() -> Iterator[ShardStage]:
     """One shard with rows 0 to 9 (keys 100 to 109), created by round 0."""
     with stage(ROWS) as staged:
         staged.announcer.announce(0, new={row: 100 + row for row in range(10)})
@@ -53,7 +53,7 @@ def gradient(worker: int, rows: int = 1) -> NDArray[Any]:
     return np.random.default_rng(worker).normal(size=(rows, SHAPE.value)).astype(np.float32)
 
 
-def test_pull_sent_first_is_answered_only_after_the_announced_push(one_shard: Stage) -> None:
+def test_pull_sent_first_is_answered_only_after_the_announced_push(one_shard: ShardStage) -> None:
     puller, pusher = one_shard.peer(), one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[1]], changed={4: 0})
     puller.send(Pull, PullArrays(full_numbers=ints(4)), step=1, worker=0)
@@ -65,7 +65,7 @@ def test_pull_sent_first_is_answered_only_after_the_announced_push(one_shard: St
     assert np.array_equal(rows.full, new)
 
 
-def test_push_and_pull_may_come_before_their_round_is_announced(one_shard: Stage) -> None:
+def test_push_and_pull_may_come_before_their_round_is_announced(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     new = np.arange(SHAPE.total, dtype=np.float32)
     peer.send(Pull, PullArrays(full_numbers=ints(4)), step=1, worker=0)
@@ -75,7 +75,7 @@ def test_push_and_pull_may_come_before_their_round_is_announced(one_shard: Stage
     assert np.array_equal(peer.receive()[1].full, new)
 
 
-def test_later_round_is_not_applied_before_an_earlier_one(one_shard: Stage) -> None:
+def test_later_round_is_not_applied_before_an_earlier_one(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[0]])
     one_shard.announcer.announce(2, pushers=[[1]])
@@ -101,7 +101,7 @@ def test_parts_in_any_order_are_summed_in_worker_order_and_applied_once(order: t
     assert row.steps.tolist() == [0]
 
 
-def test_part_pushed_early_by_an_eviction_waits_for_the_others(one_shard: Stage) -> None:
+def test_part_pushed_early_by_an_eviction_waits_for_the_others(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[1]])
     peer.send(Push, parts(ints(6), gradient(1).reshape(-1)), step=1, phase=TRAIN, worker=1)
@@ -112,7 +112,7 @@ def test_part_pushed_early_by_an_eviction_waits_for_the_others(one_shard: Stage)
     assert np.array_equal(peer.ask(Peek, PeekArrays(ints(6)))[1].full, expected[0])
 
 
-def test_flush_round_writes_back_and_versions_say_when_rows_changed(one_shard: Stage) -> None:
+def test_flush_round_writes_back_and_versions_say_when_rows_changed(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(8, phase=FLUSH, pushers=[[0]], changed={2: 7, 3: 5})
     written = np.arange(2 * SHAPE.total, dtype=np.float32)
@@ -122,7 +122,7 @@ def test_flush_round_writes_back_and_versions_say_when_rows_changed(one_shard: S
     assert rows.steps.tolist() == [7, 5, -1]
 
 
-def test_ledger_has_a_line_per_round_and_worker(one_shard: Stage) -> None:
+def test_ledger_has_a_line_per_round_and_worker(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[0, 1]])
     rows, gradients = np.zeros(2 * SHAPE.total, np.float32), gradient(0, 3).reshape(-1)
@@ -135,7 +135,7 @@ def test_ledger_has_a_line_per_round_and_worker(one_shard: Stage) -> None:
     assert lines == [[1, TRAIN, 0, 0, 2, 0], [1, TRAIN, 1, 3, 0, 3]]
 
 
-def test_older_generation_is_refused_and_its_push_dropped(one_shard: Stage) -> None:
+def test_older_generation_is_refused_and_its_push_dropped(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.open(2, 2)
     one_shard.announcer.announce(1, pushers=[[0]], generation=2)
@@ -154,20 +154,20 @@ def test_older_generation_is_refused_and_its_push_dropped(one_shard: Stage) -> N
     assert np.array_equal(peer.ask(Peek, PeekArrays(ints(4)), generation=2)[1].full, start_of(4)[0])
 
 
-def test_other_run_is_refused(one_shard: Stage) -> None:
+def test_other_run_is_refused(one_shard: ShardStage) -> None:
     header, _ = one_shard.peer().ask(Peek, PeekArrays(ints(4)), run="another")
     assert isinstance(header, Refused)
     assert header.run == RUN
     assert "'another'" in header.reason
 
 
-def test_generation_not_opened_yet_is_refused(one_shard: Stage) -> None:
+def test_generation_not_opened_yet_is_refused(one_shard: ShardStage) -> None:
     header, _ = one_shard.peer().ask(Pull, PullArrays(full_numbers=ints(4)), generation=2, worker=0)
     assert isinstance(header, Refused)
     assert "open a generation" in header.reason
 
 
-def test_new_generation_refuses_waiting_pulls_and_forgets_rounds_and_parts(one_shard: Stage) -> None:
+def test_new_generation_refuses_waiting_pulls_and_forgets_rounds_and_parts(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     part = gradient(1).reshape(-1)
     one_shard.announcer.announce(1, pushers=[[1]])
@@ -183,7 +183,7 @@ def test_new_generation_refuses_waiting_pulls_and_forgets_rounds_and_parts(one_s
     assert np.array_equal(peer.ask(Peek, PeekArrays(ints(6)), generation=2)[1].full, expected[0])
 
 
-def test_same_generation_may_be_opened_again_without_loss(one_shard: Stage) -> None:
+def test_same_generation_may_be_opened_again_without_loss(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[0]])
     one_shard.announcer.open(1, 2)
@@ -192,7 +192,7 @@ def test_same_generation_may_be_opened_again_without_loss(one_shard: Stage) -> N
 
 
 @pytest.mark.parametrize("number", [10, -1])
-def test_row_never_announced_is_refused(one_shard: Stage, number: int) -> None:
+def test_row_never_announced_is_refused(one_shard: ShardStage, number: int) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[0]])
     row = np.zeros(SHAPE.total, np.float32)
@@ -202,7 +202,7 @@ def test_row_never_announced_is_refused(one_shard: Stage, number: int) -> None:
     assert all(isinstance(header, Refused) and "never announced" in header.reason for header in (peek, pull, push))
 
 
-def test_early_push_of_an_unknown_row_is_refused_when_its_round_is_announced(one_shard: Stage) -> None:
+def test_early_push_of_an_unknown_row_is_refused_when_its_round_is_announced(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     peer.send(Push, owned(ints(99), np.zeros(SHAPE.total, np.float32)), step=1, phase=TRAIN, worker=0)
     peer.ledger()
@@ -210,7 +210,7 @@ def test_early_push_of_an_unknown_row_is_refused_when_its_round_is_announced(one
     assert "never announced" in peer.receive()[0].reason
 
 
-def test_duplicate_push_is_refused_and_the_first_counts(one_shard: Stage) -> None:
+def test_duplicate_push_is_refused_and_the_first_counts(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[0, 1]])
     first, again = np.full(SHAPE.total, 1, np.float32), np.full(SHAPE.total, 2, np.float32)
@@ -221,14 +221,14 @@ def test_duplicate_push_is_refused_and_the_first_counts(one_shard: Stage) -> Non
     assert np.array_equal(peer.ask(Peek, PeekArrays(ints(4)))[1].full, first)
 
 
-def test_new_rows_out_of_order_are_refused(one_shard: Stage) -> None:
+def test_new_rows_out_of_order_are_refused(one_shard: ShardStage) -> None:
     created = AnnounceArrays(new_numbers=ints(12), new_keys=np.array([5], np.uint64))
     header, _ = one_shard.peer().ask(Announce, created, step=1, phase=TRAIN, pushers=[])
     assert isinstance(header, Refused)
     assert "do not follow the 10 rows known" in header.reason
 
 
-def test_round_that_cannot_be_applied_breaks_the_generation_but_not_the_shard(one_shard: Stage) -> None:
+def test_round_that_cannot_be_applied_breaks_the_generation_but_not_the_shard(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     peer.send(Pull, PullArrays(full_numbers=ints(1)), step=1, worker=0)
     peer.ledger()
@@ -254,14 +254,14 @@ def test_round_that_cannot_be_applied_breaks_the_generation_but_not_the_shard(on
     ],
     ids=["empty", "garbage", "unknown type", "missing frame", "cut frame", "extra frame", "impossible step"],
 )
-def test_malformed_message_is_refused_and_the_shard_goes_on(one_shard: Stage, frames: list[bytes]) -> None:
+def test_malformed_message_is_refused_and_the_shard_goes_on(one_shard: ShardStage, frames: list[bytes]) -> None:
     peer = one_shard.peer()
     peer.socket.send_multipart(frames)
     assert isinstance(peer.receive()[0], Refused)
     assert isinstance(peer.ledger()[0], Ledger)
 
 
-def test_floats_that_do_not_fit_the_rows_are_refused(one_shard: Stage) -> None:
+def test_floats_that_do_not_fit_the_rows_are_refused(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     short = np.zeros(SHAPE.total - 1, np.float32)
     push = peer.ask(Push, owned(ints(4), short), step=1, phase=TRAIN, worker=0)[0]
@@ -271,7 +271,7 @@ def test_floats_that_do_not_fit_the_rows_are_refused(one_shard: Stage) -> None:
 
 
 @pytest.mark.parametrize("worker", [2, -1, 2**40])
-def test_worker_outside_the_generation_is_refused(one_shard: Stage, worker: int) -> None:
+def test_worker_outside_the_generation_is_refused(one_shard: ShardStage, worker: int) -> None:
     header, _ = one_shard.peer().ask(Pull, PullArrays(full_numbers=ints(1)), worker=worker)
     assert "not one of the 2 workers" in header.reason
 

@@ -107,7 +107,7 @@ def test_push_of_an_applied_round_is_out_of_order() -> None:
         rounds.push(push(4, 0))
 
 
-def test_pushes_far_ahead_are_not_hoarded() -> None:
+def test_pushes_too_far_ahead_are_refused() -> None:
     rounds = Rounds()
     for step in range(AHEAD):
         rounds.push(push(step, 0))

@@ -28,7 +28,7 @@ from trainer.worker import Worker
 FIELDS, DENSE = 3, 2
 Device = Literal["cpu", "cuda"]
 Batch = tuple[NDArray[np.uint64], NDArray[np.float32], NDArray[np.float32]]
-Told = list[tuple[Report, ReportArrays]]
+Reports = list[tuple[Report, ReportArrays]]
 
 
 def batches(steps: int, size: int = 24, keys: int = 40) -> list[Batch]:
@@ -69,7 +69,7 @@ class Director:
         welcomes = [Welcome(**common, worker=w, workers=size, store=store, cache_rows=256) for w in range(size)]
         list(self._pool.map(Worker.begin, self.workers, welcomes))
 
-    def train(self, step: int, batch: Batch, assigned: NDArray[np.int64]) -> Told:
+    def train(self, step: int, batch: Batch, assigned: NDArray[np.int64]) -> Reports:
         """One step in which sample i goes to worker assigned[i]."""
         rows_BF, new_keys = self.numbering.number(batch[0])
         first_new = len(self.numbering) - len(new_keys)
@@ -100,7 +100,7 @@ class Director:
             orders.append((self._order(step, TRAIN, int(mask.sum()), len(batch[2]), len(alone)), arrays))
         return self._execute(orders)
 
-    def train_replicated(self, batch: Batch, assigned: NDArray[np.int64]) -> Told:
+    def train_replicated(self, batch: Batch, assigned: NDArray[np.int64]) -> Reports:
         """A first step in which every worker holds a replica of every row, in the order of numbers."""
         rows_BF, new_keys = self.numbering.number(batch[0])
         self._announcer.announce(0, new=dict(enumerate(map(int, new_keys))), generation=self._generation)
@@ -124,7 +124,7 @@ class Director:
         """Where replicas lie: every row in the slot of its number."""
         return np.arange(len(self.numbering), dtype=np.int32)
 
-    def flush(self) -> Told:
+    def flush(self) -> Reports:
         """Writes everything back without training."""
         pushes = self._pushes(self._trained, FLUSH, {})
         self._owned, self._parts = [{} for _ in self.workers], [{} for _ in self.workers]
@@ -136,9 +136,9 @@ class Director:
         self._announcer.announce(self._trained + 1, generation=self._generation)
         wanted = np.array(sorted(range(len(self.numbering)), key=self._place), np.int64)
         found = list(self._client.pull(self._trained + 1, wanted, wanted[:0]))
-        rows_RT = np.empty((len(wanted), found[0].full_rows_WS.shape[1]))
+        rows_RT = np.empty((len(wanted), found[0].full_KT.shape[1]))
         for pulled in found:
-            rows_RT[wanted[pulled.full]] = pulled.full_rows_WS
+            rows_RT[wanted[pulled.full]] = pulled.full_KT
         return rows_RT
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class Director:
         common: dict[str, Any] = {"run": RUN, "generation": self._generation, "step": step, "phase": phase}
         return Order(**common, samples=samples, batch=batch, alone=alone, replicated=replicated)
 
-    def _execute(self, orders: list[tuple[Order, OrderArrays]]) -> Told:
+    def _execute(self, orders: list[tuple[Order, OrderArrays]]) -> Reports:
         return list(self._pool.map(lambda worker, order: worker.execute(*order), self.workers, orders))
 
 
