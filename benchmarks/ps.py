@@ -23,8 +23,8 @@ from infra.process import Stop, end_with_parent, stop_on_signals
 from infra.wire import Codec, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
-from ps.main import run_shard
-from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Open
+from ps.main import ShardJob, run_shard
+from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, AnnounceArrays, Open
 from ps.store import Store
 
 RUN = "bench"
@@ -126,7 +126,7 @@ class _ShardSide:
         self._none = np.empty(0, np.int64)
 
     def pull(self, numbers: NDArray[np.int64]) -> list[NDArray[Any]]:
-        return [pulled.value_rows_W for pulled in self._client.pull(0, self._none, numbers)]
+        return [pulled.values_KW for pulled in self._client.pull(0, self._none, numbers)]
 
     def push(self, step: int, numbers: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Ends when the push has been applied, which the pull of one row tells."""
@@ -142,34 +142,26 @@ def _shard_side(config: RowConfig, table: int, rounds: int) -> Iterator[_ShardSi
         announcer = resources.enter_context(context.socket(zmq.DEALER))
         connect(announcer, endpoint)
         _announce(announcer, table, rounds)
-        client = ShardClient(context, [endpoint], config.shape(), config.float_dtype, RUN)
+        client = ShardClient(context, [endpoint], config, RUN)
         resources.callback(client.close)
         client.open(0, 0)
         yield _ShardSide(client)
 
 
 def _announce(announcer: "zmq.Socket[bytes]", table: int, rounds: int) -> None:
-    codec, none = Codec(*TO_SHARD), np.empty(0, np.int64)
+    codec = Codec(*TO_SHARD)
     send(announcer, codec, Open(run=RUN, generation=0, step=0, workers=1))
     receive(announcer, Codec(*FROM_SHARD))
-    numbers, keys = np.arange(table), np.arange(table, dtype=np.uint64)
-    send(
-        announcer,
-        codec,
-        Announce(run=RUN, generation=0, step=0, phase=TRAIN, pushers=[]),
-        numbers,
-        keys,
-        none,
-        none,
-        none,
-    )
+    created = AnnounceArrays(new_numbers=np.arange(table), new_keys=np.arange(table, dtype=np.uint64))
+    send(announcer, codec, Announce(run=RUN, generation=0, step=0, phase=TRAIN, pushers=[]), created)
     for step in range(1, rounds + 1):
         header = Announce(run=RUN, generation=0, step=step, phase=TRAIN, pushers=[0])
-        send(announcer, codec, header, none, none.astype(np.uint64), none, none, none)
+        send(announcer, codec, header, AnnounceArrays())
 
 
 def _serve_shard(config: RowConfig, stop: Stop, ready: Connection) -> None:
-    run_shard(0, PsConfig(shards=1), config, RUN, SEED, "tcp://127.0.0.1:*", stop, ready.send)
+    job = ShardJob(number=0, config=PsConfig(shards=1), rows=config, run=RUN, seed=SEED, endpoint="tcp://127.0.0.1:*")
+    run_shard(job, stop, ready.send)
 
 
 # ── raw TCP ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -32,7 +32,7 @@ class QualityResult:
 def run_quality(
     folder: Path, file: Path, dataset: str, batch: int, workers: int, overrides: list[str], stop: Stop, display: Display
 ) -> QualityResult:
-    """Writes the file into a topic, trains on it once, and tells how good the predictions were."""
+    """Writes the file into a topic, trains on it once, and returns how good the predictions were."""
     fixed = [
         f"stream.folder={folder / 'log'}",
         f"stream.schema_name={dataset}",

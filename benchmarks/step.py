@@ -1,4 +1,4 @@
-"""How much of a step is Freshet's own doing: the whole pipeline against a plain loop, on the same batches.
+"""What Freshet adds to a training step: the whole pipeline against a plain loop, on the same batches.
 
 The pipeline is real processes: dispatcher, one PS shard, one worker, links not shaped. The plain loop is one process
 with every row in one table, and is given row numbers instead of keys. Both run in turn, twice; the ratio is of medians.

@@ -1,10 +1,11 @@
 """The dispatcher's side of the workers: who has joined, who wants to leave, orders out and reports in.
 
-Workers are known by name; in a generation each has a number, its rank in the dense process group. Nothing here assumes
-how many there are or that they stay.
+Workers are known by name; in a generation each has a number, its rank in the dense process group. Their number may
+change from one generation to the next.
 """
 
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,27 @@ import zmq
 from numpy.typing import NDArray
 
 from dispatch.errors import CrewFailed
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Idle, Join, Leave, Order, Report, Welcome
-from dispatch.rows.plan import Moves, WorkerPlan
+from dispatch.protocol import (
+    FROM_DISPATCHER,
+    TO_DISPATCHER,
+    Goodbye,
+    Idle,
+    Join,
+    Leave,
+    Order,
+    OrderArrays,
+    Report,
+    Saved,
+    Welcome,
+)
+from dispatch.rows.plan import WorkerPlan
 from infra.errors import WireError
-from infra.wire import Codec, Curve, Header, Refused, bind, send
+from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, send
 from ingest.samples import Samples
 from ps.protocol import FLUSH, TRAIN
 
-NO_SLOTS = np.empty(0, np.int32)
-NO_FLOATS = np.empty(0, np.float32)
+WAIT_SECONDS = 1.0
+"""how long to listen before everyone is kept alive again"""
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,7 @@ class Crew:
         self.members: tuple[Member, ...] = ()
         """members of the current generation, by number"""
         self.generation = 0
+        self._saved = False
         self.refused = 0
         """messages that could not be read or had no place in this run"""
 
@@ -77,7 +91,7 @@ class Crew:
         return self.wanted != self.members
 
     def start_generation(self, step: int, cache_rows: int) -> None:
-        """The wanted workers become members; those no longer wanted are told goodbye."""
+        """The wanted workers become members; members that are no longer wanted are dismissed."""
         gone = [member for member in self.members if member not in self.wanted]
         self.members, self.generation = self.wanted, self.generation + 1
         for member in gone:
@@ -107,17 +121,22 @@ class Crew:
                 alone=plan.use.alone,
                 replicated=plan.replicated,
             )
-            bulk = (plan.use_slots, plan.use.positions, samples.dense_BN[mine].reshape(-1), samples.labels_B[mine])
-            self._send(member, header, *_moves(plan), *bulk)
+            arrays = _moves(plan)._replace(
+                used_slots=plan.use_slots,
+                positions=plan.use.positions,
+                dense=samples.dense_BN[mine].reshape(-1),
+                labels=samples.labels_B[mine],
+            )
+            self._send(member, header, arrays)
 
     def order_flush(self, step: int, plans: tuple[WorkerPlan, ...]) -> None:
         """Asks every member to write its owned and split rows back."""
         for member, plan in zip(self.members, plans, strict=True):
             header = Order(**self._common(step), phase=FLUSH, samples=0, batch=0, alone=0)
-            self._send(member, header, *_moves(plan), NO_SLOTS, NO_SLOTS, NO_FLOATS, NO_FLOATS)
+            self._send(member, header, _moves(plan))
 
     def keep_alive(self, step: int) -> None:
-        """Tells everyone, those who wait for a generation too, that the dispatcher is still there."""
+        """Sends everyone a sign of life, also those who wait for their first generation."""
         for member in self.everyone:
             self._send(member, Idle(**self._common(step)))
 
@@ -126,13 +145,29 @@ class Crew:
         self._joined.pop(member.name, None)
         self._leaving.discard(member.name)
 
+    def dismiss_all(self, step: int, patience_seconds: float) -> bool:
+        """Dismisses everyone; returns whether the dense weights, which are the same on all members, were saved.
+
+        The first member goes first and saves them. The others go when it has confirmed that, or has not for so many
+        seconds: a worker that ends closes its connections to its peers, which must not happen while one still works.
+        """
+        for first in self.members[:1]:
+            self.dismiss(first, step, save_dense=True)
+        deadline = monotonic() + patience_seconds
+        while self.members and not self._saved and (left := deadline - monotonic()) > 0:
+            self.listen(min(left, WAIT_SECONDS))
+            self.keep_alive(step)
+        for member in self.everyone:
+            self.dismiss(member, step, save_dense=False)
+        return self._saved or not self.members
+
     def listen(self, timeout_seconds: float) -> tuple[Report, NDArray[np.float32]] | None:
         """Waits for one message; returns it if it is a report of this generation."""
         if not self._socket.poll(int(timeout_seconds * 1000)):
             return None
         sender, *frames = self._socket.recv_multipart(copy=False)
         try:
-            header, bulk = self._incoming.decode(frames)
+            header, arrays = self._incoming.decode(frames)
         except WireError as error:
             self._refuse(sender.bytes, str(error))
             return None
@@ -142,8 +177,10 @@ class Crew:
             self._join(sender.bytes, header)
         elif isinstance(header, Leave):
             self._leave(sender.bytes)
-        elif self._is_member(sender.bytes, header):
-            return header, bulk[0]
+        elif isinstance(header, Saved):
+            self._saved = self._saved or self._is_member(sender.bytes, header, 0)
+        elif self._is_member(sender.bytes, header, header.worker):
+            return header, arrays.logits
         return None
 
     def close(self) -> None:
@@ -157,37 +194,46 @@ class Crew:
             self._joined[join.worker] = Member(join.worker, sender, join.store, join.link_gbit)
 
     def _leave(self, sender: bytes) -> None:
-        """A member goes at the next generation; one who still waited for its first is gone already."""
+        """A member leaves at the next generation, one who still waits for its first at once."""
         for member in self.everyone:
             if member.identity == sender and member in self.members:
                 self._leaving.add(member.name)
             elif member.identity == sender:
                 del self._joined[member.name]
 
-    def _is_member(self, sender: bytes, report: Report) -> bool:
-        """Whether a report comes from whom it says, in this generation."""
-        is_current = report.generation == self.generation and 0 <= report.worker < len(self.members)
-        return is_current and self.members[report.worker].identity == sender
+    def _is_member(self, sender: bytes, message: Header, number: int) -> bool:
+        """Whether a message of this generation comes from the member of that number."""
+        is_current = message.generation == self.generation and 0 <= number < len(self.members)
+        return is_current and self.members[number].identity == sender
 
     def _refuse(self, sender: bytes, reason: str) -> None:
         self.refused += 1
         send(self._socket, self._outgoing, Refused(**self._common(0), reason=reason), to=sender)
 
-    def _send(self, member: Member, header: Header, *bulk: NDArray[Any]) -> None:
-        send(self._socket, self._outgoing, header, *bulk, to=member.identity)
+    def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
+        send(self._socket, self._outgoing, header, arrays, to=member.identity)
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self.generation, "step": step}
 
 
-def _moves(plan: WorkerPlan) -> tuple[NDArray[Any], ...]:
-    lists: tuple[Moves, ...] = (plan.push_owned, plan.push_parts, plan.pull_full, plan.pull_values)
-    return tuple(array for moves in lists for array in (moves.rows, moves.slots))
+def _moves(plan: WorkerPlan) -> OrderArrays:
+    """The rows that a plan moves, and no sample."""
+    return OrderArrays(
+        owned_rows=plan.push_owned.rows,
+        owned_slots=plan.push_owned.slots,
+        part_rows=plan.push_parts.rows,
+        part_slots=plan.push_parts.slots,
+        full_rows=plan.pull_full.rows,
+        full_slots=plan.pull_full.slots,
+        value_rows=plan.pull_values.rows,
+        value_slots=plan.pull_values.slots,
+    )
 
 
 def silent(names: list[str], seconds: float) -> CrewFailed:
     return CrewFailed(
-        f"no report from worker {', '.join(names)} for {seconds:g} s; expected one per step: see their logs, and raise "
+        f"no report from worker {', '.join(names)} for {seconds:g} s; expected one per step; see their logs, and raise "
         "dispatch.report_seconds if steps really take that long"
     )
 

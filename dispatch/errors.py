@@ -4,7 +4,8 @@
 ├── NoGpu            the GPU solver was asked for where it cannot run
 ├── BadScores        logits and labels that do not belong together
 ├── CacheTooSmall    a worker's cache cannot hold the rows of one micro-batch
-├── ShardSilent      a PS shard does not answer, or refuses what it is told
+├── ShardSilent      a PS shard does not answer, or does not finish a round, in time
+├── ShardRefused     a PS shard refused a message of the dispatcher
 ├── CrewFailed       workers did not join, or stopped reporting
 └── RunExists        the run's folder already holds steps of an earlier process
 """
@@ -37,7 +38,11 @@ class CacheTooSmall(DispatchError):
 
 
 class ShardSilent(DispatchError):
-    """A PS shard does not answer, or refuses what it is told."""
+    """A PS shard does not answer, or does not finish a round, in time."""
+
+
+class ShardRefused(DispatchError):
+    """A PS shard refused a message of the dispatcher."""
 
 
 class CrewFailed(DispatchError):

@@ -235,9 +235,11 @@ class Desk:
         self.shards.await_applied(self.crew.generation, self.step, FLUSH, plan)
 
     def finish(self) -> Status:
-        """Everyone goes home; the first member saves the dense weights, which are the same on all."""
-        for member in self.crew.everyone:
-            self.crew.dismiss(member, self.step, save_dense=self.crew.members[:1] == (member,))
+        """Dismisses everyone; the first member saves the dense weights before the others go."""
+        limit = self.job.dispatch.drain_seconds
+        if not self.crew.dismiss_all(self.step, limit):
+            first = self.crew.members[0].name
+            self.log.error("dense weights not saved in time; see the worker's log", worker=first, seconds=limit)
         self.state = "done"
         self._publish(at_once=True)
         self.log.info("finished", reason=self.stop.reason or "end of stream", steps=self.accounts.steps)

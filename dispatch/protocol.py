@@ -3,9 +3,9 @@
 Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
 """
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from infra.wire import Header, Refused
+from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Header, Refused
 
 
 # ── worker → dispatcher ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -16,7 +16,7 @@ class Join(Header, frozen=True):
     store: str
     """host:port of the torch store this worker opened; rank 0's is used"""
     link_gbit: float = 0.0
-    """speed of its link in Gbit/s; 0: not known, taken as fast as the fastest"""
+    """speed of its link in Gbit/s; 0: not known, and taken to be as fast as the fastest"""
 
 
 class Leave(Header, frozen=True):
@@ -25,11 +25,15 @@ class Leave(Header, frozen=True):
     worker: str
 
 
+class ReportArrays(NamedTuple):
+    logits: F32
+    """of the micro-batch, in the order's sample order"""
+
+
 class Report(Header, frozen=True):
     """What one worker did in one round."""
 
-    BULK: ClassVar = ("f4",)
-    """logits of its micro-batch, in the order's sample order"""
+    ARRAYS: ClassVar = ReportArrays
 
     phase: int
     worker: int
@@ -42,7 +46,11 @@ class Report(Header, frozen=True):
     link_bytes: int = 0
     """moved in transfers whose time is known, both directions"""
     link_seconds: float = 0.0
-    """in which these were on their way"""
+    """how long these transfers took"""
+
+
+class Saved(Header, frozen=True):
+    """The dense weights are on disk: the answer to a Goodbye that asked for it."""
 
 
 # ── dispatcher → worker ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -52,16 +60,38 @@ class Welcome(Header, frozen=True):
     worker: int
     workers: int
     store: str
+    """host:port of rank 0's torch store"""
     cache_rows: int
+
+
+class OrderArrays(NamedTuple):
+    """Rows that move, each with its slot, and the micro-batch. Nothing of either unless given."""
+
+    owned_rows: I64 = NO_I64
+    """pushed as value and state"""
+    owned_slots: I32 = NO_I32
+    part_rows: I64 = NO_I64
+    """pushed as this worker's part of the gradient"""
+    part_slots: I32 = NO_I32
+    full_rows: I64 = NO_I64
+    """pulled as value and state"""
+    full_slots: I32 = NO_I32
+    value_rows: I64 = NO_I64
+    """pulled as value alone"""
+    value_slots: I32 = NO_I32
+    used_slots: I32 = NO_I32
+    """those of the micro-batch (rows it alone uses, then shared ones), then those of the batch's replicated rows"""
+    positions: I32 = NO_I32
+    """per sample and field, the position in used_slots (b×F)"""
+    dense: F32 = NO_F32
+    """dense inputs (b×N)"""
+    labels: F32 = NO_F32
 
 
 class Order(Header, frozen=True):
     """One worker's part of one round. A row's place in the PS is (shard, number) = (row % shards, row // shards)."""
 
-    BULK: ClassVar = ("i8", "i4", "i8", "i4", "i8", "i4", "i8", "i4", "i4", "i4", "f4", "f4")
-    """rows and slots of: owned pushes (2), part pushes (2), pulls with state (2), pulls of values (2);
-    slots used by the micro-batch (rows it alone uses first, then shared ones), then of the batch's replicated rows;
-    per sample and field the position in those slots (b×F); dense inputs (b×N); labels (b)"""
+    ARRAYS: ClassVar = OrderArrays
 
     phase: int
     samples: int
@@ -76,17 +106,17 @@ class Order(Header, frozen=True):
 
 
 class Idle(Header, frozen=True):
-    """Nothing to train at the moment; the dispatcher is still there."""
+    """A sign of life from a dispatcher that has nothing else to say."""
 
 
 class Goodbye(Header, frozen=True):
     """The worker's generation is over and it has no place in the next: exit 0."""
 
     save_dense: bool
-    """whether this worker writes the dense weights before it goes"""
+    """whether this worker saves the dense weights before it goes, and confirms it by Saved"""
 
 
-TO_DISPATCHER = (Join, Leave, Report)
+TO_DISPATCHER = (Join, Leave, Report, Saved)
 FROM_DISPATCHER = (Welcome, Order, Idle, Goodbye, Refused)
 
 
@@ -94,6 +124,6 @@ def ring_moved(workers: int, amount: int) -> int:
     """How much of an all-reduce each worker sends, rounded up; it receives as much at the same time.
 
     Gloo and NCCL sum in a ring: in 2·(n-1) turns every worker passes on an n-th, first to add up, then to hand out.
-    Links carry both directions at once, so what is sent is what the ring keeps a link busy with.
+    A link carries both directions at once, so what is sent says how long the ring keeps it busy.
     """
     return -(-2 * (workers - 1) * amount // workers)

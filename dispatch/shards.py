@@ -8,16 +8,14 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from dispatch.errors import ShardSilent
+from dispatch.errors import ShardRefused, ShardSilent
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan
-from infra.wire import Codec, Curve, Header, Refused, connect, receive, send
-from ps.protocol import FROM_SHARD, TO_SHARD, Announce, Count, Ledger, Open
+from infra.wire import NO_I64, NO_U64, Codec, Curve, Header, Refused, connect, receive, send
+from ps.protocol import FROM_SHARD, TO_SHARD, Announce, AnnounceArrays, Count, LedgerArrays, Open
 
 PAUSE_SECONDS = 0.005
-"""between two questions whether a round has been applied"""
-NO_ROWS = np.empty(0, np.int64)
-NO_KEYS = np.empty(0, np.uint64)
+"""between two looks at the ledgers"""
 
 
 class Shards:
@@ -49,34 +47,41 @@ class Shards:
         for number, (socket, shard) in enumerate(zip(self._sockets, plan.shards, strict=True)):
             header = Announce(run=self._run, generation=generation, step=step, phase=phase, pushers=list(shard.pushers))
             new_numbers, new_keys = _new_rows(rows, number, len(self._sockets))
-            send(socket, self._requests, header, new_numbers, new_keys, shard.settled, shard.fresh, shard.fresh_steps)
+            arrays = AnnounceArrays(
+                new_numbers=new_numbers,
+                new_keys=new_keys,
+                settled=shard.settled,
+                changed=shard.fresh,
+                changed_steps=shard.fresh_steps,
+            )
+            send(socket, self._requests, header, arrays)
 
-    def ledgers(self, generation: int) -> list[list[NDArray[Any]]]:
-        """What each shard saw: columns step, phase, worker, pulled, owned pushed, parts pushed."""
-        return [bulk for _, bulk in self._ask_all(Count(run=self._run, generation=generation, step=0))]
+    def ledgers(self, generation: int) -> list[LedgerArrays]:
+        """What each shard saw, by round and worker."""
+        return [arrays for _, arrays in self._ask_all(Count(run=self._run, generation=generation, step=0))]
 
     def await_applied(self, generation: int, step: int, phase: int, plan: RoundPlan) -> None:
         """Returns once every push of a round has been applied.
 
-        A worker's report and its pushes take different ways: the report may be here while a push is still under way,
-        and a generation that starts now would refuse it.
+        A worker's report and its pushes use different connections: the report may arrive before a push, and shards that
+        open a generation then would refuse that push.
         """
         expected = [_pushes_to(shard, plan) for shard in range(len(self._sockets))]
         deadline = monotonic() + self._timeout_ms / 1000
         while True:
             # A generation without a step flushes under the number of the last, and pushes nothing: hence not "equal".
-            applied = [_applied(columns, step, phase) for columns in self.ledgers(generation)]
+            applied = [_applied(ledger, step, phase) for ledger in self.ledgers(generation)]
             if all(done >= wanted for done, wanted in zip(applied, expected, strict=True)):
                 return
             if monotonic() > deadline:
                 raise ShardSilent(
-                    f"step {step}: shards applied {applied} pushed rows of {expected} within "
-                    f"{self._timeout_ms / 1000:g} s; see whether every worker is alive"
+                    f"shards applied {applied} pushed rows of step {step} within {self._timeout_ms / 1000:g} s; "
+                    f"expected {expected}; see whether every worker is alive"
                 )
             sleep(PAUSE_SECONDS)
 
     def check(self) -> None:
-        """Raises what a shard refused since the last check; announcements are otherwise not answered."""
+        """Raises ShardRefused if a shard refused an announcement; announcements are not answered otherwise."""
         for socket, endpoint in zip(self._sockets, self._endpoints, strict=True):
             if socket.poll(0):
                 self._answer(socket, endpoint)
@@ -85,7 +90,7 @@ class Shards:
         for socket in self._sockets:
             socket.close()
 
-    def _ask_all(self, header: Header) -> list[tuple[Any, list[NDArray[Any]]]]:
+    def _ask_all(self, header: Header) -> list[tuple[Any, Any]]:
         for socket in self._sockets:
             send(socket, self._requests, header)
         answers = []
@@ -93,17 +98,16 @@ class Shards:
             if not socket.poll(self._timeout_ms):
                 raise ShardSilent(
                     f"shard at {endpoint} did not answer {type(header).__name__} within {self._timeout_ms / 1000:g} s; "
-                    "is 'freshet ps' running there, and do the CURVE keys match?"
+                    "expected an answer at once; see whether 'freshet ps' runs there and the CURVE keys match"
                 )
             answers.append(self._answer(socket, endpoint))
         return answers
 
-    def _answer(self, socket: "zmq.Socket[bytes]", endpoint: str) -> tuple[Any, list[NDArray[Any]]]:
-        header, bulk = receive(socket, self._replies)
+    def _answer(self, socket: "zmq.Socket[bytes]", endpoint: str) -> tuple[Any, Any]:
+        header, arrays = receive(socket, self._replies)
         if isinstance(header, Refused):
-            raise ShardSilent(f"shard at {endpoint} refused: {header.reason}")
-        assert not isinstance(header, Ledger) or len(bulk) == len(Ledger.BULK)
-        return header, bulk
+            raise ShardRefused(f"shard at {endpoint} refused a message of the dispatcher: {header.reason}")
+        return header, arrays
 
 
 def _pushes_to(shard: int, plan: RoundPlan) -> int:
@@ -111,15 +115,14 @@ def _pushes_to(shard: int, plan: RoundPlan) -> int:
     return sum(int(np.count_nonzero(rows % len(plan.shards) == shard)) for rows in lists)
 
 
-def _applied(columns: Sequence[NDArray[np.int64]], step: int, phase: int) -> int:
-    steps, phases, _, _, owned, parts = columns
-    at = (steps == step) & (phases == phase)
-    return int(owned[at].sum() + parts[at].sum())
+def _applied(ledger: LedgerArrays, step: int, phase: int) -> int:
+    at = (ledger.step == step) & (ledger.phase == phase)
+    return int(ledger.owned[at].sum() + ledger.parts[at].sum())
 
 
 def _new_rows(rows: BatchRows | None, shard: int, shards: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     if rows is None or not rows.new_keys.size:
-        return NO_ROWS, NO_KEYS
+        return NO_I64, NO_U64
     first = (shard - rows.first_new) % shards
     keys = np.ascontiguousarray(rows.new_keys[first::shards])
     return (rows.first_new + first) // shards + np.arange(keys.size), keys

@@ -1,8 +1,8 @@
 """Link shaping: makes one machine's transfers take the time they would take over a slower link.
 
 A worker's link has one token bucket in each direction. A transfer takes its bytes out of the bucket and, if that leaves
-a debt, sleeps until the link would have carried them. What a sleep lasts too long is credited to the next transfer, so
-many transfers together take the configured time however coarse the sleeps are.
+a debt, sleeps until the link would have carried them. Oversleep is credited to the next transfer, so many transfers
+together take the configured time however coarse the sleeps are.
 """
 
 import threading
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from infra.errors import ConfigError
 
 BURST_BYTES = 16 * 1024
-"""What may pass at once after the link was idle."""
+"""bytes that may pass at once after the link was idle"""
 
 LONGEST_CREDIT_SECONDS = 0.1
-"""More than this is not a coarse sleep but a suspended process; a real link would not have caught up either."""
+"""the most that oversleep earns: longer means that the process was suspended, and a real link would not catch up"""
 
 
 class Bucket:
@@ -51,11 +51,11 @@ class Bucket:
 
 
 class Link:
-    """One worker's link. ``None`` leaves it unshaped."""
+    """One worker's link. Without a speed it is not shaped."""
 
     def __init__(
         self,
-        gbit_per_second: float | None,
+        gbit_per_second: float | None = None,
         burst_bytes: int = BURST_BYTES,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -83,6 +83,6 @@ def _bytes_per_second(gbit_per_second: float) -> float:
     if not 0 < gbit_per_second < float("inf"):
         raise ConfigError(
             f"a link cannot have {gbit_per_second} Gbit/s; expected a number above 0; "
-            "leave the setting out for a link that is not shaped"
+            "correct it, or leave it out for a link that is not shaped"
         )
     return gbit_per_second * 1e9 / 8

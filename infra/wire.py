@@ -1,15 +1,16 @@
 """Framing of every message between processes.
 
-A message is one ZeroMQ multipart: a msgspec header (msgpack, tagged by type), then the bulk arrays it announces, each a
-frame of its own, sent without a copy. Every header carries run, generation and step, so that a process that wakes
-up in an old generation is refused and never half understood. Nothing here can run code: no pickle.
+A message is one ZeroMQ multipart: a msgspec header (msgpack, tagged by type), then its arrays, each a frame of its own,
+sent without a copy. The arrays of a message type are the fields of one NamedTuple, which the header's ``ARRAYS`` names;
+both ends build and read them by name. Every header carries run, generation and step, so that a process that wakes up in
+an old generation is refused and never half understood. Nothing here can run code: no pickle.
 """
 
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
 import msgspec
 import numpy as np
@@ -23,12 +24,36 @@ from infra.errors import ConfigError, WireError
 SMALL_BYTES = 64 * 1024
 """Below this a copy is cheaper than ZeroMQ's bookkeeping for a frame it must not copy."""
 
+RUN_FLOAT = "*"
+"""stands for the run's floating point type, which each codec is given"""
+
+I32 = Annotated[NDArray[np.int32], "i4"]
+I64 = Annotated[NDArray[np.int64], "i8"]
+U64 = Annotated[NDArray[np.uint64], "u8"]
+F32 = Annotated[NDArray[np.float32], "f4"]
+Float = Annotated[NDArray[Any], RUN_FLOAT]
+
+NO_I32 = np.empty(0, np.int32)
+NO_I64 = np.empty(0, np.int64)
+NO_U64 = np.empty(0, np.uint64)
+NO_F32 = np.empty(0, np.float32)
+
+Arrays = tuple[NDArray[Any], ...]
+"""what every message's NamedTuple of arrays is"""
+
+
+class NoArrays(NamedTuple):
+    """The arrays of a message that is a header alone."""
+
+
+NO_ARRAYS = NoArrays()
+
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What every message carries."""
 
-    BULK: ClassVar[tuple[str, ...]] = ()
-    """dtype of each bulk array, in order; '*' stands for the run's floating point type."""
+    ARRAYS: ClassVar[type[Arrays]] = NoArrays
+    """the NamedTuple of this message's arrays; they are sent in its order, as flat arrays of the annotated types"""
 
     run: str
     generation: int
@@ -41,38 +66,35 @@ class Refused(Header, frozen=True):
     reason: str
 
 
-Bulk = list[NDArray[Any]]
-
-
 class Codec:
     """Encodes and decodes one closed set of message types."""
 
     def __init__(self, *types: type[Header], float_dtype: DTypeLike = np.float32) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_union(types))
-        self._float = np.dtype(float_dtype)
+        self._dtypes = {kind: _dtypes_of(kind, np.dtype(float_dtype)) for kind in types}
 
-    def encode(self, header: Header, bulk: Sequence[NDArray[Any]] = ()) -> list[bytes | memoryview]:
-        assert len(bulk) == len(header.BULK), f"{type(header).__name__} takes {len(header.BULK)} arrays"
+    def encode(self, header: Header, arrays: Arrays = NO_ARRAYS) -> list[bytes | memoryview]:
+        name = type(header).__name__
+        assert type(arrays) is header.ARRAYS, f"{name} takes {header.ARRAYS.__name__}, not {type(arrays).__name__}"
         frames: list[bytes | memoryview] = [self._encoder.encode(header)]
-        for name, array in zip(header.BULK, bulk, strict=True):
-            assert array.dtype == self._dtype(name), f"{type(header).__name__}: {array.dtype} where {name} was declared"
+        for array, dtype in zip(arrays, self._dtypes[type(header)], strict=True):
+            assert array.dtype == dtype, f"{name}: {array.dtype} where {dtype} was declared"
             frames.append(np.ascontiguousarray(array).reshape(-1).data)
         return frames
 
-    def decode(self, frames: Sequence[zmq.Frame | bytes]) -> tuple[Any, Bulk]:
-        """Header and flat arrays that share memory with the received frames."""
+    def decode(self, frames: Sequence[zmq.Frame | bytes]) -> tuple[Any, Any]:
+        """The header and its NamedTuple of flat, aligned arrays, which share memory with the frames where they can."""
         try:
             header = self._decoder.decode(_buffer(frames[0]))
-            bulk = [np.frombuffer(_buffer(f), self._dtype(n)) for f, n in zip(frames[1:], header.BULK, strict=True)]
+            dtypes = self._dtypes[type(header)]
+            arrays = header.ARRAYS(*[_array(f, dtype) for f, dtype in zip(frames[1:], dtypes, strict=True)])
         except (msgspec.DecodeError, ValueError, IndexError) as error:
             raise WireError(
-                f"cannot read a message of {len(frames)} frames: {error}; are all processes one version?"
+                f"cannot read a message of {len(frames)} frames: {error}; expected one of "
+                f"{', '.join(kind.__name__ for kind in self._dtypes)}; run one version of Freshet in all processes"
             ) from error
-        return header, bulk
-
-    def _dtype(self, name: str) -> np.dtype[Any]:
-        return self._float if name == "*" else np.dtype(name)
+        return header, arrays
 
 
 def _union(types: Sequence[type[Header]]) -> Any:
@@ -82,23 +104,35 @@ def _union(types: Sequence[type[Header]]) -> Any:
     return union
 
 
+def _dtypes_of(kind: type[Header], run_float: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
+    hints = get_type_hints(kind.ARRAYS, include_extras=True)
+    names = [hint.__metadata__[0] for hint in hints.values()]
+    return tuple(run_float if name == RUN_FLOAT else np.dtype(name) for name in names)
+
+
+def _array(frame: zmq.Frame | bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A frame as an array. ZeroMQ may deliver short frames at odd addresses, which kernels and torch do not take."""
+    array = np.frombuffer(_buffer(frame), dtype)
+    return array if array.flags.aligned else array.copy()
+
+
 def _buffer(frame: zmq.Frame | bytes) -> Any:
     return frame.buffer if isinstance(frame, zmq.Frame) else frame
 
 
 def send(
-    socket: "zmq.Socket[bytes]", codec: Codec, header: Header, *bulk: NDArray[Any], to: bytes | None = None
+    socket: "zmq.Socket[bytes]", codec: Codec, header: Header, arrays: Arrays = NO_ARRAYS, to: bytes | None = None
 ) -> int:
-    """Sends one message and returns its bulk bytes. Arrays must stay unchanged until they are delivered."""
-    frames = codec.encode(header, bulk)
+    """Sends one message and returns its size in bytes. Arrays must stay unchanged until they are delivered."""
+    frames = codec.encode(header, arrays)
     total = sum(len(f) if isinstance(f, bytes) else f.nbytes for f in frames)
     envelope: list[bytes | memoryview] = [to] if to is not None else []
     socket.send_multipart([*envelope, *frames], copy=total < SMALL_BYTES)
     return total
 
 
-def receive(socket: "zmq.Socket[bytes]", codec: Codec) -> tuple[Any, Bulk]:
-    """Receives one message on a DEALER socket."""
+def receive(socket: "zmq.Socket[bytes]", codec: Codec) -> tuple[Any, Any]:
+    """Receives one message on a DEALER socket: its header and its arrays."""
     return codec.decode(socket.recv_multipart(copy=False))
 
 
@@ -121,12 +155,13 @@ def load_curve(folder: Path, name: str) -> Curve:
         return Curve(public, secret, known["server"], frozenset(known.values()))
     except (OSError, ValueError, KeyError, struct.error) as error:
         raise ConfigError(
-            f"no usable CURVE keys for {name!r} in {folder}: {error}; make them with 'freshet keys'"
+            f"no usable CURVE keys for {name!r} in {folder}: {error}; expected {name}.secret and server.public; "
+            "make them with 'freshet keys'"
         ) from error
 
 
 class _KnownClients:
-    """Tells ZeroMQ's authenticator whether it knows a client's public key."""
+    """The callback of ZeroMQ's authenticator: whether a client's public key is one of those allowed."""
 
     def __init__(self, allowed: frozenset[bytes]) -> None:
         self._allowed = allowed
@@ -152,7 +187,7 @@ def guarded(context: "zmq.Context[zmq.Socket[bytes]]", curve: Curve | None) -> I
 
 def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None) -> str:
     """Binds and returns the real endpoint (a port of * or 0 becomes the one chosen)."""
-    if curve is None and not _stays_here(endpoint):
+    if curve is None and not _is_local(endpoint):
         raise ConfigError(
             f"{endpoint!r} can be reached from other machines, and connections would not be encrypted; expected a "
             "loopback address, or keys: make them with 'freshet keys' and set curve_folder"
@@ -163,11 +198,14 @@ def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
-        raise ConfigError(f"cannot listen on {endpoint!r}: {error}; choose a free tcp://HOST:PORT") from error
+        raise ConfigError(
+            f"cannot listen on {endpoint!r}: {error}; expected an address of this machine and a port not in use; "
+            "choose a free tcp://HOST:PORT"
+        ) from error
     return bytes(socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
 
-def _stays_here(endpoint: str) -> bool:
+def _is_local(endpoint: str) -> bool:
     """Whether only this machine can reach the endpoint."""
     transport, _, address = endpoint.partition("://")
     host = address.rpartition(":")[0]
@@ -181,4 +219,6 @@ def connect(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = No
     try:
         socket.connect(endpoint)
     except zmq.ZMQError as error:
-        raise ConfigError(f"cannot connect to {endpoint!r}: {error}; expected tcp://HOST:PORT") from error
+        raise ConfigError(
+            f"cannot connect to {endpoint!r}: {error}; expected tcp://HOST:PORT; correct the endpoint"
+        ) from error

@@ -9,10 +9,10 @@ import zmq
 from numpy.typing import DTypeLike, NDArray
 
 KEPT = 16
-"""idle buffers kept; more were a rare peak"""
+"""idle buffers kept; a peak that needs more is rare"""
 
 
-class Buffer:
+class ReplyBuffer:
     """A piece of memory on loan until ``sent``."""
 
     def __init__(self, size: int, dtype: DTypeLike) -> None:
@@ -33,22 +33,22 @@ class Buffer:
         self._lent = False
 
 
-class Buffers:
+class ReplyBuffers:
     """Buffers of one floating point type."""
 
     def __init__(self, dtype: DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
-        self._buffers: list[Buffer] = []
+        self._buffers: list[ReplyBuffer] = []
 
-    def take(self, size: int) -> Buffer:
-        """A buffer of at least that many elements, with whatever was in it."""
+    def take(self, size: int) -> ReplyBuffer:
+        """A buffer of at least that many elements; what they hold is undefined."""
         fitting = [buffer for buffer in self._buffers if buffer.array.size >= size and buffer.idle]
         if fitting:
             buffer = min(fitting, key=lambda each: each.array.size)
             buffer.lend()
             return buffer
         self._forget_idle()
-        self._buffers.append(Buffer(1 << max(size - 1, 1).bit_length(), self._dtype))
+        self._buffers.append(ReplyBuffer(1 << max(size - 1, 1).bit_length(), self._dtype))
         return self._buffers[-1]
 
     def _forget_idle(self) -> None:

@@ -1,7 +1,9 @@
 """A table that grows by whole chunks: what is stored never moves, and growing never copies.
 
 Kernels reach the chunks through an array of their addresses, because numba cannot take a list of arrays that grows
-without compiling anew or boxing every element. Callers guarantee that numbers lie below ``rows``.
+without compiling anew or boxing every element. For a row number that is negative or too large a kernel would read or
+write anywhere, so callers check first: all of ``Store`` calls ``Store.check``, and so do ``Parts`` before each of its
+kernels and ``Shard`` before it gathers a reply.
 
 Legend: K numbers asked for, T columns of the table.
 """
@@ -90,7 +92,8 @@ class Chunks:
         assert out.flags.c_contiguous, "rows are copied one after the other"
         assert out.shape[0] == len(numbers_K), f"{out.shape} has no place for {len(numbers_K)} rows"
         assert out.shape[1] <= self.columns, f"{out.shape} is wider than {self.columns} columns"
-        _gather(self.addresses, self.chunk_rows, self._row_bytes, numbers_K, out.ctypes.data, out.strides[0])
+        out_bytes = out.shape[1] * out.itemsize  # not strides[0], which may be anything where there is one row
+        _gather(self.addresses, self.chunk_rows, self._row_bytes, numbers_K, out.ctypes.data, out_bytes)
 
     def scatter(self, numbers_K: NDArray[np.int64], values_KT: NDArray[Any]) -> None:
         """Writes these rows; of a number named twice the last values stay."""

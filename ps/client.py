@@ -1,7 +1,7 @@
 """A worker's side of the parameter server: pushes and pulls rows over one socket a shard.
 
 Rows are named by their global number; lists of them must be sorted by (row % shards, row), so that each shard's part is
-one contiguous slice and bulk arrays are sent and received without a copy. Arrays given to ``push`` may still be on
+one contiguous slice and arrays are sent and received without a copy. Arrays given to ``push`` may still be on
 their way when it returns: give it fresh ones and do not change them. Not for use by several threads at once.
 
 Legend: K rows, W columns of a value, T of value and state.
@@ -16,13 +16,25 @@ from typing import Any
 
 import numpy as np
 import zmq
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from infra.errors import Fenced
 from infra.link import Link
 from infra.wire import Codec, Curve, Refused, connect, send
+from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
-from ps.protocol import FROM_SHARD, TO_SHARD, Peek, Pull, Push, Rows, RowShape
+from ps.protocol import (
+    FROM_SHARD,
+    TO_SHARD,
+    Peek,
+    PeekArrays,
+    Pull,
+    PullArrays,
+    Push,
+    PushArrays,
+    Rows,
+    RowsArrays,
+)
 from ps.timing import LinkTimer
 
 OUTSIDE_STEPS = -1
@@ -36,9 +48,9 @@ class Pulled:
     """One shard's answer: rows for these slices of the lists asked for."""
 
     full: slice
-    full_rows_WS: NDArray[Any]
+    full_KT: NDArray[Any]
     values: slice
-    value_rows_W: NDArray[Any]
+    values_KW: NDArray[Any]
     nbytes: int
 
 
@@ -49,23 +61,22 @@ class ShardClient:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         endpoints: Sequence[str],
-        shape: RowShape,
-        dtype: DTypeLike,
+        rows: RowConfig,
         run: str,
         link: Link | None = None,
         curve: Curve | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
         self._endpoints = tuple(endpoints)
-        self._shape = shape
-        self._dtype = np.dtype(dtype)
+        self._shape = rows.shape()
+        self._dtype = np.dtype(rows.float_dtype)
         self._run = run
-        self._link = link or Link(None)
+        self._link = link or Link()
         self._timeout = timeout_seconds
         self._generation = -1
         self._worker = -1
-        self._requests = Codec(*TO_SHARD, float_dtype=dtype)
-        self._replies = Codec(*FROM_SHARD, float_dtype=dtype)
+        self._requests = Codec(*TO_SHARD, float_dtype=self._dtype)
+        self._replies = Codec(*FROM_SHARD, float_dtype=self._dtype)
         self._timer = LinkTimer()
         self._sockets = [_connected(context, endpoint, curve) for endpoint in endpoints]
 
@@ -90,12 +101,16 @@ class ShardClient:
         total = 0
         for shard, (owned, parts) in self._segments(owned_rows, part_rows):
             header = Push(**self._common(step), phase=phase, worker=self._worker)
-            numbers = [rows // len(self._sockets) for rows in (owned_rows[owned], part_rows[parts])]
-            bulk = (numbers[0], owned_KT[owned].reshape(-1), numbers[1], part_KW[parts].reshape(-1))
-            nbytes = sum(array.nbytes for array in bulk)
+            arrays = PushArrays(
+                owned_numbers=self._numbers(owned_rows[owned]),
+                owned_rows=owned_KT[owned].reshape(-1),
+                part_numbers=self._numbers(part_rows[parts]),
+                part_gradients=part_KW[parts].reshape(-1),
+            )
+            nbytes = sum(array.nbytes for array in arrays)
             began = time.perf_counter()
             self._link.up(nbytes)
-            send(self._sockets[shard], self._requests, header, *bulk)
+            send(self._sockets[shard], self._requests, header, arrays)
             self._timer.pushed(shard, nbytes, began)
             total += nbytes
         return total
@@ -104,11 +119,14 @@ class ShardClient:
         """Asks every shard concerned at once, then yields each answer as it arrives."""
         asked = {}
         for shard, (full, values) in self._segments(full_rows, value_rows):
-            numbers = [rows // len(self._sockets) for rows in (full_rows[full], value_rows[values])]
-            nbytes = sum(array.nbytes for array in numbers)
+            header = Pull(**self._common(step), worker=self._worker)
+            arrays = PullArrays(
+                full_numbers=self._numbers(full_rows[full]), value_numbers=self._numbers(value_rows[values])
+            )
+            nbytes = sum(array.nbytes for array in arrays)
             self._timer.asked(shard, nbytes)
             self._link.up(nbytes)
-            send(self._sockets[shard], self._requests, Pull(**self._common(step), worker=self._worker), *numbers)
+            send(self._sockets[shard], self._requests, header, arrays)
             asked[shard] = (full, values)
         return self._pulled(step, asked)
 
@@ -123,11 +141,11 @@ class ShardClient:
         places = {}
         for shard in range(len(self._sockets)):
             (places[shard],) = np.nonzero(rows % len(self._sockets) == shard)
-            numbers = rows[places[shard]] // len(self._sockets)
-            send(self._sockets[shard], self._requests, Peek(**self._common(OUTSIDE_STEPS)), numbers)
-        for shard, _, bulk in self._answers(OUTSIDE_STEPS, set(places)):
-            rows_KT[places[shard]] = bulk[0].reshape(-1, self._shape.total)
-            steps_K[places[shard]] = bulk[2]
+            arrays = PeekArrays(numbers=self._numbers(rows[places[shard]]))
+            send(self._sockets[shard], self._requests, Peek(**self._common(OUTSIDE_STEPS)), arrays)
+        for shard, _, answer in self._answers(OUTSIDE_STEPS, set(places)):
+            rows_KT[places[shard]] = answer.full.reshape(-1, self._shape.total)
+            steps_K[places[shard]] = answer.steps
         return rows_KT, steps_K
 
     def close(self) -> None:
@@ -135,12 +153,17 @@ class ShardClient:
             socket.close()
 
     def _pulled(self, step: int, asked: dict[int, tuple[slice, slice]]) -> Iterator[Pulled]:
-        for shard, header, (with_state, values, _) in self._answers(step, set(asked)):
-            nbytes = with_state.nbytes + values.nbytes
+        for shard, header, rows in self._answers(step, set(asked)):
+            nbytes = rows.full.nbytes + rows.values.nbytes
             self._link.down(nbytes)
             self._timer.answered(shard, nbytes, header.held_seconds)
-            full_KT = with_state.reshape(-1, self._shape.total)
-            yield Pulled(asked[shard][0], full_KT, asked[shard][1], values.reshape(-1, self._shape.value), nbytes)
+            full, values = asked[shard]
+            full_KT, values_KW = rows.full.reshape(-1, self._shape.total), rows.values.reshape(-1, self._shape.value)
+            yield Pulled(full, full_KT, values, values_KW, nbytes)
+
+    def _numbers(self, rows: _Numbers) -> _Numbers:
+        """Row numbers as their shard counts them."""
+        return rows // len(self._sockets)
 
     def _segments(self, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
         """Of each shard that has rows: the slice of each list that lives there."""
@@ -151,7 +174,7 @@ class ShardClient:
             if any(part.stop > part.start for part in slices):
                 yield shard, slices
 
-    def _answers(self, step: int, waiting: set[int]) -> Iterator[tuple[int, Rows, list[NDArray[Any]]]]:
+    def _answers(self, step: int, waiting: set[int]) -> Iterator[tuple[int, Rows, RowsArrays]]:
         """Rows of each shard as they arrive; answers to requests given up earlier are passed over."""
         deadline = time.monotonic() + self._timeout
         poller = zmq.Poller()
@@ -163,13 +186,13 @@ class ShardClient:
             if not ready:
                 raise self._unreachable(step, waiting)
             for socket, _ in ready:
-                header, bulk = self._replies.decode(socket.recv_multipart(copy=False))
+                header, arrays = self._replies.decode(socket.recv_multipart(copy=False))
                 if isinstance(header, Refused):
                     raise self._refused(header, numbers[socket])
                 if isinstance(header, Rows) and (header.generation, header.step) == (self._generation, step):
                     poller.unregister(socket)
                     waiting.remove(numbers[socket])
-                    yield numbers[socket], header, bulk
+                    yield numbers[socket], header, arrays
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self._generation, "step": step}

@@ -1,18 +1,16 @@
-"""What a shard saw, by round and worker: the other side of the directory's accounting. The oldest lines are dropped."""
+"""What a shard saw, by round and worker, to check the directory's accounting against. The oldest lines are dropped."""
 
 from collections import OrderedDict
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ps.protocol import Round
+from ps.protocol import LedgerArrays, Round
 
 LINES = 65536
 """lines kept: 8 workers' last 8,192 rounds"""
 
 
-class Lines:
+class LedgerLines:
     """Rows pulled, owned rows pushed and parts pushed, one line per (step, phase, worker), oldest first."""
 
     def __init__(self, limit: int = LINES) -> None:
@@ -26,7 +24,7 @@ class Lines:
         if len(self._lines) > self._limit:
             self._lines.popitem(last=False)
 
-    def columns(self) -> list[NDArray[Any]]:
-        """step, phase, worker, pulled, owned, parts"""
+    def columns(self) -> LedgerArrays:
         table = np.array([(*key, *line) for key, line in self._lines.items()], np.int64).reshape(-1, 6)
-        return [np.ascontiguousarray(column) for column in table.T]
+        step, phase, worker, pulled, owned, parts = np.ascontiguousarray(table.T)
+        return LedgerArrays(step=step, phase=phase, worker=worker, pulled=pulled, owned=owned, parts=parts)

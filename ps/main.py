@@ -7,6 +7,7 @@ crash costs the rows, and everyone returns to the last checkpoint.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,20 @@ import zmq
 from infra.errors import WireError
 from infra.process import Stop
 from infra.telemetry import Meter
-from infra.wire import SMALL_BYTES, Codec, Curve, Header, bind, guarded
+from infra.wire import NO_ARRAYS, SMALL_BYTES, Arrays, Codec, Curve, Header, bind, guarded
 from ps.config import PsConfig, RowConfig
-from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Open, Pull, Push
+from ps.protocol import (
+    FROM_SHARD,
+    TO_SHARD,
+    TRAIN,
+    Announce,
+    AnnounceArrays,
+    Open,
+    Pull,
+    PullArrays,
+    Push,
+    PushArrays,
+)
 from ps.rounds import Received
 from ps.shard import Reply, Shard
 
@@ -28,30 +40,35 @@ LINGER_MILLISECONDS = 1000
 """how long replies still on their way may keep a stopping shard"""
 
 
-def run_shard(
-    shard: int,
-    config: PsConfig,
-    rows: RowConfig,
-    run: str,
-    seed: int,
-    endpoint: str,
-    stop: Stop,
-    on_ready: Callable[[str], None],
-    curve: Curve | None = None,
-    meter: Meter | None = None,
-) -> None:
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard of one run; everything that files and the environment had to say."""
+
+    number: int
+    """of this shard, from 0"""
+    config: PsConfig
+    rows: RowConfig
+    run: str
+    seed: int
+    endpoint: str
+    """where to listen; a port of * is chosen when the shard starts"""
+    curve: Curve | None = None
+
+
+def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter | None = None) -> None:
     """Serves one shard until a stop is requested. ``on_ready`` gets the real endpoint once messages are taken."""
-    log = structlog.get_logger().bind(process="ps", shard=shard, run=run)
-    requests, replies = Codec(*TO_SHARD, float_dtype=rows.float_dtype), Codec(*FROM_SHARD, float_dtype=rows.float_dtype)
-    state = Shard(rows, run, seed, config.chunk_rows)
-    warm_up(rows)
+    log = structlog.get_logger().bind(process="ps", shard=job.number, run=job.run)
+    requests = Codec(*TO_SHARD, float_dtype=job.rows.float_dtype)
+    replies = Codec(*FROM_SHARD, float_dtype=job.rows.float_dtype)
+    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows)
+    warm_up(job.rows)
     with ExitStack() as resources:
         context = resources.enter_context(zmq.Context())
-        resources.enter_context(guarded(context, curve))
+        resources.enter_context(guarded(context, job.curve))
         socket = resources.enter_context(open_socket(context))
-        real_endpoint = bind(socket, endpoint, curve)
-        on_ready(real_endpoint)
-        log.info("ready", endpoint=real_endpoint, shards=config.shards, row_floats=state.store.shape.total)
+        endpoint = bind(socket, job.endpoint, job.curve)
+        on_ready(endpoint)
+        log.info("ready", endpoint=endpoint, shards=job.config.shards, row_floats=state.store.shape.total)
         while not stop.requested:
             if not socket.poll(POLL_MILLISECONDS):
                 continue
@@ -82,20 +99,18 @@ def open_socket(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]
 def answer(shard: Shard, codec: Codec, sender: bytes, frames: Sequence[Any]) -> Iterator[Reply]:
     """Decodes and carries out one message; what cannot be read is refused."""
     try:
-        header, bulk = codec.decode(frames)
+        header, arrays = codec.decode(frames)
     except WireError as error:
-        yield shard.refuse(Received(sender, None, []), error)
+        yield shard.refuse(Received(sender, None, NO_ARRAYS), error)
         return
-    # ZeroMQ may deliver short frames at odd addresses, which kernels do not take.
-    aligned = [array if array.flags.aligned else array.copy() for array in bulk]
-    yield from shard.receive(Received(sender, header, aligned))
+    yield from shard.receive(Received(sender, header, arrays))
 
 
 def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:
     """Sends large frames straight from the reply's buffer and lends that out again only when they have left."""
     frames: list[Any] = [reply.to]
     trackers = []
-    for frame in codec.encode(reply.header, reply.bulk):
+    for frame in codec.encode(reply.header, reply.arrays):
         if isinstance(frame, memoryview) and frame.nbytes >= SMALL_BYTES:
             lent = zmq.Frame(frame, copy=False, track=True)
             trackers.append(lent.tracker)
@@ -110,15 +125,19 @@ def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:
 def warm_up(rows: RowConfig) -> None:
     """Runs every kernel once on a shard of its own, so that the first real round waits for no compiler."""
     shard = Shard(rows, "warm-up", seed=0, chunk_rows=1)
-    shape, one, none = rows.shape(), np.zeros(1, np.int64), np.empty(0, np.int64)
-    floats, gradient = np.zeros(shape.total, rows.float_dtype), np.zeros(shape.value, rows.float_dtype)
+    shape, one = rows.shape(), np.zeros(1, np.int64)
+    row, gradient = np.zeros(shape.total, rows.float_dtype), np.zeros(shape.value, rows.float_dtype)
+    created = AnnounceArrays(
+        new_numbers=one, new_keys=one.astype(np.uint64), settled=one, changed=one, changed_steps=one
+    )
+    pushed = PushArrays(owned_numbers=one, owned_rows=row, part_numbers=one, part_gradients=gradient)
     common: dict[str, Any] = {"run": "warm-up", "generation": 0, "step": 0}
-    messages: list[tuple[Header, list[Any]]] = [
-        (Open(**common, workers=1), []),
-        (Announce(**common, phase=TRAIN, pushers=[0]), [one, one.astype(np.uint64), one, one, one]),
-        (Push(**common, phase=TRAIN, worker=0), [one, floats, one, gradient]),
-        (Pull(**common, worker=0), [one, none]),
+    messages: list[tuple[Header, Arrays]] = [
+        (Open(**common, workers=1), NO_ARRAYS),
+        (Announce(**common, phase=TRAIN, pushers=[0]), created),
+        (Push(**common, phase=TRAIN, worker=0), pushed),
+        (Pull(**common, worker=0), PullArrays(full_numbers=one)),
     ]
-    for header, bulk in messages:
-        for _ in shard.receive(Received(b"", header, bulk)):
+    for header, arrays in messages:
+        for _ in shard.receive(Received(b"", header, arrays)):
             pass

@@ -7,11 +7,11 @@ without training. For each round the dispatcher announces to every shard what wi
 pull; a shard answers a pull only when every announced push of that round has been applied: no other barrier is needed.
 """
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from infra.wire import Header, Refused
+from infra.wire import I64, NO_I64, NO_U64, U64, Float, Header, Refused
 
 TRAIN = 0
 FLUSH = 1
@@ -43,12 +43,23 @@ class Open(Header, frozen=True):
     workers: int
 
 
+class AnnounceArrays(NamedTuple):
+    new_numbers: I64 = NO_I64
+    """of rows that are created"""
+    new_keys: U64 = NO_U64
+    """of the same rows"""
+    settled: I64 = NO_I64
+    """split rows whose last part this round brings"""
+    changed: I64 = NO_I64
+    """rows that this round brings up to date"""
+    changed_steps: I64 = NO_I64
+    """the step that last changed each of those"""
+
+
 class Announce(Header, frozen=True):
     """What round (step, phase) will do on one shard. Rounds are announced in order."""
 
-    BULK: ClassVar = ("i8", "u8", "i8", "i8", "i8")
-    """new row numbers, their keys; split rows settled by this round; rows made up to date by this round, and the step
-    that last changed each of those."""
+    ARRAYS: ClassVar = AnnounceArrays
 
     phase: int
     pushers: list[int]
@@ -56,29 +67,47 @@ class Announce(Header, frozen=True):
 
 
 # ── worker → shard ────────────────────────────────────────────────────────────────────────────────────────────────────
-class Push(Header, frozen=True):
-    """Owned rows as value and state, then parts of split rows as partial gradients. Not answered."""
+class PushArrays(NamedTuple):
+    owned_numbers: I64
+    owned_rows: Float
+    """[value | state] of each (W+S)"""
+    part_numbers: I64
+    part_gradients: Float
+    """of each (W)"""
 
-    BULK: ClassVar = ("i8", "*", "i8", "*")
-    """owned row numbers, their [value | state] (W+S each); part row numbers, their gradients (W each)"""
+
+class Push(Header, frozen=True):
+    """Owned rows as value and state, and parts of split rows as partial gradients. Not answered."""
+
+    ARRAYS: ClassVar = PushArrays
 
     phase: int
     worker: int
 
 
+class PullArrays(NamedTuple):
+    full_numbers: I64 = NO_I64
+    """rows wanted with state"""
+    value_numbers: I64 = NO_I64
+    """rows wanted as value alone"""
+
+
 class Pull(Header, frozen=True):
     """Asks for rows of round (step, TRAIN). Answered by Rows once the round's pushes have been applied."""
 
-    BULK: ClassVar = ("i8", "i8")
-    """row numbers wanted with state, row numbers wanted as value only"""
+    ARRAYS: ClassVar = PullArrays
 
     worker: int
+
+
+class PeekArrays(NamedTuple):
+    numbers: I64
 
 
 class Peek(Header, frozen=True):
     """Asks for rows as they are now, outside any round: tests, checkpoints, snapshots. Answered by Rows."""
 
-    BULK: ClassVar = ("i8",)
+    ARRAYS: ClassVar = PeekArrays
 
 
 class Count(Header, frozen=True):
@@ -90,23 +119,44 @@ class Done(Header, frozen=True):
     """Carried out."""
 
 
+class RowsArrays(NamedTuple):
+    full: Float
+    """[value | state] of each row wanted with state (W+S)"""
+    values: Float
+    """value of each row wanted without (W)"""
+    steps: I64 = NO_I64
+    """answering a Peek: the step that last changed each row"""
+
+
 class Rows(Header, frozen=True):
     """Rows asked for by Pull or Peek, in the order asked."""
 
-    BULK: ClassVar = ("*", "*", "i8")
-    """[value | state] rows (W+S each), value rows (W each), and for Peek the step that last changed each row"""
+    ARRAYS: ClassVar = RowsArrays
 
     held_seconds: float = 0.0
-    """from the question's arrival to this answer: not the link's doing"""
+    """from the request's arrival to this answer: time that the link is not to blame for"""
+
+
+class LedgerArrays(NamedTuple):
+    """Columns of the ledger: the round and the worker, then how many rows it moved."""
+
+    step: I64
+    phase: I64
+    worker: I64
+    pulled: I64
+    owned: I64
+    """owned rows pushed"""
+    parts: I64
+    """parts pushed"""
 
 
 class Ledger(Header, frozen=True):
     """What the shard saw, one line per (step, phase, worker), oldest first; a bounded number of lines is kept."""
 
-    BULK: ClassVar = ("i8", "i8", "i8", "i8", "i8", "i8")
-    """step, phase, worker, rows pulled, owned rows pushed, parts pushed"""
+    ARRAYS: ClassVar = LedgerArrays
 
     rows: int
+    """rows that the shard holds"""
 
 
 TO_SHARD = (Open, Announce, Push, Pull, Peek, Count)

@@ -13,7 +13,7 @@ from ps.errors import OutOfOrder
 from ps.protocol import TRAIN, Announce, Pull, Push, Round
 
 AHEAD = 1024
-"""rounds for which messages are held before the rounds are announced; more is a sender gone astray"""
+"""rounds for which messages are held before they are announced; a sender further ahead is out of step"""
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Received:
 
     sender: bytes
     header: Any
-    bulk: list[Any]
+    arrays: Any
     at_seconds: float = field(default_factory=perf_counter, compare=False)
-    """when it came, by this process's clock"""
+    """when it arrived, by this process's clock"""
 
 
 @dataclass
 class Gathering:
-    """One round as far as it has come in."""
+    """One round, as far as its messages have arrived."""
 
     announced: Received | None = None
     pushes: dict[int, Received] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Rounds:
         self._gathering: dict[Round, Gathering] = {}
 
     def announce(self, announced: Received) -> list[Received]:
-        """Takes the next round; returns pushes that came before it, to be pushed anew now that it is known."""
+        """Takes the next round; returns the pushes that arrived before it, to be pushed again now that it is known."""
         header: Announce = announced.header
         at = (header.step, header.phase)
         if self._last is not None and at <= self._last:
@@ -111,9 +111,13 @@ class Rounds:
         if at not in self._gathering:
             if self._last is not None and at <= self._last:
                 raise OutOfOrder(
-                    f"a {what} of round {at} came after round {self._last} was announced; the round is over"
+                    f"a {what} came for round {at}, and the round is over; expected one after {self._last}; "
+                    "see whether its sender follows the dispatcher's orders"
                 )
             if len(self._gathering) >= AHEAD + len(self._queue):
-                raise OutOfOrder(f"a {what} of round {at} came too early: {AHEAD} rounds wait to be announced already")
+                raise OutOfOrder(
+                    f"a {what} of round {at} came too early: {AHEAD} rounds wait to be announced already; expected "
+                    "announcements to keep up; see whether the dispatcher is alive"
+                )
             self._gathering[at] = Gathering()
         return self._gathering[at]

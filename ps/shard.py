@@ -16,27 +16,40 @@ the generation: everything but the next Open is refused, because rows may be hal
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from infra.errors import Fenced, FreshetError, WireError
-from infra.wire import Header, Refused
-from ps.buffers import Buffer, Buffers
+from infra.wire import I64, NO_ARRAYS, NO_I64, Arrays, Header, Refused
+from ps.buffers import ReplyBuffer, ReplyBuffers
 from ps.config import RowConfig
 from ps.errors import OutOfOrder, PsError
-from ps.ledger import Lines
+from ps.ledger import LedgerLines
 from ps.optimizers import rule_of
 from ps.parts import Parts
-from ps.protocol import FLUSH, TRAIN, Announce, Count, Done, Ledger, Open, Peek, Pull, Push, Rows
+from ps.protocol import (
+    FLUSH,
+    TRAIN,
+    Announce,
+    AnnounceArrays,
+    Count,
+    Done,
+    Ledger,
+    Open,
+    Peek,
+    PeekArrays,
+    Pull,
+    PullArrays,
+    Push,
+    PushArrays,
+    Rows,
+    RowsArrays,
+)
 from ps.rounds import Gathering, Received, Rounds
 from ps.store import Store
 
 _LAST_STEP = 1 << 62
-_NO_STEPS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -45,8 +58,8 @@ class Reply:
 
     to: bytes
     header: Header
-    bulk: list[NDArray[Any]] = field(default_factory=list)
-    buffer: Buffer | None = None
+    arrays: Arrays = NO_ARRAYS
+    buffer: ReplyBuffer | None = None
 
 
 class Shard:
@@ -62,8 +75,8 @@ class Shard:
         self._workers = 0
         self._rounds = Rounds()
         self._broken: PsError | None = None
-        self._lines = Lines()
-        self._buffers = Buffers(rows.float_dtype)
+        self._lines = LedgerLines()
+        self._buffers = ReplyBuffers(rows.float_dtype)
 
     def receive(self, message: Received) -> Iterator[Reply]:
         """Carries out one message and yields every reply it makes possible; must be read to the end."""
@@ -104,11 +117,12 @@ class Shard:
         if header.run != self._run or header.generation < self.generation:
             raise Fenced(
                 f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
-                f"{self._run!r} generation {self.generation}; its sender must join again"
+                f"{self._run!r} generation {self.generation}; expected the same; its sender must join again"
             )
         if not -1 <= header.step < _LAST_STEP:
             raise OutOfOrder(
-                f"{type(header).__name__} names step {header.step}; expected 0 or more; is its sender sane?"
+                f"{type(header).__name__} names step {header.step}; expected -1 to {_LAST_STEP - 1}; "
+                "run one version of Freshet in all processes"
             )
         if isinstance(header, Announce | Push | Pull):
             self._check_open(header)
@@ -117,12 +131,18 @@ class Shard:
         if header.generation > self.generation:
             raise OutOfOrder(
                 f"{type(header).__name__} of generation {header.generation} came while generation {self.generation} is "
-                "open; the dispatcher must open a generation on every shard first"
+                "open; expected the open one; the dispatcher must open a generation on every shard first"
             )
         if self._broken is not None:
-            raise OutOfOrder(f"generation {self.generation} is broken on this shard: {self._broken}")
+            raise OutOfOrder(
+                f"generation {self.generation} is broken on this shard: {self._broken}; expected a later one; the "
+                "dispatcher must open it"
+            )
         if isinstance(header, Push | Pull) and not 0 <= header.worker < self._workers:
-            raise OutOfOrder(f"worker {header.worker} is not one of the {self._workers} workers of this generation")
+            raise OutOfOrder(
+                f"worker {header.worker} is not one of the {self._workers} workers of this generation; "
+                f"expected 0 to {self._workers - 1}; it must join again"
+            )
 
     def _open(self, message: Received) -> Iterator[Reply]:
         header: Open = message.header
@@ -136,14 +156,22 @@ class Shard:
     # ── rounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _announce(self, message: Received) -> Iterator[Reply]:
         header: Announce = message.header
-        numbers, keys, settled, changed, steps = message.bulk
-        if len(numbers) != len(keys) or len(changed) != len(steps):
-            raise WireError(f"{len(numbers)} rows with {len(keys)} keys, {len(changed)} rows with {len(steps)} steps")
+        arrays: AnnounceArrays = message.arrays
+        new, keys = len(arrays.new_numbers), len(arrays.new_keys)
+        changed, steps = len(arrays.changed), len(arrays.changed_steps)
+        if new != keys or changed != steps:
+            raise WireError(
+                f"an announcement brought {new} rows with {keys} keys and {changed} rows with {steps} steps; expected "
+                "one key a new row and one step a changed row; run one version of Freshet in all processes"
+            )
         if header.phase not in (TRAIN, FLUSH) or not set(header.pushers) <= set(range(self._workers)):
-            raise OutOfOrder(f"phase {header.phase}, pushers {header.pushers}; expected 0 or 1, below {self._workers}")
-        self.store.create(numbers, keys)
-        self.store.check(settled)
-        self.store.check(changed)
+            raise OutOfOrder(
+                f"a round was announced with phase {header.phase} and pushers {header.pushers}; expected phase 0 or 1 "
+                f"and numbers below {self._workers}; the dispatcher must announce members of the generation"
+            )
+        self.store.create(arrays.new_numbers, arrays.new_keys)
+        self.store.check(arrays.settled)
+        self.store.check(arrays.changed)
         for early in self._rounds.announce(message):
             try:
                 self._push(early)
@@ -152,17 +180,17 @@ class Shard:
 
     def _push(self, message: Received) -> None:
         header: Push = message.header
-        owned, owned_rows, parts, gradients = message.bulk
-        shape = self.store.shape
-        if len(owned) * shape.total != len(owned_rows) or len(parts) * shape.value != len(gradients):
+        arrays: PushArrays = message.arrays
+        shape, owned, parts = self.store.shape, len(arrays.owned_numbers), len(arrays.part_numbers)
+        if owned * shape.total != len(arrays.owned_rows) or parts * shape.value != len(arrays.part_gradients):
             raise WireError(
-                f"a push of {len(owned)} owned rows and {len(parts)} parts brought {len(owned_rows)} and "
-                f"{len(gradients)} floats; expected {shape.total} and {shape.value} each; "
-                "do worker and shard have the same settings?"
+                f"a push of {owned} owned rows and {parts} parts brought {len(arrays.owned_rows)} and "
+                f"{len(arrays.part_gradients)} floats; expected {shape.total} and {shape.value} each; "
+                "give worker and shard the same settings"
             )
         if self._rounds.announced((header.step, header.phase)):
-            self.store.check(owned)
-            self.store.check(parts)
+            self.store.check(arrays.owned_numbers)
+            self.store.check(arrays.part_numbers)
         self._rounds.push(message)
 
     def _advance(self) -> Iterator[Reply]:
@@ -185,16 +213,17 @@ class Shard:
 
     def _apply(self, gathering: Gathering) -> None:
         assert gathering.announced is not None
-        _, _, settled, changed, steps = gathering.announced.bulk
+        announced: AnnounceArrays = gathering.announced.arrays
         shape = self.store.shape
         for worker in sorted(gathering.pushes):
             push = gathering.pushes[worker]
-            owned, owned_rows, parts, gradients = push.bulk
-            self.store.write(owned, owned_rows.reshape(-1, shape.total))
-            self.parts.add(worker, parts, gradients.reshape(-1, shape.value))
-            self._lines.count((push.header.step, push.header.phase), worker, owned=len(owned), parts=len(parts))
-        self.parts.settle(settled)
-        self.store.stamp(changed, steps)
+            arrays: PushArrays = push.arrays
+            self.store.write(arrays.owned_numbers, arrays.owned_rows.reshape(-1, shape.total))
+            self.parts.add(worker, arrays.part_numbers, arrays.part_gradients.reshape(-1, shape.value))
+            moved = {"owned": len(arrays.owned_numbers), "parts": len(arrays.part_numbers)}
+            self._lines.count((push.header.step, push.header.phase), worker, **moved)
+        self.parts.settle(announced.settled)
+        self.store.stamp(announced.changed, announced.changed_steps)
 
     def _refuse_waiting(self, error: FreshetError) -> Iterator[Reply]:
         for pull in self._rounds.drop():
@@ -202,37 +231,32 @@ class Shard:
 
     # ── replies ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _answer_pull(self, message: Received) -> Reply:
-        with_state, values = message.bulk
-        reply = self._rows(message, with_state, values, _NO_STEPS)
-        self._lines.count((message.header.step, TRAIN), message.header.worker, pulled=len(with_state) + len(values))
+        arrays: PullArrays = message.arrays
+        reply = self._rows(message, arrays, NO_I64)
+        pulled = len(arrays.full_numbers) + len(arrays.value_numbers)
+        self._lines.count((message.header.step, TRAIN), message.header.worker, pulled=pulled)
         return reply
 
     def _answer_peek(self, message: Received) -> Reply:
-        (numbers,) = message.bulk
-        return self._rows(message, numbers, _NO_STEPS, self.store.steps(numbers))
+        arrays: PeekArrays = message.arrays
+        return self._rows(message, PullArrays(full_numbers=arrays.numbers), self.store.steps(arrays.numbers))
 
     def _answer_count(self, message: Received) -> Reply:
         return Reply(message.sender, self._header(Ledger, message, rows=len(self.store)), self._lines.columns())
 
-    def _rows(
-        self,
-        message: Received,
-        with_state: NDArray[np.int64],
-        values: NDArray[np.int64],
-        steps: NDArray[np.int64],
-    ) -> Reply:
-        """Gathers into one buffer of the pool."""
-        self.store.check(with_state)
-        self.store.check(values)
+    def _rows(self, message: Received, wanted: PullArrays, steps: I64) -> Reply:
+        """Gathers into one buffer of the pool; checks first, because a buffer that is taken must be sent."""
+        self.store.check(wanted.full_numbers)
+        self.store.check(wanted.value_numbers)
         shape = self.store.shape
-        middle = len(with_state) * shape.total
-        end = middle + len(values) * shape.value
+        middle = len(wanted.full_numbers) * shape.total
+        end = middle + len(wanted.value_numbers) * shape.value
         buffer = self._buffers.take(end)
-        full, short = buffer.array[:middle], buffer.array[middle:end]
-        self.store.rows.gather(with_state, full.reshape(-1, shape.total))
-        self.store.rows.gather(values, short.reshape(-1, shape.value))
+        full, values = buffer.array[:middle], buffer.array[middle:end]
+        self.store.rows.gather(wanted.full_numbers, full.reshape(-1, shape.total))
+        self.store.rows.gather(wanted.value_numbers, values.reshape(-1, shape.value))
         header = self._header(Rows, message, held_seconds=perf_counter() - message.at_seconds)
-        return Reply(message.sender, header, [full, short, steps], buffer)
+        return Reply(message.sender, header, RowsArrays(full=full, values=values, steps=steps), buffer)
 
     def _header(self, kind: type[Header], message: Received, **fields: Any) -> Header:
         return kind(run=self._run, generation=message.header.generation, step=message.header.step, **fields)

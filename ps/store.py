@@ -95,8 +95,8 @@ class Store:
         other = self.keys(numbers_K) != keys_K
         if other.any():
             raise OutOfOrder(
-                f"row numbers {_some(numbers_K[other])} already belong to other keys; expected each number once; "
-                "is the dispatcher's index older than this shard?"
+                f"row numbers {_some(numbers_K[other])} already belong to other keys; expected a number to keep its "
+                "key; restart the shard if the dispatcher began a new index"
             )
 
 

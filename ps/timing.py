@@ -20,14 +20,15 @@ class LinkTimer:
         self._travelled: list[tuple[float, float]] = []
 
     def pushed(self, shard: int, nbytes: int, began: float) -> None:
-        """So many bytes were handed over; a shaped link has carried them, another one carries them from now on."""
+        """Notes a push: a shaped link has carried its bytes by now, another one begins to."""
         self._pushed[shard] = (nbytes, perf_counter() - began)
 
     def asked(self, shard: int, nbytes: int) -> None:
+        """Notes a pull request."""
         self._asked[shard] = (nbytes, perf_counter())
 
     def answered(self, shard: int, nbytes: int, held_seconds: float) -> None:
-        """The rows are here."""
+        """Notes that a shard's rows have arrived, which it had held back for so many seconds."""
         now = perf_counter()
         pushed_bytes, blocked_seconds = self._pushed.pop(shard, (0, 0.0))
         asked_bytes, asked_at = self._asked.pop(shard)

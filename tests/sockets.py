@@ -4,11 +4,11 @@ from typing import Any
 
 import zmq
 
-from infra.wire import Bulk, Codec
+from infra.wire import Codec
 
 
-def receive_from(socket: "zmq.Socket[bytes]", codec: Codec) -> tuple[bytes, Any, Bulk]:
+def receive_from(socket: "zmq.Socket[bytes]", codec: Codec) -> tuple[bytes, Any, Any]:
     """Receives one message on a ROUTER socket, with its sender's name."""
     sender, *frames = socket.recv_multipart(copy=False)
-    header, bulk = codec.decode(frames)
-    return sender.bytes, header, bulk
+    header, arrays = codec.decode(frames)
+    return sender.bytes, header, arrays

@@ -53,4 +53,4 @@ class RowCache:
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """A received array on the cache's device, without a copy where torch can use it in place."""
-        return torch.from_numpy(np.require(array, requirements=("A", "W"))).to(self._device)
+        return torch.from_numpy(np.require(array, requirements="W")).to(self._device)

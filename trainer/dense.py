@@ -13,7 +13,7 @@ from typing import Any
 
 import safetensors
 import torch
-from safetensors.torch import save
+from safetensors.numpy import save
 from torch import Tensor, nn
 
 from infra.errors import ConfigError
@@ -113,7 +113,8 @@ def _places(model: nn.Module) -> dict[str, slice]:
 
 def save_dense(path: Path, dense: Dense, about: Mapping[str, Any]) -> None:
     """Writes weights and optimizer state so that a reader sees all of the file or the one before it."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in dense.named()}
+    # Saved as numpy arrays: safetensors.torch would leave reference cycles for the garbage collector.
+    tensors = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in dense.named()}
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
         file.write(save(tensors, {name: str(value) for name, value in about.items()}))

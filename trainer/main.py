@@ -1,16 +1,16 @@
-"""The worker process: joins the dispatcher, executes its orders, leaves when told to.
+"""The worker process: joins the dispatcher, executes its orders, leaves when it is dismissed.
 
-Join → (Welcome → Order → Report → Order → …)* → Goodbye. A second Welcome is the next generation: an empty cache, a new
-process group, dense weights from rank 0. A request to stop makes the worker ask to leave and go on with its orders
-until the dispatcher, having flushed everyone, says goodbye: nothing it trained is lost.
+Join → (Welcome → Order → Report → Order → …)* → Goodbye, and Saved if the Goodbye asked for the dense weights. A second
+Welcome is the next generation: an empty cache, a new process group, dense weights from rank 0. A request to stop makes
+the worker ask to leave and go on with its orders until the dispatcher, having flushed everyone, says goodbye: nothing
+it trained is lost.
 
 A crash after any line costs the steps since the last checkpoint: a worker owns nothing that survives.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -19,17 +19,15 @@ import structlog
 import torch
 import zmq
 
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Join, Leave, Order, Welcome
-from infra.link import Link
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Join, Leave, Order, Saved, Welcome
 from infra.process import Stop
 from infra.telemetry import Meter
-from infra.wire import Bulk, Codec, Curve, Header, Refused, connect, receive, send
+from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, connect, receive, send
 from ps.client import ShardClient
-from ps.config import RowConfig
-from trainer.config import ModelConfig, TrainerConfig
 from trainer.dense import save_dense
 from trainer.errors import DispatcherLost, Rejected
-from trainer.reduce import Store, address_facing
+from trainer.job import WorkerJob
+from trainer.reduce import Rendezvous, address_facing
 from trainer.worker import Worker
 
 POLL_MILLISECONDS = 100
@@ -41,54 +39,42 @@ UNWELCOMED_SECONDS = 1.0
 DENSE_FILE = "dense.safetensors"
 
 
-def run_worker(
-    name: str,
-    dispatcher_endpoint: str,
-    shard_endpoints: Sequence[str],
-    rows: RowConfig,
-    model: ModelConfig,
-    trainer: TrainerConfig,
-    fields: int,
-    dense: int,
-    run: str,
-    seed: int,
-    folder: Path,
-    stop: Stop,
-    on_ready: Callable[[], None],
-    link: Link | None = None,
-    curve: Curve | None = None,
-    meter: Meter | None = None,
-) -> None:
+def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: Meter | None = None) -> None:
     """Works for one dispatcher from Join to Goodbye."""
-    log = structlog.get_logger().bind(worker=name)
-    if trainer.threads:
-        torch.set_num_threads(trainer.threads)
-    with ExitStack() as resources:
+    log = structlog.get_logger().bind(worker=job.name)
+    if job.trainer.threads:
+        torch.set_num_threads(job.trainer.threads)
+    with ExitStack() as resources:  # ends in reverse: process group, its store, sockets, context
         context = resources.enter_context(zmq.Context())
-        client = ShardClient(
-            context, shard_endpoints, rows.shape(), rows.float_dtype, run, link, curve, trainer.pull_timeout_seconds
-        )
-        resources.callback(client.close)
-        store = Store(address_facing(host_of(dispatcher_endpoint)), trainer.reduce_timeout_seconds)
-        worker = Worker(rows, model, trainer, fields, dense, seed, client, store, link)
-        resources.enter_context(closing(worker))
-        dispatcher = resources.enter_context(closing(Dispatcher(context, dispatcher_endpoint, name, run, curve)))
-        dispatcher.join(store.address, link.gbit_per_second if link is not None else None)
+        client = resources.enter_context(closing(connect_shards(context, job)))
+        dispatcher = Dispatcher(context, job.dispatcher_endpoint, job.name, job.run, job.curve)
+        resources.enter_context(closing(dispatcher))
+        host = address_facing(host_of(job.dispatcher_endpoint))
+        rendezvous = resources.enter_context(closing(Rendezvous(host, job.trainer.reduce_timeout_seconds)))
+        worker = resources.enter_context(closing(Worker(job, client, rendezvous)))
+        dispatcher.join(rendezvous.address, job.link.gbit_per_second)
         on_ready()
-        log.info("joined", dispatcher=dispatcher_endpoint, device=str(worker.device), shards=len(shard_endpoints))
-        for message, bulk in dispatcher.messages(stop, trainer.silence_seconds):
+        shards = len(job.shard_endpoints)
+        log.info("joined", dispatcher=job.dispatcher_endpoint, device=str(worker.device), shards=shards)
+        for message, arrays in dispatcher.messages(stop, job.trainer.silence_seconds):
             match message:
                 case Welcome():
                     worker.begin(message)
                     log.info("began", generation=message.generation, number=message.worker, workers=message.workers)
                 case Order():
-                    report, logits = worker.execute(message, bulk)
+                    report, logits = worker.execute(message, arrays)
                     dispatcher.tell(report, logits)
                     observe(meter, report.seconds)
                 case Goodbye(save_dense=True):
-                    about = {"run": run, "generation": message.generation, "step": message.step, "model": model.name}
-                    save_dense(folder / DENSE_FILE, worker.dense, about)
+                    at: dict[str, Any] = {"run": job.run, "generation": message.generation, "step": message.step}
+                    save_dense(job.folder / DENSE_FILE, worker.dense, {**at, "model": job.model.name})
+                    dispatcher.tell(Saved(**at))
         log.info("left", reason=stop.reason)
+
+
+def connect_shards(context: "zmq.Context[zmq.Socket[bytes]]", job: WorkerJob) -> ShardClient:
+    timeout = job.trainer.pull_timeout_seconds
+    return ShardClient(context, job.shard_endpoints, job.rows, job.run, job.link, job.curve, timeout)
 
 
 class Dispatcher:
@@ -109,15 +95,15 @@ class Dispatcher:
         """Offers this worker; Welcome answers when a generation with it starts."""
         self.tell(Join(**self._common(), worker=self._name, store=store, link_gbit=link_gbit or 0.0))
 
-    def tell(self, header: Header, *bulk: Any) -> None:
+    def tell(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
         """Sends one message."""
-        send(self._socket, self._sends, header, *bulk)
+        send(self._socket, self._sends, header, arrays)
 
-    def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Bulk]]:
+    def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Any]]:
         """What the dispatcher sends, up to and including Goodbye; asks to leave once when a stop is requested.
 
-        A worker that no generation has welcomed holds nothing, and the dispatcher may be gone: it goes by itself, but
-        not before a Welcome that was already on its way would have come, since the others would wait for it.
+        A worker that was never welcomed holds no rows, and the dispatcher may be gone, so it leaves by itself. It first
+        waits for a Welcome that may be on its way, because the others of that generation would wait for it.
         """
         heard, asked = time.monotonic(), False
         while True:
@@ -130,9 +116,9 @@ class Dispatcher:
                     return
                 self._check_silence(silent, silence_seconds)
                 continue
-            message, bulk = receive(self._socket, self._receives)
+            message, arrays = receive(self._socket, self._receives)
             if self._accepts(message):
-                yield message, bulk
+                yield message, arrays
             if isinstance(message, Goodbye):
                 return
             heard = time.monotonic()
@@ -141,7 +127,7 @@ class Dispatcher:
         self._socket.close()
 
     def _accepts(self, message: Header) -> bool:
-        """Takes note of the round; an order of a generation that has ended is passed over."""
+        """Whether a message is for this worker in its generation; notes the message's generation and step if so."""
         if isinstance(message, Refused):
             raise Rejected(f"the dispatcher at {self._endpoint} refused worker {self._name!r}: {message.reason}")
         current = message.run == self._run and message.generation >= self._generation

@@ -25,15 +25,15 @@ dist: Any = torch.distributed  # its type stubs leave out most of what it has
 Transport = Literal["auto", "gloo", "nccl"]
 
 
-class Store:
-    """The meeting point a worker offers to its generation, at ``address``."""
+class Rendezvous:
+    """The TCP store that a worker opens for the others of its generation to meet at, at ``address``."""
 
     def __init__(self, host: str, timeout_seconds: float) -> None:
         self.host = host
         self.timeout = timedelta(seconds=timeout_seconds)
         with socket.create_server((host, 0), family=_family(host), backlog=1024) as listener:
             port = listener.getsockname()[1]
-            self.own = dist.TCPStore(
+            self._store = dist.TCPStore(
                 host,
                 port,
                 is_master=True,
@@ -46,14 +46,21 @@ class Store:
     def meet(self, address: str) -> Any:
         """The store at that address: this worker's own, or a connection to rank 0's."""
         if address == self.address:
-            return self.own
+            return self._store
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal()):
-            raise ConfigError(f"cannot meet the other workers at {address!r}; expected HOST:PORT of rank 0's store")
+            raise ConfigError(
+                f"cannot meet the other workers at {address!r}; expected HOST:PORT of rank 0's store; "
+                "run one version of Freshet in all processes"
+            )
         try:
             return dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self.timeout)
         except RuntimeError as error:
             raise _lost(f"cannot reach rank 0's store at {address}", error) from error
+
+    def close(self) -> None:
+        """Drops the store, which closes it once no process group uses it: call it after the group's own close."""
+        self._store = None
 
 
 class DenseGroup(Protocol):
@@ -70,7 +77,7 @@ class DenseGroup(Protocol):
 
 
 class AloneGroup:
-    """A generation of one worker: nothing to add, nobody to hear from."""
+    """A generation of one worker: nothing to sum or to receive."""
 
     def start_sum(self, gradients: Tensor) -> Callable[[], None]:
         return _nothing
@@ -110,42 +117,48 @@ class PeerGroup:
             tensor.copy_(staged.view_as(tensor))
 
     def close(self) -> None:
-        with suppress(RuntimeError):
-            self._backend.shutdown()
+        """Ends and drops the backend here: its threads must not be left for the garbage collector to end."""
+        if self._backend is not None:
+            with suppress(RuntimeError):
+                self._backend.shutdown()
+            self._backend = None
 
 
 def form_group(
-    store: Store, address: str, name: str, rank: int, size: int, device: torch.device, transport: Transport
+    rendezvous: Rendezvous, address: str, name: str, rank: int, size: int, device: torch.device, transport: Transport
 ) -> DenseGroup:
     """Meets the other ``size - 1`` workers at rank 0's store under a name no other group has."""
     if size == 1:
         return AloneGroup()
-    shared = dist.PrefixStore(name, store.meet(address))
+    shared = dist.PrefixStore(name, rendezvous.meet(address))
     try:
         if transport == "auto":
             transport = _choose(shared, rank, size, device)
         if transport == "nccl":
-            return PeerGroup(_nccl(shared, rank, size, store.timeout), on_host=False)
-        return PeerGroup(_gloo(shared, rank, size, store), on_host=device.type == "cuda")
+            return PeerGroup(_nccl(shared, rank, size, rendezvous.timeout), on_host=False)
+        return PeerGroup(_gloo(shared, rank, size, rendezvous), on_host=device.type == "cuda")
     except RuntimeError as error:
         raise _lost(f"worker {rank} of {size} cannot form the dense group {name} at {address}", error) from error
 
 
 def address_facing(host: str) -> str:
-    """This machine's address on the way to a host; sends nothing, and asks no name service when given a number."""
+    """This machine's address on its way to a host; sends nothing, and looks up no name if given an IP address."""
     family = _family(host)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))
         except OSError as error:
-            raise ConfigError(f"no way to {host!r}: {error}; expected a host this machine can reach") from error
+            raise ConfigError(
+                f"no way to {host!r}: {error}; expected a host this machine can reach; "
+                "correct the dispatcher's endpoint"
+            ) from error
         return str(probe.getsockname()[0])
 
 
-def _gloo(shared: Any, rank: int, size: int, store: Store) -> Any:
+def _gloo(shared: Any, rank: int, size: int, rendezvous: Rendezvous) -> Any:
     options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=store.host)]
-    options._timeout = store.timeout
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=rendezvous.host)]
+    options._timeout = rendezvous.timeout
     options._threads = 2
     return dist.ProcessGroupGloo(shared, rank, size, options)
 

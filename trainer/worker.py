@@ -23,44 +23,24 @@ R replicated ones that anyone uses, D embedding columns, W columns of a value.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dispatch.protocol import Order, Report, Welcome, ring_moved
-from infra.link import Link
-from infra.wire import Bulk
+from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome, ring_moved
+from infra.wire import NO_F32
 from ps.client import ShardClient
-from ps.config import RowConfig
 from ps.protocol import TRAIN
 from trainer.cache import RowCache
-from trainer.config import ModelConfig, TrainerConfig
+from trainer.config import TrainerConfig
 from trainer.dense import Dense
 from trainer.errors import DeviceMissing
+from trainer.job import WorkerJob
 from trainer.models.registry import build_model
-from trainer.reduce import AloneGroup, DenseGroup, Store, form_group
+from trainer.reduce import AloneGroup, DenseGroup, Rendezvous, form_group
 from trainer.rows import RowOptimizer, float_type, look_up
-
-
-@dataclass(frozen=True)
-class Work:
-    """The arrays of an order, by name."""
-
-    owned_rows: NDArray[np.int64]
-    owned_slots: NDArray[np.int32]
-    part_rows: NDArray[np.int64]
-    part_slots: NDArray[np.int32]
-    full_rows: NDArray[np.int64]
-    full_slots: NDArray[np.int32]
-    value_rows: NDArray[np.int64]
-    value_slots: NDArray[np.int32]
-    used_slots: NDArray[np.int32]
-    positions: NDArray[np.int32]
-    dense: NDArray[np.float32]
-    labels: NDArray[np.float32]
 
 
 @dataclass
@@ -83,29 +63,19 @@ class Gathered:
 class Worker:
     """Executes one order at a time."""
 
-    def __init__(
-        self,
-        rows: RowConfig,
-        model: ModelConfig,
-        trainer: TrainerConfig,
-        fields: int,
-        dense: int,
-        seed: int,
-        client: ShardClient,
-        store: Store,
-        link: Link | None = None,
-    ) -> None:
-        self.device = choose_device(trainer)
-        self._shape = rows.shape()
-        self._dtype = float_type(rows)
-        self._fields = fields
-        self._transport = trainer.reduce
+    def __init__(self, job: WorkerJob, client: ShardClient, rendezvous: Rendezvous) -> None:
+        self.device = choose_device(job.trainer)
+        self._shape = job.rows.shape()
+        self._dtype = float_type(job.rows)
+        self._fields = job.fields
+        self._transport = job.trainer.reduce
         self._client = client
-        self._store = store
-        self._link = link or Link(None)
-        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self.device)
-        self.dense = Dense(self.model, model)
-        self._optimizer = RowOptimizer(rows, self.device)
+        self._rendezvous = rendezvous
+        self._link = job.link
+        inputs = (job.fields, job.rows.dim, job.dense)
+        self.model = build_model(job.model, *inputs, job.seed, self._dtype, self.device)
+        self.dense = Dense(self.model, job.model)
+        self._optimizer = RowOptimizer(job.rows, self.device)
         self._group: DenseGroup = AloneGroup()
         self._number, self._workers = 0, 1
         self.cache = RowCache(0, self._shape, self._dtype, self.device)
@@ -118,15 +88,15 @@ class Worker:
         self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
         name = f"{welcome.run}/{welcome.generation}"
         place = (welcome.worker, welcome.workers)
-        self._group = form_group(self._store, welcome.store, name, *place, self.device, self._transport)
+        self._group = form_group(self._rendezvous, welcome.store, name, *place, self.device, self._transport)
         self._group.broadcast(self.dense.tensors())
 
-    def execute(self, order: Order, bulk: Bulk) -> tuple[Report, NDArray[np.float32]]:
+    def execute(self, order: Order, work: OrderArrays) -> tuple[Report, ReportArrays]:
         """Carries out one order and returns its report with the logits."""
-        work, watch = Work(*bulk), Stopwatch()
+        watch = Stopwatch()
         pushed_bytes = self._push(order, work)
         watch.lap("push")
-        pulled_bytes, logits = 0, np.empty(0, np.float32)
+        pulled_bytes, logits = 0, NO_F32
         if order.phase == TRAIN:
             pulled_bytes = self._pull(order, work)
             watch.lap("pull")
@@ -145,27 +115,28 @@ class Worker:
             link_bytes=link_bytes,
             link_seconds=link_seconds,
         )
-        return report, logits
+        return report, ReportArrays(logits=logits)
 
     def close(self) -> None:
-        """Leaves the process group."""
+        """Leaves the process group and drops it."""
         self._group.close()
+        self._group = AloneGroup()
 
-    def _push(self, order: Order, work: Work) -> int:
+    def _push(self, order: Order, work: OrderArrays) -> int:
         owned_KT = self.cache.take_full(work.owned_slots)
         part_KW = self.cache.take_values(work.part_slots)
         return self._client.push(order.step, order.phase, work.owned_rows, owned_KT, work.part_rows, part_KW)
 
-    def _pull(self, order: Order, work: Work) -> int:
+    def _pull(self, order: Order, work: OrderArrays) -> int:
         total = 0
         for pulled in self._client.pull(order.step, work.full_rows, work.value_rows):
-            self.cache.put_full(work.full_slots[pulled.full], pulled.full_rows_WS)
-            self.cache.put_values(work.value_slots[pulled.values], pulled.value_rows_W)
+            self.cache.put_full(work.full_slots[pulled.full], pulled.full_KT)
+            self.cache.put_values(work.value_slots[pulled.values], pulled.values_KW)
             total += pulled.nbytes
         return total
 
-    def _train(self, order: Order, work: Work, watch: "Stopwatch") -> NDArray[np.float32]:
-        logits, gathered = np.empty(0, np.float32), None
+    def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch") -> NDArray[np.float32]:
+        logits, gathered = NO_F32, None
         self.dense.clear()
         if order.samples or order.replicated:
             gathered = self._gather(work)
@@ -184,20 +155,20 @@ class Worker:
             watch.lap("reduce")
         return logits
 
-    def _gather(self, work: Work) -> Gathered:
+    def _gather(self, work: OrderArrays) -> Gathered:
         slots_U = self.cache.index(work.used_slots)
         values_UW = self.cache.values_CW.index_select(0, slots_U)
         dim = self._shape.dim
         wide_U1 = values_UW[:, dim:].detach().requires_grad_() if self._shape.wide else None
         return Gathered(slots_U, values_UW, values_UW[:, :dim].detach().requires_grad_(), wide_U1)
 
-    def _forward(self, order: Order, work: Work, gathered: Gathered) -> Tensor:
+    def _forward(self, order: Order, work: OrderArrays, gathered: Gathered) -> Tensor:
         positions_bF = self.cache.index(work.positions).view(order.samples, self._fields)
         dense_bN = self.cache.tensor(work.dense).view(order.samples, -1).to(self._dtype)
         wide_bF = None if gathered.wide_U1 is None else look_up(gathered.wide_U1, positions_bF).squeeze(-1)
         return self.model(look_up(gathered.embeddings_UD, positions_bF), wide_bF, dense_bN)
 
-    def _backward(self, order: Order, work: Work, logits_b: Tensor) -> None:
+    def _backward(self, order: Order, work: OrderArrays, logits_b: Tensor) -> None:
         labels_b = self.cache.tensor(work.labels).to(self._dtype)
         summed = torch.nn.functional.binary_cross_entropy_with_logits(logits_b, labels_b, reduction="sum")
         torch.autograd.backward(summed / order.batch)
@@ -267,11 +238,6 @@ def choose_device(config: TrainerConfig) -> torch.device:
     if config.device == "cpu" or not there:
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def phases(report: Report) -> dict[str, Any]:
-    """A report as one log line shows it: milliseconds of each phase."""
-    return {f"{name}_ms": round(seconds * 1000, 2) for name, seconds in report.seconds.items()}
 
 
 def _nothing() -> None:

@@ -50,12 +50,18 @@ def ps(
     stop = start()
     settings = given.load()
     where = endpoint or _at(settings.ps.endpoints, shard, "ps.endpoints")
-    from ps.main import run_shard
+    from ps.main import ShardJob, run_shard
 
-    rows = settings.scaled_rows
-    curve = curve_of(settings, "server")
-    announce = begin(settings, name)
-    run_shard(shard, settings.ps, rows, settings.run, settings.seed, where, stop, announce, curve, Meter())
+    job = ShardJob(
+        number=shard,
+        config=settings.ps,
+        rows=settings.scaled_rows,
+        run=settings.run,
+        seed=settings.seed,
+        endpoint=where,
+        curve=curve_of(settings, "server"),
+    )
+    run_shard(job, stop, begin(settings, name), Meter())
 
 
 @grouped
@@ -150,29 +156,27 @@ def worker(
     settings = given.load()
     where = dispatcher or settings.dispatch.endpoint
     shaped = Link(link)
+    from trainer.job import WorkerJob
     from trainer.main import run_worker
 
     schema = settings.event_schema
-    endpoints, curve = shard_endpoints(settings, shards), curve_of(settings, name)
-    announce = begin(settings, name)
-    run_worker(
-        name,
-        where,
-        endpoints,
-        settings.scaled_rows,
-        settings.model,
-        settings.trainer,
-        schema.fields,
-        schema.dense,
-        settings.run,
-        settings.seed,
-        settings.folder,
-        stop,
-        lambda: announce(where),
-        shaped,
-        curve,
-        Meter(),
+    job = WorkerJob(
+        name=name,
+        run=settings.run,
+        seed=settings.seed,
+        folder=settings.folder,
+        dispatcher_endpoint=where,
+        shard_endpoints=shard_endpoints(settings, shards),
+        rows=settings.scaled_rows,
+        model=settings.model,
+        trainer=settings.trainer,
+        fields=schema.fields,
+        dense=schema.dense,
+        link=shaped,
+        curve=curve_of(settings, name),
     )
+    announce = begin(settings, name)
+    run_worker(job, stop, lambda: announce(where), Meter())
 
 
 @grouped

@@ -1,6 +1,7 @@
-"""Who is in a generation, told over real sockets."""
+"""Who is in a generation, who is dismissed and when, over real sockets."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -8,8 +9,19 @@ import pytest
 import zmq
 
 from dispatch.crew import Crew
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Idle, Join, Leave, Report, Welcome
-from infra.wire import Codec, Header, Refused, connect, receive, send
+from dispatch.protocol import (
+    FROM_DISPATCHER,
+    TO_DISPATCHER,
+    Goodbye,
+    Idle,
+    Join,
+    Leave,
+    Report,
+    ReportArrays,
+    Saved,
+    Welcome,
+)
+from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
 
 RUN = "test"
 PATIENCE_MILLISECONDS = 30_000
@@ -24,10 +36,13 @@ class Person:
         self.socket.set(zmq.LINGER, 0)
         connect(self.socket, crew.endpoint)
 
-    def tell(self, kind: type[Header], *bulk: np.ndarray, generation: int = 0, **fields: object) -> object:
+    def tell(self, kind: type[Header], arrays: Arrays = NO_ARRAYS, generation: int = 0, **fields: object) -> object:
         """Sends, and returns what the crew made of it."""
-        send(self.socket, Codec(*TO_DISPATCHER), kind(run=self.run, generation=generation, step=0, **fields), *bulk)
+        self.send(kind, arrays, generation, **fields)
         return self.crew.listen(PATIENCE_MILLISECONDS / 1000)
+
+    def send(self, kind: type[Header], arrays: Arrays = NO_ARRAYS, generation: int = 0, **fields: object) -> None:
+        send(self.socket, Codec(*TO_DISPATCHER), kind(run=self.run, generation=generation, step=0, **fields), arrays)
 
     def join(self) -> None:
         self.tell(Join, worker=self.name, store=f"store of {self.name}")
@@ -37,11 +52,18 @@ class Person:
 
     def report(self, worker: int, generation: int) -> object:
         common = {"phase": 0, "worker": worker, "seconds": {}, "pulled_bytes": 0, "pushed_bytes": 0}
-        return self.tell(Report, np.zeros(1, np.float32), generation=generation, **common)
+        return self.tell(Report, ReportArrays(np.zeros(1, np.float32)), generation=generation, **common)
 
     def hear(self) -> object:
         assert self.socket.poll(PATIENCE_MILLISECONDS), f"{self.name} hears nothing"
         return receive(self.socket, Codec(*FROM_DISPATCHER))[0]
+
+    def hear_last(self) -> object:
+        """The message after which nothing is left to hear."""
+        heard = self.hear()
+        while self.socket.poll(100):
+            heard = self.hear()
+        return heard
 
 
 @contextmanager
@@ -55,6 +77,14 @@ def crew_and(*names: str) -> Iterator[tuple[Crew, list[Person]]]:
             for person in people:
                 person.socket.close()
             crew.close()
+
+
+def in_generation(crew: Crew, *people: Person) -> None:
+    """They join and are welcomed."""
+    for person in people:
+        person.join()
+    crew.start_generation(0, 8)
+    assert all(isinstance(person.hear(), Welcome) for person in people)
 
 
 def names_of(crew: Crew) -> list[str]:
@@ -137,3 +167,31 @@ def test_everyone_is_kept_alive_members_or_not() -> None:
         assert isinstance(a.hear(), Welcome)
         assert isinstance(a.hear(), Idle)
         assert isinstance(b.hear(), Idle)
+
+
+def test_others_are_dismissed_when_the_first_member_has_saved_the_dense_weights() -> None:
+    with crew_and("a", "b") as (crew, (a, b)), ThreadPoolExecutor(1) as pool:
+        in_generation(crew, a, b)
+        ended = pool.submit(crew.dismiss_all, 0, PATIENCE_MILLISECONDS / 1000)
+        assert a.hear() == Goodbye(run=RUN, generation=1, step=0, save_dense=True)
+        b.send(Saved, generation=1)
+        assert isinstance(b.hear(), Idle)  # listened to, and not taken for the first member's word
+        assert not ended.done()
+        a.send(Saved, generation=1)
+        assert ended.result(PATIENCE_MILLISECONDS / 1000) is True
+        assert b.hear_last() == Goodbye(run=RUN, generation=1, step=0, save_dense=False)
+
+
+def test_others_are_dismissed_although_the_first_member_does_not_confirm() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        assert crew.dismiss_all(0, patience_seconds=0.1) is False
+        assert b.hear_last() == Goodbye(run=RUN, generation=1, step=0, save_dense=False)
+        assert crew.everyone == ()
+
+
+def test_before_the_first_generation_there_is_nothing_to_save() -> None:
+    with crew_and("a") as (crew, (a,)):
+        a.join()
+        assert crew.dismiss_all(0, patience_seconds=30) is True
+        assert a.hear() == Goodbye(run=RUN, generation=0, step=0, save_dense=False)

@@ -182,8 +182,13 @@ def test_after_a_flush_every_cached_row_equals_the_row_of_the_shards(
 ) -> None:
     # one sample in the last batch: two workers train nothing in it, but their replicas must change
     plan = Plan(write_topic(20 * BATCH + 1), workers=3, policy=policy, cache_rows=300, rows=rows_of("adagrad"))
-    workers: dict[int, Worker] = {}
-    monkeypatch.setattr(Worker, "close", lambda worker: workers.update({worker._number: worker}))
+    workers, close = dict[int, Worker](), Worker.close
+
+    def keep(worker: Worker) -> None:
+        workers[worker._number] = worker
+        close(worker)
+
+    monkeypatch.setattr(Worker, "close", keep)
     result = train(plan)
     directory, _ = replay(plan, result)
     compared = 0

@@ -38,8 +38,9 @@ from ingest.schema import Schema, load_schema
 from ingest.streams.source import Source
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
-from ps.main import run_shard
+from ps.main import ShardJob, run_shard
 from trainer.config import ModelConfig, TrainerConfig
+from trainer.job import WorkerJob
 from trainer.main import DENSE_FILE, run_worker
 from trainer.reference import Reference
 
@@ -166,8 +167,9 @@ def running_shards(plan: Plan) -> Iterator[tuple[str, ...]]:
             endpoints[number] = endpoint
             ready.wait(WAIT_SECONDS)
 
-        config = PsConfig(shards=plan.shards)
-        run_shard(number, config, plan.scaled_rows, RUN, SEED, "tcp://127.0.0.1:*", stop, on_ready)
+        config, rows = PsConfig(shards=plan.shards), plan.scaled_rows
+        job = ShardJob(number=number, config=config, rows=rows, run=RUN, seed=SEED, endpoint="tcp://127.0.0.1:*")
+        run_shard(job, stop, on_ready)
 
     for number in range(plan.shards):
         threads.start(serve, number)
@@ -233,23 +235,21 @@ def train(
 def start_worker(
     threads: Threads, plan: Plan, name: str, dispatcher: str, shards: tuple[str, ...], stop: Stop | None = None
 ) -> None:
-    threads.start(
-        run_worker,
-        name,
-        dispatcher,
-        shards,
-        plan.scaled_rows,
-        plan.model,
-        TrainerConfig(device="cpu", silence_seconds=plan.silence_seconds),
-        plan.schema.fields,
-        plan.schema.dense,
-        RUN,
-        SEED,
-        plan.folder,
-        stop or Stop(),
-        lambda: None,
-        Link(plan.links[int(name.split("-")[1])]) if plan.links else None,
+    job = WorkerJob(
+        name=name,
+        run=RUN,
+        seed=SEED,
+        folder=plan.folder,
+        dispatcher_endpoint=dispatcher,
+        shard_endpoints=shards,
+        rows=plan.scaled_rows,
+        model=plan.model,
+        trainer=TrainerConfig(device="cpu", silence_seconds=plan.silence_seconds),
+        fields=plan.schema.fields,
+        dense=plan.schema.dense,
+        link=Link(plan.links[int(name.split("-")[1])]) if plan.links else Link(),
     )
+    threads.start(run_worker, job, stop or Stop(), lambda: None)
 
 
 def wait_for_steps(plan: Plan, steps: int, generation: int = 1) -> None:
@@ -266,14 +266,14 @@ def collect(plan: Plan, shards: tuple[str, ...], status: Status) -> Result:
     for samples in batches(plan, manifests):
         index.resolve(samples.keys_BF)
     with zmq.Context() as context:
-        client = ShardClient(context, shards, plan.rows.shape(), plan.rows.float_dtype, RUN)
+        client = ShardClient(context, shards, plan.rows, RUN)
         client.open(status.generation, 0)
         rows_RT, versions_R = client.peek(np.arange(index.count))
         client.close()
         dispatcher = Shards(context, shards, RUN)
         ledgers = dispatcher.ledgers(status.generation)
         dispatcher.close()
-    lines = [np.stack([np.full_like(columns[0], shard), *columns], 1) for shard, columns in enumerate(ledgers)]
+    lines = [np.stack([np.full_like(ledger.step, shard), *ledger], 1) for shard, ledger in enumerate(ledgers)]
     dense = safetensors.numpy.load_file(plan.folder / DENSE_FILE)
     return Result(status, rows_RT, versions_R, dense, np.concatenate(lines), manifests)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,8 +16,13 @@ from numpy.typing import NDArray
 
 from infra.errors import ConfigError, WireError
 from infra.wire import (
+    I64,
+    NO_ARRAYS,
+    NO_F32,
+    NO_I64,
     Codec,
     Curve,
+    Float,
     Header,
     Refused,
     bind,
@@ -30,16 +35,21 @@ from infra.wire import (
 from tests.sockets import receive_from
 
 
-class Ping(Header, frozen=True):
-    """A message with bulk, as real ones have."""
+class PingArrays(NamedTuple):
+    rows: I64
+    values: Float
 
-    BULK: ClassVar = ("i8", "*")
+
+class Ping(Header, frozen=True):
+    """A message with arrays, as real ones have."""
+
+    ARRAYS: ClassVar = PingArrays
 
     note: str
 
 
 PING = Ping(run="r", generation=2, step=7, note="hello")
-NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.float32))
+NOTHING = PingArrays(NO_I64, NO_F32)
 CODEC = Codec(Ping, Refused)
 
 
@@ -82,22 +92,38 @@ def pair(sockets: Sockets, server: Curve | None, client: Curve | None) -> tuple[
 )
 def test_any_message_comes_back_equal(rows: NDArray[Any], values: NDArray[Any], note: str, step: int) -> None:
     sent = Ping(run="r", generation=0, step=step, note=note)
-    header, bulk = CODEC.decode([bytes(frame) for frame in CODEC.encode(sent, (rows, values))])
+    header, arrays = CODEC.decode([bytes(frame) for frame in CODEC.encode(sent, PingArrays(rows, values))])
     assert header == sent
-    assert bulk[0].tobytes() == rows.tobytes()
-    assert bulk[1].tobytes() == values.tobytes()
+    assert arrays.rows.tobytes() == rows.tobytes()
+    assert arrays.values.tobytes() == values.tobytes()
 
 
 def test_double_precision_run_carries_float64() -> None:
     codec = Codec(Ping, float_dtype=np.float64)
-    _, bulk = codec.decode([bytes(f) for f in codec.encode(PING, (np.zeros(1, np.int64), np.array([[1 / 3]])))])
-    assert bulk[1][0] == 1 / 3
+    sent = PingArrays(rows=np.zeros(1, np.int64), values=np.array([[1 / 3]]))
+    _, arrays = codec.decode([bytes(frame) for frame in codec.encode(PING, sent)])
+    assert arrays.values[0] == 1 / 3
+
+
+def test_message_without_arrays_is_its_header_alone() -> None:
+    refused = Refused(run="r", generation=0, step=0, reason="no")
+    (frame,) = CODEC.encode(refused)
+    assert CODEC.decode([bytes(frame)]) == (refused, NO_ARRAYS)
+
+
+def test_array_at_an_odd_address_is_copied_to_an_even_one() -> None:
+    header, rows, values = CODEC.encode(PING, PingArrays(np.arange(4), np.ones(2, np.float32)))
+    odd = memoryview(b"\0" + bytes(rows))[1:]
+    assert not np.frombuffer(odd, np.int64).flags.aligned
+    _, arrays = CODEC.decode([bytes(header), odd, bytes(values)])  # type: ignore[list-item]
+    assert arrays.rows.flags.aligned
+    assert arrays.rows.tolist() == [0, 1, 2, 3]
 
 
 def test_decoded_arrays_share_memory_with_the_frame() -> None:
-    frames = [bytes(frame) for frame in CODEC.encode(PING, (np.arange(4), np.ones(2, np.float32)))]
-    _, bulk = CODEC.decode(frames)
-    assert not bulk[0].flags.owndata
+    frames = [bytes(frame) for frame in CODEC.encode(PING, PingArrays(np.arange(4), np.ones(2, np.float32)))]
+    _, arrays = CODEC.decode(frames)
+    assert not arrays.rows.flags.owndata
 
 
 @pytest.mark.parametrize(
@@ -121,24 +147,29 @@ def test_wrong_frames_raise_wire_error(frames: list[bytes]) -> None:
 
 def test_wrong_dtype_is_caught_before_sending() -> None:
     with pytest.raises(AssertionError, match="float64"):
-        CODEC.encode(PING, (np.zeros(1, np.int64), np.zeros(1, np.float64)))
+        CODEC.encode(PING, PingArrays(np.zeros(1, np.int64), np.zeros(1, np.float64)))
+
+
+def test_arrays_of_another_message_are_caught_before_sending() -> None:
+    with pytest.raises(AssertionError, match="Ping takes PingArrays, not NoArrays"):
+        CODEC.encode(PING)
 
 
 @pytest.mark.parametrize("values", [3, 100_000])
 def test_message_crosses_tcp_and_is_answered(sockets: Sockets, values: int) -> None:
     listener, caller = pair(sockets, None, None)
     rows, floats = np.arange(5), np.linspace(0, 1, values, dtype=np.float32)
-    assert send(caller, CODEC, PING, rows, floats) > floats.nbytes
-    sender, header, bulk = receive_from(listener, CODEC)
+    assert send(caller, CODEC, PING, PingArrays(rows, floats)) > floats.nbytes
+    sender, header, arrays = receive_from(listener, CODEC)
     assert header == PING
-    assert np.array_equal(bulk[1], floats)
+    assert np.array_equal(arrays.values, floats)
     send(listener, CODEC, Refused(run="r", generation=2, step=7, reason="no"), to=sender)
     assert receive(caller, CODEC)[0].reason == "no"
 
 
 def test_right_curve_key_passes(sockets: Sockets) -> None:
     listener, caller = pair(sockets, *make_keys())
-    send(caller, CODEC, PING, *NOTHING)
+    send(caller, CODEC, PING, NOTHING)
     assert listener.poll(10_000)
     assert receive_from(listener, CODEC)[1] == PING
 
@@ -147,10 +178,10 @@ def test_right_curve_key_passes(sockets: Sockets) -> None:
 def test_wrong_curve_key_gets_nothing(sockets: Sockets, impostor: bool) -> None:
     server, right = make_keys()
     listener, caller = pair(sockets, server, make_keys()[1] if impostor else None)
-    send(caller, CODEC, PING, *NOTHING)
+    send(caller, CODEC, PING, NOTHING)
     honest = sockets(zmq.DEALER)
     connect(honest, bytes(listener.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode(), right)
-    send(honest, CODEC, Ping(run="r", generation=0, step=0, note="honest"), *NOTHING)
+    send(honest, CODEC, Ping(run="r", generation=0, step=0, note="honest"), NOTHING)
     assert receive_from(listener, CODEC)[1].note == "honest"
     assert not listener.poll(300)
 
@@ -191,10 +222,10 @@ def test_a_client_the_server_does_not_know_gets_nothing(sockets: Sockets) -> Non
     with guarded(listener.context, server):
         endpoint = bind(listener, "tcp://127.0.0.1:*", server)
         connect(caller, endpoint, stranger)
-        send(caller, CODEC, PING, *NOTHING)
+        send(caller, CODEC, PING, NOTHING)
         honest = sockets(zmq.DEALER)
         connect(honest, endpoint, known)
-        send(honest, CODEC, Ping(run="r", generation=0, step=0, note="honest"), *NOTHING)
+        send(honest, CODEC, Ping(run="r", generation=0, step=0, note="honest"), NOTHING)
         assert listener.poll(10_000)
         assert receive_from(listener, CODEC)[1].note == "honest"
         assert not listener.poll(300)

@@ -10,11 +10,11 @@ import zmq
 from numpy.typing import NDArray
 
 from infra.process import Stop
-from infra.wire import Codec, Curve, Header, connect, receive, send
+from infra.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
-from ps.main import run_shard
-from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, Count, Done, Ledger, Open
+from ps.main import ShardJob, run_shard
+from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, AnnounceArrays, Count, Done, Ledger, Open, PushArrays
 
 RUN = "test"
 SEED = 7
@@ -24,6 +24,22 @@ NO_ROWS = np.empty(0, np.int64)
 
 def ints(*values: int) -> NDArray[np.int64]:
     return np.array(values, np.int64)
+
+
+def owned(numbers: NDArray[np.int64], rows: NDArray[Any]) -> PushArrays:
+    """A push of owned rows alone."""
+    return PushArrays(owned_numbers=numbers, owned_rows=rows, part_numbers=NO_I64, part_gradients=rows[:0])
+
+
+def parts(numbers: NDArray[np.int64], gradients: NDArray[Any]) -> PushArrays:
+    """A push of parts alone."""
+    return PushArrays(owned_numbers=NO_I64, owned_rows=gradients[:0], part_numbers=numbers, part_gradients=gradients)
+
+
+def shard_job(number: int, rows: RowConfig, config: PsConfig, curve: Curve | None = None) -> ShardJob:
+    return ShardJob(
+        number=number, config=config, rows=rows, run=RUN, seed=SEED, endpoint="tcp://127.0.0.1:*", curve=curve
+    )
 
 
 @contextmanager
@@ -40,8 +56,7 @@ def running_shards(
             endpoints[shard] = endpoint
             ready[shard].set()
 
-        config = PsConfig(shards=shards, chunk_rows=chunk_rows)
-        run_shard(shard, config, rows, RUN, SEED, "tcp://127.0.0.1:*", stop, on_ready, curve)
+        run_shard(shard_job(shard, rows, PsConfig(shards=shards, chunk_rows=chunk_rows), curve), stop, on_ready)
 
     threads = [threading.Thread(target=serve, args=(shard,)) for shard in range(shards)]
     for thread in threads:
@@ -67,17 +82,16 @@ class Peer:
         self._requests = Codec(*TO_SHARD, float_dtype=dtype)
         self._replies = Codec(*FROM_SHARD, float_dtype=dtype)
 
-    def send(self, kind: type[Header], *bulk: NDArray[Any], **fields: Any) -> None:
+    def send(self, kind: type[Header], arrays: Arrays = NO_ARRAYS, **fields: Any) -> None:
         common: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
-        header = kind(**common | fields)
-        send(self.socket, self._requests, header, *bulk)
+        send(self.socket, self._requests, kind(**common | fields), arrays)
 
-    def receive(self) -> tuple[Any, list[NDArray[Any]]]:
+    def receive(self) -> tuple[Any, Any]:
         assert self.socket.poll(PATIENCE_MILLISECONDS), "no answer"
         return receive(self.socket, self._replies)
 
-    def ask(self, kind: type[Header], *bulk: NDArray[Any], **fields: Any) -> tuple[Any, list[NDArray[Any]]]:
-        self.send(kind, *bulk, **fields)
+    def ask(self, kind: type[Header], arrays: Arrays = NO_ARRAYS, **fields: Any) -> tuple[Any, Any]:
+        self.send(kind, arrays, **fields)
         return self.receive()
 
     def ledger(self, generation: int = 1) -> tuple[Ledger, list[list[int]]]:
@@ -109,19 +123,23 @@ class Announcer:
     ) -> None:
         """``pushers`` by shard; ``new`` row → key; ``changed`` row → step. Waits until every shard has it."""
         for shard, peer in enumerate(self.peers):
-            here = [
-                {r: x for r, x in (named or {}).items() if r % len(self.peers) == shard} for named in (new, changed)
-            ]
-            numbers = [ints(*(row // len(self.peers) for row in rows)) for rows in here]
-            settled = ints(*(row // len(self.peers) for row in settle if row % len(self.peers) == shard))
-            keys, steps = np.array(list(here[0].values()), np.uint64), ints(*here[1].values())
-            named = list(pushers[shard]) if pushers else []
-            bulk = (numbers[0], keys, settled, numbers[1], steps)
-            peer.send(Announce, *bulk, step=step, phase=phase, pushers=named, generation=generation)
+            created, updated = (
+                {row // len(self.peers): x for row, x in (named or {}).items() if row % len(self.peers) == shard}
+                for named in (new, changed)
+            )
+            arrays = AnnounceArrays(
+                new_numbers=ints(*created),
+                new_keys=np.array(list(created.values()), np.uint64),
+                settled=ints(*(row // len(self.peers) for row in settle if row % len(self.peers) == shard)),
+                changed=ints(*updated),
+                changed_steps=ints(*updated.values()),
+            )
+            here = list(pushers[shard]) if pushers else []
+            peer.send(Announce, arrays, step=step, phase=phase, pushers=here, generation=generation)
             peer.ledger(generation)
 
 
-class Stage:
+class ShardStage:
     """Shards with an announcer, and as many clients as a test asks for."""
 
     def __init__(self, rows: RowConfig, endpoints: list[str], curve: Curve | None) -> None:
@@ -138,8 +156,7 @@ class Stage:
         return self._peers[-1]
 
     def client(self, worker: int, generation: int = 1, **options: Any) -> ShardClient:
-        dtype = np.dtype(self.rows.float_dtype)
-        client = ShardClient(self.context, self.endpoints, self.rows.shape(), dtype, RUN, curve=self.curve, **options)
+        client = ShardClient(self.context, self.endpoints, self.rows, RUN, curve=self.curve, **options)
         client.open(generation, worker)
         self._clients.append(client)
         return client
@@ -158,10 +175,10 @@ def stage(
     shards: int = 1,
     workers: int = 2,
     curve: tuple[Curve | None, Curve | None] = (None, None),
-) -> Iterator[Stage]:
+) -> Iterator[ShardStage]:
     """Running shards on which generation 1 is open. ``curve``: keys of the shards and of everyone else."""
     with running_shards(rows, shards, curve=curve[0]) as endpoints:
-        staged = Stage(rows, endpoints, curve[1])
+        staged = ShardStage(rows, endpoints, curve[1])
         try:
             staged.announcer.open(1, workers)
             yield staged

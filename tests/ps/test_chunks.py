@@ -22,6 +22,18 @@ def test_kernels_equal_plain_reference_over_any_chunks(size: int, rows: int, pic
     assert np.array_equal(got, gather_reference([expected], every, width))
 
 
+def test_one_row_is_copied_as_wide_as_its_target_whatever_the_stride() -> None:
+    table = Chunks(4, 3, np.float32)
+    table.grow(1)
+    table.scatter(np.zeros(1, np.int64), np.ones((1, 3), np.float32))
+    around = np.zeros((1, 3), np.float32)
+    out = around[:, :2]
+    assert out.flags.c_contiguous
+    assert out.strides[0] == 12
+    table.gather(np.zeros(1, np.int64), out)
+    assert around.tolist() == [[1.0, 1.0, 0.0]]
+
+
 def test_growing_keeps_chunks_where_they_are() -> None:
     table = Chunks(4, 2, np.float64)
     table.grow(3)

@@ -11,7 +11,7 @@ from infra.wire import Codec, bind, send
 from ps.client import ShardClient
 from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
-from ps.protocol import FROM_SHARD, TRAIN, Rows
+from ps.protocol import FROM_SHARD, TRAIN, Rows, RowsArrays
 from ps.start import start_rows
 from tests.ps.doubles import NO_ROWS, PATIENCE_MILLISECONDS, SEED, ints, stage
 
@@ -37,9 +37,9 @@ def test_pull_brings_every_row_asked_for_in_its_place(shards: int) -> None:
     with stage(ROWS, shards) as staged:
         staged.announcer.announce(0, new=NEW)
         for pulled in staged.client(0).pull(0, full, values):
-            got_full[pulled.full] = pulled.full_rows_WS
-            got_values[pulled.values] = pulled.value_rows_W
-            assert pulled.nbytes == pulled.full_rows_WS.nbytes + pulled.value_rows_W.nbytes
+            got_full[pulled.full] = pulled.full_KT
+            got_values[pulled.values] = pulled.values_KW
+            assert pulled.nbytes == pulled.full_KT.nbytes + pulled.values_KW.nbytes
     assert np.array_equal(got_full, start_of(full))
     assert np.array_equal(got_values, start_of(values)[:, : SHAPE.value])
 
@@ -56,7 +56,7 @@ def test_pushed_rows_come_back_as_they_were_pushed(shards: int) -> None:
         pulled = list(client.pull(1, rows, NO_ROWS))
         got, steps = client.peek(rows[::-1])
     assert sent > written.nbytes
-    assert sum(part.full_rows_WS.shape[0] for part in pulled) == 5
+    assert sum(part.full_KT.shape[0] for part in pulled) == 5
     assert np.array_equal(got, written[::-1])
     assert steps.tolist() == [0] * 5
 
@@ -78,10 +78,10 @@ def test_one_shards_rows_arrive_while_another_still_waits() -> None:
         answers = staged.client(0).pull(1, placed([4, 5], 2), NO_ROWS)
         assert next(answers).full == slice(1, 2)
         staged.client(1).push(1, TRAIN, ints(4), np.ones((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
-        assert np.all(next(answers).full_rows_WS == 1.0)
+        assert np.all(next(answers).full_KT == 1.0)
 
 
-def test_refused_push_is_told_at_the_next_pull() -> None:
+def test_refused_push_is_raised_by_the_next_pull() -> None:
     with stage(ROWS) as staged:
         staged.announcer.announce(0, new=NEW)
         staged.announcer.announce(1, pushers=[[0]])
@@ -100,7 +100,7 @@ def test_client_of_an_old_generation_is_fenced_and_may_join_again() -> None:
             next(client.pull(0, ints(4), NO_ROWS))
         client.open(2, 0)
         staged.announcer.announce(0, generation=2)
-        assert np.array_equal(next(client.pull(0, ints(4), NO_ROWS)).full_rows_WS, start_of(ints(4)))
+        assert np.array_equal(next(client.pull(0, ints(4), NO_ROWS)).full_KT, start_of(ints(4)))
 
 
 def test_answer_that_came_too_late_is_not_taken_for_another_step() -> None:
@@ -109,22 +109,22 @@ def test_answer_that_came_too_late_is_not_taken_for_another_step() -> None:
         client = staged.client(0)
         client.pull(0, ints(4), NO_ROWS)  # given up
         staged.announcer.announce(1)
-        assert np.array_equal(next(client.pull(1, ints(6), NO_ROWS)).full_rows_WS, start_of(ints(6)))
+        assert np.array_equal(next(client.pull(1, ints(6), NO_ROWS)).full_KT, start_of(ints(6)))
 
 
 def test_answer_of_an_older_generation_is_not_taken_for_this_one() -> None:
     replies = Codec(*FROM_SHARD)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as shard:
         endpoint = bind(shard, "tcp://127.0.0.1:*")
-        client = ShardClient(context, [endpoint], SHAPE, np.float32, "test")
+        client = ShardClient(context, [endpoint], ROWS, "test")
         client.open(2, 0)
         answers = client.pull(3, ints(4), NO_ROWS)
         asker, *_ = shard.recv_multipart()
         for generation in (1, 2):
             rows = np.full(SHAPE.total, generation, np.float32)
             header = Rows(run="test", generation=generation, step=3)
-            send(shard, replies, header, rows, rows[:0], NO_ROWS, to=asker)
-        assert np.all(next(answers).full_rows_WS == 2)
+            send(shard, replies, header, RowsArrays(full=rows, values=rows[:0]), to=asker)
+        assert np.all(next(answers).full_KT == 2)
         client.close()
 
 
@@ -137,7 +137,7 @@ def test_refusal_of_an_older_generation_is_forgotten_with_it() -> None:
         staged.announcer.open(2, 2)
         client.open(2, 0)
         staged.announcer.announce(0, generation=2)
-        assert np.array_equal(next(client.pull(0, ints(4), NO_ROWS)).full_rows_WS, start_of(ints(4)))
+        assert np.array_equal(next(client.pull(0, ints(4), NO_ROWS)).full_KT, start_of(ints(4)))
 
 
 def test_shard_that_does_not_answer_is_named() -> None:
@@ -145,7 +145,7 @@ def test_shard_that_does_not_answer_is_named() -> None:
     silent = context.socket(zmq.ROUTER)
     port = silent.bind_to_random_port("tcp://127.0.0.1")
     endpoint = f"tcp://127.0.0.1:{port}"
-    client = ShardClient(context, [endpoint], SHAPE, np.float32, "test", timeout_seconds=0.0)
+    client = ShardClient(context, [endpoint], ROWS, "test", timeout_seconds=0.0)
     client.open(1, 0)
     with pytest.raises(Unreachable, match=f"step 3 from shard 0 at {endpoint} within 0 s"):
         next(client.pull(3, ints(4), NO_ROWS))

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from ps.ledger import Lines
+from ps.ledger import LedgerLines
 
 
 def test_counts_of_one_round_and_worker_share_a_line() -> None:
-    lines = Lines()
+    lines = LedgerLines()
     lines.count((3, 0), 1, owned=4, parts=5)
     lines.count((3, 0), 0, pulled=7)
     lines.count((3, 0), 1, pulled=2)
@@ -14,11 +14,11 @@ def test_counts_of_one_round_and_worker_share_a_line() -> None:
 
 
 def test_oldest_lines_are_dropped_at_the_limit() -> None:
-    lines = Lines(limit=2)
+    lines = LedgerLines(limit=2)
     for step in range(5):
         lines.count((step, 0), 0, pulled=1)
-    assert lines.columns()[0].tolist() == [3, 4]
+    assert lines.columns().step.tolist() == [3, 4]
 
 
 def test_empty_ledger_has_six_empty_columns() -> None:
-    assert [column.tolist() for column in Lines().columns()] == [[]] * 6
+    assert [column.tolist() for column in LedgerLines().columns()] == [[]] * 6

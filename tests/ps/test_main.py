@@ -1,6 +1,7 @@
 """Real shards over real sockets: the barrier, parts, fencing, refusals, the ledger."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,23 +10,35 @@ import zmq
 from numpy.typing import NDArray
 
 from infra.process import Stop
-from infra.wire import Refused, load_curve
+from infra.wire import NO_ARRAYS, Arrays, Header, Refused, load_curve
 from ps.config import PsConfig, RowConfig
 from ps.main import run_shard
 from ps.optimizers import update_reference
 from ps.parts import settle_reference
-from ps.protocol import FLUSH, TRAIN, Announce, Ledger, Open, Peek, Pull, Push, Rows
+from ps.protocol import (
+    FLUSH,
+    TRAIN,
+    Announce,
+    AnnounceArrays,
+    Ledger,
+    Open,
+    Peek,
+    PeekArrays,
+    Pull,
+    PullArrays,
+    Push,
+    Rows,
+)
 from ps.start import start_rows
-from tests.ps.doubles import NO_ROWS, RUN, SEED, Stage, ints, stage
+from tests.ps.doubles import NO_ROWS, RUN, SEED, ShardStage, ints, owned, parts, shard_job, stage
 
 ROWS = RowConfig(dim=3)
 SHAPE = ROWS.shape()
 NO_FLOATS = np.empty(0, np.float32)
-NO_KEYS = np.empty(0, np.uint64)
 
 
 @pytest.fixture
-def one_shard() -> Iterator[Stage]:
+def one_shard() -> Iterator[ShardStage]:
     """One shard with rows 0 to 9 (keys 100 to 109), created by round 0."""
     with stage(ROWS) as staged:
         staged.announcer.announce(0, new={row: 100 + row for row in range(10)})
@@ -40,37 +53,37 @@ def gradient(worker: int, rows: int = 1) -> NDArray[Any]:
     return np.random.default_rng(worker).normal(size=(rows, SHAPE.value)).astype(np.float32)
 
 
-def test_pull_sent_first_is_answered_only_after_the_announced_push(one_shard: Stage) -> None:
+def test_pull_sent_first_is_answered_only_after_the_announced_push(one_shard: ShardStage) -> None:
     puller, pusher = one_shard.peer(), one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[1]], changed={4: 0})
-    puller.send(Pull, ints(4), NO_ROWS, step=1, worker=0)
+    puller.send(Pull, PullArrays(full_numbers=ints(4)), step=1, worker=0)
     puller.ledger()  # the shard has taken the pull, and answered what came after it first
     new = np.arange(SHAPE.total, dtype=np.float32)
-    pusher.send(Push, ints(4), new, NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=1)
-    header, (full, _, _) = puller.receive()
+    pusher.send(Push, owned(ints(4), new), step=1, phase=TRAIN, worker=1)
+    header, rows = puller.receive()
     assert isinstance(header, Rows)
-    assert np.array_equal(full, new)
+    assert np.array_equal(rows.full, new)
 
 
-def test_push_and_pull_may_come_before_their_round_is_announced(one_shard: Stage) -> None:
+def test_push_and_pull_may_come_before_their_round_is_announced(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     new = np.arange(SHAPE.total, dtype=np.float32)
-    peer.send(Pull, ints(4), NO_ROWS, step=1, worker=0)
-    peer.send(Push, ints(4), new, NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=0)
+    peer.send(Pull, PullArrays(full_numbers=ints(4)), step=1, worker=0)
+    peer.send(Push, owned(ints(4), new), step=1, phase=TRAIN, worker=0)
     peer.ledger()
     one_shard.announcer.announce(1, pushers=[[0]])
-    assert np.array_equal(peer.receive()[1][0], new)
+    assert np.array_equal(peer.receive()[1].full, new)
 
 
-def test_later_round_is_not_applied_before_an_earlier_one(one_shard: Stage) -> None:
+def test_later_round_is_not_applied_before_an_earlier_one(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[0]])
     one_shard.announcer.announce(2, pushers=[[1]])
     older, newer = np.full(SHAPE.total, 1, np.float32), np.full(SHAPE.total, 2, np.float32)
-    peer.send(Push, ints(4), newer, NO_ROWS, NO_FLOATS, step=2, phase=TRAIN, worker=1)
-    assert np.array_equal(peer.ask(Peek, ints(4))[1][0], start_of(4)[0])
-    peer.send(Push, ints(4), older, NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=0)
-    assert np.array_equal(peer.ask(Peek, ints(4))[1][0], newer)
+    peer.send(Push, owned(ints(4), newer), step=2, phase=TRAIN, worker=1)
+    assert np.array_equal(peer.ask(Peek, PeekArrays(ints(4)))[1].full, start_of(4)[0])
+    peer.send(Push, owned(ints(4), older), step=1, phase=TRAIN, worker=0)
+    assert np.array_equal(peer.ask(Peek, PeekArrays(ints(4)))[1].full, newer)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
@@ -81,149 +94,151 @@ def test_parts_in_any_order_are_summed_in_worker_order_and_applied_once(order: t
         staged.announcer.announce(1, pushers=[[0, 1, 2]], settle=[1], changed={1: 0})
         for worker in order:
             part = gradient(worker).reshape(-1)
-            peer.send(Push, NO_ROWS, NO_FLOATS, ints(1), part, step=1, phase=TRAIN, worker=worker)
-        _, (rows, _, steps) = peer.ask(Peek, ints(1))
+            peer.send(Push, parts(ints(1), part), step=1, phase=TRAIN, worker=worker)
+        _, row = peer.ask(Peek, PeekArrays(ints(1)))
     total = settle_reference({worker: gradient(worker) for worker in range(3)})
-    assert np.array_equal(rows, update_reference(ROWS, start_of(1), total)[0])
-    assert steps.tolist() == [0]
+    assert np.array_equal(row.full, update_reference(ROWS, start_of(1), total)[0])
+    assert row.steps.tolist() == [0]
 
 
-def test_part_pushed_early_by_an_eviction_waits_for_the_others(one_shard: Stage) -> None:
+def test_part_pushed_early_by_an_eviction_waits_for_the_others(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[1]])
-    peer.send(Push, NO_ROWS, NO_FLOATS, ints(6), gradient(1).reshape(-1), step=1, phase=TRAIN, worker=1)
-    assert np.array_equal(peer.ask(Peek, ints(6))[1][0], start_of(6)[0])
+    peer.send(Push, parts(ints(6), gradient(1).reshape(-1)), step=1, phase=TRAIN, worker=1)
+    assert np.array_equal(peer.ask(Peek, PeekArrays(ints(6)))[1].full, start_of(6)[0])
     one_shard.announcer.announce(5, pushers=[[0]], settle=[6], changed={6: 0})
-    peer.send(Push, NO_ROWS, NO_FLOATS, ints(6), gradient(0).reshape(-1), step=5, phase=TRAIN, worker=0)
+    peer.send(Push, parts(ints(6), gradient(0).reshape(-1)), step=5, phase=TRAIN, worker=0)
     expected = update_reference(ROWS, start_of(6), gradient(0) + gradient(1))
-    assert np.array_equal(peer.ask(Peek, ints(6))[1][0], expected[0])
+    assert np.array_equal(peer.ask(Peek, PeekArrays(ints(6)))[1].full, expected[0])
 
 
-def test_flush_round_writes_back_and_versions_say_when_rows_changed(one_shard: Stage) -> None:
+def test_flush_round_writes_back_and_versions_say_when_rows_changed(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(8, phase=FLUSH, pushers=[[0]], changed={2: 7, 3: 5})
     written = np.arange(2 * SHAPE.total, dtype=np.float32)
-    peer.send(Push, ints(2, 3), written, NO_ROWS, NO_FLOATS, step=8, phase=FLUSH, worker=0)
-    _, (rows, _, steps) = peer.ask(Peek, ints(2, 3, 4))
-    assert np.array_equal(rows[: 2 * SHAPE.total], written)
-    assert steps.tolist() == [7, 5, -1]
+    peer.send(Push, owned(ints(2, 3), written), step=8, phase=FLUSH, worker=0)
+    _, rows = peer.ask(Peek, PeekArrays(ints(2, 3, 4)))
+    assert np.array_equal(rows.full[: 2 * SHAPE.total], written)
+    assert rows.steps.tolist() == [7, 5, -1]
 
 
-def test_ledger_has_a_line_per_round_and_worker(one_shard: Stage) -> None:
+def test_ledger_has_a_line_per_round_and_worker(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[0, 1]])
-    floats, parts = np.zeros(2 * SHAPE.total, np.float32), gradient(0, 3).reshape(-1)
-    peer.send(Push, ints(0, 1), floats, NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=0)
-    peer.send(Push, NO_ROWS, NO_FLOATS, ints(2, 3, 4), parts, step=1, phase=TRAIN, worker=1)
-    assert isinstance(peer.ask(Pull, ints(5), ints(6, 7), step=1, worker=1)[0], Rows)
+    rows, gradients = np.zeros(2 * SHAPE.total, np.float32), gradient(0, 3).reshape(-1)
+    peer.send(Push, owned(ints(0, 1), rows), step=1, phase=TRAIN, worker=0)
+    peer.send(Push, parts(ints(2, 3, 4), gradients), step=1, phase=TRAIN, worker=1)
+    wanted = PullArrays(full_numbers=ints(5), value_numbers=ints(6, 7))
+    assert isinstance(peer.ask(Pull, wanted, step=1, worker=1)[0], Rows)
     ledger, lines = peer.ledger()
     assert ledger.rows == 10
     assert lines == [[1, TRAIN, 0, 0, 2, 0], [1, TRAIN, 1, 3, 0, 3]]
 
 
-def test_older_generation_is_refused_and_its_push_dropped(one_shard: Stage) -> None:
+def test_older_generation_is_refused_and_its_push_dropped(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.open(2, 2)
     one_shard.announcer.announce(1, pushers=[[0]], generation=2)
-    peer.send(Push, ints(4), np.zeros(SHAPE.total, np.float32), NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=0)
-    for kind, bulk, fields in (
-        (Pull, (ints(4), NO_ROWS), {"worker": 0}),
-        (Peek, (ints(4),), {}),
-        (Open, (), {"workers": 2}),
-        (Announce, (NO_ROWS, NO_KEYS, NO_ROWS, NO_ROWS, NO_ROWS), {"phase": 0, "pushers": []}),
-    ):
-        header, _ = peer.ask(kind, *bulk, **fields)
+    peer.send(Push, owned(ints(4), np.zeros(SHAPE.total, np.float32)), step=1, phase=TRAIN, worker=0)
+    messages: list[tuple[type[Header], Arrays, dict[str, Any]]] = [
+        (Pull, PullArrays(full_numbers=ints(4)), {"worker": 0}),
+        (Peek, PeekArrays(ints(4)), {}),
+        (Open, NO_ARRAYS, {"workers": 2}),
+        (Announce, AnnounceArrays(), {"phase": 0, "pushers": []}),
+    ]
+    for kind, arrays, fields in messages:
+        header, _ = peer.ask(kind, arrays, **fields)
         assert isinstance(header, Refused)
         assert header.generation == 2
         assert "must join again" in header.reason
-    assert np.array_equal(peer.ask(Peek, ints(4), generation=2)[1][0], start_of(4)[0])
+    assert np.array_equal(peer.ask(Peek, PeekArrays(ints(4)), generation=2)[1].full, start_of(4)[0])
 
 
-def test_other_run_is_refused(one_shard: Stage) -> None:
-    header, _ = one_shard.peer().ask(Peek, ints(4), run="another")
+def test_other_run_is_refused(one_shard: ShardStage) -> None:
+    header, _ = one_shard.peer().ask(Peek, PeekArrays(ints(4)), run="another")
     assert isinstance(header, Refused)
     assert header.run == RUN
     assert "'another'" in header.reason
 
 
-def test_generation_not_opened_yet_is_refused(one_shard: Stage) -> None:
-    header, _ = one_shard.peer().ask(Pull, ints(4), NO_ROWS, generation=2, worker=0)
+def test_generation_not_opened_yet_is_refused(one_shard: ShardStage) -> None:
+    header, _ = one_shard.peer().ask(Pull, PullArrays(full_numbers=ints(4)), generation=2, worker=0)
     assert isinstance(header, Refused)
     assert "open a generation" in header.reason
 
 
-def test_new_generation_refuses_waiting_pulls_and_forgets_rounds_and_parts(one_shard: Stage) -> None:
+def test_new_generation_refuses_waiting_pulls_and_forgets_rounds_and_parts(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     part = gradient(1).reshape(-1)
     one_shard.announcer.announce(1, pushers=[[1]])
-    peer.send(Push, NO_ROWS, NO_FLOATS, ints(6), part, step=1, phase=TRAIN, worker=1)
+    peer.send(Push, parts(ints(6), part), step=1, phase=TRAIN, worker=1)
     one_shard.announcer.announce(2, pushers=[[0]])
-    peer.send(Pull, ints(4), NO_ROWS, step=2, worker=1)
+    peer.send(Pull, PullArrays(full_numbers=ints(4)), step=2, worker=1)
     peer.ledger()
     one_shard.announcer.open(2, 2)
     assert "generation 2 has begun" in peer.receive()[0].reason
     one_shard.announcer.announce(1, pushers=[[1]], settle=[6], generation=2)
-    peer.send(Push, NO_ROWS, NO_FLOATS, ints(6), part, step=1, phase=TRAIN, worker=1, generation=2)
+    peer.send(Push, parts(ints(6), part), step=1, phase=TRAIN, worker=1, generation=2)
     expected = update_reference(ROWS, start_of(6), gradient(1))
-    assert np.array_equal(peer.ask(Peek, ints(6), generation=2)[1][0], expected[0])
+    assert np.array_equal(peer.ask(Peek, PeekArrays(ints(6)), generation=2)[1].full, expected[0])
 
 
-def test_same_generation_may_be_opened_again_without_loss(one_shard: Stage) -> None:
+def test_same_generation_may_be_opened_again_without_loss(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[0]])
     one_shard.announcer.open(1, 2)
-    peer.send(Push, ints(4), np.ones(SHAPE.total, np.float32), NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=0)
-    assert np.all(peer.ask(Peek, ints(4))[1][0] == 1.0)
+    peer.send(Push, owned(ints(4), np.ones(SHAPE.total, np.float32)), step=1, phase=TRAIN, worker=0)
+    assert np.all(peer.ask(Peek, PeekArrays(ints(4)))[1].full == 1.0)
 
 
 @pytest.mark.parametrize("number", [10, -1])
-def test_row_never_announced_is_refused(one_shard: Stage, number: int) -> None:
+def test_row_never_announced_is_refused(one_shard: ShardStage, number: int) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[0]])
     row = np.zeros(SHAPE.total, np.float32)
-    peek = peer.ask(Peek, ints(number))[0]
-    pull = peer.ask(Pull, NO_ROWS, ints(number), step=0, worker=0)[0]
-    push = peer.ask(Push, ints(number), row, NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=0)[0]
+    peek = peer.ask(Peek, PeekArrays(ints(number)))[0]
+    pull = peer.ask(Pull, PullArrays(value_numbers=ints(number)), step=0, worker=0)[0]
+    push = peer.ask(Push, owned(ints(number), row), step=1, phase=TRAIN, worker=0)[0]
     assert all(isinstance(header, Refused) and "never announced" in header.reason for header in (peek, pull, push))
 
 
-def test_early_push_of_an_unknown_row_is_refused_when_its_round_is_announced(one_shard: Stage) -> None:
+def test_early_push_of_an_unknown_row_is_refused_when_its_round_is_announced(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
-    peer.send(Push, ints(99), np.zeros(SHAPE.total, np.float32), NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=0)
+    peer.send(Push, owned(ints(99), np.zeros(SHAPE.total, np.float32)), step=1, phase=TRAIN, worker=0)
     peer.ledger()
     one_shard.announcer.announce(1, pushers=[[0]])
     assert "never announced" in peer.receive()[0].reason
 
 
-def test_duplicate_push_is_refused_and_the_first_counts(one_shard: Stage) -> None:
+def test_duplicate_push_is_refused_and_the_first_counts(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(1, pushers=[[0, 1]])
     first, again = np.full(SHAPE.total, 1, np.float32), np.full(SHAPE.total, 2, np.float32)
-    peer.send(Push, ints(4), first, NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=0)
-    refused, _ = peer.ask(Push, ints(4), again, NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=0)
+    peer.send(Push, owned(ints(4), first), step=1, phase=TRAIN, worker=0)
+    refused, _ = peer.ask(Push, owned(ints(4), again), step=1, phase=TRAIN, worker=0)
     assert "pushed twice" in refused.reason
-    peer.send(Push, NO_ROWS, NO_FLOATS, NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=1)
-    assert np.array_equal(peer.ask(Peek, ints(4))[1][0], first)
+    peer.send(Push, owned(NO_ROWS, NO_FLOATS), step=1, phase=TRAIN, worker=1)
+    assert np.array_equal(peer.ask(Peek, PeekArrays(ints(4)))[1].full, first)
 
 
-def test_new_rows_out_of_order_are_refused(one_shard: Stage) -> None:
-    bulk = (ints(12), np.array([5], np.uint64), NO_ROWS, NO_ROWS, NO_ROWS)
-    header, _ = one_shard.peer().ask(Announce, *bulk, step=1, phase=TRAIN, pushers=[])
+def test_new_rows_out_of_order_are_refused(one_shard: ShardStage) -> None:
+    created = AnnounceArrays(new_numbers=ints(12), new_keys=np.array([5], np.uint64))
+    header, _ = one_shard.peer().ask(Announce, created, step=1, phase=TRAIN, pushers=[])
     assert isinstance(header, Refused)
     assert "do not follow the 10 rows known" in header.reason
 
 
-def test_round_that_cannot_be_applied_breaks_the_generation_but_not_the_shard(one_shard: Stage) -> None:
+def test_round_that_cannot_be_applied_breaks_the_generation_but_not_the_shard(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
-    peer.send(Pull, ints(1), NO_ROWS, step=1, worker=0)
+    peer.send(Pull, PullArrays(full_numbers=ints(1)), step=1, worker=0)
     peer.ledger()
-    bulk = (NO_ROWS, NO_KEYS, ints(3), NO_ROWS, NO_ROWS)
-    assert "have no part" in one_shard.announcer.peers[0].ask(Announce, *bulk, step=1, phase=0, pushers=[])[0].reason
+    announcer, settling = one_shard.announcer.peers[0], AnnounceArrays(settled=ints(3))
+    assert "have no part" in announcer.ask(Announce, settling, step=1, phase=TRAIN, pushers=[])[0].reason
     assert "have no part" in peer.receive()[0].reason
-    assert "is broken" in peer.ask(Pull, ints(1), NO_ROWS, step=0, worker=0)[0].reason
+    assert "is broken" in peer.ask(Pull, PullArrays(full_numbers=ints(1)), step=0, worker=0)[0].reason
     one_shard.announcer.open(2, 2)
     one_shard.announcer.announce(1, generation=2)
-    assert isinstance(peer.ask(Pull, ints(1), NO_ROWS, step=1, worker=0, generation=2)[0], Rows)
+    assert isinstance(peer.ask(Pull, PullArrays(full_numbers=ints(1)), step=1, worker=0, generation=2)[0], Rows)
 
 
 @pytest.mark.parametrize(
@@ -239,26 +254,25 @@ def test_round_that_cannot_be_applied_breaks_the_generation_but_not_the_shard(on
     ],
     ids=["empty", "garbage", "unknown type", "missing frame", "cut frame", "extra frame", "impossible step"],
 )
-def test_malformed_message_is_refused_and_the_shard_goes_on(one_shard: Stage, frames: list[bytes]) -> None:
+def test_malformed_message_is_refused_and_the_shard_goes_on(one_shard: ShardStage, frames: list[bytes]) -> None:
     peer = one_shard.peer()
     peer.socket.send_multipart(frames)
     assert isinstance(peer.receive()[0], Refused)
     assert isinstance(peer.ledger()[0], Ledger)
 
 
-def test_floats_that_do_not_fit_the_rows_are_refused(one_shard: Stage) -> None:
+def test_floats_that_do_not_fit_the_rows_are_refused(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     short = np.zeros(SHAPE.total - 1, np.float32)
-    push = peer.ask(Push, ints(4), short, NO_ROWS, NO_FLOATS, step=1, phase=TRAIN, worker=0)[0]
-    bulk = (ints(10), NO_KEYS, NO_ROWS, NO_ROWS, NO_ROWS)
-    announcement = peer.ask(Announce, *bulk, step=1, phase=TRAIN, pushers=[])[0]
+    push = peer.ask(Push, owned(ints(4), short), step=1, phase=TRAIN, worker=0)[0]
+    announcement = peer.ask(Announce, AnnounceArrays(new_numbers=ints(10)), step=1, phase=TRAIN, pushers=[])[0]
     assert "same settings" in push.reason
     assert "1 rows with 0 keys" in announcement.reason
 
 
 @pytest.mark.parametrize("worker", [2, -1, 2**40])
-def test_worker_outside_the_generation_is_refused(one_shard: Stage, worker: int) -> None:
-    header, _ = one_shard.peer().ask(Pull, ints(1), NO_ROWS, worker=worker)
+def test_worker_outside_the_generation_is_refused(one_shard: ShardStage, worker: int) -> None:
+    header, _ = one_shard.peer().ask(Pull, PullArrays(full_numbers=ints(1)), worker=worker)
     assert "not one of the 2 workers" in header.reason
 
 
@@ -284,9 +298,10 @@ def test_encrypted_shard_serves_those_who_know_its_key(tmp_path: Any) -> None:
 
 def test_shard_that_is_asked_to_stop_ends() -> None:
     stop = Stop()
-    run_shard(0, PsConfig(), ROWS, RUN, SEED, "tcp://127.0.0.1:*", stop, lambda _: stop.request("enough"))
+    run_shard(shard_job(0, ROWS, PsConfig()), stop, lambda _: stop.request("enough"))
 
 
 def test_endpoint_that_cannot_be_bound_is_a_clear_error() -> None:
+    job = replace(shard_job(0, ROWS, PsConfig()), endpoint="tcp://127.0.0.1:no-port")
     with pytest.raises(ValueError, match="choose a free tcp://HOST:PORT"):
-        run_shard(0, PsConfig(), ROWS, RUN, SEED, "tcp://127.0.0.1:no-port", Stop(), lambda _: None)
+        run_shard(job, Stop(), lambda _: None)

@@ -4,21 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.wire import NO_ARRAYS
 from ps.errors import OutOfOrder
 from ps.protocol import FLUSH, TRAIN, Announce, Pull, Push
 from ps.rounds import AHEAD, Received, Rounds
 
 
 def announce(step: int, pushers: list[int], phase: int = TRAIN) -> Received:
-    return Received(b"d", Announce(run="r", generation=1, step=step, phase=phase, pushers=pushers), [])
+    return Received(b"d", Announce(run="r", generation=1, step=step, phase=phase, pushers=pushers), NO_ARRAYS)
 
 
 def push(step: int, worker: int, phase: int = TRAIN) -> Received:
-    return Received(b"w", Push(run="r", generation=1, step=step, phase=phase, worker=worker), [])
+    return Received(b"w", Push(run="r", generation=1, step=step, phase=phase, worker=worker), NO_ARRAYS)
 
 
 def pull(step: int, worker: int = 0) -> Received:
-    return Received(b"w", Pull(run="r", generation=1, step=step, worker=worker), [])
+    return Received(b"w", Pull(run="r", generation=1, step=step, worker=worker), NO_ARRAYS)
 
 
 def test_round_without_pushers_is_complete_at_once() -> None:
@@ -106,7 +107,7 @@ def test_push_of_an_applied_round_is_out_of_order() -> None:
         rounds.push(push(4, 0))
 
 
-def test_pushes_far_ahead_are_not_hoarded() -> None:
+def test_pushes_too_far_ahead_are_refused() -> None:
     rounds = Rounds()
     for step in range(AHEAD):
         rounds.push(push(step, 0))

@@ -5,49 +5,49 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.wire import Header, Refused
+from infra.wire import NO_ARRAYS, Arrays, Header, Refused
 from ps.config import RowConfig
-from ps.protocol import TRAIN, Announce, Open, Peek, Pull, Push, Rows
+from ps.protocol import TRAIN, Announce, AnnounceArrays, Open, Peek, PeekArrays, Pull, PullArrays, Push, Rows
 from ps.rounds import Received
 from ps.shard import Reply, Shard
-from tests.ps.doubles import NO_ROWS, ints
+from tests.ps.doubles import NO_ROWS, ints, owned
 
 ROWS = RowConfig(dim=3)
 NO_FLOATS = np.empty(0, np.float32)
 
 
-def tell(shard: Shard, kind: type[Header], *bulk: NDArray[Any], **fields: Any) -> list[Reply]:
+def tell(shard: Shard, kind: type[Header], arrays: Arrays = NO_ARRAYS, **fields: Any) -> list[Reply]:
     common: dict[str, Any] = {"run": "r", "generation": 1, "step": 0}
-    return list(shard.receive(Received(b"w", kind(**common | fields), list(bulk))))
+    return list(shard.receive(Received(b"w", kind(**common | fields), arrays)))
 
 
 def opened() -> Shard:
     shard = Shard(ROWS, "r", seed=1, chunk_rows=4)
     tell(shard, Open, workers=1)
-    tell(shard, Announce, np.arange(9), np.arange(9, dtype=np.uint64), NO_ROWS, NO_ROWS, NO_ROWS, phase=0, pushers=[])
+    created = AnnounceArrays(new_numbers=np.arange(9), new_keys=np.arange(9, dtype=np.uint64))
+    tell(shard, Announce, created, phase=TRAIN, pushers=[])
     return shard
 
 
 def test_fenced_push_is_counted_but_not_answered() -> None:
     shard = opened()
-    assert tell(shard, Push, NO_ROWS, NO_FLOATS, NO_ROWS, NO_FLOATS, phase=TRAIN, worker=0, generation=0) == []
+    assert tell(shard, Push, owned(NO_ROWS, NO_FLOATS), phase=TRAIN, worker=0, generation=0) == []
     assert shard.refused == {"Push": 1}
 
 
 def test_reply_that_was_sent_lends_its_memory_to_the_next() -> None:
     shard = opened()
-    (first,) = tell(shard, Peek, ints(8))
+    (first,) = tell(shard, Peek, PeekArrays(ints(8)))
     assert first.buffer is not None
     first.buffer.sent([])
-    (second,) = tell(shard, Peek, ints(2, 3))
-    (third,) = tell(shard, Peek, ints(2))
+    (second,) = tell(shard, Peek, PeekArrays(ints(2, 3)))
+    (third,) = tell(shard, Peek, PeekArrays(ints(2)))
     assert second.buffer is not third.buffer
     assert first.buffer in (second.buffer, third.buffer)
 
 
 def announced(shard: Shard, step: int, pushers: list[int], settled: NDArray[np.int64] = NO_ROWS) -> list[Reply]:
-    no_keys = np.empty(0, np.uint64)
-    return tell(shard, Announce, NO_ROWS, no_keys, settled, NO_ROWS, NO_ROWS, step=step, phase=TRAIN, pushers=pushers)
+    return tell(shard, Announce, AnnounceArrays(settled=settled), step=step, phase=TRAIN, pushers=pushers)
 
 
 def test_round_with_a_pusher_outside_the_generation_is_refused_and_not_waited_for() -> None:
@@ -55,7 +55,7 @@ def test_round_with_a_pusher_outside_the_generation_is_refused_and_not_waited_fo
     (refused,) = announced(shard, 1, pushers=[1])
     assert isinstance(refused.header, Refused)
     assert announced(shard, 2, pushers=[]) == []
-    assert isinstance(tell(shard, Pull, ints(0), NO_ROWS, step=2, worker=0)[0].header, Rows)
+    assert isinstance(tell(shard, Pull, PullArrays(full_numbers=ints(0)), step=2, worker=0)[0].header, Rows)
 
 
 def test_round_that_settles_an_unknown_row_is_refused_before_it_begins() -> None:
@@ -69,5 +69,5 @@ def test_round_that_settles_an_unknown_row_is_refused_before_it_begins() -> None
 def test_waiting_pull_of_an_unknown_row_is_refused_alone() -> None:
     shard = opened()
     for row in (9, 2):
-        assert tell(shard, Pull, ints(row), NO_ROWS, step=1, worker=0) == []
+        assert tell(shard, Pull, PullArrays(full_numbers=ints(row)), step=1, worker=0) == []
     assert [type(reply.header) for reply in announced(shard, 1, [])] == [Refused, Rows]

@@ -7,26 +7,28 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dispatch.protocol import Order, Report, Welcome
+from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome
 from ps.client import ShardClient
 from ps.config import RowConfig
 from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from trainer.config import ModelConfig, TrainerConfig
-from trainer.reduce import Store
+from trainer.job import WorkerJob
+from trainer.reduce import Rendezvous
 from trainer.reference import Numbering
 from trainer.worker import Worker
 
 FIELDS, DENSE = 3, 2
 Device = Literal["cpu", "cuda"]
 Batch = tuple[NDArray[np.uint64], NDArray[np.float32], NDArray[np.float32]]
-Told = list[tuple[Report, NDArray[np.float32]]]
+Reports = list[tuple[Report, ReportArrays]]
 
 
 def batches(steps: int, size: int = 24, keys: int = 40) -> list[Batch]:
@@ -67,7 +69,7 @@ class Director:
         welcomes = [Welcome(**common, worker=w, workers=size, store=store, cache_rows=256) for w in range(size)]
         list(self._pool.map(Worker.begin, self.workers, welcomes))
 
-    def train(self, step: int, batch: Batch, assigned: NDArray[np.int64]) -> Told:
+    def train(self, step: int, batch: Batch, assigned: NDArray[np.int64]) -> Reports:
         """One step in which sample i goes to worker assigned[i]."""
         rows_BF, new_keys = self.numbering.number(batch[0])
         first_new = len(self.numbering) - len(new_keys)
@@ -85,36 +87,48 @@ class Director:
             self._parts.append({row: slots[row] for row in shared})
             mask = assigned == worker
             positions = np.array([slots[row] for row in rows_BF[mask].flat], np.int32)
-            bulk = [*pushes[worker], *_pairs(self._owned[-1]), *_pairs(self._parts[-1])]
-            bulk += [np.arange(len(slots), dtype=np.int32), positions, batch[1][mask].reshape(-1), batch[2][mask]]
-            orders.append((self._order(step, TRAIN, int(mask.sum()), len(batch[2]), len(alone)), bulk))
+            arrays = pushes[worker]._replace(
+                full_rows=_rows(self._owned[-1]),
+                full_slots=_slots(self._owned[-1]),
+                value_rows=_rows(self._parts[-1]),
+                value_slots=_slots(self._parts[-1]),
+                used_slots=np.arange(len(slots), dtype=np.int32),
+                positions=positions,
+                dense=batch[1][mask].reshape(-1),
+                labels=batch[2][mask],
+            )
+            orders.append((self._order(step, TRAIN, int(mask.sum()), len(batch[2]), len(alone)), arrays))
         return self._execute(orders)
 
-    def train_replicated(self, batch: Batch, assigned: NDArray[np.int64]) -> Told:
+    def train_replicated(self, batch: Batch, assigned: NDArray[np.int64]) -> Reports:
         """A first step in which every worker holds a replica of every row, in the order of numbers."""
         rows_BF, new_keys = self.numbering.number(batch[0])
         self._announcer.announce(0, new=dict(enumerate(map(int, new_keys))), generation=self._generation)
-        pulls = _pairs({row: row for row in sorted(range(len(self.numbering)), key=self._place)})
+        pulled = {row: row for row in sorted(range(len(self.numbering)), key=self._place)}
         orders = []
         for worker in range(len(self.workers)):
             mask = assigned == worker
             order = self._order(0, TRAIN, int(mask.sum()), len(batch[2]), 0, len(self.numbering))
-            used = [self.all_slots(), rows_BF[mask].reshape(-1).astype(np.int32)]
-            bulk = [*_pairs({}), *_pairs({}), *pulls, *_pairs({}), *used, batch[1][mask].reshape(-1), batch[2][mask]]
-            orders.append((order, bulk))
+            arrays = OrderArrays(
+                full_rows=_rows(pulled),
+                full_slots=_slots(pulled),
+                used_slots=self.all_slots(),
+                positions=rows_BF[mask].reshape(-1).astype(np.int32),
+                dense=batch[1][mask].reshape(-1),
+                labels=batch[2][mask],
+            )
+            orders.append((order, arrays))
         return self._execute(orders)
 
     def all_slots(self) -> NDArray[np.int32]:
         """Where replicas lie: every row in the slot of its number."""
         return np.arange(len(self.numbering), dtype=np.int32)
 
-    def flush(self) -> Told:
+    def flush(self) -> Reports:
         """Writes everything back without training."""
         pushes = self._pushes(self._trained, FLUSH, {})
-        nothing: list[NDArray[Any]] = [*_pairs({}), *_pairs({}), np.empty(0, np.int32), np.empty(0, np.int32)]
-        nothing += [np.empty(0, np.float32)] * 2
         self._owned, self._parts = [{} for _ in self.workers], [{} for _ in self.workers]
-        return self._execute([(self._order(self._trained, FLUSH, 0, 0, 0), [*push, *nothing]) for push in pushes])
+        return self._execute([(self._order(self._trained, FLUSH, 0, 0, 0), push) for push in pushes])
 
     def flushed_rows(self) -> NDArray[Any]:
         """[value | state] of every row by number, as the shards have them once a flush has reached them."""
@@ -122,9 +136,9 @@ class Director:
         self._announcer.announce(self._trained + 1, generation=self._generation)
         wanted = np.array(sorted(range(len(self.numbering)), key=self._place), np.int64)
         found = list(self._client.pull(self._trained + 1, wanted, wanted[:0]))
-        rows_RT = np.empty((len(wanted), found[0].full_rows_WS.shape[1]))
+        rows_RT = np.empty((len(wanted), found[0].full_KT.shape[1]))
         for pulled in found:
-            rows_RT[wanted[pulled.full]] = pulled.full_rows_WS
+            rows_RT[wanted[pulled.full]] = pulled.full_KT
         return rows_RT
 
     def close(self) -> None:
@@ -132,7 +146,7 @@ class Director:
         for worker in self.workers:
             worker.close()
 
-    def _pushes(self, step: int, phase: int, new: dict[int, int]) -> list[list[NDArray[Any]]]:
+    def _pushes(self, step: int, phase: int, new: dict[int, int]) -> list[OrderArrays]:
         shards = len(self._announcer.peers)
         pairs = list(zip(self._owned, self._parts, strict=True))
         pushers = [
@@ -143,7 +157,12 @@ class Director:
         changed = dict.fromkeys([*settle, *(r for owned in self._owned for r in owned)], self._trained)
         named: dict[str, Any] = {"new": new, "settle": settle, "changed": changed, "generation": self._generation}
         self._announcer.announce(step, phase, pushers, **named)
-        return [[*_pairs(owned), *_pairs(parts)] for owned, parts in pairs]
+        return [
+            OrderArrays(
+                owned_rows=_rows(owned), owned_slots=_slots(owned), part_rows=_rows(parts), part_slots=_slots(parts)
+            )
+            for owned, parts in pairs
+        ]
 
     def _place(self, row: int) -> tuple[int, int]:
         return row % len(self._announcer.peers), row
@@ -152,12 +171,16 @@ class Director:
         common: dict[str, Any] = {"run": RUN, "generation": self._generation, "step": step, "phase": phase}
         return Order(**common, samples=samples, batch=batch, alone=alone, replicated=replicated)
 
-    def _execute(self, orders: list[tuple[Order, list[NDArray[Any]]]]) -> Told:
+    def _execute(self, orders: list[tuple[Order, OrderArrays]]) -> Reports:
         return list(self._pool.map(lambda worker, order: worker.execute(*order), self.workers, orders))
 
 
-def _pairs(slots: dict[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    return np.array(list(slots), np.int64), np.array(list(slots.values()), np.int32)
+def _rows(slots: dict[int, int]) -> NDArray[np.int64]:
+    return np.array(list(slots), np.int64)
+
+
+def _slots(slots: dict[int, int]) -> NDArray[np.int32]:
+    return np.array(list(slots.values()), np.int32)
 
 
 @contextmanager
@@ -166,18 +189,29 @@ def directed(
 ) -> Iterator[Director]:
     """Workers whose first generation has begun."""
     with stage(rows, shards, workers) as staged:
-        trainer = TrainerConfig(device=device, reduce_timeout_seconds=30, pull_timeout_seconds=30)
-        stores = [Store("127.0.0.1", 30) for _ in range(workers)]
-        trained = [
-            Worker(rows, model, trainer, FIELDS, DENSE, SEED, staged.client(number), own)
-            for number, own in enumerate(stores)
-        ]
+        job = WorkerJob(
+            name="worker",
+            run=RUN,
+            seed=SEED,
+            folder=Path("nowhere"),
+            dispatcher_endpoint="",
+            shard_endpoints=tuple(staged.endpoints),
+            rows=rows,
+            model=model,
+            trainer=TrainerConfig(device=device, reduce_timeout_seconds=30, pull_timeout_seconds=30),
+            fields=FIELDS,
+            dense=DENSE,
+        )
+        meetings = [Rendezvous("127.0.0.1", 30) for _ in range(workers)]
+        trained = [Worker(job, staged.client(number), own) for number, own in enumerate(meetings)]
         director = Director(staged.announcer, trained, staged.client(0))
         try:
-            director.begin(stores[0].address)
+            director.begin(meetings[0].address)
             yield director
         finally:
             director.close()
+            for meeting in meetings:
+                meeting.close()
 
 
 def weights(worker: Worker) -> dict[str, NDArray[Any]]:

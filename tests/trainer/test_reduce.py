@@ -10,7 +10,7 @@ from torch import Tensor
 
 from infra.errors import ConfigError
 from trainer.errors import PeersLost
-from trainer.reduce import AloneGroup, DenseGroup, PeerGroup, Store, address_facing, form_group
+from trainer.reduce import AloneGroup, DenseGroup, PeerGroup, Rendezvous, address_facing, form_group
 
 CPU = torch.device("cpu")
 T = TypeVar("T")
@@ -18,17 +18,20 @@ T = TypeVar("T")
 
 def in_group(size: int, act: Callable[[int, DenseGroup], T], names: tuple[str, ...] = ("run/1",)) -> list[T]:
     """What each rank gets from acting in a group; with several names, in the last of groups formed in turn."""
-    stores = [Store("127.0.0.1", 20) for _ in range(size)]
+    meetings = [Rendezvous("127.0.0.1", 20) for _ in range(size)]
 
     def rank(number: int) -> T:
         for name in names:
-            group = form_group(stores[number], stores[0].address, name, number, size, CPU, "auto")
+            group = form_group(meetings[number], meetings[0].address, name, number, size, CPU, "auto")
             result = act(number, group)
             group.close()
         return result
 
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(rank, range(size)))
+        results = list(pool.map(rank, range(size)))
+    for meeting in meetings:
+        meeting.close()
+    return results
 
 
 def gradients(number: int) -> Tensor:
@@ -69,7 +72,7 @@ def test_groups_of_later_generations_form_at_the_same_store() -> None:
 
 
 def test_one_worker_needs_no_peers() -> None:
-    group = form_group(Store("127.0.0.1", 20), "nowhere", "run/1", 0, 1, CPU, "auto")
+    group = form_group(Rendezvous("127.0.0.1", 20), "nowhere", "run/1", 0, 1, CPU, "auto")
     assert isinstance(group, AloneGroup)
 
 
@@ -88,15 +91,14 @@ def test_a_rank_that_went_away_ends_the_sum() -> None:
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:port", ":80"])
 def test_malformed_store_address_is_named(address: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
-        Store("127.0.0.1", 20).meet(address)
+        Rendezvous("127.0.0.1", 20).meet(address)
 
 
 def test_absent_store_is_named() -> None:
-    gone = Store("127.0.0.1", 1)
-    address = gone.address
-    del gone
-    with pytest.raises(PeersLost, match=address):
-        Store("127.0.0.1", 1).meet(address)
+    gone = Rendezvous("127.0.0.1", 1)
+    gone.close()
+    with pytest.raises(PeersLost, match=gone.address):
+        Rendezvous("127.0.0.1", 1).meet(gone.address)
 
 
 def test_loopback_is_faced_from_loopback() -> None:

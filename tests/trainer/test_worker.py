@@ -13,7 +13,7 @@ from tests.ps.doubles import SEED
 from tests.trainer.director import DENSE, FIELDS, Director, batches, directed, equal_weights, weights
 from trainer.config import ModelConfig, TrainerConfig
 from trainer.errors import DeviceMissing
-from trainer.reduce import DenseGroup, PeerGroup, Store, form_group
+from trainer.reduce import DenseGroup, PeerGroup, Rendezvous, form_group
 from trainer.reference import Reference
 from trainer.worker import Stopwatch, choose_device
 
@@ -30,10 +30,10 @@ def trained(director: Director, steps: int = STEPS) -> list[NDArray[np.float32]]
     logits = []
     for step, batch in enumerate(batches(steps)):
         assigned = np.arange(len(batch[2])) % len(director.workers)
-        told = director.train(step, batch, assigned)
+        reports = director.train(step, batch, assigned)
         whole = np.empty(len(batch[2]), np.float32)
-        for worker, (_, part) in enumerate(told):
-            whole[assigned == worker] = part
+        for worker, (_, part) in enumerate(reports):
+            whole[assigned == worker] = part.logits
         logits.append(whole)
     return logits
 
@@ -89,8 +89,8 @@ def test_workers_keep_equal_dense_weights() -> None:
 def test_worker_without_samples_still_reduces() -> None:
     with directed(configured(), MODEL, workers=2) as director:
         for step, batch in enumerate(batches(STEPS)):
-            told = director.train(step, batch, np.zeros(len(batch[2]), np.int64))
-            assert len(told[1][1]) == 0
+            reports = director.train(step, batch, np.zeros(len(batch[2]), np.int64))
+            assert len(reports[1][1].logits) == 0
         assert equal_weights(*director.workers)
         compared(director, director.flushed_rows(), configured())
 
@@ -99,9 +99,10 @@ def test_flush_pushes_and_trains_nothing() -> None:
     with directed(configured(), MODEL, workers=2) as director:
         trained(director, steps=1)
         before = weights(director.workers[0])["output.bias"].copy()
-        told = director.flush()
-        assert [sorted(report.seconds) for report, _ in told] == [["push"], ["push"]]
-        assert all(report.pushed_bytes > 0 and report.pulled_bytes == 0 and len(logits) == 0 for report, logits in told)
+        reports = director.flush()
+        assert [sorted(report.seconds) for report, _ in reports] == [["push"], ["push"]]
+        assert all(report.pushed_bytes > 0 and report.pulled_bytes == 0 for report, _ in reports)
+        assert all(len(arrays.logits) == 0 for _, arrays in reports)
         assert weights(director.workers[0])["output.bias"] == before
 
 
@@ -142,9 +143,9 @@ def test_newcomer_gets_the_optimizer_state_of_rank_0() -> None:
 def test_every_generation_meets_under_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
 
-    def spy(store: Store, address: str, name: str, *rest: Any) -> DenseGroup:
+    def spy(rendezvous: Rendezvous, address: str, name: str, *rest: Any) -> DenseGroup:
         names.append(name)
-        return form_group(store, address, name, *rest)
+        return form_group(rendezvous, address, name, *rest)
 
     monkeypatch.setattr("trainer.worker.form_group", spy)
     with directed(configured(), MODEL, workers=1) as director:
@@ -169,8 +170,8 @@ def test_replicas_change_alike_on_workers_with_and_without_samples(optimizer: Op
     reference = Reference(rows, MODEL, FIELDS, DENSE, SEED)
     reference.step(*batch)
     with directed(rows, MODEL, workers=3) as director:
-        told = director.train_replicated(batch, np.arange(len(batch[2])) % 2)
-        assert [len(logits) for _, logits in told] == [12, 12, 0]
+        reports = director.train_replicated(batch, np.arange(len(batch[2])) % 2)
+        assert [len(arrays.logits) for _, arrays in reports] == [12, 12, 0]
         first, *others = (worker.cache.take_full(director.all_slots()) for worker in director.workers)
     np.testing.assert_allclose(first, reference.rows(), rtol=1e-9, atol=1e-12)
     assert all(np.array_equal(first, other) for other in others)
@@ -180,9 +181,9 @@ def test_reducing_replicas_takes_the_time_of_the_link() -> None:
     slept: list[float] = []
     with directed(configured(), MODEL, workers=2) as director:
         director.workers[1]._link = Link(1.0, burst_bytes=0, clock=lambda: 0.0, sleep=slept.append)
-        told = director.train_replicated(batches(1)[0], np.arange(24) % 2)
+        reports = director.train_replicated(batches(1)[0], np.arange(24) % 2)
         reduced_bytes = len(director.numbering) * configured().shape().value * 8
-    assert [report.reduced_bytes for report, _ in told] == [reduced_bytes, reduced_bytes]
+    assert [report.reduced_bytes for report, _ in reports] == [reduced_bytes, reduced_bytes]
     assert slept == [pytest.approx(reduced_bytes * 8 / 1e9)]
 
 

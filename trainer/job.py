@@ -1,0 +1,33 @@
+"""What one worker process is given: everything that files, arguments and the environment had to say."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.link import Link
+from infra.wire import Curve
+from ps.config import RowConfig
+from trainer.config import ModelConfig, TrainerConfig
+
+
+@dataclass(frozen=True)
+class WorkerJob:
+    """One worker of one run."""
+
+    name: str
+    """unique in its run"""
+    run: str
+    seed: int
+    folder: Path
+    """the run's folder, where the dense weights are saved"""
+    dispatcher_endpoint: str
+    shard_endpoints: tuple[str, ...]
+    rows: RowConfig
+    model: ModelConfig
+    trainer: TrainerConfig
+    fields: int
+    """keys a sample"""
+    dense: int
+    """dense inputs a sample"""
+    link: Link = field(default_factory=Link)
+    """its network link; not shaped by default"""
+    curve: Curve | None = None
