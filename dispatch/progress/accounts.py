@@ -10,14 +10,12 @@ import numpy as np
 
 from dispatch.crew import Member
 from dispatch.progress.prequential import Mark, Metrics, Prequential
-from dispatch.progress.status import Measured, Quality, State, Status, WorkerStatus
+from dispatch.progress.status import EventCounts, Measured, Quality, State, Status, WorkerStatus
 from dispatch.protocol import Report
 from dispatch.rows.plan import Traffic
 
 RECENT_STEPS = 50
 """steps over which timings are averaged"""
-BUDGET_STEPS = 5
-"""steps after which their time counts as known"""
 RECENT_SECONDS = 5.0
 """seconds over which the rate of samples is taken"""
 MEASURED_STEPS = 10_000
@@ -98,14 +96,11 @@ class Accounts:
         self.quality = Prequential()
         self.steps = 0
         self.samples = 0
-        self.dead_letters = 0
-        self.skipped = 0
         self.deadline_misses = 0
         self.decisions_cut = 0
         self._workers: dict[str, WorkerAccount] = {}
         self._decide_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._step_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._busy_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._began: float | None = None
         self._ended = 0.0
         self._marks: deque[tuple[float, int]] = deque()
@@ -114,11 +109,6 @@ class Accounts:
         self._mark: Marked | None = None
         self._measured_decisions: deque[float] = deque(maxlen=MEASURED_STEPS)
         self._history: deque[Metrics] = deque(maxlen=HISTORY)
-
-    @property
-    def budget_seconds(self) -> float | None:
-        """How long a decision may take so that no worker waits for it: what a step keeps the workers busy."""
-        return median(self._busy_seconds) if len(self._busy_seconds) >= BUDGET_STEPS else None
 
     def begin(self, idle: bool = True) -> None:
         """A step begins now; if no other was under way, its time counts from here and not from the last one's end."""
@@ -162,10 +152,6 @@ class Accounts:
         """How fast a worker's link was found to be; 0: not known yet."""
         self._workers[member.name].measured_gbit = gbit
 
-    def add_busy(self, seconds: float) -> None:
-        """The longest that any worker was busy with a step."""
-        self._busy_seconds.append(seconds)
-
     def end_step(self, samples: int) -> None:
         now = monotonic()
         self.steps += 1
@@ -178,7 +164,7 @@ class Accounts:
         while len(self._marks) > 2 and now - self._marks[0][0] > RECENT_SECONDS:
             self._marks.popleft()
 
-    def status(self, state: State, generation: int, step: int, lag: int) -> Status:
+    def status(self, state: State, generation: int, step: int, events: EventCounts) -> Status:
         overall = self.quality.overall()
         recent = self.quality.recent()
         self._remember(recent)
@@ -200,9 +186,9 @@ class Accounts:
             not_finite=overall.not_finite,
             since_mark=_quality(self.quality.since(self._mark.quality)) if self._mark is not None else None,
             measured=self._measured(self._mark) if self._mark is not None else None,
-            lag=lag,
-            dead_letters=self.dead_letters,
-            skipped=self.skipped,
+            lag=events.lag,
+            dead_letters=events.dead_letters,
+            skipped=events.skipped,
             deadline_misses=self.deadline_misses,
             decisions_cut=self.decisions_cut,
             policy=self._policy,

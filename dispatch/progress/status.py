@@ -55,6 +55,16 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     calibration: float | None
 
 
+class EventCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of the stream that were not trained."""
+
+    lag: int = 0
+    """in the log, not handed out yet"""
+    dead_letters: int = 0
+    skipped: int = 0
+    """left out by the lag policy, or gone by retention"""
+
+
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What the steps after the mark came to: start and first steps left out."""
 

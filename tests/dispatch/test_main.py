@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
 from dispatch.errors import CrewFailed
-from dispatch.main import Job, run_dispatcher
+from dispatch.job import DispatchJob
+from dispatch.main import run_dispatcher
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Idle, Join, Order, Welcome
 from infra.process import Stop
 from infra.telemetry import Meter
@@ -65,7 +66,7 @@ def dispatched(
         listener[0].start()
 
     with running_shards(RowConfig(dim=2)) as shards:
-        job = Job(
+        job = DispatchJob(
             run=RUN,
             seed=SEED,
             folder=folder,
@@ -114,7 +115,7 @@ def test_a_worker_that_does_not_report_holds_up_a_stop_no_longer_than_draining_m
 
 
 def test_workers_are_kept_alive_while_there_are_no_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.0)
     heard, _ = dispatched(tmp_path, [], lambda heard: len(heard) == 2, stop_at_end=False, drain_seconds=0.1)
     assert [type(message) for message in heard] == [Welcome, Idle]
 
@@ -140,7 +141,7 @@ def test_workers_are_kept_alive_while_dead_letters_wait_for_their_broker(
             raise SinkUnavailable("the broker is away")
         return append(log, letters)
 
-    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.0)
     monkeypatch.setattr(DeadLetterLog, "append", wait)
     heard, _ = dispatched(tmp_path, [b"bad", b"worse"], lambda _: False, report_seconds=0.1)
     assert tries == [2] * 4
@@ -152,7 +153,7 @@ def test_a_stop_does_not_wait_for_the_broker_of_dead_letters(tmp_path: Path, mon
     def wait(*_: object) -> int:
         raise SinkUnavailable("the broker is away")
 
-    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.0)
     monkeypatch.setattr(DeadLetterLog, "append", wait)
     _, error = dispatched(tmp_path, [b"bad"], lambda heard: len(heard) > 2)
     assert isinstance(error, SinkUnavailable)

@@ -75,7 +75,7 @@ def test_batches_split_as_a_whole_or_unevenly_equal_one_process(write_topic: Wri
 def test_decisions_cut_short_are_counted_and_change_nothing(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    monkeypatch.setattr("dispatch.progress.accounts.Accounts.budget_seconds", 1e-6)
+    monkeypatch.setattr("dispatch.progress.feedback.Feedback.busy_seconds", 1e-6)
     plan = Plan(write_topic(STEPS * BATCH), 3, policy=policy, batch=BATCH, cache_rows=700, deadline=True)
     registry = CollectorRegistry()
     result = train(plan, registry=registry)

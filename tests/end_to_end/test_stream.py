@@ -211,7 +211,7 @@ def test_batches_smaller_than_the_crew_are_exact(write_topic: WriteTopic, batch:
 def test_a_worker_that_waits_longer_than_silence_allows_is_kept(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.1)
     plan = Plan(write_topic(500), workers=2, silence_seconds=1.0, started_workers=1)
 
     def come_late(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:

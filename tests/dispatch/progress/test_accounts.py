@@ -4,6 +4,7 @@ from msgspec import structs
 
 from dispatch.crew import Member
 from dispatch.progress.accounts import Accounts
+from dispatch.progress.status import EventCounts
 from dispatch.protocol import Report
 from dispatch.rows.plan import Traffic
 from ps.protocol import TRAIN
@@ -30,9 +31,9 @@ def train(accounts: Accounts, labels: list[float]) -> None:
 def test_quality_since_the_mark_covers_what_came_after_exactly_so_many_samples() -> None:
     accounts = Accounts("r", "esd:1", mark_at=4)
     train(accounts, [0, 1, 0, 1])
-    assert accounts.status("training", 1, 1, 0).since_mark is not None
+    assert accounts.status("training", 1, 1, EventCounts()).since_mark is not None
     train(accounts, [1, 0, 1])
-    since = accounts.status("training", 1, 2, 0).since_mark
+    since = accounts.status("training", 1, 2, EventCounts()).since_mark
     assert since is not None
     assert (since.samples, since.auc) == (3, 0.5)
 
@@ -42,7 +43,7 @@ def test_traffic_and_reports_are_booked_to_their_worker_and_kind() -> None:
     moved = traffic(lookups=[10, 20], miss_pull=[1, 2], update_push=[3, 4], evict_push=[5, 6], reduced=9)
     accounts.add_traffic(MEMBERS, moved)
     accounts.add_report(MEMBERS[1], structs.replace(report({"pull": 0.5}), reduced_bytes=90), 7)
-    first, second = accounts.status("training", 1, 1, 0).workers
+    first, second = accounts.status("training", 1, 1, EventCounts()).workers
     assert (first.name, first.link_gbit, first.lookups, first.hits, first.miss_pulls) == ("a", 5.0, 10, 9, 1)
     assert (second.link_gbit, second.update_pushes, second.evict_pushes) == (None, 4, 6)
     assert (second.samples, second.pulled_bytes, second.pushed_bytes) == (7, 70, 80)
@@ -60,7 +61,7 @@ def test_what_came_after_the_mark_is_measured_apart(monkeypatch: pytest.MonkeyPa
         accounts.add_traffic(MEMBERS, traffic(lookups=[10, 20], miss_pull=[1, 2], update_push=[3, 4]))
         accounts.add_report(MEMBERS[0], report({"pull": float(number)}), 4)
         train(accounts, [0, 1, 0, 1])
-    measured = accounts.status("training", 1, 3, 0).measured
+    measured = accounts.status("training", 1, 3, EventCounts()).measured
     assert measured is not None
     assert (measured.steps, measured.samples, measured.seconds, measured.deadline_misses) == (2, 8, 6.0, 1)
     assert (measured.decide_ms_p50, measured.decide_ms_p99) == pytest.approx((2.5, 2.99))
@@ -79,16 +80,7 @@ def test_a_step_s_time_runs_from_the_last_one_s_end_unless_nothing_was_under_way
         accounts.begin(idle)
         now[0] = ends
         accounts.end_step(1)
-    assert accounts.status("training", 1, 3, 0).step_ms == 1000.0
-
-
-def test_the_budget_is_what_a_step_keeps_the_workers_busy_once_that_is_known() -> None:
-    accounts = Accounts("r", "esd:1")
-    for seconds in (0.1, 0.3, 0.2, 9.0):
-        accounts.add_busy(seconds)
-        assert accounts.budget_seconds is None
-    accounts.add_busy(0.1)
-    assert accounts.budget_seconds == 0.2
+    assert accounts.status("training", 1, 3, EventCounts()).step_ms == 1000.0
 
 
 def test_rate_is_that_of_the_latest_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,4 +89,4 @@ def test_rate_is_that_of_the_latest_seconds(monkeypatch: pytest.MonkeyPatch) -> 
     for seconds, samples in ((0.0, 100), (100.0, 100), (101.0, 50), (102.0, 50)):
         now[0] = seconds
         accounts.end_step(samples)
-    assert accounts.status("training", 1, 4, 0).samples_per_second == pytest.approx(50)
+    assert accounts.status("training", 1, 4, EventCounts()).samples_per_second == pytest.approx(50)
