@@ -22,7 +22,7 @@ from benchmarks.clicks import CHUNK, read_samples, write_topic
 from benchmarks.dispatch import Percentiles
 from benchmarks.visits import Visits
 from dispatch.decide import check_cache
-from dispatch.progress.status import Measured, Summary, WorkerStatus
+from dispatch.progress.status import SinceMark, Summary, WorkerStatus
 from infra.errors import ConfigError, FreshetError
 from infra.process import Stop
 from infra.run.cluster import Extras, run_cluster
@@ -34,7 +34,6 @@ from ingest.samples import Samples
 from ingest.schema import Schema
 
 FAST_GBIT, SLOW_GBIT = 0.2, 0.02
-COMPUTE_PHASES = ("forward", "backward", "rows")
 LOSS_TOLERANCE = 2e-4
 """by how much losses may differ: sums of floats in another order, carried through every later step"""
 
@@ -187,10 +186,10 @@ def _synthetic(seed: int, schema: Schema) -> Iterator[Samples]:
 def _run(settings: Settings, course: Course, steps: int, stop: Stop, display: Display) -> Summary:
     extras = Extras(api=False, samples=steps * course.whole_batch, mark_at=max(1, course.warm_up * course.whole_batch))
     summary = run_cluster(settings, extras, stop, display)
-    if stop.requested or summary.measured is None:
+    if stop.requested or summary.status.since_mark is None:
         raise FreshetError(
-            f"no result: stopped by {summary.exit_reason} after {summary.steps:,} steps; expected {steps:,} of every "
-            f"policy; let it run to its end"
+            f"no result: stopped by {summary.exit_reason} after {summary.status.steps:,} steps; expected {steps:,} of "
+            f"every policy; let it run to its end"
         )
     return summary
 
@@ -198,11 +197,10 @@ def _run(settings: Settings, course: Course, steps: int, stop: Stop, display: Di
 def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> TrainResult:
     rates = [_rate(run) for run in runs]
     run = sorted(runs, key=_rate)[(len(runs) - 1) // 2]
-    measured = run.measured
-    assert measured is not None
+    measured = _measured(run)
     slowest, phases = _slowest(measured)
     ratios = sorted(_rate(own) / _rate(other) for own, other in zip(runs, first, strict=True))
-    workers = measured.workers
+    traffic = [worker.traffic for worker in measured.workers]
     return TrainResult(
         policy=policy,
         steps=measured.steps,
@@ -212,11 +210,11 @@ def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> T
         samples_per_second=measured.samples / measured.seconds,
         logloss=_loss(run),
         losses=[_loss(each) for each in runs],
-        miss_pull=[worker.miss_pulls for worker in workers],
-        update_push=[worker.update_pushes for worker in workers],
-        evict_push=[worker.evict_pushes for worker in workers],
-        moved_bytes=[worker.pulled_bytes + worker.pushed_bytes for worker in workers],
-        samples=[worker.samples for worker in workers],
+        miss_pull=[moved.miss_pulls for moved in traffic],
+        update_push=[moved.update_pushes for moved in traffic],
+        evict_push=[moved.evict_pushes for moved in traffic],
+        moved_bytes=[moved.pulled_bytes + moved.pushed_bytes for moved in traffic],
+        samples=[moved.samples for moved in traffic],
         slowest=slowest.name,
         slowest_seconds=phases,
         decide_ms=Percentiles(measured.decide_ms_p50, measured.decide_ms_p99),
@@ -224,22 +222,26 @@ def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> T
     )
 
 
+def _measured(run: Summary) -> SinceMark:
+    assert run.status.since_mark is not None
+    return run.status.since_mark
+
+
 def _rate(run: Summary) -> float:
-    assert run.measured is not None
-    return run.measured.steps / run.measured.seconds
+    return _measured(run).steps / _measured(run).seconds
 
 
 def _loss(run: Summary) -> float:
-    return run.logloss if run.logloss is not None else float("nan")
+    loss = run.status.quality.logloss
+    return loss if loss is not None else float("nan")
 
 
-def _slowest(measured: Measured) -> tuple[WorkerStatus, Phases]:
+def _slowest(measured: SinceMark) -> tuple[WorkerStatus, Phases]:
     """The worker that waits least, and what its step is made of."""
     step_seconds = measured.seconds / measured.steps
 
     def phases(worker: WorkerStatus) -> Phases:
-        push, pull = worker.seconds.get("push", 0.0), worker.seconds.get("pull", 0.0)
-        compute = sum(worker.seconds.get(phase, 0.0) for phase in COMPUTE_PHASES)
+        push, pull, compute = worker.seconds.push, worker.seconds.pull, worker.seconds.compute
         return Phases(push, pull, compute, max(0.0, step_seconds - push - pull - compute))
 
     slowest = min(measured.workers, key=lambda worker: phases(worker).wait)

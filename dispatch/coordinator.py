@@ -20,7 +20,7 @@ from dispatch.policies.spec import parse_spec
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.publisher import StatusPublisher
-from dispatch.progress.status import State, Status
+from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.rows.directory import Directory
 from dispatch.rows.hot import check_hot_set, hot_rows
@@ -48,7 +48,7 @@ class Coordinator:
     ) -> None:
         self.job, self.stop, self.meter = job, stop, meter
         self.log = structlog.get_logger()
-        self.state: State = "waiting"
+        self.state: RunState = "waiting"
         self.policy = build_policy(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
         self.spec = parse_spec(job.dispatch.policy)
         shares = job.dispatch.share_bounds if self.spec.elastic else None
@@ -141,7 +141,7 @@ class Coordinator:
             self.crew.dismiss(member, self.intake.step, save_dense=self.crew.members[:1] == (member,))
         self.state = "done"
         self.publisher.publish(self.status())
-        self.log.info("finished", reason=self.stop.reason or "end of stream", steps=self.accounts.steps)
+        self.log.info("finished", reason=self.stop.reason or "end of stream", steps=self.accounts.times.steps)
         return self.status()
 
     # ── every step ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,14 +161,14 @@ class Coordinator:
 
     def announce(self, step: int, decision: Decision) -> None:
         """Tells every shard which rows the step will bring."""
-        self.accounts.begin(idle=not self.underway)
+        self.accounts.times.begin(idle=not self.underway)
         self.shards.announce(self.crew.generation, step, TRAIN, decision.plan, decision.rows)
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         """Sends every worker its part of the step."""
         self.crew.order(step, decision.plan.workers, batch.samples)
         self.underway.add(OrderedRound(step, TRAIN, decision.plan, batch.samples.labels_B))
-        self.accounts.add_decision(decision.seconds, decision.is_late, decision.is_cut)
+        self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
         self.meter.count("decisions_cut", int(decision.is_cut))
@@ -200,19 +200,17 @@ class Coordinator:
     def _complete_reported(self) -> None:
         """Adds up the rounds that every worker has reported, in the order in which they were ordered."""
         for done in self.underway.completed():
-            self.accounts.add_traffic(self.crew.members, done.plan.traffic)
             for number, member in enumerate(self.crew.members):
-                report, logits = done.reports[number]
-                self.accounts.add_report(member, report, logits.size)
+                self.accounts.add_round(member.name, done.traffic(number), done.report(number).seconds)
             if done.is_training:
                 self._complete_step(done)
+            for member in self.crew.members:
+                self.accounts.set_speeds(member.name, member.link_gbit, self.feedback.measured_gbit(member.name))
 
     def _complete_step(self, done: OrderedRound) -> None:
         """Takes what a training step teaches and adds its predictions to the quality."""
         assert self._decider is not None
         self.feedback.learn(done, self._decider)
-        for member in self.crew.members:
-            self.accounts.add_speed(member, self.feedback.measured_gbit(member.name))
         samples, was_finite = done.labels_B.size, self.accounts.quality.not_finite == 0
         self.accounts.quality.add(done.logits_B(), done.labels_B)
         if was_finite and self.accounts.quality.not_finite:

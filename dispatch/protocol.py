@@ -5,6 +5,7 @@ Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
 
 from typing import ClassVar
 
+from dispatch.tally import PhaseSeconds
 from infra.wire import Header, Refused
 
 
@@ -33,8 +34,7 @@ class Report(Header, frozen=True):
 
     phase: int
     worker: int
-    seconds: dict[str, float]
-    """by phase of the step: push, pull, forward, backward, reduce, rows"""
+    seconds: PhaseSeconds
     pulled_bytes: int
     pushed_bytes: int
     reduced_bytes: int = 0

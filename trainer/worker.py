@@ -23,7 +23,6 @@ R replicated ones that anyone uses, D embedding columns, W columns of a value.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dispatch.protocol import Order, Report, Welcome, ring_moved
+from dispatch.tally import PHASES, Phase, PhaseSeconds
 from infra.link import Link
 from infra.wire import Bulk
 from ps.client import ShardClient
@@ -244,16 +244,20 @@ class Worker:
 
 
 class Stopwatch:
-    """Seconds spent in each phase of a step; a phase met twice is added up."""
+    """Seconds spent in each phase of a step; laps of the same phase are added up."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+        self._spent: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
         self._since = time.perf_counter()
 
-    def lap(self, phase: str) -> None:
-        """What passed since the last lap belongs to this phase."""
+    @property
+    def seconds(self) -> PhaseSeconds:
+        return PhaseSeconds(**self._spent)
+
+    def lap(self, phase: Phase) -> None:
+        """Adds the time since the last lap to this phase."""
         now = time.perf_counter()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._since
+        self._spent[phase] += now - self._since
         self._since = now
 
 
@@ -267,11 +271,6 @@ def choose_device(config: TrainerConfig) -> torch.device:
     if config.device == "cpu" or not there:
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def phases(report: Report) -> dict[str, Any]:
-    """A report as one log line shows it: milliseconds of each phase."""
-    return {f"{name}_ms": round(seconds * 1000, 2) for name, seconds in report.seconds.items()}
 
 
 def _nothing() -> None:

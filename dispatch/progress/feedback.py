@@ -19,8 +19,6 @@ from dispatch.decide import Decider, relative_row_costs
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
 
-COMPUTE_PHASES = ("forward", "backward", "rows")
-"""of a report; the others wait for links or for other workers"""
 RECENT_STEPS = 50
 """steps whose busy times are kept"""
 KNOWN_STEPS = 5
@@ -78,14 +76,13 @@ class Feedback:
     def learn(self, done: OrderedRound, decider: Decider) -> None:
         """Takes the reports of a completed step; the decider gets what elastic capacities and link costs go by."""
         reports = [done.report(worker) for worker in range(len(self._workers))]
-        self._busy_seconds.append(max(sum(report.seconds.values()) for report in reports))
+        self._busy_seconds.append(max(report.seconds.total for report in reports))
         fastest_gbit = self._learn_links(reports, decider) or UNKNOWN_GBIT
         for report, plan in zip(reports, done.plan.workers, strict=True):
             assert plan.use is not None
-            compute = sum(report.seconds.get(phase, 0.0) for phase in COMPUTE_PHASES)
             row_bytes = (report.pulled_bytes + report.pushed_bytes) / max(plan.rows_moved, 1)
             row_seconds = row_bytes * 8 / (fastest_gbit * 1e9)
-            decider.measure(report.worker, plan.use.samples.size, compute, row_seconds)
+            decider.measure(report.worker, plan.use.samples.size, report.seconds.compute, row_seconds)
 
     def _learn_links(self, reports: Sequence[Report], decider: Decider) -> float:
         """Adds the transfers of a step; returns the speed of the fastest link, configured or measured, 0 if unknown."""

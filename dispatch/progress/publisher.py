@@ -32,13 +32,25 @@ class StatusPublisher:
     def publish(self, status: Status) -> None:
         self._published = monotonic()
         self._socket.send(msgspec.json.encode(status))
-        for name in ("lag", "generation", "samples_per_second", "logloss", "auc", "calibration", "not_finite"):
-            value = getattr(status, name)
+        self._set_gauges(status)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _set_gauges(self, status: Status) -> None:
+        quality = status.quality
+        gauges = {
+            "lag": status.events.lag,
+            "generation": status.generation,
+            "samples_per_second": status.samples_per_second,
+            "logloss": quality.logloss,
+            "auc": quality.auc,
+            "calibration": quality.calibration,
+            "not_finite": quality.not_finite,
+        }
+        for name, value in gauges.items():
             if value is not None:
                 self._meter.gauge(name, value)
         for worker in status.workers:
             if worker.measured_gbit is not None:
                 self._meter.gauge("link_gbit", worker.measured_gbit, worker=worker.name)
-
-    def close(self) -> None:
-        self._socket.close()

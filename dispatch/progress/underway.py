@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dispatch.protocol import Report
 from dispatch.rows.plan import RoundPlan
+from dispatch.tally import WorkerTraffic
 from ps.protocol import TRAIN
 
 NO_LABELS = np.empty(0, np.float32)
@@ -43,6 +44,16 @@ class OrderedRound:
 
     def report(self, worker: int) -> Report:
         return self.reports[worker][0]
+
+    def traffic(self, worker: int) -> WorkerTraffic:
+        """What a worker trained and moved: rows as planned, bytes as reported."""
+        report, logits = self.reports[worker]
+        return self.plan.traffic.of(worker) + WorkerTraffic(
+            samples=logits.size,
+            pulled_bytes=report.pulled_bytes,
+            pushed_bytes=report.pushed_bytes,
+            reduced_bytes=report.reduced_bytes,
+        )
 
     def logits_B(self) -> NDArray[np.float32]:  # noqa: N802 (shape letters)
         """The predictions of all workers, in the order of the batch."""

@@ -13,7 +13,9 @@ from benchmarks.tables import train_table
 from benchmarks.train import Course, TrainResult, check_losses, compare, default_links, run_train
 from benchmarks.visits import Visits
 from dispatch.errors import CacheTooSmall
-from dispatch.progress.status import Measured, Status, Summary, WorkerStatus, summarize
+from dispatch.progress.prequential import Quality
+from dispatch.progress.status import SinceMark, Status, Summary, WorkerStatus, summarize
+from dispatch.tally import PhaseSeconds, WorkerTraffic
 from infra.errors import ConfigError, FreshetError
 from infra.process import Stop
 from infra.run.display import Display
@@ -21,16 +23,25 @@ from ingest.schema import load_schema
 from tests.end_to_end.processes import run
 
 COURSE = Course((5.0, 0.5), batch=8, steps=4, warm_up=2, seed=0, dataset="avazu", file=None)
-FAST = {"push": 0.01, "pull": 0.02, "forward": 0.03, "backward": 0.04, "rows": 0.05, "reduce": 0.3}
-SLOW = {"push": 0.2, "pull": 0.1, "forward": 0.03, "backward": 0.04, "rows": 0.05, "reduce": 0.03}
+FAST = PhaseSeconds(push=0.01, pull=0.02, forward=0.03, backward=0.04, rows=0.05, reduce=0.3)
+SLOW = PhaseSeconds(push=0.2, pull=0.1, forward=0.03, backward=0.04, rows=0.05, reduce=0.03)
 
 
 def summary(seconds: float, logloss: float = 0.5) -> Summary:
-    workers = (WorkerStatus(name="a", samples=30, seconds=FAST), WorkerStatus(name="b", samples=10, seconds=SLOW))
-    measured = Measured(
-        steps=10, samples=40, seconds=seconds, decide_ms_p50=1, decide_ms_p99=2, deadline_misses=0, workers=workers
+    measured = SinceMark(
+        quality=Quality(),
+        steps=10,
+        samples=40,
+        seconds=seconds,
+        decide_ms_p50=1,
+        decide_ms_p99=2,
+        deadline_misses=0,
+        workers=(
+            WorkerStatus(name="a", traffic=WorkerTraffic(samples=30), seconds=FAST),
+            WorkerStatus(name="b", traffic=WorkerTraffic(samples=10), seconds=SLOW),
+        ),
     )
-    return summarize(Status(run="r", logloss=logloss, measured=measured), "finished")
+    return summarize(Status(run="r", quality=Quality(logloss=logloss), since_mark=measured), "finished")
 
 
 def results() -> list[TrainResult]:

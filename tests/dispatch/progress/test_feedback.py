@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from msgspec import structs
 
 from dispatch.config import DispatchConfig
 from dispatch.decide import Decider
@@ -9,6 +10,7 @@ from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
+from dispatch.tally import NO_SECONDS
 from ps.protocol import TRAIN
 
 FAST, SLOW = WorkerLink("fast", 5.0), WorkerLink("slow", 0.5)
@@ -35,7 +37,7 @@ class Steps:
                 step=1,
                 phase=TRAIN,
                 worker=worker,
-                seconds={"forward": busy_seconds / (1 + worker)},
+                seconds=structs.replace(NO_SECONDS, forward=busy_seconds / (1 + worker)),
                 pulled_bytes=MEGABYTE,
                 pushed_bytes=0,
                 link_bytes=MEGABYTE,

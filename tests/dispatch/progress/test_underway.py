@@ -6,6 +6,7 @@ from dispatch.protocol import Report
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
 from dispatch.rows.plan import RoundPlan
+from dispatch.tally import NO_SECONDS, WorkerTraffic
 from ps.protocol import FLUSH, TRAIN
 
 NOTHING = np.empty(0, np.float32)
@@ -19,7 +20,15 @@ def planned(assignment: list[int]) -> RoundPlan:
 
 def reported(step: int, worker: int, phase: int = TRAIN) -> Report:
     return Report(
-        run="r", generation=1, step=step, phase=phase, worker=worker, seconds={}, pulled_bytes=0, pushed_bytes=0
+        run="r",
+        generation=1,
+        step=step,
+        phase=phase,
+        worker=worker,
+        seconds=NO_SECONDS,
+        pulled_bytes=70,
+        pushed_bytes=80,
+        reduced_bytes=90,
     )
 
 
@@ -53,3 +62,10 @@ def test_logits_are_put_in_the_order_of_the_batch() -> None:
     done = OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0))
     done.reports = {1: (reported(1, 1), floats(10, 30)), 0: (reported(1, 0), floats(20))}
     assert done.logits_B().tolist() == [10, 20, 30]
+
+
+def test_traffic_is_rows_as_planned_and_bytes_as_reported() -> None:
+    done = OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0))
+    done.reports = {1: (reported(1, 1), floats(10, 30))}
+    moved = WorkerTraffic(samples=2, lookups=2, miss_pulls=2, pulled_bytes=70, pushed_bytes=80, reduced_bytes=90)
+    assert done.traffic(1) == moved
