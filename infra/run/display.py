@@ -1,12 +1,10 @@
-"""The live picture of a run in a terminal, and its closing table.
+"""Shows a run: a live picture in a terminal, one plain line every few seconds elsewhere, and a table at the end.
 
-On a terminal one picture is redrawn in place; anywhere else one plain line appears every few seconds, so that a log
-stays readable. Rendering is a pure function of the status: what is shown is what was reported.
+Rendering is a pure function of the status: what is shown is what was reported.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from types import TracebackType
 
 from rich import box
@@ -19,11 +17,11 @@ from rich.text import Text
 
 from dispatch.progress.status import RunState, Status, Summary, WorkerStatus
 from dispatch.tally import PHASES, Phase, WorkerTraffic
+from infra.run.figures import duration, number, percent, ratio, size, sparkline
 
 WIDE_COLUMNS = 96
-"""from here on the table has room for the phases of a step"""
+"""from this width on the table has room for the phases of a step"""
 WIDEST_COLUMNS = 110
-BARS = "▁▂▃▄▅▆▇█"
 STATE_STYLES: dict[RunState, str] = {"waiting": "yellow", "training": "green", "draining": "magenta", "done": "blue"}
 COLUMNS = (
     "link\nGbit/s",
@@ -45,63 +43,9 @@ PHASE_STYLES: dict[Phase, str] = {
 }
 
 
-# ── numbers for people ────────────────────────────────────────────────────────────────────────────────────────────────
-def number(value: float) -> str:
-    """1,234 up to 9,999, then 12.3k, 4.56M, 7.89G: at most five characters."""
-    if abs(value) < 9_999.5:
-        return f"{value:,.0f}"
-    return _scaled(value, "kMGT")
-
-
-def size(value: float) -> str:
-    """Bytes in decimal units: 812 B, 12.3 kB, 4.56 MB."""
-    if abs(value) < 999.5:
-        return f"{value:.0f} B"
-    return f"{_scaled(value, 'kMGT', space=' ')}B"
-
-
-def _scaled(value: float, units: str, space: str = "") -> str:
-    for unit in units:
-        value /= 1000
-        if abs(value) < 999.5 or unit == units[-1]:
-            break
-    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f}{space}{unit}"
-
-
-def ratio(value: float | None, digits: int = 4) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}%"
-
-
-def duration(seconds: float) -> str:
-    """12.3 s, 4 min 05 s, 3 h 07 min."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as one line of bars, lowest to highest; more values than columns are averaged."""
-    if not values or width <= 0:
-        return ""
-    columns = min(width, len(values))
-    edges = [round(i * len(values) / columns) for i in range(columns + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    span = (high - low) or 1.0
-    return "".join(BARS[min(len(BARS) - 1, int((mean - low) / span * len(BARS)))] for mean in means)
-
-
 # ── the picture ───────────────────────────────────────────────────────────────────────────────────────────────────────
 class Picture:
-    """A status as something rich can draw, laid out for the width there is."""
+    """Draws a status with rich, laid out for the width of the console."""
 
     def __init__(self, status: Status) -> None:
         self.status = status
@@ -151,7 +95,7 @@ def _tiles(status: Status) -> RenderableType:
 
 
 def _curves(status: Status, width: int) -> RenderableType:
-    """AUC and loss side by side, each with the values at its ends."""
+    """AUC and loss side by side, each with its first and last value."""
     if not status.history.auc:
         return Text("AUC and loss appear with the first steps", style="dim")
     each = max(8, (width - 39) // 2)
@@ -244,11 +188,11 @@ def _phase_legend() -> Text:
 
 
 def _phases(worker: WorkerStatus, columns: int = 17) -> Text:
-    """One bar whose parts are the phases of a step."""
+    """A bar divided into the phases of a step."""
     total = worker.seconds.total or 1.0
     bar, done, drawn = Text(), 0.0, 0
-    for phase in PHASES:
-        done += getattr(worker.seconds, phase)
+    for phase, seconds in worker.seconds.by_phase().items():
+        done += seconds
         end = round(columns * done / total)
         bar.append("━" * (end - drawn), style=PHASE_STYLES[phase])
         drawn = end
@@ -361,7 +305,7 @@ class Display:
             self._live.stop()
 
     def show(self, status: Status) -> None:
-        """Shows this status now; as a line only if it is time for one, or the state has changed."""
+        """Redraws the picture; elsewhere prints a line if one is due or the state has changed."""
         if self._live is not None:
             self._live.update(Picture(status), refresh=True)
             return
