@@ -189,7 +189,7 @@ def train(
     stop = stop_on_signals()
     from benchmarks.dispatch import check_policies, parse_links
     from benchmarks.tables import train_table
-    from benchmarks.train import Course, check_losses, default_links, run_train
+    from benchmarks.train import Experiment, check_losses, default_links, run_train
     from infra.run.display import Display
     from infra.telemetry import configure_logging
 
@@ -197,11 +197,11 @@ def train(
     speeds = parse_links(links, workers) if links.strip() else default_links(workers)
     shape = (f"rows.dim={dim}", f"rows.optimizer={optimizer}", f"model.name={model}")
     chosen = (f"dispatch.cache_rows={cache_rows}", *shape, *(overrides or ()))
-    course = Course(speeds, batch, steps, warm_up, seed, form, _existing(file), chosen)
+    experiment = Experiment(speeds, batch, steps, warm_up, seed, form, _existing(file), chosen)
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         configure_logging("supervisor", "bench-train", path=Path(folder) / "supervisor.log")
-        results = run_train(Path(folder), course, specs, repeat, stop, Display(Console(stderr=True)))
-    Console().print(train_table(results, course))
+        results = run_train(Path(folder), experiment, specs, repeat, stop, Display(Console(stderr=True)))
+    Console().print(train_table(results, experiment))
     write_json(results, output)
     check_losses(results)
 

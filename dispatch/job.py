@@ -1,4 +1,4 @@
-"""What the dispatcher works on; everything that files and the environment had to say."""
+"""What the dispatcher works on: everything it needs from files and the environment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from ingest.schema import Schema
 
 @dataclass(frozen=True)
 class DispatchJob:
-    """One run, as the dispatcher is told about it."""
+    """One run of the dispatcher."""
 
     run: str
     seed: int

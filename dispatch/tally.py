@@ -4,7 +4,7 @@ from operator import add, sub
 from typing import Literal, Self, get_args
 
 import msgspec
-from msgspec.structs import asdict, astuple
+from msgspec.structs import astuple
 
 Phase = Literal["push", "pull", "forward", "backward", "reduce", "rows"]
 """of a step, in order; see trainer/worker.py"""
@@ -64,8 +64,8 @@ class PhaseSeconds(Tally, frozen=True, forbid_unknown_fields=True):
         """In the other phases a worker waits for links or for other workers."""
         return self.forward + self.backward + self.rows
 
-    def by_phase(self) -> dict[str, float]:
-        return asdict(self)
+    def by_phase(self) -> dict[Phase, float]:
+        return {phase: getattr(self, phase) for phase in PHASES}
 
     def __truediv__(self, steps: int) -> "PhaseSeconds":
         """The mean of so many steps."""

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from benchmarks.dispatch import make_workload, simulate
 from benchmarks.tables import train_table
-from benchmarks.train import Course, TrainResult, check_losses, compare, default_links, run_train
+from benchmarks.train import Experiment, TrainResult, check_losses, compare, default_links, run_train
 from benchmarks.visits import Visits
 from dispatch.errors import CacheTooSmall
 from dispatch.progress.prequential import Quality
@@ -22,7 +23,8 @@ from infra.run.display import Display
 from ingest.schema import load_schema
 from tests.end_to_end.processes import run
 
-COURSE = Course((5.0, 0.5), batch=8, steps=4, warm_up=2, seed=0, dataset="avazu", file=None)
+EXPERIMENT = Experiment((5.0, 0.5), batch=8, steps=4, warm_up=2, seed=0, dataset="avazu", file=None)
+ONE_WORKER = replace(EXPERIMENT, links_gbit=(1.0,))
 FAST = PhaseSeconds(push=0.01, pull=0.02, forward=0.03, backward=0.04, rows=0.05, reduce=0.3)
 SLOW = PhaseSeconds(push=0.2, pull=0.1, forward=0.03, backward=0.04, rows=0.05, reduce=0.03)
 
@@ -79,13 +81,13 @@ def test_the_slowest_worker_is_the_one_that_waits_least() -> None:
 
 def test_the_table_shows_policies_side_by_side() -> None:
     console = Console(file=io.StringIO(), width=120, record=True)
-    console.print(train_table(results(), COURSE))
+    console.print(train_table(results(), EXPERIMENT))
     text = console.export_text()
     for part in ("laia", "joint", "1.00 0.50 2.00", "2.00×", "75%/25%", "0.500000"):
         assert part in text
 
 
-def test_losses_that_differ_are_told() -> None:
+def test_losses_that_differ_are_an_error() -> None:
     with pytest.raises(FreshetError, match=r"losses differ: laia 0\.5.*joint 0\.6"):
         check_losses(compare({"laia": [summary(1)], "joint": [summary(1, 0.6)]}))
     with pytest.raises(FreshetError, match="losses differ"):
@@ -93,14 +95,18 @@ def test_losses_that_differ_are_told() -> None:
     check_losses(results())
 
 
-@pytest.mark.parametrize(("course", "wrong"), [("steps", ConfigError), ("cache", CacheTooSmall)])
+@pytest.mark.parametrize(
+    ("experiment", "wrong"),
+    [
+        (replace(ONE_WORKER, steps=2), ConfigError),
+        (replace(ONE_WORKER, overrides=("dispatch.cache_rows=9",)), CacheTooSmall),
+    ],
+)
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
-    tmp_path: Path, course: str, wrong: type[Exception]
+    tmp_path: Path, experiment: Experiment, wrong: type[Exception]
 ) -> None:
-    given = {"steps": (2, ()), "cache": (4, ("dispatch.cache_rows=9",))}[course]
-    chosen = Course((1.0,), batch=8, steps=given[0], warm_up=2, seed=0, dataset="avazu", file=None, overrides=given[1])
     with pytest.raises(wrong):
-        run_train(tmp_path, chosen, ["laia"], 1, Stop(), Display(Console(file=io.StringIO())))
+        run_train(tmp_path, experiment, ["laia"], 1, Stop(), Display(Console(file=io.StringIO())))
     assert not list(tmp_path.glob("0-*"))
 
 
@@ -108,14 +114,14 @@ def test_a_stop_gives_no_result(tmp_path: Path) -> None:
     stop = Stop()
     stop.request("SIGINT")
     with pytest.raises(FreshetError, match="no result: stopped by SIGINT"):
-        run_train(tmp_path, COURSE, ["laia"], 1, stop, Display(Console(file=io.StringIO())))
+        run_train(tmp_path, EXPERIMENT, ["laia"], 1, stop, Display(Console(file=io.StringIO())))
 
 
 def test_half_of_the_links_are_ten_times_slower() -> None:
     assert default_links(5) == (0.2, 0.2, 0.2, 0.02, 0.02)
 
 
-def test_made_up_visits_leave_something_to_bring_together() -> None:
+def test_synthetic_visits_give_policies_something_to_gain() -> None:
     keys_KF = np.concatenate([part.keys_BF for part in Visits(load_schema("avazu"), 0).samples(6000)])
     again_KF = np.concatenate([part.keys_BF for part in Visits(load_schema("avazu"), 0).samples(6000)])
     workload = make_workload(keys_KF, (5.0, 0.5), 64, cache_ratio=0.3)
