@@ -1,4 +1,4 @@
-"""Topics to measure on: files of real clicks, or made-up clicks of the same shape, as packed records."""
+"""Topics for benchmarks: files of real clicks, or synthetic clicks of the same shape, as packed records."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,7 +23,7 @@ MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def write_topic(config: StreamConfig, parts: Iterator[Samples]) -> int:
-    """Appends samples to the topic in their order, over one partition; returns how many there were."""
+    """Appends samples in order to the topic's only partition; returns how many there were."""
     codec, total = PackedCodec(load_schema(config.schema_name)), 0
     with closing(LogWriter(config.folder, config.topic, 1, config.segment_bytes)) as writer:
         for samples in parts:
@@ -34,18 +34,20 @@ def write_topic(config: StreamConfig, parts: Iterator[Samples]) -> int:
 
 
 def read_samples(dataset: str, file: Path, schema: Schema) -> Iterator[Samples]:
-    """The file's events as samples; a file with a bad event is refused."""
+    """The file's events as samples; raises ConfigError at the first bad event."""
     events, converter = iter(read_dataset(dataset, file)), Converter(schema)
     while chunk := list(islice(events, CHUNK)):
         samples, faults = converter.convert_events(chunk)
         if faults:
             row, reason = next(iter(faults.items()))
-            raise ConfigError(f"{file} holds a bad event ({chunk[row]}): {reason}; expected a clean {dataset} file")
+            raise ConfigError(
+                f"{file} holds a bad event ({chunk[row]}): {reason}; expected a clean {dataset} file; remove the event"
+            )
         yield samples
 
 
 def made_up_samples(schema: Schema, samples: int, seed: int = 0) -> Iterator[Samples]:
-    """Samples of the schema's shape whose keys are as skewed as click data: tables of all sizes, few keys frequent."""
+    """Synthetic samples of the schema's shape, skewed as click data: tables of all sizes, a few frequent keys."""
     draw = np.random.default_rng(seed)
     known_F = np.geomspace(10, LARGEST_TABLE, schema.fields).astype(np.uint64)
     effects = draw.normal(0, 0.5, (schema.fields, 64))

@@ -5,7 +5,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from benchmarks.clicks import read_samples, write_topic
-from dispatch.progress.status import Quality, Summary
+from dispatch.progress.prequential import Quality
 from infra.errors import FreshetError
 from infra.process import Stop
 from infra.run.cluster import Extras, run_cluster
@@ -45,30 +45,21 @@ def run_quality(
     samples = write_topic(settings.stream, takewhile(lambda _: not stop.requested, parts))
     extras = Extras(api=False, stop_at_end=True, mark_at=max(1, samples // 2))
     summary = run_cluster(settings, extras, stop, display)
-    if stop.requested or summary.since_mark is None:
+    status = summary.status
+    if stop.requested or status.since_mark is None:
         raise FreshetError(
-            f"no result: stopped by {summary.exit_reason} after {summary.samples:,} samples; expected one whole pass "
+            f"no result: stopped by {summary.exit_reason} after {status.samples:,} samples; expected one whole pass "
             f"over {file}; let it run to its end"
         )
     return QualityResult(
         file=file.name,
-        samples=summary.samples,
+        samples=status.samples,
         batch=batch,
         workers=workers,
         model=settings.model.name,
-        policy=summary.policy,
-        seconds=summary.seconds,
+        policy=status.policy,
+        seconds=status.seconds,
         samples_per_second=summary.samples_per_second,
-        overall=_overall(summary),
-        second_half=summary.since_mark,
-    )
-
-
-def _overall(summary: Summary) -> Quality:
-    return Quality(
-        samples=summary.samples,
-        logloss=summary.logloss,
-        auc=summary.auc,
-        normalized_entropy=summary.normalized_entropy,
-        calibration=summary.calibration,
+        overall=status.quality,
+        second_half=status.since_mark.quality,
     )

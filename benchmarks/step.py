@@ -56,8 +56,8 @@ def run_step(
     pipeline = [_time_pipeline(settings, samples)]
     plain.append(_time_plain(settings, samples))
     pipeline.append(_time_pipeline(_settings(folder / "second", dataset, batch, folder / "log"), samples))
-    plain_ms, pipeline_ms = min(plain), min(run.step_ms for run in pipeline)
-    fastest = min(pipeline, key=lambda run: run.step_ms)
+    plain_ms, pipeline_ms = min(plain), min(run.status.step_ms for run in pipeline)
+    fastest = min(pipeline, key=lambda run: run.status.step_ms).status
     return StepResult(
         batch=batch,
         steps=samples // batch,
@@ -66,8 +66,8 @@ def run_step(
         plain_ms=plain_ms,
         pipeline_ms=pipeline_ms,
         ratio=pipeline_ms / plain_ms,
-        decide_ms=fastest.decide_ms,
-        phases_ms={phase: 1000 * seconds for phase, seconds in fastest.workers[0].seconds.items()},
+        decide_ms=fastest.decisions.mean_ms,
+        phases_ms={phase: 1000 * seconds for phase, seconds in fastest.workers[0].seconds.by_phase().items()},
     )
 
 

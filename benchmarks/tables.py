@@ -7,7 +7,7 @@ from rich.table import Table
 
 from benchmarks.dispatch import DispatchResult, Workload, saving, speed_up
 from benchmarks.paper import Setting
-from benchmarks.train import Course, TrainResult
+from benchmarks.train import Experiment, TrainResult
 
 COLUMNS = ("policy", "cost", "saved", "pulls", "update", "evict", "reduce", "hits", "links", "faster", "p50/p99")
 
@@ -72,12 +72,12 @@ def _cells(setting: Setting, columns: int) -> list[str]:
     return [f"{first.cost:,.0f}", *(f"{saving(other, first):.1%} ({speed_up(other, first):.2f}×)" for other in others)]
 
 
-def train_table(results: Sequence[TrainResult], course: Course) -> Table:
+def train_table(results: Sequence[TrainResult], experiment: Experiment) -> Table:
     """Policies as columns: rates first, then where rows and seconds went."""
-    links = ",".join(f"{link:g}" for link in course.links_gbit)
+    links = ",".join(f"{link:g}" for link in experiment.links_gbit)
     table = Table(
-        title=f"{results[0].steps} steps after {course.warm_up}, {course.workers} workers × {course.batch} samples, "
-        f"links {links} Gbit/s",
+        title=f"{results[0].steps} steps after {experiment.warm_up}, {experiment.workers} workers × "
+        f"{experiment.batch} samples, links {links} Gbit/s",
         box=box.SIMPLE_HEAD,
     )
     table.add_column("", no_wrap=True)

@@ -1,13 +1,13 @@
-"""Policies side by side in real runs: the same events and seed, real processes, links shaped, one run after the other.
+"""Compares policies in real runs: the same events and seed, real processes, shaped links, one run after the other.
 
-Every run is that of ``freshet up``: the embedded log, a dispatcher, shards, and workers behind links that take as long
-as links of that speed would. Start and first steps, in which caches fill, are left out of every rate. All policies
-train the same model, so their losses must agree; the result says by how much they differ.
+Every run is that of ``freshet up``: the embedded log, a dispatcher, shards, and workers behind links shaped to a given
+speed. The start and the first steps, in which caches fill, are left out of every rate. All policies train the same
+model, so their losses must agree; the results hold the losses of all runs.
 
-Why the links are what they are: what a policy saves is transfer, and transfer must be what a step waits for, as it is
-at the edge, where a step is milliseconds of a GPU beside megabytes over a radio link. Here all workers share a few
-cores, and a step's compute takes tens of milliseconds. Links of 200 and 20 Mbit/s are slower than the papers' 5 and
-0.5 Gbit/s by about as much as these cores are slower than a GPU, in the same proportion of ten to one.
+Why the links are this slow: a policy saves transfer, so transfer must be what a step waits for. At the edge it is: a
+step takes milliseconds of a GPU and moves megabytes over a radio link. Here all workers share a few cores, and the
+compute of a step takes tens of milliseconds. Links of 200 and 20 Mbit/s are slower than the papers' 5 and 0.5 Gbit/s
+by about as much as these cores are slower than a GPU, in the same proportion of ten to one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from benchmarks.clicks import CHUNK, read_samples, write_topic
 from benchmarks.dispatch import Percentiles
 from benchmarks.visits import Visits
 from dispatch.decide import check_cache
-from dispatch.progress.status import Measured, Summary, WorkerStatus
+from dispatch.progress.status import SinceMark, Summary, WorkerStatus
 from infra.errors import ConfigError, FreshetError
 from infra.process import Stop
 from infra.run.cluster import Extras, run_cluster
@@ -34,27 +34,26 @@ from ingest.samples import Samples
 from ingest.schema import Schema
 
 FAST_GBIT, SLOW_GBIT = 0.2, 0.02
-COMPUTE_PHASES = ("forward", "backward", "rows")
 LOSS_TOLERANCE = 2e-4
-"""by how much losses may differ: sums of floats in another order, carried through every later step"""
+"""by how much losses may differ: floats are summed in another order, and every later step carries that on"""
 
 
 @dataclass(frozen=True)
-class Course:
-    """What every policy runs."""
+class Experiment:
+    """What every policy is run on."""
 
     links_gbit: tuple[float, ...]
     batch: int
     """samples per worker and step"""
     steps: int
-    """of each run, those left out included"""
+    """of each run, the warm-up included"""
     warm_up: int
-    """steps left out"""
+    """first steps, left out of every rate"""
     seed: int
     dataset: str
     file: Path | None
     overrides: tuple[str, ...] = ()
-    """settings of all runs, besides those that follow from the fields above"""
+    """settings of all runs, beside those that follow from the fields above"""
 
     @property
     def workers(self) -> int:
@@ -66,22 +65,22 @@ class Course:
 
 
 class Phases(msgspec.Struct, frozen=True):
-    """Mean seconds of a step, of one worker."""
+    """Mean seconds of one worker's step."""
 
     push: float
     pull: float
-    """from the question to the last row: also the time until others have pushed what is pulled"""
+    """from the request to the last row, with the time until others have pushed what is pulled"""
     compute: float
     wait: float
-    """for other workers and for the next order: what is left of the step"""
+    """for other workers and for the next order: the rest of the step"""
 
 
 class TrainResult(msgspec.Struct, frozen=True):
-    """One policy. Of several repeats, the run with the median rate; lists are per worker."""
+    """One policy: of its repeats the run with the median rate; lists are by worker unless named otherwise."""
 
     policy: str
     steps: int
-    """measured ones"""
+    """after the warm-up"""
     steps_per_second: float
     repeats: list[float]
     """steps a second of every repeat"""
@@ -105,28 +104,28 @@ class TrainResult(msgspec.Struct, frozen=True):
 
 
 def run_train(
-    folder: Path, course: Course, policies: Sequence[str], repeat: int, stop: Stop, display: Display
+    folder: Path, experiment: Experiment, policies: Sequence[str], repeat: int, stop: Stop, display: Display
 ) -> list[TrainResult]:
-    """Every policy once, then all again, so that a noisy minute hits all of them; one result a policy."""
-    first = _settings(folder, course, policies[0], "topic")
-    check_cache(first.dispatch.cache_rows, course.whole_batch, course.workers, first.event_schema.fields)
-    samples = write_topic(first.stream, _samples(course, first.event_schema))
-    steps = min(course.steps, samples // course.whole_batch)
-    if steps <= course.warm_up + 1:
+    """Runs every policy once, then all again, so that a noisy minute hits all of them; one result per policy."""
+    first = _settings(folder, experiment, policies[0], "topic")
+    check_cache(first.dispatch.cache_rows, experiment.whole_batch, experiment.workers, first.event_schema.fields)
+    samples = write_topic(first.stream, _samples(experiment, first.event_schema))
+    steps = min(experiment.steps, samples // experiment.whole_batch)
+    if steps <= experiment.warm_up + 1:
         raise ConfigError(
-            f"{samples} samples make {steps} batches of {course.batch} × {course.workers}: expected more than the "
-            f"{course.warm_up} that are left out; give a longer file or lower --batch or --warm-up"
+            f"{samples} samples make {steps} batches of {experiment.batch} × {experiment.workers}; expected at least "
+            f"two more than the {experiment.warm_up} of the warm-up; give a longer file or lower --batch or --warm-up"
         )
     runs: dict[str, list[Summary]] = {policy: [] for policy in policies}
     for number in range(repeat):
         for policy in policies:
-            settings = _settings(folder, course, policy, f"{number}-{policy.replace(':', '-')}")
-            runs[policy].append(_run(settings, course, steps, stop, display))
+            settings = _settings(folder, experiment, policy, f"{number}-{policy.replace(':', '-')}")
+            runs[policy].append(_run(settings, experiment, steps, stop, display))
     return compare(runs)
 
 
 def compare(runs: Mapping[str, Sequence[Summary]]) -> list[TrainResult]:
-    """One result a policy from the summaries of its repeats, against the first policy."""
+    """One result per policy, from the summaries of its repeats, compared with the first policy."""
     first = next(iter(runs.values()))
     return [_result(policy, summaries, first) for policy, summaries in runs.items()]
 
@@ -135,10 +134,10 @@ def check_losses(results: Sequence[TrainResult]) -> None:
     """Raises FreshetError if the policies did not train the same model."""
     losses = [loss for result in results for loss in result.losses]
     if not all(map(isfinite, losses)) or max(losses) - min(losses) > LOSS_TOLERANCE:
-        told = ", ".join(f"{result.policy} {loss:.6f}" for result in results for loss in result.losses)
+        listed = ", ".join(f"{result.policy} {loss:.6f}" for result in results for loss in result.losses)
         raise FreshetError(
-            f"losses differ: {told}; expected them within {LOSS_TOLERANCE:g}, as every policy trains the same model; "
-            f"with a rate at which training is unstable small differences grow: lower rows.rate and model.dense_rate"
+            f"losses differ: {listed}; expected them within {LOSS_TOLERANCE:g}, as every policy trains the same model; "
+            "where training is unstable small differences grow: lower rows.rate and model.dense_rate"
         )
 
 
@@ -147,35 +146,35 @@ def default_links(workers: int) -> tuple[float, ...]:
     return (FAST_GBIT,) * (workers - workers // 2) + (SLOW_GBIT,) * (workers // 2)
 
 
-def _settings(folder: Path, course: Course, policy: str, name: str) -> Settings:
+def _settings(folder: Path, experiment: Experiment, policy: str, name: str) -> Settings:
     fixed = [
         f"stream.folder={folder / 'log'}",
-        f"stream.schema_name={course.dataset}",
-        f"stream.batch={course.whole_batch}",
-        f"dispatch.workers={course.workers}",
-        f"dispatch.links_gbit={','.join(map(str, course.links_gbit))}",
+        f"stream.schema_name={experiment.dataset}",
+        f"stream.batch={experiment.whole_batch}",
+        f"dispatch.workers={experiment.workers}",
+        f"dispatch.links_gbit={','.join(map(str, experiment.links_gbit))}",
         f"dispatch.policy={policy}",
-        f"seed={course.seed}",
+        f"seed={experiment.seed}",
     ]
-    return load_settings(None, [*course.overrides, *fixed], run="bench-train", folder=folder / name)
+    return load_settings(None, [*experiment.overrides, *fixed], run="bench-train", folder=folder / name)
 
 
-def _samples(course: Course, schema: Schema) -> Iterator[Samples]:
-    """The first samples of the file or, without one, of a made-up stream."""
-    left = course.steps * course.whole_batch
-    for samples in _source(course, schema, left):
+def _samples(experiment: Experiment, schema: Schema) -> Iterator[Samples]:
+    """The first samples of the file or, without one, of a synthetic stream."""
+    left = experiment.steps * experiment.whole_batch
+    for samples in _source(experiment, schema, left):
         yield samples.slice(0, min(left, len(samples)))
         left -= len(samples)
         if left <= 0:
             return
 
 
-def _source(course: Course, schema: Schema, wanted: int) -> Iterator[Samples]:
-    if course.file is not None:
-        return read_samples(course.dataset, course.file, schema)
-    if course.dataset == "synthetic":
-        return _synthetic(course.seed, schema)
-    return Visits(schema, course.seed).samples(wanted)
+def _source(experiment: Experiment, schema: Schema, wanted: int) -> Iterator[Samples]:
+    if experiment.file is not None:
+        return read_samples(experiment.dataset, experiment.file, schema)
+    if experiment.dataset == "synthetic":
+        return _synthetic(experiment.seed, schema)
+    return Visits(schema, experiment.seed).samples(wanted)
 
 
 def _synthetic(seed: int, schema: Schema) -> Iterator[Samples]:
@@ -184,13 +183,14 @@ def _synthetic(seed: int, schema: Schema) -> Iterator[Samples]:
         yield converter.convert_events(list(islice(events, CHUNK)))[0]
 
 
-def _run(settings: Settings, course: Course, steps: int, stop: Stop, display: Display) -> Summary:
-    extras = Extras(api=False, samples=steps * course.whole_batch, mark_at=max(1, course.warm_up * course.whole_batch))
+def _run(settings: Settings, experiment: Experiment, steps: int, stop: Stop, display: Display) -> Summary:
+    batch = experiment.whole_batch
+    extras = Extras(api=False, samples=steps * batch, mark_at=max(1, experiment.warm_up * batch))
     summary = run_cluster(settings, extras, stop, display)
-    if stop.requested or summary.measured is None:
+    if stop.requested or summary.status.since_mark is None:
         raise FreshetError(
-            f"no result: stopped by {summary.exit_reason} after {summary.steps:,} steps; expected {steps:,} of every "
-            f"policy; let it run to its end"
+            f"no result: stopped by {summary.exit_reason} after {summary.status.steps:,} steps; expected {steps:,} of "
+            "every policy; let it run to its end"
         )
     return summary
 
@@ -198,11 +198,10 @@ def _run(settings: Settings, course: Course, steps: int, stop: Stop, display: Di
 def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> TrainResult:
     rates = [_rate(run) for run in runs]
     run = sorted(runs, key=_rate)[(len(runs) - 1) // 2]
-    measured = run.measured
-    assert measured is not None
+    measured = _measured(run)
     slowest, phases = _slowest(measured)
     ratios = sorted(_rate(own) / _rate(other) for own, other in zip(runs, first, strict=True))
-    workers = measured.workers
+    traffic = [worker.traffic for worker in measured.workers]
     return TrainResult(
         policy=policy,
         steps=measured.steps,
@@ -212,11 +211,11 @@ def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> T
         samples_per_second=measured.samples / measured.seconds,
         logloss=_loss(run),
         losses=[_loss(each) for each in runs],
-        miss_pull=[worker.miss_pulls for worker in workers],
-        update_push=[worker.update_pushes for worker in workers],
-        evict_push=[worker.evict_pushes for worker in workers],
-        moved_bytes=[worker.pulled_bytes + worker.pushed_bytes for worker in workers],
-        samples=[worker.samples for worker in workers],
+        miss_pull=[moved.miss_pulls for moved in traffic],
+        update_push=[moved.update_pushes for moved in traffic],
+        evict_push=[moved.evict_pushes for moved in traffic],
+        moved_bytes=[moved.pulled_bytes + moved.pushed_bytes for moved in traffic],
+        samples=[moved.samples for moved in traffic],
         slowest=slowest.name,
         slowest_seconds=phases,
         decide_ms=Percentiles(measured.decide_ms_p50, measured.decide_ms_p99),
@@ -224,22 +223,26 @@ def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> T
     )
 
 
+def _measured(run: Summary) -> SinceMark:
+    assert run.status.since_mark is not None
+    return run.status.since_mark
+
+
 def _rate(run: Summary) -> float:
-    assert run.measured is not None
-    return run.measured.steps / run.measured.seconds
+    return _measured(run).steps / _measured(run).seconds
 
 
 def _loss(run: Summary) -> float:
-    return run.logloss if run.logloss is not None else float("nan")
+    loss = run.status.quality.logloss
+    return loss if loss is not None else float("nan")
 
 
-def _slowest(measured: Measured) -> tuple[WorkerStatus, Phases]:
+def _slowest(measured: SinceMark) -> tuple[WorkerStatus, Phases]:
     """The worker that waits least, and what its step is made of."""
     step_seconds = measured.seconds / measured.steps
 
     def phases(worker: WorkerStatus) -> Phases:
-        push, pull = worker.seconds.get("push", 0.0), worker.seconds.get("pull", 0.0)
-        compute = sum(worker.seconds.get(phase, 0.0) for phase in COMPUTE_PHASES)
+        push, pull, compute = worker.seconds.push, worker.seconds.pull, worker.seconds.compute
         return Phases(push, pull, compute, max(0.0, step_seconds - push - pull - compute))
 
     slowest = min(measured.workers, key=lambda worker: phases(worker).wait)

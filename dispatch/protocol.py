@@ -5,6 +5,7 @@ Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
 
 from typing import ClassVar, NamedTuple
 
+from dispatch.tally import PhaseSeconds
 from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Header, Refused
 
 
@@ -37,8 +38,7 @@ class Report(Header, frozen=True):
 
     phase: int
     worker: int
-    seconds: dict[str, float]
-    """by phase of the step: push, pull, forward, backward, reduce, rows"""
+    seconds: PhaseSeconds
     pulled_bytes: int
     pushed_bytes: int
     reduced_bytes: int = 0

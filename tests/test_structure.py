@@ -26,7 +26,10 @@ KNOWN = {
     ),
     *("dispatch/assign/annealing.py _sweep", "trainer/main.py run_worker", "trainer/worker.py Worker.__init__"),
     *("ps/main.py run_shard",),
-    *("ingest/kafka/source.py KafkaSource", "ingest/batches/loader.py Loader", "dispatch/main.py Desk"),
+    *(
+        "ingest/kafka/source.py KafkaSource",
+        "ingest/batches/loader.py Loader",
+    ),
     *("dispatch/progress/accounts.py Accounts", "dispatch/progress/status.py Status"),
     *("dispatch/progress/status.py Summary",),
     *("Mark", "Buffer", "Topic", "Lines", "Store"),

@@ -20,6 +20,7 @@ import torch
 import zmq
 
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Join, Leave, Order, Saved, Welcome
+from dispatch.tally import PhaseSeconds
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, connect, receive, send
@@ -153,8 +154,9 @@ def host_of(endpoint: str) -> str:
     return parts.hostname or "127.0.0.1" if parts.scheme == "tcp" else "127.0.0.1"
 
 
-def observe(meter: Meter | None, seconds: dict[str, float]) -> None:
-    """Adds one round's phases to the process's metrics."""
+def observe(meter: Meter | None, seconds: PhaseSeconds) -> None:
+    """Adds the phases that a round had to the process's metrics."""
     if meter is not None:
-        for phase, spent in seconds.items():
-            meter.observe("worker_phase", spent, phase=phase)
+        for phase, spent in seconds.by_phase().items():
+            if spent:
+                meter.observe("worker_phase", spent, phase=phase)

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome, ring_moved
+from dispatch.tally import PHASES, Phase, PhaseSeconds
 from infra.wire import NO_F32
 from ps.client import ShardClient
 from ps.protocol import TRAIN
@@ -215,16 +216,20 @@ class Worker:
 
 
 class Stopwatch:
-    """Seconds spent in each phase of a step; a phase met twice is added up."""
+    """Seconds spent in each phase of a step; laps of the same phase are added up."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+        self._spent: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
         self._since = time.perf_counter()
 
-    def lap(self, phase: str) -> None:
-        """What passed since the last lap belongs to this phase."""
+    @property
+    def seconds(self) -> PhaseSeconds:
+        return PhaseSeconds(**self._spent)
+
+    def lap(self, phase: Phase) -> None:
+        """Adds the time since the last lap to this phase."""
         now = time.perf_counter()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._since
+        self._spent[phase] += now - self._since
         self._since = now
 
 

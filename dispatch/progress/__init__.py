@@ -1,1 +1,1 @@
-"""What a run has done so far: quality, traffic, timings, and the status that shows them."""
+"""Quality, traffic and timings of a run so far, what decisions learn from them, and the status that shows them."""

@@ -8,6 +8,7 @@ every figure and counted. A figure that is not defined yet (no samples, only one
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,25 +21,24 @@ RECENT_SAMPLES = 16_384
 """samples that recent() looks back on"""
 
 
-@dataclass(frozen=True)
-class Metrics:
-    """Quality over some samples."""
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
+    """Test-then-train quality over some samples."""
 
-    samples: int
-    clicks: int
-    logloss: float | None
-    auc: float | None
-    normalized_entropy: float | None
+    samples: int = 0
+    clicks: int = 0
+    logloss: float | None = None
+    auc: float | None = None
+    normalized_entropy: float | None = None
     """logloss over the entropy of the click rate: below 1 is better than always predicting the rate"""
-    calibration: float | None
+    calibration: float | None = None
     """mean prediction over click rate: 1 is right, above it too many clicks are predicted"""
-    not_finite: int
-    """samples left out because their logit was NaN or infinite"""
+    not_finite: int = 0
+    """samples left out because their logit was NaN or infinite; above 0 the model has diverged"""
 
 
 @dataclass(frozen=True)
-class Mark:
-    """The sums up to one moment."""
+class ScoreSums:
+    """Sums over scored samples up to one moment; every figure follows from them."""
 
     loss: float
     predicted: float
@@ -46,8 +46,8 @@ class Mark:
     counts_2K: NDArray[np.int64]
     """per class (0: no click, 1: click) and bin"""
 
-    def since(self, earlier: "Mark") -> "Mark":
-        return Mark(
+    def since(self, earlier: "ScoreSums") -> "ScoreSums":
+        return ScoreSums(
             self.loss - earlier.loss,
             self.predicted - earlier.predicted,
             self.not_finite - earlier.not_finite,
@@ -75,21 +75,21 @@ class Prequential:
         """Samples left out because their logit was NaN or infinite."""
         return self._sums.not_finite
 
-    def overall(self) -> Metrics:
+    def overall(self) -> Quality:
         """Over every sample so far."""
         return measure(self._sums)
 
-    def recent(self) -> Metrics:
-        """Over the latest samples, as many as are remembered."""
+    def recent(self) -> Quality:
+        """Over the latest samples, as many as are kept."""
         filled = min(self._seen, len(self._logits))
         return measure(_add_up(_nothing(), self._logits[:filled], self._labels[:filled]))
 
-    def mark(self) -> Mark:
-        """This moment, for since()."""
+    def mark(self) -> ScoreSums:
+        """The sums up to now, for since()."""
         sums = self._sums
-        return Mark(sums.loss, sums.predicted, sums.not_finite, sums.counts_2K.copy())
+        return ScoreSums(sums.loss, sums.predicted, sums.not_finite, sums.counts_2K.copy())
 
-    def since(self, mark: Mark) -> Metrics:
+    def since(self, mark: ScoreSums) -> Quality:
         """Over the samples added after the mark was taken."""
         return measure(self._sums.since(mark))
 
@@ -102,13 +102,13 @@ class Prequential:
         self._seen += len(logits)
 
 
-def measure(sums: Mark) -> Metrics:
-    """The metrics that sums come to."""
+def measure(sums: ScoreSums) -> Quality:
+    """The quality that follows from the sums."""
     misses, clicks = (int(count) for count in sums.counts_2K.sum(axis=1))
     samples = misses + clicks
     logloss = sums.loss / samples if samples else None
     entropy = _entropy(clicks / samples) if samples else 0.0
-    return Metrics(
+    return Quality(
         samples=samples,
         clicks=clicks,
         logloss=logloss,
@@ -142,18 +142,18 @@ def _checked(
     logits, labels = np.asarray(logits_B, np.float64), np.asarray(labels_B, np.float64)
     if logits.ndim != 1 or logits.shape != labels.shape or not np.isin(labels, (0.0, 1.0)).all():
         raise BadScores(
-            f"Scores cannot be added: logits have shape {logits.shape}, labels {labels.shape} with values "
-            f"{np.unique(labels)[:4].tolist()}; expected two flat arrays of one length, labels 0 or 1. "
-            f"Pass one logit per sample of the batch."
+            f"scores cannot be added: logits have shape {logits.shape}, labels {labels.shape} with values "
+            f"{np.unique(labels)[:4].tolist()}; expected two flat arrays of one length, labels 0 or 1; pass one logit "
+            "per sample of the batch"
         )
     return logits, labels
 
 
-def _nothing() -> Mark:
-    return Mark(0.0, 0.0, 0, np.zeros((2, BINS), np.int64))
+def _nothing() -> ScoreSums:
+    return ScoreSums(0.0, 0.0, 0, np.zeros((2, BINS), np.int64))
 
 
-def _add_up(sums: Mark, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> Mark:
+def _add_up(sums: ScoreSums, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> ScoreSums:
     """The sums with these samples added; the counts are added in place, being large."""
     finite = np.isfinite(logits)
     z, clicked = logits[finite], labels[finite]
@@ -162,7 +162,7 @@ def _add_up(sums: Mark, logits: NDArray[np.float64], labels: NDArray[np.float64]
     predicted = np.where(z >= 0, 1.0, tail) / (1.0 + tail)
     scaled = (np.clip(z, -LOGIT_LIMIT, LOGIT_LIMIT) + LOGIT_LIMIT) * (BINS / (2 * LOGIT_LIMIT))
     np.add.at(sums.counts_2K, ((clicked > 0.5).astype(np.int64), np.minimum(scaled.astype(np.int64), BINS - 1)), 1)
-    return Mark(
+    return ScoreSums(
         sums.loss + float(loss.sum()),
         sums.predicted + float(predicted.sum()),
         sums.not_finite + len(logits) - len(z),

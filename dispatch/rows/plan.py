@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dispatch.protocol import ring_moved
 from dispatch.rows.states import RowStates, step_of
+from dispatch.tally import WorkerTraffic
 from infra.kernels import kernel
 
 Longs = NDArray[np.int64]
@@ -75,7 +76,7 @@ class ShardPlan:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Rows moved in a round, by worker; the accounting of DESIGN §5."""
+    """Rows moved in a round: how many, by worker and by reason."""
 
     lookups: Longs
     """distinct rows used"""
@@ -105,6 +106,18 @@ class Traffic:
     @property
     def pushes(self) -> Longs:
         return self.update_push + self.evict_push + self.flush_push
+
+    def of(self, worker: int) -> WorkerTraffic:
+        """One worker's rows, as they are added up over a run."""
+        return WorkerTraffic(
+            lookups=int(self.lookups[worker]),
+            hits=int(self.hits[worker]),
+            miss_pulls=int(self.miss_pull[worker]),
+            update_pushes=int(self.update_push[worker]),
+            evict_pushes=int(self.evict_push[worker]),
+            flush_pushes=int(self.flush_push[worker]),
+            all_reduces=int(self.all_reduce[worker]),
+        )
 
 
 @dataclass(frozen=True)

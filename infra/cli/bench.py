@@ -208,7 +208,7 @@ def train(
     stop = stop_on_signals()
     from benchmarks.dispatch import check_policies, parse_links
     from benchmarks.tables import train_table
-    from benchmarks.train import Course, check_losses, default_links, run_train
+    from benchmarks.train import Experiment, check_losses, default_links, run_train
     from infra.run.display import Display
     from infra.telemetry import configure_logging
 
@@ -216,11 +216,11 @@ def train(
     speeds = parse_links(what.links, what.workers) if what.links.strip() else default_links(what.workers)
     chosen = (*what.settings(), *(overrides or ()))
     file = _existing(what.file)
-    course = Course(speeds, what.batch, what.steps, what.warm_up, what.seed, what.form, file, chosen)
+    experiment = Experiment(speeds, what.batch, what.steps, what.warm_up, what.seed, what.form, file, chosen)
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         configure_logging("supervisor", "bench-train", path=Path(folder) / "supervisor.log")
-        results = run_train(Path(folder), course, specs, what.repeat, stop, Display(Console(stderr=True)))
-    Console().print(train_table(results, course))
+        results = run_train(Path(folder), experiment, specs, what.repeat, stop, Display(Console(stderr=True)))
+    Console().print(train_table(results, experiment))
     write_json(results, output)
     check_losses(results)
 

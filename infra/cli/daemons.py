@@ -82,7 +82,8 @@ def dispatcher(
     """
     stop = start()
     settings = given.load()
-    from dispatch.main import Job, run_dispatcher
+    from dispatch.job import DispatchJob
+    from dispatch.main import run_dispatcher
     from ingest.letters.opening import open_letters
     from ingest.streams.opening import check_source, open_source, start_positions
 
@@ -90,7 +91,7 @@ def dispatcher(
     endpoints = shard_endpoints(settings, shards)
     check_source(settings.stream, settings.kafka, settings.event_schema)
     source = open_source(settings.stream, settings.kafka)
-    job = Job(
+    job = DispatchJob(
         run=settings.run,
         seed=settings.seed,
         folder=settings.folder,

@@ -1,14 +1,14 @@
 """All of Freshet on one machine: which processes there are, what each needs, and in which order they stop.
 
-Stopping goes with the data: no new events, then the dispatcher drains and dismisses the workers, then the shards; a
-Kafka broker last.
+Processes are stopped along the path of the data: first those that write events, then the dispatcher, which drains and
+dismisses the workers, then the shards, and a Kafka broker last.
 """
 
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import TracebackType
 
 import msgspec
 import numpy as np
@@ -24,26 +24,27 @@ from infra.run.supervisor import ProcessSpec, Supervisor
 from infra.wire import Curve, connect, load_curve
 from ingest.producing.synthetic import CHUNK, World
 
-BROKER = "broker"
+BROKER, DISPATCHER = "broker", "dispatcher"
 LATE_STATUS_MILLISECONDS = 200
 """how long to wait for the dispatcher's last status once its process has ended"""
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What a run has beside the trainers."""
+    """What one run is asked for beside its settings."""
 
     api: bool = True
+    """run the API too"""
     produce: tuple[str, ...] | None = None
-    """arguments of ``freshet produce``; None: events come from elsewhere"""
+    """run ``freshet produce`` too, with these arguments; None: events come from elsewhere"""
     samples: int | None = None
     """stop after exactly so many samples"""
     stop_at_end: bool = False
     """stop where the stream ends now"""
     mark_at: int | None = None
-    """also measure quality over what comes after so many samples"""
+    """also measure quality and speed over what comes after so many samples"""
     broker_port: int | None = None
-    """run a Kafka broker too, there; None: events are in the embedded log, or on a broker that runs elsewhere"""
+    """run a Kafka broker too, on this port; None: events are in the embedded log, or on a broker that runs elsewhere"""
     start_arguments: tuple[str, ...] = ()
     """--from-time or --from-offsets"""
 
@@ -51,20 +52,24 @@ class Extras:
 def run_cluster(
     settings: Settings, extras: Extras, stop: Stop, display: Display, best_auc: Callable[[int], float] | None = None
 ) -> Summary:
-    """Runs everything until the stream ends or a stop is requested; returns the summary of the run."""
+    """Runs everything until the stream ends or a stop is requested; returns the summary of the run.
+
+    best_auc: the best possible AUC on so many samples, where it is known.
+    """
     check_ports(settings)
     store_settings(settings)
     supervisor = Supervisor(list(specs(settings, extras)), settings.folder)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
-    with statuses(supervisor, curve) as newest, display:
+    with StatusSubscription(supervisor, curve) as statuses, display:
 
         def show() -> None:
-            status = newest()
+            status = statuses.newest()
             if status is not None:
                 display.show(with_best(status, best_auc))
 
         outcome = supervisor.run(stop, show)
-        last = newest(LATE_STATUS_MILLISECONDS) or Status(run=settings.run, policy=settings.dispatch.policy)
+        unstarted = Status(run=settings.run, policy=settings.dispatch.policy)
+        last = statuses.newest(LATE_STATUS_MILLISECONDS) or unstarted
         return summarize(with_best(last, best_auc), outcome.reason, outcome.restarts, outcome.killed)
 
 
@@ -73,7 +78,7 @@ def check_ports(settings: Settings) -> None:
     if port := settings.telemetry.metrics_port:
         raise ConfigError(
             f"telemetry.metrics_port = {port} is one port for all processes of this machine; expected 0, with which "
-            f"each chooses its own and tells it in {settings.folder}/endpoints/NAME.metrics; unset it"
+            f"each process chooses a free port and writes it to {settings.folder}/endpoints/NAME.metrics; unset it"
         )
 
 
@@ -87,7 +92,7 @@ def with_best(status: Status, best_auc: Callable[[int], float] | None) -> Status
 class KnownBest:
     """The best possible AUC on the first samples of the synthetic stream, in whole chunks, added up as the run goes on.
 
-    It is that of someone who knows every click probability: no model can expect to do better.
+    It is the AUC of the true click probabilities: no model can expect to do better.
     """
 
     def __init__(self, seed: int) -> None:
@@ -104,69 +109,75 @@ class KnownBest:
         return self._quality.overall().auc or 0.5
 
 
-@contextmanager
-def statuses(supervisor: Supervisor, curve: Curve | None) -> Iterator[Callable[..., Status | None]]:
-    """A function that returns the newest status the dispatcher has published, None before the first."""
-    decoder = msgspec.json.Decoder(Status)
-    with zmq.Context() as context, context.socket(zmq.SUB) as socket:
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.CONFLATE, 1)
-        socket.subscribe(b"")
-        connected, last = "", None
+class StatusSubscription:
+    """Receives what the dispatcher publishes, from the moment its endpoint is known."""
 
-        def newest(wait_milliseconds: int = 0) -> Status | None:
-            nonlocal connected, last
-            endpoint = supervisor.endpoints().get("dispatcher", "")
-            if endpoint and endpoint != connected:
-                connect(socket, endpoint.split()[1], curve)
-                connected = endpoint
-            if socket.poll(wait_milliseconds):
-                last = decoder.decode(socket.recv())
-            return last
+    def __init__(self, supervisor: Supervisor, curve: Curve | None) -> None:
+        self._supervisor, self._curve = supervisor, curve
+        self._decoder = msgspec.json.Decoder(Status)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.set(zmq.LINGER, 0)
+        self._socket.set(zmq.CONFLATE, 1)
+        self._socket.subscribe(b"")
+        self._endpoints = ""
+        self._last: Status | None = None
 
-        yield newest
+    def __enter__(self) -> "StatusSubscription":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._socket.close()
+        self._context.term()
+
+    def newest(self, wait_milliseconds: int = 0) -> Status | None:
+        """The newest status, None before the first; waits so long for one that has not been seen."""
+        endpoints = self._supervisor.endpoints().get(DISPATCHER, "")
+        if endpoints and endpoints != self._endpoints:
+            _, status_endpoint = endpoints.split()
+            connect(self._socket, status_endpoint, self._curve)
+            self._endpoints = endpoints
+        if self._socket.poll(wait_milliseconds):
+            self._last = self._decoder.decode(self._socket.recv())
+        return self._last
 
 
+# ── the processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
-    """The processes, upstream last: a shard must listen before anyone can call it."""
-    links = settings.dispatch.links_gbit
+    """The processes in order of need: a shard must listen before anyone can connect to it."""
     if extras.broker_port is not None:
-        port = ("--port", str(extras.broker_port))
-        yield _spec(settings, BROKER, "broker", *port, restart="on_failure", stop_order=4)
+        broker = _listening(settings, BROKER, "broker", "--port", str(extras.broker_port))
+        yield replace(broker, restart="on_failure", stop_order=4)
     shards = tuple(f"ps-{number}" for number in range(settings.ps.shards))
     for number, name in enumerate(shards):
         endpoint = settings.ps.endpoints[number] if settings.ps.endpoints else "tcp://127.0.0.1:*"
-        yield _spec(settings, name, "ps", "--shard", str(number), "--endpoint", endpoint, stop_order=3)
+        shard = _listening(settings, name, "ps", "--shard", str(number), "--endpoint", endpoint)
+        yield replace(shard, stop_order=3)
     yield _dispatcher(settings, extras, shards)
+    links = settings.dispatch.links_gbit
     for number in range(settings.dispatch.workers):
         link = ("--link", str(links[number])) if links else ()
         yield _worker(settings, f"worker-{number}", shards, link)
     if extras.api:
-        yield _spec(settings, "api", "api", restart="on_failure", essential=False, stop_order=4)
+        yield replace(_listening(settings, "api", "api"), restart="on_failure", essential=False, stop_order=4)
     if extras.produce is not None:
-        produce = [*_command("produce", settings), *extras.produce]
-        yield ProcessSpec(
-            "produce",
-            produce,
-            env=secret_environment(settings),
-            needs=_brokers(extras),
-            restart="on_failure",
-            essential=False,
-            stop_order=0,
-        )
+        yield _producer(settings, extras, extras.produce)
 
 
 def _command(command: str, settings: Settings) -> list[str]:
     return [sys.executable, "-m", "infra.cli.entry", command, "--run-folder", str(settings.folder)]
 
 
-def _spec(settings: Settings, name: str, command: str, *arguments: str, **options: object) -> ProcessSpec:
+def _listening(settings: Settings, name: str, command: str, *arguments: str) -> ProcessSpec:
+    """A process that is ready once it has written its endpoint."""
     argv = [*_command(command, settings), "--name", name, *arguments]
-    return ProcessSpec(name, argv, endpoint_file=settings.folder / "endpoints" / name, **options)  # type: ignore[arg-type]
+    return ProcessSpec(name, argv, endpoint_file=settings.folder / "endpoints" / name)
 
 
 def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> ProcessSpec:
-    arguments = ["--name", "dispatcher"]
+    arguments = ["--name", DISPATCHER]
     arguments += ["--samples", str(extras.samples)] if extras.samples is not None else []
     arguments += ["--mark-at", str(extras.mark_at)] if extras.mark_at is not None else []
     arguments += ["--stop-at-end"] if extras.stop_at_end else []
@@ -176,33 +187,45 @@ def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> 
         return [*_command("dispatcher", settings), *arguments, *_shard_arguments(endpoints, shards)]
 
     return ProcessSpec(
-        "dispatcher",
+        DISPATCHER,
         argv,
         env=secret_environment(settings),
         needs=(*shards, *_brokers(extras)),
-        endpoint_file=settings.folder / "endpoints" / "dispatcher",
+        endpoint_file=settings.folder / "endpoints" / DISPATCHER,
         ends_run=True,
         stop_order=1,
         stop_seconds=settings.dispatch.drain_seconds + 10.0,
     )
 
 
+def _worker(settings: Settings, name: str, shards: tuple[str, ...], link: tuple[str, ...]) -> ProcessSpec:
+    def argv(endpoints: Mapping[str, str]) -> list[str]:
+        endpoint, _ = endpoints[DISPATCHER].split()
+        command = [*_command("worker", settings), "--name", name, "--dispatcher", endpoint, *link]
+        return [*command, *_shard_arguments(endpoints, shards)]
+
+    return ProcessSpec(name, argv, needs=(DISPATCHER,), env=_worker_env(settings), stop_order=2)
+
+
+def _producer(settings: Settings, extras: Extras, arguments: tuple[str, ...]) -> ProcessSpec:
+    return ProcessSpec(
+        "produce",
+        [*_command("produce", settings), *arguments],
+        env=secret_environment(settings),
+        needs=_brokers(extras),
+        restart="on_failure",
+        essential=False,
+        stop_order=0,
+    )
+
+
 def _brokers(extras: Extras) -> tuple[str, ...]:
-    """What must be there before anyone reads or writes events."""
+    """What must be ready before anyone reads or writes events."""
     return () if extras.broker_port is None else (BROKER,)
 
 
-def _worker(settings: Settings, name: str, shards: tuple[str, ...], link: tuple[str, ...]) -> ProcessSpec:
-    def argv(endpoints: Mapping[str, str]) -> list[str]:
-        dispatcher = endpoints["dispatcher"].split()[0]
-        command = [*_command("worker", settings), "--name", name, "--dispatcher", dispatcher, *link]
-        return [*command, *_shard_arguments(endpoints, shards)]
-
-    return ProcessSpec(name, argv, needs=("dispatcher",), env=_worker_env(settings), stop_order=2)
-
-
 def _worker_env(settings: Settings) -> dict[str, str]:
-    """Workers on one machine share its cores: more threads than cores would spend their time waiting for each other."""
+    """Divides the cores among the workers of this machine: more threads than cores would wait for each other."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = settings.trainer.threads or max(1, cores // settings.dispatch.workers)
     return {"OMP_NUM_THREADS": str(threads)}

@@ -1,12 +1,10 @@
-"""The live picture of a run in a terminal, and its closing table.
+"""Shows a run: a live picture in a terminal, one plain line every few seconds elsewhere, and a table at the end.
 
-On a terminal one picture is redrawn in place; anywhere else one plain line appears every few seconds, so that a log
-stays readable. Rendering is a pure function of the status: what is shown is what was reported.
+Rendering is a pure function of the status: what is shown is what was reported.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from types import TracebackType
 
 from rich import box
@@ -17,13 +15,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from dispatch.progress.status import State, Status, Summary, WorkerStatus
+from dispatch.progress.status import RunState, Status, Summary, WorkerStatus
+from dispatch.tally import PHASES, Phase, WorkerTraffic
+from infra.run.figures import duration, number, percent, ratio, size, sparkline
 
 WIDE_COLUMNS = 96
-"""from here on the table has room for the phases of a step"""
+"""from this width on the table has room for the phases of a step"""
 WIDEST_COLUMNS = 110
-BARS = "▁▂▃▄▅▆▇█"
-STATE_STYLES: dict[State, str] = {"waiting": "yellow", "training": "green", "draining": "magenta", "done": "blue"}
+STATE_STYLES: dict[RunState, str] = {"waiting": "yellow", "training": "green", "draining": "magenta", "done": "blue"}
 COLUMNS = (
     "link\nGbit/s",
     "\nsamples",
@@ -34,71 +33,19 @@ COLUMNS = (
     "bytes\npulled",
     "bytes\npushed",
 )
-COUNTED = (
-    *("samples", "lookups", "hits", "miss_pulls", "update_pushes", "evict_pushes", "all_reduces"),
-    *("pulled_bytes", "pushed_bytes", "reduced_bytes"),
-)
-PHASES = ("push", "pull", "forward", "backward", "reduce", "rows")
-PHASE_STYLES = dict(zip(PHASES, ("magenta", "blue", "green", "cyan", "yellow", "red"), strict=True))
-
-
-# ── numbers for people ────────────────────────────────────────────────────────────────────────────────────────────────
-def number(value: float) -> str:
-    """1,234 up to 9,999, then 12.3k, 4.56M, 7.89G: at most five characters."""
-    if abs(value) < 9_999.5:
-        return f"{value:,.0f}"
-    return _scaled(value, "kMGT")
-
-
-def size(value: float) -> str:
-    """Bytes in decimal units: 812 B, 12.3 kB, 4.56 MB."""
-    if abs(value) < 999.5:
-        return f"{value:.0f} B"
-    return f"{_scaled(value, 'kMGT', space=' ')}B"
-
-
-def _scaled(value: float, units: str, space: str = "") -> str:
-    for unit in units:
-        value /= 1000
-        if abs(value) < 999.5 or unit == units[-1]:
-            break
-    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f}{space}{unit}"
-
-
-def ratio(value: float | None, digits: int = 4) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}%"
-
-
-def duration(seconds: float) -> str:
-    """12.3 s, 4 min 05 s, 3 h 07 min."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as one line of bars, lowest to highest; more values than columns are averaged."""
-    if not values or width <= 0:
-        return ""
-    columns = min(width, len(values))
-    edges = [round(i * len(values) / columns) for i in range(columns + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    span = (high - low) or 1.0
-    return "".join(BARS[min(len(BARS) - 1, int((mean - low) / span * len(BARS)))] for mean in means)
+PHASE_STYLES: dict[Phase, str] = {
+    "push": "magenta",
+    "pull": "blue",
+    "forward": "green",
+    "backward": "cyan",
+    "reduce": "yellow",
+    "rows": "red",
+}
 
 
 # ── the picture ───────────────────────────────────────────────────────────────────────────────────────────────────────
 class Picture:
-    """A status as something rich can draw, laid out for the width there is."""
+    """Draws a status with rich, laid out for the width of the console."""
 
     def __init__(self, status: Status) -> None:
         self.status = status
@@ -129,13 +76,14 @@ def _stack(status: Status, width: int) -> list[RenderableType]:
 
 
 def _tiles(status: Status) -> RenderableType:
+    quality = status.quality
     best = "" if status.best_auc is None else f"best possible {ratio(status.best_auc, 3)}"
     tiles = [
         (14, "samples/s", number(status.samples_per_second), f"{number(status.samples)} samples", "bold cyan"),
-        (14, "loss", ratio(status.logloss), f"entropy {ratio(status.normalized_entropy, 3)}", "bold"),
-        (19, "AUC", ratio(status.auc), best, "bold green"),
-        (14, "recent AUC", ratio(status.recent_auc), f"calibr. {ratio(status.calibration, 3)}", "bold green"),
-        (9, "lag", number(status.lag), f"{number(status.dead_letters)} dead", "bold"),
+        (14, "loss", ratio(quality.logloss), f"entropy {ratio(quality.normalized_entropy, 3)}", "bold"),
+        (19, "AUC", ratio(quality.auc), best, "bold green"),
+        (14, "recent AUC", ratio(status.recent_quality.auc), f"calibr. {ratio(quality.calibration, 3)}", "bold green"),
+        (9, "lag", number(status.events.lag), f"{number(status.events.dead_letters)} dead", "bold"),
     ]
     grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
     for columns, *_rest in tiles:
@@ -147,13 +95,13 @@ def _tiles(status: Status) -> RenderableType:
 
 
 def _curves(status: Status, width: int) -> RenderableType:
-    """AUC and loss side by side, each with the values at its ends."""
-    if not status.auc_history:
+    """AUC and loss side by side, each with its first and last value."""
+    if not status.history.auc:
         return Text("AUC and loss appear with the first steps", style="dim")
     each = max(8, (width - 39) // 2)
     grid = Table.grid(padding=(0, 1))
     cells: list[RenderableType] = []
-    for title, values, style in (("AUC", status.auc_history, "green"), ("loss", status.logloss_history, "cyan")):
+    for title, values, style in (("AUC", status.history.auc, "green"), ("loss", status.history.logloss, "cyan")):
         line = Text(sparkline(values, each), style=style)
         first, last = (ratio(values[0], 3), ratio(values[-1], 3)) if values else ("", "")
         cells += [Text(title, style="dim"), Text(first, style="dim"), line, Text(f"{last}  ")]
@@ -164,22 +112,25 @@ def _curves(status: Status, width: int) -> RenderableType:
 def _facts(status: Status) -> RenderableType:
     facts = [f"step {status.step:,}", f"generation {status.generation}", duration(status.seconds)]
     if status.policy:
-        facts.append(f"{status.policy} decides in {status.decide_ms:.1f} ms")
+        facts.append(f"{status.policy} decides in {status.decisions.mean_ms:.1f} ms")
     if reduced := _reduced(status.workers):
         facts.append(reduced)
-    if status.deadline_misses:
-        facts.append(f"{status.deadline_misses:,} too late")
-    if status.skipped:
-        facts.append(f"{number(status.skipped)} events skipped")
+    if status.decisions.deadline_misses:
+        facts.append(f"{status.decisions.deadline_misses:,} too late")
+    if status.events.skipped:
+        facts.append(f"{number(status.events.skipped)} events skipped")
     lines = Text()
-    if status.not_finite:
-        warning = f"{status.not_finite:,} predictions were not finite: the model has run away\n"
-        lines.append(warning, style="bold red")
+    if status.quality.not_finite:
+        lines.append(f"{_diverged(status)}\n", style="bold red")
     return Align.left(lines.append(" · ".join(facts), style="dim"))
 
 
+def _diverged(status: Status) -> str:
+    return f"{status.quality.not_finite:,} predictions were not finite: the model has diverged"
+
+
 def _reduced(workers: Sequence[WorkerStatus]) -> str:
-    """What crossed links to all-reduce replicated rows; empty where none are."""
+    """What was sent to all-reduce replicated rows; empty if nothing was."""
     total = _total(workers)
     return f"{number(total.all_reduces)} rows all-reduced, {size(total.reduced_bytes)}" if total.all_reduces else ""
 
@@ -188,7 +139,7 @@ def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
     """Traffic per worker by kind, its cache and its link; the phases of a step where there is room."""
     if not workers:
         return Text("no worker yet", style="dim")
-    wide = width >= WIDE_COLUMNS and any(worker.seconds for worker in workers)
+    wide = width >= WIDE_COLUMNS and any(worker.seconds.total for worker in workers)
     table = Table(box=box.SIMPLE_HEAD, expand=True, padding=0, pad_edge=False, header_style="dim", show_edge=False)
     table.add_column("worker\n", no_wrap=True)
     for title in COLUMNS:
@@ -198,7 +149,7 @@ def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
         table.add_column(_phase_legend(), no_wrap=True)
     for worker in workers:
         timing: list[RenderableType] = [_milliseconds(worker), _phases(worker)] if wide else []
-        table.add_row(Text(worker.name), _link(worker), *_counts(worker), *timing)
+        table.add_row(Text(worker.name), _link(worker), *_counts(worker.traffic), *timing)
     if len(workers) > 1:
         table.add_section()
         table.add_row(Text("all", style="bold"), "", *_counts(_total(workers)), *([""] * (2 if wide else 0)))
@@ -213,20 +164,20 @@ def _link(worker: WorkerStatus) -> Text:
     return Text(f"{worker.link_gbit:g}", style="yellow" if worker.link_gbit < 1 else "")
 
 
-def _counts(worker: WorkerStatus) -> list[RenderableType]:
+def _counts(traffic: WorkerTraffic) -> list[RenderableType]:
     return [
-        number(worker.samples),
-        Text(percent(worker.hit_ratio), style="green"),
-        number(worker.miss_pulls),
-        number(worker.update_pushes),
-        number(worker.evict_pushes),
-        size(worker.pulled_bytes),
-        size(worker.pushed_bytes),
+        number(traffic.samples),
+        Text(percent(traffic.hit_ratio), style="green"),
+        number(traffic.miss_pulls),
+        number(traffic.update_pushes),
+        number(traffic.evict_pushes),
+        size(traffic.pulled_bytes),
+        size(traffic.pushed_bytes),
     ]
 
 
 def _milliseconds(worker: WorkerStatus) -> str:
-    return f"{1000 * worker.step_seconds:.1f} ms"
+    return f"{1000 * worker.seconds.total:.1f} ms"
 
 
 def _phase_legend() -> Text:
@@ -237,30 +188,30 @@ def _phase_legend() -> Text:
 
 
 def _phases(worker: WorkerStatus, columns: int = 17) -> Text:
-    """One bar whose parts are the phases of a step."""
-    total = worker.step_seconds or 1.0
+    """A bar divided into the phases of a step."""
+    total = worker.seconds.total or 1.0
     bar, done, drawn = Text(), 0.0, 0
-    for phase in PHASES:
-        done += worker.seconds.get(phase, 0.0)
+    for phase, seconds in worker.seconds.by_phase().items():
+        done += seconds
         end = round(columns * done / total)
         bar.append("━" * (end - drawn), style=PHASE_STYLES[phase])
         drawn = end
     return bar
 
 
-def _total(workers: Sequence[WorkerStatus]) -> WorkerStatus:
-    return WorkerStatus(name="all", **{name: sum(getattr(worker, name) for worker in workers) for name in COUNTED})
+def _total(workers: Sequence[WorkerStatus]) -> WorkerTraffic:
+    return sum((worker.traffic for worker in workers), start=WorkerTraffic())
 
 
 def plain_line(status: Status) -> str:
     """One line for a log."""
     best = "" if status.best_auc is None else f" (best possible {ratio(status.best_auc, 3)})"
-    total = _total(status.workers)
+    total, quality, events = _total(status.workers), status.quality, status.events
     return (
         f"{status.state}: step {status.step:,}, {number(status.samples)} samples, "
         f"{number(status.samples_per_second)}/s, "
-        f"loss {ratio(status.logloss)}, AUC {ratio(status.auc)}{best}, lag {number(status.lag)}, "
-        f"{f'skipped {number(status.skipped)}, ' if status.skipped else ''}"
+        f"loss {ratio(quality.logloss)}, AUC {ratio(quality.auc)}{best}, lag {number(events.lag)}, "
+        f"{f'skipped {number(events.skipped)}, ' if events.skipped else ''}"
         f"hits {percent(total.hit_ratio)}, pulled {size(total.pulled_bytes)}, pushed {size(total.pushed_bytes)}"
         + (f", {reduced}" if (reduced := _reduced(status.workers)) else "")
     )
@@ -281,8 +232,8 @@ class SummaryPicture:
         for name, value in _summary_facts(self.summary):
             facts.add_row(name, Text(value))
         yield Panel(
-            Group(facts, "", worker_table(self.summary.workers, width)),
-            title=_title(self.summary.run, (self.summary.exit_reason, "bold blue")),
+            Group(facts, "", worker_table(self.summary.status.workers, width)),
+            title=_title(self.summary.status.run, (self.summary.exit_reason, "bold blue")),
             title_align="left",
             border_style="blue",
             box=box.ROUNDED,
@@ -292,22 +243,23 @@ class SummaryPicture:
 
 
 def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
-    speed = f"{duration(summary.seconds)}, {number(summary.samples_per_second)} samples/s"
-    best = "" if summary.best_auc is None else f", best possible {ratio(summary.best_auc)}"
-    entropy, calibration = ratio(summary.normalized_entropy), ratio(summary.calibration)
+    status, quality = summary.status, summary.status.quality
+    speed = f"{duration(status.seconds)}, {number(summary.samples_per_second)} samples/s"
+    best = "" if status.best_auc is None else f", best possible {ratio(status.best_auc)}"
+    entropy, calibration = ratio(quality.normalized_entropy), ratio(quality.calibration)
     facts = [
-        ("trained", f"{summary.samples:,} samples in {summary.steps:,} steps, {speed}"),
-        ("loss", f"{ratio(summary.logloss)}, normalized entropy {entropy}, calibration {calibration}"),
-        ("AUC", f"{ratio(summary.auc)}, lately {ratio(summary.recent_auc)}{best}"),
-        ("left", f"{summary.lag:,} events in the topic, {summary.dead_letters:,} dead letters"),
-        ("policy", _decided(summary)),
+        ("trained", f"{status.samples:,} samples in {status.steps:,} steps, {speed}"),
+        ("loss", f"{ratio(quality.logloss)}, normalized entropy {entropy}, calibration {calibration}"),
+        ("AUC", f"{ratio(quality.auc)}, lately {ratio(status.recent_quality.auc)}{best}"),
+        ("left", f"{status.events.lag:,} events in the topic, {status.events.dead_letters:,} dead letters"),
+        ("policy", _decided(status)),
     ]
-    if reduced := _reduced(summary.workers):
+    if reduced := _reduced(status.workers):
         facts.append(("hot rows", reduced))
-    if summary.skipped:
-        facts.append(("skipped", f"{summary.skipped:,} events, to keep up or because they were gone"))
-    if summary.not_finite:
-        facts.append(("broken", f"{summary.not_finite:,} predictions were not finite: the model has run away"))
+    if status.events.skipped:
+        facts.append(("skipped", f"{status.events.skipped:,} events, to keep up or because they were gone"))
+    if quality.not_finite:
+        facts.append(("broken", _diverged(status)))
     if summary.restarts:
         facts.append(("restarts", ", ".join(f"{name} {count}" for name, count in sorted(summary.restarts.items()))))
     if summary.killed:
@@ -315,11 +267,12 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
     return facts
 
 
-def _decided(summary: Summary) -> str:
-    """The policy, and how often the clock had a say in it."""
-    told = f"{summary.policy}, {summary.generations} generation{'s' if summary.generations != 1 else ''}"
-    late = f", {summary.deadline_misses:,} decisions too late" if summary.deadline_misses else ""
-    return told + (f", {summary.decisions_cut:,} cut short" if summary.decisions_cut else "") + late
+def _decided(status: Status) -> str:
+    """The policy, and how many decisions missed their deadline or were shortened to meet it."""
+    generations = f"{status.generation} generation{'s' if status.generation != 1 else ''}"
+    cut = f", {status.decisions.cut_short:,} cut short" if status.decisions.cut_short else ""
+    late = f", {status.decisions.deadline_misses:,} decisions too late" if status.decisions.deadline_misses else ""
+    return f"{status.policy}, {generations}{cut}{late}"
 
 
 def render_summary(summary: Summary) -> RenderableType:
@@ -337,7 +290,7 @@ class Display:
         self._line_seconds = line_seconds
         self._clock = clock
         self._next_line = clock()
-        self._shown: tuple[State, int] | None = None
+        self._shown: tuple[RunState, int] | None = None
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
 
     def __enter__(self) -> "Display":
@@ -352,7 +305,7 @@ class Display:
             self._live.stop()
 
     def show(self, status: Status) -> None:
-        """Shows this status now; as a line only if it is time for one, or the state has changed."""
+        """Redraws the picture; elsewhere prints a line if one is due or the state has changed."""
         if self._live is not None:
             self._live.update(Picture(status), refresh=True)
             return

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,27 +11,39 @@ from rich.console import Console
 
 from benchmarks.dispatch import make_workload, simulate
 from benchmarks.tables import train_table
-from benchmarks.train import Course, TrainResult, check_losses, compare, default_links, run_train
+from benchmarks.train import Experiment, TrainResult, check_losses, compare, default_links, run_train
 from benchmarks.visits import Visits
 from dispatch.errors import CacheTooSmall
-from dispatch.progress.status import Measured, Status, Summary, WorkerStatus, summarize
+from dispatch.progress.prequential import Quality
+from dispatch.progress.status import SinceMark, Status, Summary, WorkerStatus, summarize
+from dispatch.tally import PhaseSeconds, WorkerTraffic
 from infra.errors import ConfigError, FreshetError
 from infra.process import Stop
 from infra.run.display import Display
 from ingest.schema import load_schema
 from tests.end_to_end.processes import run
 
-COURSE = Course((5.0, 0.5), batch=8, steps=4, warm_up=2, seed=0, dataset="avazu", file=None)
-FAST = {"push": 0.01, "pull": 0.02, "forward": 0.03, "backward": 0.04, "rows": 0.05, "reduce": 0.3}
-SLOW = {"push": 0.2, "pull": 0.1, "forward": 0.03, "backward": 0.04, "rows": 0.05, "reduce": 0.03}
+EXPERIMENT = Experiment((5.0, 0.5), batch=8, steps=4, warm_up=2, seed=0, dataset="avazu", file=None)
+ONE_WORKER = replace(EXPERIMENT, links_gbit=(1.0,))
+FAST = PhaseSeconds(push=0.01, pull=0.02, forward=0.03, backward=0.04, rows=0.05, reduce=0.3)
+SLOW = PhaseSeconds(push=0.2, pull=0.1, forward=0.03, backward=0.04, rows=0.05, reduce=0.03)
 
 
 def summary(seconds: float, logloss: float = 0.5) -> Summary:
-    workers = (WorkerStatus(name="a", samples=30, seconds=FAST), WorkerStatus(name="b", samples=10, seconds=SLOW))
-    measured = Measured(
-        steps=10, samples=40, seconds=seconds, decide_ms_p50=1, decide_ms_p99=2, deadline_misses=0, workers=workers
+    measured = SinceMark(
+        quality=Quality(),
+        steps=10,
+        samples=40,
+        seconds=seconds,
+        decide_ms_p50=1,
+        decide_ms_p99=2,
+        deadline_misses=0,
+        workers=(
+            WorkerStatus(name="a", traffic=WorkerTraffic(samples=30), seconds=FAST),
+            WorkerStatus(name="b", traffic=WorkerTraffic(samples=10), seconds=SLOW),
+        ),
     )
-    return summarize(Status(run="r", logloss=logloss, measured=measured), "finished")
+    return summarize(Status(run="r", quality=Quality(logloss=logloss), since_mark=measured), "finished")
 
 
 def results() -> list[TrainResult]:
@@ -68,13 +81,13 @@ def test_the_slowest_worker_is_the_one_that_waits_least() -> None:
 
 def test_the_table_shows_policies_side_by_side() -> None:
     console = Console(file=io.StringIO(), width=120, record=True)
-    console.print(train_table(results(), COURSE))
+    console.print(train_table(results(), EXPERIMENT))
     text = console.export_text()
     for part in ("laia", "joint", "1.00 0.50 2.00", "2.00×", "75%/25%", "0.500000"):
         assert part in text
 
 
-def test_losses_that_differ_are_told() -> None:
+def test_losses_that_differ_are_an_error() -> None:
     with pytest.raises(FreshetError, match=r"losses differ: laia 0\.5.*joint 0\.6"):
         check_losses(compare({"laia": [summary(1)], "joint": [summary(1, 0.6)]}))
     with pytest.raises(FreshetError, match="losses differ"):
@@ -82,14 +95,18 @@ def test_losses_that_differ_are_told() -> None:
     check_losses(results())
 
 
-@pytest.mark.parametrize(("course", "wrong"), [("steps", ConfigError), ("cache", CacheTooSmall)])
+@pytest.mark.parametrize(
+    ("experiment", "wrong"),
+    [
+        (replace(ONE_WORKER, steps=2), ConfigError),
+        (replace(ONE_WORKER, overrides=("dispatch.cache_rows=9",)), CacheTooSmall),
+    ],
+)
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
-    tmp_path: Path, course: str, wrong: type[Exception]
+    tmp_path: Path, experiment: Experiment, wrong: type[Exception]
 ) -> None:
-    given = {"steps": (2, ()), "cache": (4, ("dispatch.cache_rows=9",))}[course]
-    chosen = Course((1.0,), batch=8, steps=given[0], warm_up=2, seed=0, dataset="avazu", file=None, overrides=given[1])
     with pytest.raises(wrong):
-        run_train(tmp_path, chosen, ["laia"], 1, Stop(), Display(Console(file=io.StringIO())))
+        run_train(tmp_path, experiment, ["laia"], 1, Stop(), Display(Console(file=io.StringIO())))
     assert not list(tmp_path.glob("0-*"))
 
 
@@ -97,14 +114,14 @@ def test_a_stop_gives_no_result(tmp_path: Path) -> None:
     stop = Stop()
     stop.request("SIGINT")
     with pytest.raises(FreshetError, match="no result: stopped by SIGINT"):
-        run_train(tmp_path, COURSE, ["laia"], 1, stop, Display(Console(file=io.StringIO())))
+        run_train(tmp_path, EXPERIMENT, ["laia"], 1, stop, Display(Console(file=io.StringIO())))
 
 
 def test_half_of_the_links_are_ten_times_slower() -> None:
     assert default_links(5) == (0.2, 0.2, 0.2, 0.02, 0.02)
 
 
-def test_made_up_visits_leave_something_to_bring_together() -> None:
+def test_synthetic_visits_give_policies_something_to_gain() -> None:
     keys_KF = np.concatenate([part.keys_BF for part in Visits(load_schema("avazu"), 0).samples(6000)])
     again_KF = np.concatenate([part.keys_BF for part in Visits(load_schema("avazu"), 0).samples(6000)])
     workload = make_workload(keys_KF, (5.0, 0.5), 64, cache_ratio=0.3)

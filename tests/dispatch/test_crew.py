@@ -21,6 +21,7 @@ from dispatch.protocol import (
     Saved,
     Welcome,
 )
+from dispatch.tally import PhaseSeconds
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
 
 RUN = "test"
@@ -51,7 +52,13 @@ class Person:
         self.tell(Leave, worker=self.name)
 
     def report(self, worker: int, generation: int) -> object:
-        common = {"phase": 0, "worker": worker, "seconds": {}, "pulled_bytes": 0, "pushed_bytes": 0}
+        common = {
+            "phase": 0,
+            "worker": worker,
+            "seconds": PhaseSeconds(*[0.0] * 6),
+            "pulled_bytes": 0,
+            "pushed_bytes": 0,
+        }
         return self.tell(Report, ReportArrays(np.zeros(1, np.float32)), generation=generation, **common)
 
     def hear(self) -> object:

@@ -1,4 +1,4 @@
-"""The dispatcher's loop on real shards, with one worker that listens and never reports."""
+"""The dispatcher's loop on real shards, with one worker that receives orders and never reports."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
 from dispatch.errors import CrewFailed
-from dispatch.main import Job, run_dispatcher
+from dispatch.job import DispatchJob
+from dispatch.main import run_dispatcher
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Idle, Join, Order, Welcome
 from infra.process import Stop
 from infra.telemetry import Meter
@@ -35,37 +36,37 @@ POLL_MILLISECONDS = 20
 PATIENCE_SECONDS = 30.0
 
 
-def listen(endpoint: str, heard: list[Any], stop: Stop, over: Event, done: Callable[[list[Any]], bool]) -> None:
-    """A worker that joins, notes what it is told from Welcome on, and asks for a stop when it has heard enough."""
+def listen(endpoint: str, received: list[Any], stop: Stop, over: Event, done: Callable[[list[Any]], bool]) -> None:
+    """A worker that joins, keeps the messages from Welcome on, and requests a stop when it has enough of them."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.set(zmq.ROUTING_ID, b"mute")
         connect(socket, endpoint)
         send(socket, Codec(*TO_DISPATCHER), Join(run=RUN, generation=0, step=0, worker="mute", store="nowhere:1"))
         until = monotonic() + PATIENCE_SECONDS
-        while not (done(heard) or over.is_set() or monotonic() > until):
+        while not (done(received) or over.is_set() or monotonic() > until):
             if socket.poll(POLL_MILLISECONDS):
                 message, _ = receive(socket, Codec(*FROM_DISPATCHER))
-                if heard or isinstance(message, Welcome):
-                    heard.append(message)
+                if received or isinstance(message, Welcome):
+                    received.append(message)
         stop.request("test")
 
 
 def dispatched(
     folder: Path, payloads: list[bytes], done: Callable[[list[Any]], bool], stop_at_end: bool = True, **options: Any
 ) -> tuple[list[Any], BaseException | None]:
-    """What a mute worker is told, and the error the dispatcher ends with."""
+    """What a worker that never reports receives, and the error the dispatcher ends with."""
     writer = LogWriter(folder / "log", "clicks", 1)
     writer.append(0, [(None, payload) for payload in payloads])
     writer.close()
-    stop, over, heard = Stop(), Event(), list[Any]()
+    stop, over, received = Stop(), Event(), list[Any]()
     listener: list[Thread] = []
 
     def on_ready(endpoint: str, _status: str) -> None:
-        listener.append(Thread(target=listen, args=(endpoint, heard, stop, over, done)))
+        listener.append(Thread(target=listen, args=(endpoint, received, stop, over, done)))
         listener[0].start()
 
     with running_shards(RowConfig(dim=2)) as shards:
-        job = Job(
+        job = DispatchJob(
             run=RUN,
             seed=SEED,
             folder=folder,
@@ -84,7 +85,7 @@ def dispatched(
             error = caught
     over.set()
     listener[0].join()
-    return heard, error
+    return received, error
 
 
 def good(count: int) -> list[bytes]:
@@ -93,30 +94,30 @@ def good(count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("lookahead", [0, 2])
 def test_so_many_steps_are_ordered_ahead_of_the_one_in_training(tmp_path: Path, lookahead: int) -> None:
-    def done(heard: list[Any]) -> bool:
-        return len(heard) == 2 + lookahead
+    def done(received: list[Any]) -> bool:
+        return len(received) == 2 + lookahead
 
-    heard, _ = dispatched(tmp_path, good(40), done, lookahead=lookahead, report_seconds=0.5, drain_seconds=0.5)
-    assert [type(message) for message in heard] == [Welcome] + [Order] * (1 + lookahead)
+    received, _ = dispatched(tmp_path, good(40), done, lookahead=lookahead, report_seconds=0.5, drain_seconds=0.5)
+    assert [type(message) for message in received] == [Welcome] + [Order] * (1 + lookahead)
     assert len(read_manifests(tmp_path / "manifests.log")) == 1 + lookahead
 
 
 def test_a_worker_that_does_not_report_is_named(tmp_path: Path) -> None:
-    _, error = dispatched(tmp_path, good(40), lambda heard: len(heard) == 9, report_seconds=0.1)
+    _, error = dispatched(tmp_path, good(40), lambda got: len(got) == 9, report_seconds=0.1)
     assert isinstance(error, CrewFailed)
     assert "no report from worker mute for 0.1 s" in str(error)
 
 
 def test_a_worker_that_does_not_report_holds_up_a_stop_no_longer_than_draining_may_take(tmp_path: Path) -> None:
-    _, error = dispatched(tmp_path, good(40), lambda heard: len(heard) == 3, report_seconds=1e6, drain_seconds=0.1)
+    _, error = dispatched(tmp_path, good(40), lambda got: len(got) == 3, report_seconds=1e6, drain_seconds=0.1)
     assert isinstance(error, CrewFailed)
     assert "for 0.1 s" in str(error)
 
 
 def test_workers_are_kept_alive_while_there_are_no_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.0)
-    heard, _ = dispatched(tmp_path, [], lambda heard: len(heard) == 2, stop_at_end=False, drain_seconds=0.1)
-    assert [type(message) for message in heard] == [Welcome, Idle]
+    monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.0)
+    received, _ = dispatched(tmp_path, [], lambda got: len(got) == 2, stop_at_end=False, drain_seconds=0.1)
+    assert [type(message) for message in received] == [Welcome, Idle]
 
 
 def test_the_manifest_is_there_before_its_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +141,11 @@ def test_workers_are_kept_alive_while_dead_letters_wait_for_their_broker(
             raise SinkUnavailable("the broker is away")
         return append(log, letters)
 
-    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.0)
     monkeypatch.setattr(DeadLetterLog, "append", wait)
-    heard, _ = dispatched(tmp_path, [b"bad", b"worse"], lambda _: False, report_seconds=0.1)
+    received, _ = dispatched(tmp_path, [b"bad", b"worse"], lambda _: False, report_seconds=0.1)
     assert tries == [2] * 4
-    assert sum(isinstance(message, Idle) for message in heard) >= 3
+    assert sum(isinstance(message, Idle) for message in received) >= 3
     assert len(list(read_dead_letters(tmp_path / "log"))) == 2
 
 
@@ -152,9 +153,9 @@ def test_a_stop_does_not_wait_for_the_broker_of_dead_letters(tmp_path: Path, mon
     def wait(*_: object) -> int:
         raise SinkUnavailable("the broker is away")
 
-    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.0)
     monkeypatch.setattr(DeadLetterLog, "append", wait)
-    _, error = dispatched(tmp_path, [b"bad"], lambda heard: len(heard) > 2)
+    _, error = dispatched(tmp_path, [b"bad"], lambda got: len(got) > 2)
     assert isinstance(error, SinkUnavailable)
     assert [(m.samples, m.rejected) for m in read_manifests(tmp_path / "manifests.log")] == [(0, 1)]
 

@@ -60,7 +60,7 @@ def test_any_workers_policy_and_optimizer_equal_one_process(
     result = train(plan)
     assert result.status.samples == STEPS * BATCH
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
-    assert workers == 1 or sum(w.update_pushes for w in result.status.workers) > 0
+    assert workers == 1 or sum(w.traffic.update_pushes for w in result.status.workers) > 0
 
 
 @pytest.mark.parametrize("policy", ["joint", "joint:2:elastic", "esd:1:elastic"])
@@ -68,21 +68,21 @@ def test_batches_split_as_a_whole_or_unevenly_equal_one_process(write_topic: Wri
     plan = Plan(write_topic(STEPS * BATCH), 3, policy=policy, batch=BATCH, cache_rows=700)
     result = train(plan)
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
-    assert sum(worker.samples for worker in result.status.workers) == STEPS * BATCH
+    assert sum(worker.traffic.samples for worker in result.status.workers) == STEPS * BATCH
 
 
 @pytest.mark.parametrize("policy", ["joint:4:elastic", "esd:1"])
 def test_decisions_cut_short_are_counted_and_change_nothing(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    monkeypatch.setattr("dispatch.progress.accounts.Accounts.budget_seconds", 1e-6)
+    monkeypatch.setattr("dispatch.progress.feedback.Feedback.busy_seconds", 1e-6)
     plan = Plan(write_topic(STEPS * BATCH), 3, policy=policy, batch=BATCH, cache_rows=700, deadline=True)
     registry = CollectorRegistry()
     result = train(plan, registry=registry)
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
-    assert result.status.decisions_cut >= STEPS - 1
-    assert result.status.deadline_misses == STEPS
-    assert registry.get_sample_value("freshet_decisions_cut_total") == result.status.decisions_cut
+    assert result.status.decisions.cut_short >= STEPS - 1
+    assert result.status.decisions.deadline_misses == STEPS
+    assert registry.get_sample_value("freshet_decisions_cut_total") == result.status.decisions.cut_short
     assert registry.get_sample_value("freshet_deadline_misses_total") == STEPS
 
 
@@ -95,7 +95,7 @@ def test_slow_links_that_nobody_told_are_found_out_and_spared(write_topic: Write
     assert fast.measured_gbit is not None
     assert slow.measured_gbit is not None
     assert slow.measured_gbit < 0.5 * fast.measured_gbit
-    assert slow.samples < 0.8 * fast.samples
+    assert slow.traffic.samples < 0.8 * fast.traffic.samples
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
@@ -105,7 +105,7 @@ def test_in_float64_the_error_is_rounding_alone(write_topic: WriteTopic, policy:
     rows = rows_of(optimizer, "float64")
     plan = Plan(write_topic(STEPS * BATCH), workers=4, policy=policy, cache_rows=700, rows=rows)
     result = train(plan)
-    assert policy != FAE or min(w.all_reduces for w in result.status.workers) > 0
+    assert policy != FAE or min(w.traffic.all_reduces for w in result.status.workers) > 0
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-11)
 
 
@@ -113,7 +113,7 @@ def test_in_float64_the_error_is_rounding_alone(write_topic: WriteTopic, policy:
 def test_with_caches_that_evict_every_step_nothing_changes(write_topic: WriteTopic, eviction: str) -> None:
     plan = Plan(write_topic(STEPS * BATCH), workers=4, cache_rows=160, eviction=eviction, rows=rows_of("adagrad"))
     result = train(plan)
-    assert sum(w.evict_pushes for w in result.status.workers) > 100
+    assert sum(w.traffic.evict_pushes for w in result.status.workers) > 100
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
@@ -141,7 +141,7 @@ def test_the_same_run_twice_is_equal_bit_for_bit(write_topic: WriteTopic, policy
     assert first.versions_R.tobytes() == second.versions_R.tobytes()
     assert {name: w.tobytes() for name, w in first.dense.items()} == {n: w.tobytes() for n, w in second.dense.items()}
     assert first.manifests == second.manifests
-    assert (first.status.logloss, first.status.auc) == (second.status.logloss, second.status.auc)
+    assert first.status.quality == second.status.quality
 
 
 def replay(plan: Plan, result: Result) -> tuple[Directory, list[RoundPlan]]:
@@ -169,10 +169,10 @@ def test_what_the_shards_saw_is_what_the_directory_predicted(write_topic: WriteT
     flushed = seen_in(result, result.manifests[-1].step, FLUSH, plan.workers)
     assert flushed[:, 1:].sum() == flush.traffic.flush_push.sum() > 0
     reduced = sum(decided.traffic.all_reduce for decided in steps)
-    assert [w.all_reduces for w in result.status.workers] == np.asarray(reduced).tolist()
+    assert [w.traffic.all_reduces for w in result.status.workers] == np.asarray(reduced).tolist()
     row_bytes = plan.rows.shape().value * 4
     sent = sum(ring_moved(plan.workers, decided.traffic.reduced * row_bytes) for decided in steps)
-    assert [w.reduced_bytes for w in result.status.workers] == [sent] * plan.workers
+    assert [w.traffic.reduced_bytes for w in result.status.workers] == [sent] * plan.workers
     assert (sent > 0) is (policy == FAE)
 
 
@@ -227,5 +227,5 @@ def test_the_quality_told_is_that_of_one_process(write_topic: WriteTopic) -> Non
     reference = Reference(plan.scaled_rows, plan.model, schema.fields, schema.dense, SEED)
     for samples in batches(plan, result.manifests):
         expected.add(reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B), samples.labels_B)
-    assert result.status.logloss == pytest.approx(expected.overall().logloss, rel=1e-5)
-    assert result.status.auc == pytest.approx(expected.overall().auc, rel=1e-4)
+    assert result.status.quality.logloss == pytest.approx(expected.overall().logloss, rel=1e-5)
+    assert result.status.quality.auc == pytest.approx(expected.overall().auc, rel=1e-4)

@@ -61,7 +61,7 @@ def test_a_run_over_kafka_equals_the_run_over_the_log_bit_for_bit(
     assert np.array_equal(over_kafka.versions_R, over_log.versions_R)
     assert over_kafka.dense.keys() == over_log.dense.keys()
     assert all(np.array_equal(over_kafka.dense[name], over_log.dense[name]) for name in over_log.dense)
-    assert over_kafka.status.logloss == over_log.status.logloss
+    assert over_kafka.status.quality.logloss == over_log.status.quality.logloss
 
 
 def payloads(count: int, partitions: int, first: int = 0) -> dict[int, list[bytes]]:
@@ -100,7 +100,7 @@ def test_a_broker_that_dies_and_comes_back_costs_no_event_and_none_is_trained_tw
     stop.request("all trained")
     threads.join()
     assert results[0].status.samples == 1600
-    assert results[0].status.lag == 0
+    assert results[0].status.events.lag == 0
     check_once_each(results[0].manifests, {0: 800, 1: 800})
 
 
@@ -165,7 +165,7 @@ def test_events_over_the_lag_bound_are_skipped_and_every_event_is_accounted_for(
     stop.request("all accounted for")
     threads.join()
     status, skipped = results[0].status, sum(m.skipped_events for m in results[0].manifests)
-    assert (status.samples, status.skipped, skipped, status.lag) == (64, 500, 500, 0)
+    assert (status.samples, status.events.skipped, skipped, status.events.lag) == (64, 500, 500, 0)
 
 
 def accounted(plan: Plan) -> int:
@@ -204,4 +204,4 @@ def test_offsets_with_gaps_are_trained_to_their_end(kafka: TestBroker, tmp_path:
             getattr(client, f"{end}_transaction")()
     result = train(Plan(tmp_path, open_source=lambda: KafkaSource(config, topic)))
     assert result.status.samples == 64
-    assert result.status.lag == 0
+    assert result.status.events.lag == 0

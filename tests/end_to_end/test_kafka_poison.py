@@ -89,7 +89,7 @@ def test_poison_of_every_kind_is_dead_lettered_once_and_changes_nothing(kafka: T
     clean = Stage(kafka, tmp_path / "clean", poisoned(good, []))
     with_poison, without = train(dirty.plan), train(clean.plan)
     expect_same_model(with_poison, without)
-    assert (with_poison.status.samples, with_poison.status.dead_letters) == (GOOD, len(bad))
+    assert (with_poison.status.samples, with_poison.status.events.dead_letters) == (GOOD, len(bad))
     letters = dirty.kept()
     assert len({(letter.partition, letter.offset, letter.index) for letter in letters}) == len(letters) == len(bad)
     assert clean.kept() == []
@@ -115,7 +115,7 @@ def replay(stage: Stage, result: Result) -> None:
     writer = KafkaLetters(stage.config, stage.letters, stage.topic, f"{RUN}/{stage.topic}")
     source = KafkaSource(stage.config, stage.topic)
     again = [form_batch(source, SYNTHETIC, manifest.ranges).dead_letters for manifest in result.manifests]
-    assert sum(map(len, again)) == result.status.dead_letters
+    assert sum(map(len, again)) == result.status.events.dead_letters
     assert sum(writer.append(letters) for letters in again) == 0
     source.close()
     writer.close()

@@ -27,7 +27,7 @@ def test_up_starts_a_broker_trains_from_it_and_stops_it_last(kafka: TestBroker, 
     fill_topic(KafkaConfig(servers=servers), "clicks", {0: encoded[::2], 1: encoded[1::2]})
     told, _ = run.communicate(timeout=120)
     assert run.returncode == 0, told
-    assert json.loads((tmp_path / "summary.json").read_text())["samples"] == 128
+    assert json.loads((tmp_path / "summary.json").read_text())["status"]["samples"] == 128
     assert sum(manifest.samples for manifest in read_manifests(folder / "manifests.log")) == 128
     assert children_of(folder) == []
     assert "kafka-shutdown-hook" in (folder / "broker" / "broker.log").read_text()

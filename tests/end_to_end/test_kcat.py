@@ -23,5 +23,5 @@ def test_an_event_written_with_kcat_is_trained_on(kafka: TestBroker, tmp_path: P
         subprocess.run(kcat, input=line + b"\n", check=True, timeout=60)
     plan = Plan(tmp_path, workers=1, topic=topic, kafka=config, dead_letter_topic=letters)
     result = train(replace(plan, open_source=lambda: KafkaSource(config, topic)))
-    assert (result.status.samples, result.status.dead_letters) == (1, 1)
+    assert (result.status.samples, result.status.events.dead_letters) == (1, 1)
     assert [letter.payload for letter in read_kafka_letters(config, letters)] == [b"no event"]

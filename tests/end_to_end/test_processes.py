@@ -24,11 +24,13 @@ def test_a_demo_of_20000_samples_learns_and_tells_everything(tmp_path: Path) -> 
     ended = run("demo", "--samples", "20000", "--rate", "0", "--folder", folder, "--json", tmp_path / "summary.json")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert (summary["samples"], summary["steps"], summary["exit_reason"]) == (20_000, 40, "finished")
-    assert 0.65 < summary["auc"] < summary["recent_auc"] < summary["best_auc"]
+    status = summary["status"]
+    assert (status["samples"], status["steps"], summary["exit_reason"]) == (20_000, 40, "finished")
+    assert 0.65 < status["quality"]["auc"] < status["recent_quality"]["auc"] < status["best_auc"]
     assert "best possible" in ended.stdout
-    assert [w["link_gbit"] for w in summary["workers"]] == [5, 5, 0.5, 0.5]
-    assert all(w["miss_pulls"] and w["pulled_bytes"] and w["pushed_bytes"] for w in summary["workers"])
+    assert [w["link_gbit"] for w in status["workers"]] == [5, 5, 0.5, 0.5]
+    traffic = [worker["traffic"] for worker in status["workers"]]
+    assert all(moved["miss_pulls"] and moved["pulled_bytes"] and moved["pushed_bytes"] for moved in traffic)
     assert children_of(folder) == []
 
 
@@ -53,9 +55,10 @@ def test_a_signal_at_any_moment_drains_and_exits_0(tmp_path: Path, moment: str, 
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == (number.name, []), output
     manifests = read_manifests(folder / "manifests.log")
-    assert summary["samples"] == sum(manifest.samples for manifest in manifests[: summary["steps"]])
+    samples, steps = summary["status"]["samples"], summary["status"]["steps"]
+    assert samples == sum(manifest.samples for manifest in manifests[:steps])
     if moment == "after the first steps":
-        assert len(manifests) == summary["steps"] > 3
+        assert len(manifests) == steps > 3
     assert children_of(folder) == []
 
 
@@ -95,7 +98,7 @@ def test_produce_then_up_trains_what_was_produced_over_encrypted_links_and_shows
     trained = run("up", "--samples", "1900", "--folder", folder, "--json", tmp_path / "up.json", *log, *small)
     assert trained.returncode == 0, trained.stdout + trained.stderr
     summary = json.loads((tmp_path / "up.json").read_text())
-    assert summary["samples"] == 1900
+    assert summary["status"]["samples"] == 1900
     letters = run("dead-letters", "--run-folder", folder).stdout.splitlines()
-    assert len(letters) == summary["dead_letters"] > 20
+    assert len(letters) == summary["status"]["events"]["dead_letters"] > 20
     assert {"partition", "offset", "index", "reason", "payload"} <= json.loads(letters[0]).keys()

@@ -67,7 +67,7 @@ def test_poison_of_every_kind_is_dead_lettered_once_and_changes_nothing(write_to
     assert len(letters) >= GOOD * 0.05
     assert len({(letter.partition, letter.offset, letter.index) for letter in letters}) == len(letters)
     assert with_poison.status.samples == without.status.samples == GOOD
-    assert with_poison.status.dead_letters == len(letters) == sum(m.rejected for m in with_poison.manifests)
+    assert with_poison.status.events.dead_letters == len(letters) == sum(m.rejected for m in with_poison.manifests)
     assert with_poison.rows_RT.tobytes() == without.rows_RT.tobytes()
     assert {n: w.tobytes() for n, w in with_poison.dense.items()} == {n: w.tobytes() for n, w in without.dense.items()}
 
@@ -91,7 +91,7 @@ def test_produced_is_trained_plus_dead_lettered_plus_in_flight(write_topic: Writ
     result = train(plan)
     assert result.status.samples == limit
     in_flight = events_after(plan, result.manifests)
-    assert produced == result.status.samples + result.status.dead_letters + in_flight
+    assert produced == result.status.samples + result.status.events.dead_letters + in_flight
 
 
 def test_a_stop_in_mid_run_completes_the_steps_under_way(write_topic: WriteTopic) -> None:
@@ -121,7 +121,7 @@ def test_a_worker_that_comes_and_one_that_goes_start_new_generations(write_topic
 
     result = train(plan, beside=come_and_go)
     assert result.status.generation == 3
-    assert {w.name for w in result.status.workers if w.samples} == {"worker-0", name}
+    assert {w.name for w in result.status.workers if w.traffic.samples} == {"worker-0", name}
     assert result.status.samples == 6_000
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
@@ -137,7 +137,7 @@ def test_a_worker_that_replaces_the_only_one_gets_its_dense_weights(write_topic:
         wait_for_steps(plan, 1, generation=3)
 
     result = train(plan, beside=replace, worker_stop=first_leaves)
-    assert {w.name for w in result.status.workers if w.samples} == {"worker-0", "a-newcomer"}
+    assert {w.name for w in result.status.workers if w.traffic.samples} == {"worker-0", "a-newcomer"}
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
@@ -198,7 +198,7 @@ def test_a_stranger_and_a_second_worker_of_one_name_change_nothing(write_topic: 
 def test_a_model_that_runs_away_is_told(write_topic: WriteTopic) -> None:
     rows = RowConfig(optimizer="sgd", rate=1e30, wide_rate=1e30)
     result = train(Plan(write_topic(1_000), rows=rows))
-    assert 0 < result.status.not_finite <= 1_000
+    assert 0 < result.status.quality.not_finite <= 1_000
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -211,7 +211,7 @@ def test_batches_smaller_than_the_crew_are_exact(write_topic: WriteTopic, batch:
 def test_a_worker_that_waits_longer_than_silence_allows_is_kept(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatch.main.KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.1)
     plan = Plan(write_topic(500), workers=2, silence_seconds=1.0, started_workers=1)
 
     def come_late(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:

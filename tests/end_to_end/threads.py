@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
-from dispatch.main import Job, run_dispatcher
+from dispatch.job import DispatchJob
+from dispatch.main import run_dispatcher
 from dispatch.progress.status import Status
 from dispatch.rows.index import Index
 from dispatch.shards import Shards
@@ -208,7 +209,7 @@ def train(
             if beside is not None:
                 threads.start(beside, threads, dispatcher, shards)
 
-        job = Job(
+        job = DispatchJob(
             run=RUN,
             seed=SEED,
             folder=plan.folder,

@@ -119,5 +119,5 @@ def test_one_class_leaves_undefined_figures_out() -> None:
     ("logits", "labels"), [([0.1, 0.2], [1.0]), ([0.1], [0.5]), ([0.1], [float("nan")]), ([[0.1]], [[1.0]])]
 )
 def test_scores_and_labels_that_do_not_belong_together_are_refused(logits: list[float], labels: list[float]) -> None:
-    with pytest.raises(BadScores, match="Scores cannot be added"):
+    with pytest.raises(BadScores, match="scores cannot be added"):
         scored(np.array(logits), np.array(labels))

@@ -8,12 +8,13 @@ from infra.run.settings import load_settings
 from infra.run.supervisor import ProcessSpec
 from ingest.producing.synthetic import CHUNK, World
 
+PLAIN = Extras()
 ENDPOINTS = {"ps-0": "tcp://h:1", "ps-1": "tcp://h:2", "dispatcher": "tcp://h:3\ntcp://h:4"}
 
 
-def made(folder: Path, *overrides: str, **extras: object) -> dict[str, ProcessSpec]:
+def made(folder: Path, *overrides: str, extras: Extras = PLAIN) -> dict[str, ProcessSpec]:
     settings = load_settings(None, ["dispatch.workers=3", "ps.shards=2", *overrides], folder=folder)
-    return {spec.name: spec for spec in specs(settings, Extras(**extras))}  # type: ignore[arg-type]
+    return {spec.name: spec for spec in specs(settings, extras)}
 
 
 def arguments(spec: ProcessSpec) -> list[str]:
@@ -53,15 +54,15 @@ def test_every_worker_gets_its_own_link_and_every_endpoint(tmp_path: Path) -> No
     assert values(made(tmp_path)["worker-0"], "--link") == []
 
 
-def test_stopping_goes_with_the_data(tmp_path: Path) -> None:
-    found = made(tmp_path, produce=("--rate", "5"))
+def test_processes_stop_along_the_path_of_the_data(tmp_path: Path) -> None:
+    found = made(tmp_path, extras=Extras(produce=("--rate", "5")))
     ordered = sorted(found, key=lambda name: found[name].stop_order)
     assert [name.split("-")[0] for name in ordered] == ["produce", "dispatcher", *["worker"] * 3, *["ps"] * 2, "api"]
     assert (found["dispatcher"].needs, found["worker-0"].needs) == (("ps-0", "ps-1"), ("dispatcher",))
 
 
 def test_the_end_of_the_dispatcher_alone_ends_the_run(tmp_path: Path) -> None:
-    found = made(tmp_path, produce=())
+    found = made(tmp_path, extras=Extras(produce=()))
     assert [name for name, spec in found.items() if spec.ends_run] == ["dispatcher"]
     assert [name for name, spec in found.items() if not spec.essential] == ["api", "produce"]
 
@@ -70,11 +71,11 @@ def test_the_dispatcher_may_drain_longer_than_it_waits_for_workers(tmp_path: Pat
     assert made(tmp_path, "dispatch.drain_seconds=300")["dispatcher"].stop_seconds > 300
 
 
-def test_the_dispatcher_is_told_where_to_end_and_to_mark(tmp_path: Path) -> None:
-    dispatcher = made(tmp_path, samples=7, mark_at=5)["dispatcher"]
+def test_the_dispatcher_gets_where_to_end_and_to_mark(tmp_path: Path) -> None:
+    dispatcher = made(tmp_path, extras=Extras(samples=7, mark_at=5))["dispatcher"]
     assert (values(dispatcher, "--samples"), values(dispatcher, "--mark-at")) == (["7"], ["5"])
     assert "--stop-at-end" not in arguments(dispatcher)
-    assert "--stop-at-end" in arguments(made(tmp_path, stop_at_end=True)["dispatcher"])
+    assert "--stop-at-end" in arguments(made(tmp_path, extras=Extras(stop_at_end=True))["dispatcher"])
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_workers_share_the_cores(
 
 
 def test_a_broker_comes_before_whoever_reads_or_writes_events_and_stops_after_them(tmp_path: Path) -> None:
-    found = made(tmp_path, produce=(), broker_port=9092, start_arguments=("--from-offsets", "0:5"))
+    found = made(tmp_path, extras=Extras(produce=(), broker_port=9092, start_arguments=("--from-offsets", "0:5")))
     assert values(found["broker"], "--port") == ["9092"]
     assert found["dispatcher"].needs == ("ps-0", "ps-1", "broker")
     assert found["produce"].needs == ("broker",)
@@ -97,7 +98,8 @@ def test_a_broker_comes_before_whoever_reads_or_writes_events_and_stops_after_th
 
 
 def test_secrets_reach_the_processes_that_talk_to_kafka_and_no_other(tmp_path: Path) -> None:
-    found = made(tmp_path, "kafka.protocol=SASL_SSL", "kafka.username=a", "kafka.password=hush", produce=())
+    settings = ("kafka.protocol=SASL_SSL", "kafka.username=a", "kafka.password=hush")
+    found = made(tmp_path, *settings, extras=Extras(produce=()))
     secret = {name for name, spec in found.items() if "hush" in spec.env.values()}
     assert secret == {"dispatcher", "produce"}
     assert all("hush" not in " ".join(arguments(spec)) for spec in found.values())

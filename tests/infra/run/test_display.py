@@ -3,29 +3,27 @@
 import io
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 from rich.console import Console, RenderableType
 
-from dispatch.progress.status import Status, WorkerStatus, summarize
-from infra.run.display import BARS, Display, Picture, duration, number, plain_line, render_summary, size, sparkline
+from dispatch.progress.prequential import Quality
+from dispatch.progress.status import DecisionStatus, EventCounts, QualityHistory, Status, WorkerStatus, summarize
+from dispatch.tally import PhaseSeconds, WorkerTraffic
+from infra.run.display import Display, Picture, plain_line, render_summary
 
-SECONDS = {"push": 0.001, "pull": 0.004, "forward": 0.003, "backward": 0.004, "reduce": 0.002, "rows": 0.001}
+SECONDS = PhaseSeconds(push=0.001, pull=0.004, forward=0.003, backward=0.004, reduce=0.002, rows=0.001)
+TRAFFIC = WorkerTraffic(
+    samples=308_000,
+    lookups=4_000_000,
+    hits=3_400_000,
+    miss_pulls=600_000,
+    update_pushes=123_456,
+    evict_pushes=45_678,
+    pulled_bytes=81_234_567,
+    pushed_bytes=61_000_000,
+)
 WORKERS = tuple(
-    WorkerStatus(
-        name=f"worker-{i}",
-        link_gbit=link,
-        samples=308_000,
-        lookups=4_000_000,
-        hits=3_400_000,
-        miss_pulls=600_000,
-        update_pushes=123_456,
-        evict_pushes=45_678,
-        pulled_bytes=81_234_567,
-        pushed_bytes=61_000_000,
-        seconds=SECONDS,
-    )
+    WorkerStatus(name=f"worker-{i}", link_gbit=link, traffic=TRAFFIC, seconds=SECONDS)
     for i, link in enumerate((5.0, 5.0, 0.5, 0.5))
 )
 STATUS = Status(
@@ -37,18 +35,15 @@ STATUS = Status(
     samples=1_232_000,
     seconds=125.2,
     samples_per_second=9_876,
-    logloss=0.4561,
-    auc=0.7123,
-    recent_auc=0.7311,
-    calibration=1.013,
-    normalized_entropy=0.9312,
+    quality=Quality(logloss=0.4561, auc=0.7123, calibration=1.013, normalized_entropy=0.9312),
+    recent_quality=Quality(auc=0.7311),
     best_auc=0.7821,
-    lag=2048,
-    dead_letters=12,
+    events=EventCounts(lag=2048, dead_letters=12),
     policy="esd (α=1)",
-    decide_ms=3.24,
-    auc_history=tuple(0.5 + 0.002 * i for i in range(100)),
-    logloss_history=tuple(0.6 - 0.001 * i for i in range(100)),
+    decisions=DecisionStatus(mean_ms=3.24),
+    history=QualityHistory(
+        auc=tuple(0.5 + 0.002 * i for i in range(100)), logloss=tuple(0.6 - 0.001 * i for i in range(100))
+    ),
     workers=WORKERS,
 )
 
@@ -74,7 +69,8 @@ def test_picture_shows_everything_uncut(width: int) -> None:
 
 
 def test_rows_all_reduced_are_shown_where_there_are_any() -> None:
-    hot = tuple(structs.replace(worker, all_reduces=25_000, reduced_bytes=1_700_000) for worker in WORKERS)
+    reduced = WorkerTraffic(all_reduces=25_000, reduced_bytes=1_700_000)
+    hot = tuple(structs.replace(worker, traffic=worker.traffic + reduced) for worker in WORKERS)
     status = structs.replace(STATUS, workers=hot)
     for text in (
         drawn(Picture(status), 140),
@@ -85,11 +81,11 @@ def test_rows_all_reduced_are_shown_where_there_are_any() -> None:
     assert "all-reduced" not in plain_line(STATUS)
 
 
-def test_decisions_cut_short_or_too_late_are_told() -> None:
-    hurried = structs.replace(STATUS, decisions_cut=1234, deadline_misses=5)
-    told = drawn(render_summary(summarize(hurried, "finished")), 140)
-    assert "1,234 cut short, 5 decisions too late" in told
-    assert "5 too late" in drawn(Picture(hurried), 140)
+def test_decisions_cut_short_or_too_late_are_shown() -> None:
+    late = structs.replace(STATUS, decisions=DecisionStatus(cut_short=1234, deadline_misses=5))
+    summary = drawn(render_summary(summarize(late, "finished")), 140)
+    assert "1,234 cut short, 5 decisions too late" in summary
+    assert "5 too late" in drawn(Picture(late), 140)
     assert "too late" not in drawn(Picture(STATUS), 140)
 
 
@@ -123,7 +119,7 @@ def test_names_are_shown_as_they_are_and_not_read_as_markup() -> None:
 
 
 def test_skipped_events_are_shown_wherever_a_run_is_shown() -> None:
-    status = structs.replace(STATUS, skipped=54_321)
+    status = structs.replace(STATUS, events=EventCounts(skipped=54_321))
     assert "54.3k events skipped" in drawn(Picture(status), 100)
     assert "54,321 events, to keep up" in drawn(render_summary(summarize(status, "finished")), 80)
     assert "skipped 54.3k" in plain_line(status)
@@ -159,36 +155,7 @@ def test_terminal_is_redrawn_in_place() -> None:
     assert "\x1b[1A" in output.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (9_999, "9,999"), (9_999.6, "10.0k"), (999_600, "1.00M"), (1.234e9, "1.23G")]
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert number(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (999, "999 B"), (12_345, "12.3 kB"), (5e15, "5000 TB")])
-def test_sizes_have_units(value: float, text: str) -> None:
-    assert size(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(0.04, "0.0 s"), (59.96, "1 min 00 s"), (11_220, "3 h 07 min")])
-def test_durations_read_well(value: float, text: str) -> None:
-    assert duration(value) == text
-
-
-@given(st.lists(st.floats(-1e6, 1e6), max_size=200), st.integers(0, 60))
-def test_sparkline_fits_and_uses_its_bars(values: list[float], width: int) -> None:
-    line = sparkline(values, width)
-    assert len(line) == min(width, len(values))
-    assert set(line) <= set(BARS)
-
-
-def test_rising_values_draw_a_rising_line() -> None:
-    assert sparkline(range(8), 8) == BARS
-    assert sparkline(range(80), 8) == BARS
-
-
-def test_a_model_that_has_run_away_is_shown() -> None:
-    status = structs.replace(STATUS, not_finite=77)
+def test_a_model_that_has_diverged_is_shown() -> None:
+    status = structs.replace(STATUS, quality=Quality(not_finite=77))
     for shown in (Picture(status), render_summary(summarize(status, "finished"))):
         assert "77 predictions were not finite" in drawn(shown, 100)

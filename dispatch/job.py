@@ -1,0 +1,37 @@
+"""What the dispatcher works on: everything it needs from files and the environment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dispatch.config import DispatchConfig
+from infra.wire import Curve
+from ingest.batches.manifest import Position
+from ingest.config import StreamConfig
+from ingest.schema import Schema
+
+
+@dataclass(frozen=True)
+class DispatchJob:
+    """One run of the dispatcher."""
+
+    run: str
+    seed: int
+    folder: Path
+    """of the run; manifests are kept there"""
+    stream: StreamConfig
+    dispatch: DispatchConfig
+    schema: Schema
+    shard_endpoints: tuple[str, ...]
+    endpoint: str = "tcp://127.0.0.1:*"
+    """where workers connect"""
+    status_endpoint: str = "tcp://127.0.0.1:*"
+    samples: int | None = None
+    """stop after exactly so many samples"""
+    mark_at: int | None = None
+    """also measure quality and speed over what comes after so many samples"""
+    stop_at_end: bool = False
+    """stop where the stream ends now, instead of waiting for more"""
+    curve: Curve | None = None
+    start: Mapping[int, Position] = field(default_factory=dict)
+    """where to begin; empty: at the first record of every partition"""

@@ -1,0 +1,98 @@
+"""What completed steps teach the next decisions: link speeds, compute times, and how long a decision may take.
+
+Nothing here changes what is learnt, only where samples are trained.
+
+Legend: n workers.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatch.capacity.link_costs import MeasuredLinks
+from dispatch.config import DispatchConfig
+from dispatch.decide import Decider, relative_row_costs
+from dispatch.progress.underway import OrderedRound
+from dispatch.protocol import Report
+
+RECENT_STEPS = 50
+"""steps whose busy times are kept"""
+KNOWN_STEPS = 5
+"""steps after which the busy time counts as known"""
+UNKNOWN_GBIT = 10.0
+"""speed assumed for the fastest link where none is known"""
+
+
+@dataclass(frozen=True)
+class WorkerLink:
+    """A worker of the current generation and the speed of its link as configured."""
+
+    name: str
+    gbit: float
+    """0: not known"""
+
+
+class Feedback:
+    """Follows the reports of a run; measured links are kept over generations."""
+
+    def __init__(self, config: DispatchConfig, is_elastic: bool) -> None:
+        self._config = config
+        self._is_elastic = is_elastic
+        self._links = MeasuredLinks()
+        self._workers: tuple[WorkerLink, ...] = ()
+        self._busy_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+
+    def start_generation(self, workers: Sequence[WorkerLink]) -> NDArray[np.float64]:
+        """Takes the workers of a new generation, by number; returns the cost of a row over each of their links."""
+        self._workers = tuple(workers)
+        configured_n = relative_row_costs([worker.gbit for worker in workers])
+        return self._links.row_costs(self._names) if self.measures_links else configured_n
+
+    @property
+    def measures_links(self) -> bool:
+        """Whether links cost what their transfers show, and not what is configured."""
+        if self._config.link_costs != "auto":
+            return self._config.link_costs == "measured"
+        return self._is_elastic and not any(worker.gbit for worker in self._workers)
+
+    @property
+    def busy_seconds(self) -> float | None:
+        """How long a step keeps the workers busy; None: not known yet."""
+        return median(self._busy_seconds) if len(self._busy_seconds) >= KNOWN_STEPS else None
+
+    @property
+    def budget_seconds(self) -> float | None:
+        """How long the next decision may take; None: no limit."""
+        return self.busy_seconds if self._config.deadline else None
+
+    def measured_gbit(self, worker: str) -> float:
+        """Speed of a worker's link as its transfers show it; 0: not known yet."""
+        return self._links.of(worker).gbit
+
+    def learn(self, done: OrderedRound, decider: Decider) -> None:
+        """Takes the reports of a completed step; the decider gets what elastic capacities and link costs go by."""
+        reports = [done.report(worker) for worker in range(len(self._workers))]
+        self._busy_seconds.append(max(report.seconds.total for report in reports))
+        fastest_gbit = self._learn_links(reports, decider) or UNKNOWN_GBIT
+        for report, plan in zip(reports, done.plan.workers, strict=True):
+            assert plan.use is not None
+            row_bytes = (report.pulled_bytes + report.pushed_bytes) / max(plan.rows_moved, 1)
+            row_seconds = row_bytes * 8 / (fastest_gbit * 1e9)
+            decider.measure(report.worker, plan.use.samples.size, report.seconds.compute, row_seconds)
+
+    def _learn_links(self, reports: Sequence[Report], decider: Decider) -> float:
+        """Adds the transfers of a step; returns the speed of the fastest link, configured or measured, 0 if unknown."""
+        for worker, report in zip(self._workers, reports, strict=True):
+            self._links.of(worker.name).add(report.link_bytes, report.link_seconds)
+        if not self.measures_links:
+            return max(worker.gbit for worker in self._workers)
+        decider.charge(self._links.row_costs(self._names))
+        return self._links.fastest_gbit(self._names)
+
+    @property
+    def _names(self) -> list[str]:
+        return [worker.name for worker in self._workers]

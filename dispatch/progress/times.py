@@ -1,0 +1,98 @@
+"""When steps ended, how long decisions took, and the rates that follow."""
+
+from collections import deque
+from statistics import median
+from time import monotonic
+
+import numpy as np
+
+from dispatch.progress.status import DecisionStatus
+
+RECENT_STEPS = 50
+"""steps over which timings are averaged"""
+RECENT_SECONDS = 5.0
+"""seconds over which the rate of samples is taken"""
+MARKED_STEPS = 10_000
+"""steps after the mark whose decision times are kept"""
+
+
+class StepTimes:
+    """Counts steps and samples, and times them."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.samples = 0
+        self.ended = 0.0
+        """when the last step ended"""
+        self._began: float | None = None
+        self._step_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._ends: deque[tuple[float, int]] = deque()
+        """end of each recent step, and the samples trained by then"""
+
+    def begin(self, idle: bool) -> None:
+        """A step begins now; if no other was under way, its time counts from here and not from the last one's end."""
+        self._began = self._began or monotonic()
+        if idle:
+            self.ended = monotonic()
+
+    def end(self, samples: int) -> None:
+        """A step of so many samples ends now."""
+        now = monotonic()
+        self.steps += 1
+        self.samples += samples
+        self._step_seconds.append(now - self.ended)
+        self.ended = now
+        self._ends.append((now, self.samples))
+        while len(self._ends) > 2 and now - self._ends[0][0] > RECENT_SECONDS:
+            self._ends.popleft()
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning of the first step to the end of the last."""
+        return self.ended - self._began if self._began is not None else 0.0
+
+    @property
+    def step_ms(self) -> float:
+        """Median of the latest steps."""
+        return 1000 * median(self._step_seconds) if self._step_seconds else 0.0
+
+    @property
+    def samples_per_second(self) -> float:
+        """Over the latest seconds."""
+        if len(self._ends) < 2:
+            return 0.0
+        (first_time, first_samples), (last_time, last_samples) = self._ends[0], self._ends[-1]
+        return (last_samples - first_samples) / max(last_time - first_time, 1e-9)
+
+
+class DecisionTimes:
+    """How long decisions took, over the latest steps and since the mark."""
+
+    def __init__(self) -> None:
+        self.deadline_misses = 0
+        self._cut_short = 0
+        self._recent_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._marked_seconds: deque[float] | None = None
+
+    def add(self, seconds: float, is_late: bool, is_cut: bool) -> None:
+        """Adds one decision: its time, whether that was too long, and whether it was cut short to be in time."""
+        self._recent_seconds.append(seconds)
+        self.deadline_misses += is_late
+        self._cut_short += is_cut
+        if self._marked_seconds is not None:
+            self._marked_seconds.append(seconds)
+
+    def mark(self) -> None:
+        """Begins to keep the times that percentiles are taken of."""
+        self._marked_seconds = deque(maxlen=MARKED_STEPS)
+
+    def status(self) -> DecisionStatus:
+        recent = self._recent_seconds
+        mean_ms = 1000 * sum(recent) / len(recent) if recent else 0.0
+        return DecisionStatus(mean_ms=mean_ms, deadline_misses=self.deadline_misses, cut_short=self._cut_short)
+
+    def percentiles_ms(self) -> tuple[float, float]:
+        """The 50th and the 99th percentile since the mark."""
+        decisions_ms = [1000 * seconds for seconds in self._marked_seconds or ()] or [0.0]
+        p50, p99 = np.percentile(decisions_ms, [50, 99]).tolist()
+        return p50, p99

@@ -1,0 +1,53 @@
+import msgspec
+import pytest
+import zmq
+from prometheus_client import CollectorRegistry
+
+from dispatch.progress.prequential import Quality
+from dispatch.progress.publisher import StatusPublisher
+from dispatch.progress.status import EventCounts, Status, WorkerStatus
+from infra.telemetry import Meter
+
+STATUS = Status(
+    run="r",
+    generation=2,
+    quality=Quality(samples=10, auc=0.75),
+    events=EventCounts(lag=7),
+    workers=(WorkerStatus(name="a", measured_gbit=0.5), WorkerStatus(name="b")),
+)
+
+
+def test_a_status_reaches_whoever_subscribes() -> None:
+    with zmq.Context() as context, context.socket(zmq.SUB) as socket:
+        publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(CollectorRegistry()))
+        socket.subscribe(b"")
+        socket.connect(publisher.endpoint)
+        while not socket.poll(20):
+            publisher.publish(STATUS)
+        assert msgspec.json.decode(socket.recv(), type=Status) == STATUS
+        publisher.close()
+
+
+def test_known_figures_are_gauges_and_unknown_ones_are_left_out() -> None:
+    registry = CollectorRegistry()
+    with zmq.Context() as context:
+        publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(registry))
+        publisher.publish(STATUS)
+        publisher.close()
+    values = [registry.get_sample_value(f"freshet_{name}") for name in ("lag", "generation", "auc", "logloss")]
+    assert values == [7, 2, 0.75, None]
+    speeds = [registry.get_sample_value("freshet_link_gbit", {"worker": name}) for name in "ab"]
+    assert speeds == [0.5, None]
+
+
+def test_the_next_status_is_due_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("dispatch.progress.publisher.monotonic", lambda: now[0])
+    with zmq.Context() as context:
+        publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(CollectorRegistry()))
+        assert publisher.is_due
+        publisher.publish(STATUS)
+        assert not publisher.is_due
+        now[0] += 1.0
+        assert publisher.is_due
+        publisher.close()

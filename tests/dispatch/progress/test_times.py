@@ -1,0 +1,52 @@
+import pytest
+
+from dispatch.progress.status import DecisionStatus
+from dispatch.progress.times import DecisionTimes, StepTimes
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that steps see."""
+    moment = [0.0]
+    monkeypatch.setattr("dispatch.progress.times.monotonic", lambda: moment[0])
+    return moment
+
+
+def test_a_step_s_time_runs_from_the_last_one_s_end_unless_nothing_was_under_way(now: list[float]) -> None:
+    times = StepTimes()
+    for begins, idle, ends in ((0.0, True, 1.0), (1.5, False, 2.0), (10.0, True, 11.0)):
+        now[0] = begins
+        times.begin(idle)
+        now[0] = ends
+        times.end(1)
+    assert times.step_ms == 1000.0
+
+
+def test_the_rate_is_that_of_the_latest_seconds(now: list[float]) -> None:
+    times = StepTimes()
+    for seconds, samples in ((0.0, 100), (100.0, 100), (101.0, 50), (102.0, 50)):
+        now[0] = seconds
+        times.end(samples)
+    assert times.samples_per_second == pytest.approx(50)
+
+
+def test_nothing_is_known_before_the_first_step() -> None:
+    times = StepTimes()
+    assert (times.seconds, times.step_ms, times.samples_per_second) == (0.0, 0.0, 0.0)
+    assert DecisionTimes().status() == DecisionStatus()
+
+
+def test_late_and_shortened_decisions_are_counted() -> None:
+    times = DecisionTimes()
+    times.add(0.001, is_late=True, is_cut=False)
+    times.add(0.003, is_late=True, is_cut=True)
+    assert times.status() == DecisionStatus(mean_ms=2.0, deadline_misses=2, cut_short=1)
+
+
+def test_percentiles_leave_out_what_was_decided_before_the_mark() -> None:
+    times = DecisionTimes()
+    times.add(9.0, is_late=False, is_cut=False)
+    assert times.percentiles_ms() == (0.0, 0.0)
+    times.mark()
+    times.add(0.002, is_late=False, is_cut=False)
+    assert times.percentiles_ms() == (2.0, 2.0)

@@ -1,0 +1,80 @@
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dispatch.config import DispatchConfig
+from dispatch.errors import RunExists
+from dispatch.intake import Intake
+from dispatch.job import DispatchJob
+from dispatch.progress.status import EventCounts
+from infra.process import Stop
+from infra.telemetry import Meter
+from ingest.batches.loader import Batch
+from ingest.batches.manifest import read_manifests
+from ingest.codec.json_events import encode_json
+from ingest.config import StreamConfig
+from ingest.errors import SinkUnavailable
+from ingest.letters.letter import DeadLetterLog, read_dead_letters
+from ingest.log.embedded import LogReader, LogWriter
+from tests.ingest.topics import SYNTHETIC, events
+
+PATIENCE_SECONDS = 60.0
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Intake]:
+    """The intake of a topic of two good events and a bad one."""
+    with closing(LogWriter(folder / "log", "clicks", 1)) as writer:
+        writer.append(0, [(None, payload) for payload in (*map(encode_json, events(2)), b"bad")])
+    stream = StreamConfig(folder=folder / "log", batch=4, linger_seconds=0)
+    job = DispatchJob("r", 0, folder, stream, DispatchConfig(), SYNTHETIC, shard_endpoints=(), stop_at_end=True)
+    source = LogReader(folder / "log", "clicks")
+    letters, meter = DeadLetterLog(folder / "log"), Meter(CollectorRegistry())
+    with closing(source), closing(letters), closing(Intake(job, source, letters, meter)) as intake:
+        yield intake
+
+
+def first_batch(intake: Intake) -> Batch:
+    batch = intake.next_batch(PATIENCE_SECONDS)
+    assert batch is not None
+    return batch
+
+
+def test_a_batch_gets_its_step_and_its_dead_letters_are_counted(tmp_path: Path) -> None:
+    with opened(tmp_path) as intake:
+        batch = first_batch(intake)
+        assert intake.append_manifest(batch, generation=3) == intake.step == 1
+        assert intake.write_dead_letters(batch, Stop())
+        assert intake.events() == EventCounts(lag=0, dead_letters=1)
+        assert intake.next_batch(PATIENCE_SECONDS) is None
+        assert intake.has_ended
+    (manifest,) = read_manifests(tmp_path / "manifests.log")
+    assert (manifest.generation, manifest.step, manifest.samples, manifest.rejected) == (3, 1, 2, 1)
+    assert len(list(read_dead_letters(tmp_path / "log"))) == 1
+
+
+def test_letters_wait_for_a_broker_that_is_away_until_a_stop_is_requested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise SinkUnavailable("the broker is away")
+
+    monkeypatch.setattr(DeadLetterLog, "append", fail)
+    stop = Stop()
+    with opened(tmp_path) as intake:
+        batch = first_batch(intake)
+        assert not intake.write_dead_letters(batch, stop)
+        stop.request("test")
+        with pytest.raises(SinkUnavailable):
+            intake.write_dead_letters(batch, stop)
+        assert intake.events().dead_letters == 0
+
+
+def test_a_folder_with_steps_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as intake:
+        intake.append_manifest(first_batch(intake), generation=1)
+    with pytest.raises(RunExists, match="already holds 1 steps of run 'r'"), opened(tmp_path):
+        pass
