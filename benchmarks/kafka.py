@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from kafka import KafkaAdminClient, KafkaProducer
 
+from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
-from ingest.batches.manifest import Position
 from ingest.codec.decoder import Decoder
 from ingest.codec.json_events import encode_json
 from ingest.codec.packed import PackedCodec
@@ -24,6 +24,7 @@ from ingest.kafka.config import Client, KafkaConfig, kafka_python_arguments
 from ingest.kafka.source import KafkaSource
 from ingest.producing.synthetic import synthetic_events
 from ingest.schema import Schema, load_schema
+from ingest.streams.position import Position
 from ingest.streams.source import Record
 
 PARTITIONS = 4
@@ -103,7 +104,7 @@ def _round(
 
 
 def _load(source: KafkaSource, schema: Schema, samples: int) -> None:
-    with closing(Loader(source, schema, BATCH, {}, stop_at_end=True)) as loader:
+    with closing(Loader(source, LoaderJob(schema, BATCH, stop_at_end=True))) as loader:
         found = 0
         while (batch := loader.next()) is not None:
             found += len(batch.samples)

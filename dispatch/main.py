@@ -43,12 +43,15 @@ from dispatch.shards import Shards
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import Curve, bind, guarded
-from ingest.batches.loader import Batch, Loader
-from ingest.batches.manifest import Manifest, ManifestLog, Position
+from ingest.batches.batch import Batch
+from ingest.batches.job import LoaderJob
+from ingest.batches.loader import Loader
+from ingest.batches.manifest import Manifest, ManifestLog
 from ingest.config import StreamConfig
 from ingest.errors import SinkUnavailable
 from ingest.letters.letter import DeadLetter, DeadLetters
 from ingest.schema import Schema
+from ingest.streams.position import Position
 from ingest.streams.source import Source
 from ps.protocol import FLUSH, TRAIN
 
@@ -390,8 +393,7 @@ class Desk:
 
 
 def open_loader(job: Job, source: Source) -> Loader:
-    return Loader(
-        source,
+    wanted = LoaderJob(
         job.schema,
         job.stream.batch,
         start=job.start,
@@ -403,6 +405,7 @@ def open_loader(job: Job, source: Source) -> Loader:
         on_out_of_range=job.stream.on_out_of_range,
         skip_above=job.stream.skip_above,
     )
+    return Loader(source, wanted)
 
 
 def _check_new_run(manifests: ManifestLog) -> None:

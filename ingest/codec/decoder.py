@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.batches.manifest import Position
 from ingest.codec.json_events import JsonCodec
 from ingest.codec.packed import PackedCodec, is_packed
 from ingest.convert import Faults
 from ingest.samples import Samples, join_samples, no_samples
 from ingest.schema import Schema
+from ingest.streams.position import Position
 from ingest.streams.source import Record
 
 KEPT_BYTES = 1_000_000

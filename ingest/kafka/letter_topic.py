@@ -28,13 +28,13 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, ProducerFencedError, RetriableError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ingest.batches.manifest import Position
 from ingest.errors import BrokerError, SinkError, SinkUnavailable
 from ingest.kafka.config import KafkaConfig, kafka_python_arguments
 from ingest.kafka.peek import peek
 from ingest.kafka.sink import abandon
 from ingest.kafka.topics import admin, describe_topic, group_offsets, missing_topic, partition_spans
 from ingest.letters.letter import DeadLetter, unseen
+from ingest.streams.position import Position
 
 ATTEMPT_SECONDS = 10.0
 """how long one attempt to write letters may take; the client library itself would wait without end"""

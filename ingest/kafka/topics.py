@@ -16,7 +16,6 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError, RetriableError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
-from ingest.batches.manifest import Position
 from ingest.codec.decoder import Decoder
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError
@@ -26,6 +25,7 @@ from ingest.kafka.peek import peek
 from ingest.keys import absent_key
 from ingest.samples import Samples
 from ingest.schema import Schema
+from ingest.streams.position import Position
 from ingest.streams.source import Record
 
 EARLIEST, LATEST = -2, -1

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from ingest.batches.manifest import Position
 from ingest.log.embedded import LogReader, LogWriter
+from ingest.streams.position import Position
 from ingest.streams.sink import Entry
 
 

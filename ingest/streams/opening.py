@@ -3,11 +3,11 @@
 from datetime import UTC, datetime
 
 from infra.errors import ConfigError
-from ingest.batches.manifest import Position
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.log.embedded import LogReader
 from ingest.schema import Schema
+from ingest.streams.position import Position
 from ingest.streams.source import Source
 
 

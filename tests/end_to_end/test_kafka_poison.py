@@ -6,14 +6,14 @@ from typing import Any
 
 import psutil
 
-from ingest.batches.loader import form_batch
-from ingest.batches.manifest import Position
+from ingest.batches.replay import form_batch
 from ingest.codec.decoder import Decoder
 from ingest.codec.json_events import encode_json
 from ingest.kafka.letter_topic import KafkaLetters, read_kafka_letters
 from ingest.kafka.source import KafkaSource
 from ingest.letters.letter import DeadLetter
 from ingest.producing.poison import POISON
+from ingest.streams.position import Position
 from tests.brokers import TestBroker, fill_topic
 from tests.end_to_end.threads import RUN, Plan, Result, train
 from tests.ingest.topics import SYNTHETIC, events, json_records

@@ -26,8 +26,8 @@ from dispatch.shards import Shards
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
-from ingest.batches.loader import form_batch
 from ingest.batches.manifest import Manifest, read_manifests
+from ingest.batches.replay import form_batch
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.kafka.letter_topic import KafkaLetters

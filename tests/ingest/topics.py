@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from ingest.batches.loader import Batch, Loader
-from ingest.batches.manifest import Position
+from ingest.batches.batch import Batch
+from ingest.batches.loader import Loader
 from ingest.codec.json_events import encode_json
 from ingest.convert import Event
 from ingest.log.embedded import LogWriter
 from ingest.producing.synthetic import synthetic_events
 from ingest.schema import Schema, load_schema, parse_schema
+from ingest.streams.position import Position
 from ingest.streams.source import Record
 
 SYNTHETIC = load_schema("synthetic")

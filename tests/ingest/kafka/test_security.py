@@ -13,6 +13,7 @@ import pytest
 
 from infra.kafka.broker import HOST, Broker
 from infra.process import Stop
+from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError
@@ -104,7 +105,7 @@ def test_the_right_papers_work_from_end_to_end(fortress: Fortress, client: Clien
     assert run_producer(stream, Stop(), limit=50, kafka=config).records == 50
     check_stream(config, stream, SYNTHETIC)
     with closing(KafkaSource(config, stream.topic)) as source:
-        loader = Loader(source, SYNTHETIC, 50, {}, stop_at_end=True)
+        loader = Loader(source, LoaderJob(SYNTHETIC, 50, stop_at_end=True))
         assert sum(len(batch.samples) for batch in drain(loader)) == 50
     letters = KafkaLetters(config, stream.dead_letter_topic, stream.topic, stream.topic)
     assert letters.append([letter(0, 1)]) == 1

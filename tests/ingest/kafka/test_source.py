@@ -6,13 +6,13 @@ from contextlib import suppress
 import pytest
 from kafka.structs import TopicPartition
 
-from ingest.batches.forming import OutOfRange
+from ingest.batches.job import LoaderJob, OutOfRange
 from ingest.batches.loader import Loader
-from ingest.batches.manifest import Position, Range
 from ingest.codec.json_events import encode_json
 from ingest.errors import OffsetOutOfRange, SourceError, SourceUnavailable
 from ingest.kafka.config import Client
 from ingest.kafka.source import KafkaSource
+from ingest.streams.position import Position, Range
 from ingest.streams.source import Record
 from tests.brokers import TestBroker, admin, fill_topic, producer, send
 from tests.ingest.topics import SYNTHETIC, drain, events
@@ -167,10 +167,8 @@ def test_a_loader_goes_on_where_the_policy_says_when_records_are_gone(
     topic = kafka.new_topic(partitions=1)
     fill_topic(kafka.config(), topic, {0: [encode_json(event) for event in events(40)]})
     delete_records(kafka, topic, 24)
-    loader = Loader(
-        open_source(topic), SYNTHETIC, 16, {0: Position(0)}, stop_at_end=True, on_out_of_range=policy
-    )  # fmt: skip
-    batches = list(drain(loader))
+    job = LoaderJob(SYNTHETIC, 16, {0: Position(0)}, stop_at_end=True, on_out_of_range=policy)
+    batches = list(drain(Loader(open_source(topic), job)))
     to = 24 if policy == "earliest" else 40
     assert batches[0].skipped == (Range(0, Position(0), Position(to)),)
     assert sum(len(batch.samples) for batch in batches) == 40 - to

@@ -9,7 +9,6 @@ import pytest
 
 from infra.errors import ConfigError
 from infra.process import Stop
-from ingest.batches.manifest import Position
 from ingest.codec.decoder import Decoder
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
@@ -18,6 +17,7 @@ from ingest.errors import EncodeError, InputError
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.main import run_producer
 from ingest.producing.producer import TURN_EVENTS, produce
+from ingest.streams.position import Position
 from tests.ingest.topics import SYNTHETIC, events
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from infra.errors import ConfigError
-from ingest.batches.manifest import Position
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.streams.opening import parse_time, start_positions
+from ingest.streams.position import Position
 
 
 @pytest.fixture
