@@ -85,8 +85,8 @@ def dispatcher(
     stop = start()
     settings = choose_settings(config, overrides, run_folder)
     from dispatch.main import Job, run_dispatcher
-    from ingest.letters.opening import open_letters
-    from ingest.streams.opening import check_source, open_source, start_positions
+    from ingest.opening import check_source, open_letters, open_source
+    from ingest.streams.start import start_positions
 
     curve = curve_of(settings, "server")
     endpoints = shard_endpoints(settings, shards)

@@ -56,18 +56,25 @@ def produce(
     stop = daemons.start()
     schema = {} if dataset == "jsonl" else {"stream": {"schema_name": dataset}}
     settings = daemons.choose_settings(config, with_kafka(overrides, kafka), run_folder, schema)
-    from ingest.main import check_producer, run_producer
+    from ingest.main import ProducerJob, run_producer
 
-    check_producer(dataset, file, rate, limit, packed, poison, duration)
+    job = ProducerJob(
+        settings.stream,
+        settings.kafka,
+        dataset=dataset,
+        path=file,
+        seed=settings.seed if seed_from_settings else seed,
+        rate=rate,
+        limit=limit,
+        samples_per_record=packed,
+        poison_share=poison,
+        duration_seconds=duration,
+    )
+    job.check()
     daemons.begin(settings, "produce")
-    chosen = settings.seed if seed_from_settings else seed
     console = Console(stderr=True)
     with progress_of(console, limit) as show:
-        done = run_producer(
-            *(settings.stream, stop, dataset, file, chosen, rate, limit, packed, poison, duration),
-            kafka=settings.kafka,
-            show=show,
-        )
+        done = run_producer(job, stop, show)
     told = (
         f"{done.events:,} events ({done.poisoned:,} bad on purpose) in {done.records:,} records to topic "
         f"{settings.stream.topic!r} {_place(settings)}: {done.seconds:.1f} s, ended by {done.reason}"
@@ -83,7 +90,7 @@ def dead_letters(
     Example: freshet dead-letters --run-folder runs/demo-20261115-021100
     """
     settings = daemons.choose_settings(config, with_kafka(overrides, kafka), run_folder)
-    from ingest.letters.opening import read_letters
+    from ingest.opening import read_letters
 
     for letter in read_letters(settings.stream, settings.kafka):
         line = {**msgspec.structs.asdict(letter), "payload": letter.payload.decode(errors="backslashreplace")}

@@ -12,7 +12,7 @@ from dispatch.errors import CacheTooSmall, RunExists
 from infra.process import Stop
 from ingest.batches.manifest import Manifest
 from ingest.codec.decoder import KEPT_BYTES, Decoder
-from ingest.letters.letter import read_dead_letters
+from ingest.letters.embedded import read_dead_letters
 from ingest.log.embedded import LogReader
 from ingest.producing.poison import POISON
 from ingest.producing.synthetic import synthetic_events

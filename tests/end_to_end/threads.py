@@ -31,7 +31,8 @@ from ingest.batches.replay import form_batch
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.kafka.letter_topic import KafkaLetters
-from ingest.letters.letter import DeadLetterLog, DeadLetters
+from ingest.letters.embedded import DeadLetterLog
+from ingest.letters.letter import DeadLetters
 from ingest.log.embedded import LogReader
 from ingest.samples import Samples
 from ingest.schema import Schema, load_schema

@@ -15,7 +15,7 @@ from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.kafka.letter_topic import KafkaLetters
 from ingest.letters.letter import DeadLetter
-from ingest.main import run_producer
+from ingest.main import ProducerJob, run_producer
 from tests.brokers import TestBroker
 from tests.end_to_end.processes import ROOT, environment, freshet
 
@@ -85,7 +85,7 @@ def test_a_retention_without_a_unit_that_is_known_is_refused(given: str) -> None
 
 
 def test_a_duration_ends_the_stream(tmp_path: Path) -> None:
-    made = run_producer(StreamConfig(folder=tmp_path), Stop(), rate=50.0, duration_seconds=0.3)
+    made = run_producer(ProducerJob(StreamConfig(folder=tmp_path), rate=50.0, duration_seconds=0.3), Stop())
     assert made.reason == "duration"
     assert 0 < made.events <= 20
 
@@ -94,7 +94,7 @@ def test_progress_is_shown_to_people_only(tmp_path: Path) -> None:
     for terminal in (True, False):
         console = Console(force_terminal=terminal, record=True, width=100)
         with progress_of(console, 100) as show:
-            run_producer(StreamConfig(folder=tmp_path), Stop(), limit=100, show=show)
+            run_producer(ProducerJob(StreamConfig(folder=tmp_path), limit=100), Stop(), show)
         assert ("100/100" in console.export_text()) == terminal
 
 

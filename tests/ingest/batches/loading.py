@@ -7,6 +7,7 @@ from ingest.batches.batch import Batch
 from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
 from ingest.log.embedded import LogReader, LogWriter
+from ingest.producing.encoder import Encoder
 from ingest.producing.producer import produce
 from ingest.streams.position import Position
 from tests.ingest.topics import SYNTHETIC, drain, events
@@ -23,7 +24,7 @@ def load(
 def poisoned(folder: Path, samples_per_record: int, good: int = 600) -> tuple[list[Batch], int]:
     """Batches of a stream with 5 % bad events, and how many those were."""
     writer = LogWriter(folder, "clicks", 2)
-    made = produce(events(good), writer, SYNTHETIC, Stop(), samples_per_record, poison_share=0.05)
+    made = produce(events(good), writer, Encoder(SYNTHETIC, writer.partitions, samples_per_record, 0.05), Stop())
     writer.close()
     assert made.events == good + made.poisoned
     return load(folder, 64), made.poisoned

@@ -12,8 +12,9 @@ from ingest.batches.loader import Loader
 from ingest.codec.json_events import JsonCodec, encode_json
 from ingest.codec.packed import PackedCodec
 from ingest.errors import OffsetOutOfRange, SourceError
-from ingest.letters.letter import DeadLetterLog, read_dead_letters
+from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
+from ingest.producing.encoder import Encoder
 from ingest.producing.producer import produce
 from ingest.samples import join_samples
 from ingest.streams.position import Position, Range
@@ -119,7 +120,7 @@ def test_ranges_join_without_gap_or_overlap(tmp_path: Path, samples_per_record: 
 def test_bad_events_do_not_change_the_good_ones(tmp_path: Path) -> None:
     batches, _ = poisoned(tmp_path / "bad", 0)
     writer = LogWriter(tmp_path / "good", "clicks", 2)
-    produce(events(600), writer, SYNTHETIC, Stop())
+    produce(events(600), writer, Encoder(SYNTHETIC, writer.partitions), Stop())
     writer.close()
     clean = load(tmp_path / "good", 64)
     assert all(a.samples.equals(b.samples) for a, b in zip(batches, clean, strict=True))

@@ -23,7 +23,7 @@ from ingest.kafka.letter_topic import KafkaLetters, read_kafka_letters
 from ingest.kafka.sink import ConfluentProducer
 from ingest.kafka.source import KafkaSource
 from ingest.kafka.topics import check_stream, ensure_topics
-from ingest.main import run_producer
+from ingest.main import ProducerJob, run_producer
 from tests.brokers import running_broker
 from tests.certificates import KEY_PASSWORD, Authority
 from tests.end_to_end.processes import ROOT
@@ -102,7 +102,7 @@ def test_the_right_papers_work_from_end_to_end(fortress: Fortress, client: Clien
     config: KafkaConfig = getattr(fortress, way)(client)
     stream = StreamConfig(source="kafka", topic=f"{way}-{client}", dead_letter_topic=f"{way}-{client}-letters")
     ensure_topics(config, stream)
-    assert run_producer(stream, Stop(), limit=50, kafka=config).records == 50
+    assert run_producer(ProducerJob(stream, config, limit=50), Stop()).records == 50
     check_stream(config, stream, SYNTHETIC)
     with closing(KafkaSource(config, stream.topic)) as source:
         loader = Loader(source, LoaderJob(SYNTHETIC, 50, stop_at_end=True))
@@ -164,7 +164,7 @@ def test_nobody_writes_with_wrong_papers(fortress: Fortress, case: str, client: 
     config, expected = wrong_papers(fortress)[case]
     stream = StreamConfig(source="kafka", topic="closed")
     with pytest.raises(BrokerError, match=expected):
-        run_producer(stream, Stop(), limit=1, kafka=config.model_copy(update={"client": client}))
+        run_producer(ProducerJob(stream, config.model_copy(update={"client": client}), limit=1), Stop())
 
 
 TRY = """

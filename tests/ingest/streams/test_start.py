@@ -5,8 +5,8 @@ import pytest
 
 from infra.errors import ConfigError
 from ingest.log.embedded import LogReader, LogWriter
-from ingest.streams.opening import parse_time, start_positions
 from ingest.streams.position import Position
+from ingest.streams.start import parse_time, start_positions
 
 
 @pytest.fixture
