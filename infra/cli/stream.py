@@ -75,11 +75,7 @@ def produce(
     console = Console(stderr=True)
     with progress_of(console, limit) as show:
         done = run_producer(job, stop, show)
-    told = (
-        f"{done.events:,} events ({done.poisoned:,} bad on purpose) in {done.records:,} records to topic "
-        f"{settings.stream.topic!r} {_place(settings)}: {done.seconds:.1f} s, ended by {done.reason}"
-    )
-    console.print(Text(told), soft_wrap=True)
+    console.print(Text(_summary(done, settings)), soft_wrap=True)
 
 
 def dead_letters(
@@ -109,7 +105,7 @@ def create(
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
-    """Make the events topic and the dead-letter topic; those that are there already must be as asked for.
+    """Make the events topic and the dead-letter topic; those that exist already must be as asked for.
 
     Names come from stream.topic and stream.dead_letter_topic, the number of partitions from stream.partitions. The
     dead-letter topic has one partition, and the same retention.
@@ -117,7 +113,8 @@ def create(
     Example: freshet topics create --partitions 8 --retention 7d
     """
     settings = daemons.choose_settings(config, overrides, None)
-    from ingest.kafka.topics import TopicSpec, create_topics
+    from ingest.kafka.clients.admin import TopicSpec
+    from ingest.kafka.topics import create_topics
 
     shared = _given({"retention.ms": _milliseconds(retention), "retention.bytes": _bytes(retention_size)})
     events = shared | _given({"compression.type": compression, "max.message.bytes": _bytes(largest)})
@@ -195,10 +192,14 @@ def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Prod
         yield show
 
 
-def _place(settings: "Settings") -> str:
-    if settings.stream.source == "kafka":
-        return f"on Kafka at {','.join(settings.kafka.servers)}, all acknowledged"
-    return f"in {settings.stream.folder}"
+def _summary(done: "Produced", settings: "Settings") -> str:
+    servers = ",".join(settings.kafka.servers)
+    where = f"on Kafka at {servers}, all acknowledged" if settings.stream.source == "kafka" else None
+    return (
+        f"{done.events:,} events ({done.poisoned:,} bad on purpose) in {done.records:,} records to topic "
+        f"{settings.stream.topic!r} {where or f'in {settings.stream.folder}'}: {done.seconds:.1f} s, ended by "
+        f"{done.reason}"
+    )
 
 
 def _given(values: dict[str, str | None]) -> dict[str, str]:

@@ -51,10 +51,10 @@ def test_topics_are_made_listed_and_described(commands: Commands) -> None:
     assert made.splitlines() == [f"{commands.topic}: created", f"{commands.letters}: created"]
     assert "there already, as asked for" in commands.run("topics", "create", "--partitions", "3", "--retention", "7d")
     assert commands.topic in commands.run("topics", "list")
-    told = commands.run("topics", "describe")
-    assert f"{commands.topic}: 3 partitions" in told
-    assert "retention.ms 604800000, retention.bytes 1073741824" in told
-    assert len(told.splitlines()) == 2 + 3
+    output = commands.run("topics", "describe")
+    assert f"{commands.topic}: 3 partitions" in output
+    assert "retention.ms 604800000, retention.bytes 1073741824" in output
+    assert len(output.splitlines()) == 2 + 3
 
 
 def test_events_are_produced_to_kafka_and_dead_letters_read_from_it(commands: Commands) -> None:
@@ -67,8 +67,8 @@ def test_events_are_produced_to_kafka_and_dead_letters_read_from_it(commands: Co
     writer.append([DeadLetter(1, 7, 0, "label: 2, expected 0 or 1", b"\xff!")])
     writer.close()
     (line,) = commands.run("dead-letters", "--kafka").splitlines()
-    told = json.loads(line)
-    assert (told["partition"], told["offset"], told["payload"]) == (1, 7, "\\xff!")
+    letter = json.loads(line)
+    assert (letter["partition"], letter["offset"], letter["payload"]) == (1, 7, "\\xff!")
 
 
 def test_a_missing_topic_is_one_line_and_status_1(commands: Commands) -> None:

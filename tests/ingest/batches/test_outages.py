@@ -10,7 +10,7 @@ from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
 from ingest.batches.replay import form_batch
 from ingest.errors import SourceError, SourceUnavailable
-from ingest.kafka.clients.base import Topic
+from ingest.kafka.clients.base import TopicSnapshot
 from ingest.kafka.config import KafkaConfig
 from ingest.kafka.source import KafkaSource
 from ingest.log.embedded import LogReader
@@ -56,10 +56,10 @@ def test_every_event_comes_from_a_source_that_falters(tmp_path: Path, stop_at_en
 
 
 class Silent:
-    """A consumer whose broker describes a topic and then says nothing any more."""
+    """A consumer whose broker describes a topic and then does not answer any more."""
 
-    def describe(self, seconds: float) -> Topic:
-        return Topic("identity", (0,))
+    def describe(self, seconds: float) -> TopicSnapshot:
+        return TopicSnapshot("identity", (0,))
 
     def spans(self, partitions: object, seconds: float) -> None:
         raise SourceUnavailable("cannot find the ends of partitions")

@@ -1,4 +1,4 @@
-"""Events written to a real broker lie where the embedded log would put them, and what is counted is there."""
+"""Events written to a real broker are in the same partitions as in the embedded log, and all that counts is there."""
 
 from contextlib import closing
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError, SinkError
+from ingest.kafka.clients.peek import peek
 from ingest.kafka.config import Client, KafkaConfig
-from ingest.kafka.peek import peek
 from ingest.kafka.sink import KafkaSink
 from ingest.kafka.topics import end_offsets
 from ingest.log.embedded import LogReader
@@ -67,7 +67,7 @@ def test_a_second_synthetic_stream_goes_on_where_the_topic_ends(kafka: TestBroke
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_record_that_the_topic_does_not_take_is_told(kafka: TestBroker, client: Client) -> None:
+def test_a_record_that_the_topic_does_not_take_is_reported(kafka: TestBroker, client: Client) -> None:
     topic = kafka.new_topic(partitions=1, **{"max.message.bytes": "1000"})
     with closing(KafkaSink(kafka.config(client, compression="none"), topic, Stop())) as sink:
         sink.write({0: [(None, b"small")] * 3})
@@ -75,6 +75,6 @@ def test_a_record_that_the_topic_does_not_take_is_told(kafka: TestBroker, client
             sink.write({0: [(None, b"x" * 5000)]})
 
 
-def test_a_topic_that_is_not_there_is_told_before_anything_is_written(kafka: TestBroker) -> None:
+def test_a_topic_that_is_not_there_is_reported_before_anything_is_written(kafka: TestBroker) -> None:
     with pytest.raises(BrokerError, match=r"topic 'nowhere' is not on Kafka .* 'freshet topics create'"):
         KafkaSink(kafka.config(), "nowhere", Stop())

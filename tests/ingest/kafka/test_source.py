@@ -148,7 +148,7 @@ def test_a_record_without_a_value_is_an_empty_one(kafka: TestBroker, open_source
     assert payloads(read_all(open_source(topic), 0)) == [b"a", b"", b"b"]
 
 
-def test_records_that_are_gone_are_told_with_what_is_left(kafka: TestBroker, open_source: Open) -> None:
+def test_records_that_are_gone_are_reported_with_what_is_left(kafka: TestBroker, open_source: Open) -> None:
     topic = kafka.new_topic(partitions=1)
     fill_topic(kafka.config(), topic, {0: numbered(10)})
     delete_records(kafka, topic, 6)
@@ -203,12 +203,12 @@ def test_a_topic_that_is_deleted_stops_the_reader(
         look_for_ever(source)
 
 
-def test_a_topic_that_is_not_there_is_told_at_the_start(kafka: TestBroker, open_source: Open) -> None:
+def test_a_topic_that_is_not_there_is_reported_at_the_start(kafka: TestBroker, open_source: Open) -> None:
     with pytest.raises(SourceError, match=r"topic 'nowhere' is not on Kafka at .*; expected it .*create it"):
         open_source("nowhere")
 
 
-def test_a_broker_that_is_not_there_is_told_at_the_start(open_source: Open) -> None:
+def test_a_broker_that_is_not_there_is_reported_at_the_start(open_source: Open) -> None:
     with pytest.raises(SourceError, match=r"127\.0\.0\.1:9.*; (expected|check)"):
         open_source("clicks", servers=("127.0.0.1:9",), request_seconds=1)
 
