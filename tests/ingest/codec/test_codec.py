@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from ingest.codec.decoder import KEPT_BYTES, Decoder, Reject
 from ingest.codec.json_events import JsonCodec, encode_json
 from ingest.codec.packed import HEADER, PackedCodec
-from ingest.convert import MAX_TIME, Converter, Event
+from ingest.columns import MAX_TIME
+from ingest.convert import Converter, Event
 from ingest.errors import EncodeError
 from ingest.keys import absent_key, key_of
 from ingest.producing.poison import PACKED_RECORD_POISON, PACKED_SAMPLE_POISON, POISON, poison_packed
