@@ -1,7 +1,7 @@
 """``freshet bench ingest --kafka``: from a real broker to decoded batches, on both client libraries, in one run.
 
-Each path is read in turn, several times over, and the best round counts, so that all of them meet the same noise.
-Beside it stand the time of the decoder alone on the same records, and the source alone (records, not decoded).
+The paths are read in turn for several rounds, so that all of them meet the same noise, and the best round of each
+counts. The decoder alone and the source alone (records, not decoded) are measured on the same records.
 """
 
 import time
@@ -115,7 +115,7 @@ def _read(source: KafkaSource, records: int) -> None:
     found, positions = 0, dict.fromkeys(source.partitions(), 0)
     while found < records:
         for partition, offset in positions.items():
-            with suppress(SourceUnavailable):  # as the loader does: asks again
+            with suppress(SourceUnavailable):  # asks again, as the loader does
                 came = source.read(partition, offset)
                 found, positions[partition] = found + len(came), offset + len(came)
 

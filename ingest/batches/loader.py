@@ -2,7 +2,7 @@
 
 At most ``prefetch`` batches wait in its queue; when nobody takes them it stops reading (back-pressure). Only the thread
 touches the source. An error in the thread is raised by ``next``; a source that cannot answer now is asked again,
-for as long as it says so. Batches come out in the order formed, every event in exactly one of them or among those left
+for as long as that lasts. Batches come out in the order formed, every event in exactly one of them or among those left
 out, so the positions of the last batch handed out are where to start again.
 """
 

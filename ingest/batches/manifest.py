@@ -28,9 +28,9 @@ class Manifest(msgspec.Struct, frozen=True):
     rejected: int
     """bad events in the ranges"""
     skipped: tuple[Range, ...] = ()
-    """ranges, before those of their partitions, that were left out: by the lag policy, or gone by retention"""
+    """ranges, before those of their partitions, that were left out: by the lag policy, or removed by retention"""
     skipped_events: int = 0
-    """events in them; of packed records nobody has read, as many as the mean of those read"""
+    """events in them; packed records that were never read count with the mean of those read"""
 
 
 _decoder = msgspec.msgpack.Decoder(Manifest)

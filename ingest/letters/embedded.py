@@ -15,7 +15,7 @@ _decoder = msgspec.msgpack.Decoder(DeadLetter)
 
 
 class DeadLetterLog:
-    """The dead-letter topic; one writer. A DeadLetters."""
+    """The dead-letter topic; one writer. Implements DeadLetters."""
 
     def __init__(
         self, folder: Path, topic: str = "dead-letters", origin: str = "", retention_bytes: int | None = None
@@ -28,7 +28,7 @@ class DeadLetterLog:
                 self._last[letter.partition] = Position(letter.offset, letter.index)
 
     def append(self, letters: Sequence[DeadLetter]) -> int:
-        """Writes those that are not there yet, durably, and returns how many that were."""
+        """Writes those that are not kept yet, durably, and returns how many they were."""
         new = unseen(letters, self._last)
         self._writer.append(0, [self._entry(letter) for letter in new])
         self._last |= {letter.partition: Position(letter.offset, letter.index) for letter in new}

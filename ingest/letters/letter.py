@@ -26,23 +26,23 @@ class DeadLetter(msgspec.Struct, frozen=True):
     size: int | None = None
     """bytes of the event where the payload is not all of it"""
     time_ms: int = 0
-    """unix milliseconds at which it was written; 0: it has not been"""
+    """unix milliseconds at which it was written; 0: not yet"""
 
 
 class DeadLetters(Protocol):
     """Keeps letters, each once for its (origin, partition, offset, index)."""
 
     def append(self, letters: Sequence[DeadLetter]) -> int:
-        """Writes those that are not there yet, durably, and returns how many that were.
+        """Writes those that are not kept yet, durably, and returns how many they were.
 
-        Raises SinkUnavailable where that is not possible now: the same letters are then to be given again.
+        Raises SinkUnavailable if that is not possible now: the caller then gives the same letters again.
         """
 
     def close(self) -> None: ...
 
 
 def unseen(letters: Sequence[DeadLetter], last: Mapping[int, Position]) -> list[DeadLetter]:
-    """Those behind the last one written of their partition, each once; they come in the order of their positions."""
+    """Those after the last one written of their partition, each once; they come in the order of their positions."""
     reached, new = dict(last), []
     for letter in letters:
         position = Position(letter.offset, letter.index)

@@ -1,4 +1,4 @@
-"""Events and logs that the tests of this folder share, and where real data lies if there is any."""
+"""Events and logs that the tests of this folder share, and the folder of real data if there is one."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def json_records(payloads: Sequence[bytes], first: int = 0) -> list[Record]:
 
 
 def write_json(folder: Path, given: Sequence[Event], partitions: int = 2, topic: str = "clicks") -> None:
-    """Events one after the other over the partitions."""
+    """Writes events to the partitions in turn."""
     writer = LogWriter(folder, topic, partitions)
     for partition in range(partitions):
         writer.append(partition, [(None, encode_json(event)) for event in given[partition::partitions]])

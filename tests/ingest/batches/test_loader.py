@@ -23,7 +23,7 @@ from tests.ingest.topics import SYNTHETIC, drain, ends, events, write_json
 
 
 class CountingSource(LogReader):
-    """A log that counts its reads, and can be told to fail."""
+    """A log that counts its reads, and can be made to fail."""
 
     reads = 0
     fails = False
