@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
 from ingest.codec.json_events import JsonCodec, encode_json
 from ingest.codec.packed import PackedCodec
@@ -111,7 +112,7 @@ def _read(folder: Path, topic: str) -> None:
 def _load(folder: Path, topic: str, schema: Schema) -> None:
     with (
         closing(LogReader(folder, topic)) as source,
-        closing(Loader(source, schema, 512, {}, stop_at_end=True)) as loader,
+        closing(Loader(source, LoaderJob(schema, 512, stop_at_end=True))) as loader,
     ):
         while loader.next() is not None:
             pass

@@ -1,7 +1,7 @@
 """``freshet bench ingest --kafka``: from a real broker to decoded batches, on both client libraries, in one run.
 
-Each path is read in turn, several times over, and the best round counts, so that all of them meet the same noise.
-Beside it stand the time of the decoder alone on the same records, and the source alone (records, not decoded).
+The paths are read in turn for several rounds, so that all of them meet the same noise, and the best round of each
+counts. The decoder alone and the source alone (records, not decoded) are measured on the same records.
 """
 
 import time
@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from kafka import KafkaAdminClient, KafkaProducer
 
+from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
-from ingest.batches.manifest import Position
 from ingest.codec.decoder import Decoder
 from ingest.codec.json_events import encode_json
 from ingest.codec.packed import PackedCodec
@@ -24,6 +24,7 @@ from ingest.kafka.config import Client, KafkaConfig, kafka_python_arguments
 from ingest.kafka.source import KafkaSource
 from ingest.producing.synthetic import synthetic_events
 from ingest.schema import Schema, load_schema
+from ingest.streams.position import Position
 from ingest.streams.source import Record
 
 PARTITIONS = 4
@@ -103,7 +104,7 @@ def _round(
 
 
 def _load(source: KafkaSource, schema: Schema, samples: int) -> None:
-    with closing(Loader(source, schema, BATCH, {}, stop_at_end=True)) as loader:
+    with closing(Loader(source, LoaderJob(schema, BATCH, stop_at_end=True))) as loader:
         found = 0
         while (batch := loader.next()) is not None:
             found += len(batch.samples)
@@ -114,7 +115,7 @@ def _read(source: KafkaSource, records: int) -> None:
     found, positions = 0, dict.fromkeys(source.partitions(), 0)
     while found < records:
         for partition, offset in positions.items():
-            with suppress(SourceUnavailable):  # as the loader does: asks again
+            with suppress(SourceUnavailable):  # asks again, as the loader does
                 came = source.read(partition, offset)
                 found, positions[partition] = found + len(came), offset + len(came)
 

@@ -20,6 +20,7 @@ from infra.process import Stop
 from infra.run.cluster import Extras, run_cluster
 from infra.run.display import Display
 from infra.run.settings import Settings, load_settings
+from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
 from ingest.log.embedded import LogReader
 from ingest.samples import Samples
@@ -107,7 +108,8 @@ def _time_plain(settings: Settings, samples: int) -> float:
 
 def _batches(settings: Settings, samples: int) -> list[Samples]:
     source = LogReader(settings.stream.folder, settings.stream.topic)
-    loader = Loader(source, settings.event_schema, settings.stream.batch, {}, limit=samples, stop_at_end=True)
+    job = LoaderJob(settings.event_schema, settings.stream.batch, limit=samples, stop_at_end=True)
+    loader = Loader(source, job)
     batches = []
     while (batch := loader.next()) is not None:
         batches.append(batch.samples)

@@ -29,7 +29,7 @@ from dispatch.shards import Shards
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import guarded
-from ingest.batches.loader import Batch
+from ingest.batches.batch import Batch
 from ingest.letters.letter import DeadLetters
 from ingest.streams.source import Source
 from ps.protocol import FLUSH, TRAIN

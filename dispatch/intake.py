@@ -11,7 +11,9 @@ from dispatch.job import DispatchJob
 from dispatch.progress.status import EventCounts
 from infra.process import Stop
 from infra.telemetry import Meter
-from ingest.batches.loader import Batch, Loader
+from ingest.batches.batch import Batch
+from ingest.batches.job import LoaderJob
+from ingest.batches.loader import Loader
 from ingest.batches.manifest import Manifest, ManifestLog
 from ingest.errors import SinkUnavailable
 from ingest.letters.letter import DeadLetters
@@ -92,8 +94,7 @@ def open_manifests(job: DispatchJob) -> ManifestLog:
 
 def open_loader(job: DispatchJob, source: Source) -> Loader:
     """Starts reading ahead."""
-    return Loader(
-        source,
+    wanted = LoaderJob(
         job.schema,
         job.stream.batch,
         start=job.start,
@@ -105,3 +106,4 @@ def open_loader(job: DispatchJob, source: Source) -> Loader:
         on_out_of_range=job.stream.on_out_of_range,
         skip_above=job.stream.skip_above,
     )
+    return Loader(source, wanted)

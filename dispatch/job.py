@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dispatch.config import DispatchConfig
 from infra.wire import Curve
-from ingest.batches.manifest import Position
 from ingest.config import StreamConfig
 from ingest.schema import Schema
+from ingest.streams.position import Position
 
 
 @dataclass(frozen=True)

@@ -1,44 +1,35 @@
-"""From columns of raw values to samples, and the reasons for which a value is rejected.
+"""Events to samples: columns of raw values become keys, dense floats, labels and times, or faults with a reason.
 
 Both codecs and every producer come through here, so an event gives the same sample whichever way it travelled.
-Columns are converted whole; only a column in which something is wrong is looked at value by value.
 Legend: B events, F keys, N dense floats.
 """
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.keys import Raw, absent_key, hash_values, key_of, log_squares, table_seed, text_of
+from ingest.columns import Faults, hash_column, hash_lists, read_dense, read_labels, read_numbers, read_times
+from ingest.keys import Raw, absent_key, key_of, log_squares
 from ingest.samples import Samples
-from ingest.schema import DenseField, Schema, Table
+from ingest.schema import KeyTable, Schema
 
 Value = Raw | list[Raw] | None
 """What a field of an event may hold; None stands for an absent field."""
 
-MAX_TIME = 253402300800.0
-"""unix seconds of the year 10000"""
 INTEGER_LIMIT = 2.0**63
-SAFE_TO_MERGE = {str, int, type(None)}
-"""Among these equal values have equal keys; 1, 1.0 and true are equal in Python but not all one key."""
+"""numbers that are put into buckets must be smaller in size"""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One click or non-click as a device tells it."""
+    """One click or non-click as a device reports it."""
 
     event_time: float
     """unix seconds"""
     label: int
     """1 for a click, 0 for none"""
     fields: dict[str, Value]
-
-
-Faults = dict[int, str]
-"""Row of a bad event → the first reason found."""
 
 
 class Converter:
@@ -63,8 +54,8 @@ class Converter:
         """Samples of all rows (rows with faults hold nonsense) and the faults; columns are in the order of sources."""
         column = dict(zip(self.sources, columns, strict=True))
         faults: Faults = {}
-        times_B, labels_B = _times(times, faults), _labels(labels, faults)
-        numbers = {name: _numbers(name, column[name], faults) for name in self.sources if name in self.numeric}
+        times_B, labels_B = read_times(times, faults), read_labels(labels, faults)
+        numbers = {name: read_numbers(name, column[name], faults) for name in self.sources if name in self.numeric}
         keys_BF = np.empty((len(times), self.schema.fields), np.uint64)
         at = 0
         for table in self.schema.tables:
@@ -72,7 +63,7 @@ class Converter:
             at += table.values
         dense_BN = np.empty((len(times), self.schema.dense), np.float32)
         for place, dense in enumerate(self.schema.dense_fields):
-            dense_BN[:, place] = _dense(dense, numbers[dense.field], faults)
+            dense_BN[:, place] = read_dense(dense, numbers[dense.field], faults)
         return Samples(labels_B, dense_BN, keys_BF, times_B), faults
 
     def convert_events(self, events: Sequence[Event]) -> tuple[Samples, Faults]:
@@ -99,15 +90,15 @@ class Converter:
                 column[row] = None
 
     def _keys(
-        self, table: Table, column: Sequence[Value], numbers: dict[str, NDArray[np.float64]], faults: Faults
+        self, table: KeyTable, column: Sequence[Value], numbers: dict[str, NDArray[np.float64]], faults: Faults
     ) -> NDArray[np.uint64]:
         if table.bucket != "none":
             return self._bucketed(table, numbers[table.field], faults)
         if table.values > 1:
-            return _listed(table, column, self.schema.limits.string_bytes, faults)
-        return _hashed(table, column, self.schema.limits.string_bytes, faults)[:, None]
+            return hash_lists(table, column, self.schema.limits.string_bytes, faults)
+        return hash_column(table, column, self.schema.limits.string_bytes, faults)[:, None]
 
-    def _bucketed(self, table: Table, numbers_B: NDArray[np.float64], faults: Faults) -> NDArray[np.uint64]:
+    def _bucketed(self, table: KeyTable, numbers_B: NDArray[np.float64], faults: Faults) -> NDArray[np.uint64]:
         absent_B = np.isnan(numbers_B)
         large_B = ~absent_B & (np.abs(numbers_B) >= INTEGER_LIMIT)
         for row in np.flatnonzero(large_B):
@@ -121,148 +112,3 @@ class Converter:
         keys_B = np.array(keys, np.uint64)[inverse_B]
         keys_B[absent_B] = absent_key(table.name)
         return keys_B[:, None]
-
-
-def _times(times: Sequence[float], faults: Faults) -> NDArray[np.float64]:
-    times_B = np.array(times, np.float64)
-    for row in np.flatnonzero(~((times_B >= 0) & (times_B < MAX_TIME))):
-        faults.setdefault(int(row), time_fault(float(times_B[row])))
-    return times_B
-
-
-def time_fault(value: float) -> str:
-    if not math.isfinite(value):
-        return f"not finite: event_time is {value}"
-    kind = "negative" if value < 0 else "oversized"
-    return f"{kind}: event_time is {value}, expected unix seconds from 0 to {MAX_TIME:.0f}"
-
-
-def _labels(labels: Sequence[int], faults: Faults) -> NDArray[np.float32]:
-    if set(labels) <= {0, 1}:
-        return np.array(labels, np.float32)
-    for row, label in enumerate(labels):
-        if label not in (0, 1):
-            faults.setdefault(row, f"label: {_short(label)}, expected 0 or 1")
-    return np.array([label if label in (0, 1) else 0 for label in labels], np.float32)
-
-
-def _numbers(name: str, column: Sequence[Any], faults: Faults) -> NDArray[np.float64]:
-    """A numeric column, NaN where the value is absent (or at fault)."""
-    try:
-        numbers_B = np.array(column, np.float64)  # None becomes NaN
-    except OverflowError:
-        numbers_B = np.array([_number(name, v, row, faults) for row, v in enumerate(column)], np.float64)
-    odd_B = ~np.isfinite(numbers_B)
-    for row in np.flatnonzero(odd_B).tolist() if odd_B.any() else []:
-        if column[row] is not None:
-            faults.setdefault(row, f"not finite: field {name!r} is {column[row]}")
-            numbers_B[row] = np.nan
-    return numbers_B
-
-
-def _number(name: str, value: Any, row: int, faults: Faults) -> float:
-    try:
-        return math.nan if value is None else float(value)
-    except OverflowError:
-        faults.setdefault(row, f"oversized: field {name!r} is an integer of {value.bit_length()} bits")
-        return math.nan
-
-
-def _dense(dense: DenseField, numbers_B: NDArray[np.float64], faults: Faults) -> NDArray[np.float64]:
-    values_B = np.nan_to_num(numbers_B, nan=0.0)
-    wrong_B = ~np.isnan(numbers_B) & ((numbers_B < dense.min) | (numbers_B > dense.max))
-    for row in np.flatnonzero(wrong_B):
-        faults.setdefault(int(row), range_fault(dense, float(numbers_B[row])))
-    values_B[wrong_B] = 0.0
-    return transform(dense, values_B)
-
-
-def transform(dense: DenseField, values_B: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.log1p(np.maximum(values_B, 0.0)) if dense.transform == "log1p" else values_B
-
-
-def range_fault(dense: DenseField, value: float) -> str:
-    kind = "oversized" if value > dense.max else "negative" if value < 0 else "too small"
-    return f"{kind}: field {dense.field!r} is {value:g}, expected {dense.min:g} to {dense.max:g}"
-
-
-def _hashed(table: Table, column: Sequence[Any], limit: int, faults: Faults) -> NDArray[np.uint64]:
-    """Keys of a column of single values; each distinct value is checked and hashed once."""
-    if not set(map(type, column)) <= SAFE_TO_MERGE:
-        return _hashed_singly(table, column, limit, faults)
-    distinct = list(dict.fromkeys(column))
-    if not _are_short(distinct, limit):
-        return _hashed_singly(table, column, limit, faults)
-    try:
-        keys = dict(zip(distinct, hash_values(table_seed(table.name), absent_key(table.name), distinct), strict=True))
-    except UnicodeEncodeError:
-        return _hashed_singly(table, column, limit, faults)
-    return np.fromiter(map(keys.__getitem__, column), np.uint64, len(column))
-
-
-def _are_short(values: Sequence[Any], limit: int) -> bool:
-    """Whether all texts and integers are surely within the limit; a character takes at most 4 bytes."""
-    texts = [value for value in values if type(value) is str]
-    integers = [value for value in values if type(value) is int]
-    bound = 10 ** min(limit - 1, 18)
-    return 4 * max(map(len, texts), default=0) <= limit and all(-bound < value < bound for value in integers)
-
-
-def _hashed_singly(table: Table, column: Sequence[Any], limit: int, faults: Faults) -> NDArray[np.uint64]:
-    """The same, value by value: what it is tested against, and the way to find which rows are at fault."""
-    checked = _checked(table, column, limit, faults)
-    return np.array(hash_values(table_seed(table.name), absent_key(table.name), checked), np.uint64)
-
-
-def _checked(table: Table, column: Sequence[Any], limit: int, faults: Faults) -> list[Any]:
-    """The column with rejected values blanked out."""
-    return ["" if (v is not None and _rejected(table, v, row, limit, faults)) else v for row, v in enumerate(column)]
-
-
-def _rejected(table: Table, value: Raw, row: int, limit: int, faults: Faults) -> bool:
-    fault = _text_fault(table.field, value, limit)
-    if fault is not None:
-        faults.setdefault(row, fault)
-    return fault is not None
-
-
-def _text_fault(field: str, value: Raw, limit: int) -> str | None:
-    if type(value) is str and 4 * len(value) <= limit and value.isascii():
-        return None
-    if type(value) is int and abs(value) < 10 ** min(limit - 1, 18):
-        return None
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"not finite: field {field!r} is {value}"
-    if isinstance(value, int) and value.bit_length() > 4 * limit:
-        return f"oversized: field {field!r} is an integer of {value.bit_length()} bits, at most {limit} digits"
-    try:
-        size = len(text_of(value).encode())
-    except UnicodeEncodeError:
-        return f"not decodable: field {field!r} is no valid text"
-    return f"oversized: field {field!r} has {size} bytes, at most {limit}" if size > limit else None
-
-
-def _listed(table: Table, column: Sequence[Any], limit: int, faults: Faults) -> NDArray[np.uint64]:
-    """Keys of a column of lists, each padded with the absent key; a single value is a list of one."""
-    most = table.values
-    padding: list[None] = [None] * most
-    flat: list[Any] = []
-    for row, value in enumerate(column):
-        values = value if type(value) is list else [value]
-        if len(values) > most:
-            faults.setdefault(row, f"too many values: field {table.field!r} has {len(values)}, at most {most}")
-        flat += (values + padding)[:most]
-    flat_faults: Faults = {}
-    keys = _hashed(table, flat, limit, flat_faults)
-    for place, reason in flat_faults.items():
-        faults.setdefault(place // most, reason)
-    return keys.reshape(len(column), most)
-
-
-def _short(value: object) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value) if _is_small(value) else "a very large integer"
-    return text[:40]
-
-
-def _is_small(value: object) -> bool:
-    return not isinstance(value, int) or value.bit_length() <= 128

@@ -6,12 +6,15 @@
 │   └── SourceUnavailable   not now: the broker does not answer; asking again may help
 ├── BrokerError         Kafka does not answer, or refuses this client or this topic
 ├── SinkError           records cannot be written, or it is not known whether they were
-│   └── SinkUnavailable     not now: the broker does not answer; the same again may help
+│   ├── SinkUnavailable     not now: the broker does not answer; the same again may help
+│   └── TransactionFailed   a transaction may or may not have been committed; a new one may help
+│       ├── TransactionRefused  the broker does not allow it
+│       └── TransactionFenced   another producer has taken its id
 └── LogError            the embedded log cannot be written or read
     ├── LogCorrupt      bytes that were durable have changed; the message names file and byte
     └── LogBusy         another process writes this partition
 
-Bad events raise nothing: they become dead letters (ingest.letters.letter).
+Bad events raise no error: they become dead letters (ingest.letters.letter).
 """
 
 from infra.errors import FreshetError
@@ -38,7 +41,7 @@ class OffsetOutOfRange(SourceError):
 
 
 class SourceUnavailable(SourceError):
-    """The source cannot answer now; it is no end of the stream, and asking again may help."""
+    """The source cannot answer now; the stream has not ended, and asking again may help."""
 
 
 class BrokerError(IngestError):
@@ -51,6 +54,18 @@ class SinkError(IngestError):
 
 class SinkUnavailable(SinkError):
     """The sink cannot take records now; giving it the same again may help."""
+
+
+class TransactionFailed(SinkError):
+    """A transaction with Kafka may or may not have been committed; a new one may help."""
+
+
+class TransactionRefused(TransactionFailed):
+    """The broker does not allow the transaction."""
+
+
+class TransactionFenced(TransactionFailed):
+    """Another producer has taken the transaction's id."""
 
 
 class LogError(IngestError):

@@ -2,7 +2,7 @@
 
 The bytes of a raw value are its text in UTF-8: a string is itself, an integer its decimal digits (so 7 and "7" are one
 key: a device may send either), a boolean ``true`` or ``false``, a float its shortest decimal form, whole floats below
-2**53 as integers (1.0 and 1 are one key: JSON does not tell them apart). A value never passes through a
+2**53 as integers (1.0 and 1 are one key: JSON does not distinguish them). A value never passes through a
 float32. An absent value has a key of its own that no raw value shares, not even the empty string.
 """
 

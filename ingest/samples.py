@@ -32,7 +32,7 @@ class Samples:
         return Samples(self.labels_B[chosen_B], self.dense_BN[chosen_B], self.keys_BF[chosen_B], self.times_B[chosen_B])
 
     def equals(self, other: "Samples") -> bool:
-        """Bit for bit."""
+        """Whether all arrays are equal, bit for bit."""
         pairs = (
             (self.labels_B, other.labels_B),
             (self.dense_BN, other.dense_BN),

@@ -1,8 +1,8 @@
 """What an event's fields mean: which become keys of which table, which become dense floats, and their limits.
 
-A schema is a TOML file; criteo, avazu, movielens and synthetic are built in (ingest/schemas). Keys of a sample stand in
-the order of the tables, each table taking ``values`` places; a list shorter than that is padded with the
-table's absent key. Dense floats stand in the order of the dense fields; an absent one is 0.
+A schema is a TOML file; criteo, avazu, movielens and synthetic are built in (ingest/schemas). The keys of a sample are
+in the order of the tables, ``values`` of them for each table; a shorter list is padded with the table's absent key.
+Dense floats are in the order of the dense fields; an absent one is 0.
 """
 
 import math
@@ -20,7 +20,7 @@ from infra.errors import ConfigError
 BUILT_IN = ("avazu", "criteo", "movielens", "synthetic")
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One family of keys."""
 
     name: str
@@ -67,7 +67,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     """Tables, dense fields and limits of one kind of event."""
 
     name: str
-    tables: tuple[Table, ...]
+    tables: tuple[KeyTable, ...]
     dense_fields: tuple[DenseField, ...] = ()
     partition_by: str | None = None
     """events with equal values of this field keep their order; None spreads events evenly"""
@@ -128,7 +128,7 @@ def parse_schema(text: str, origin: str) -> Schema:
 
 
 def _faults(schema: Schema) -> list[tuple[str, str]]:
-    """(what is wrong, what was expected) for everything the types cannot say."""
+    """(what is wrong, what was expected) for everything that the types do not check."""
     faults: list[tuple[str, str]] = []
     if not schema.tables:
         faults.append(("it has no tables", "at least one [[tables]]"))

@@ -30,7 +30,7 @@ class TestBroker:
         return KafkaConfig(**{"servers": self.servers, "client": client, **values})
 
     def new_name(self) -> str:
-        """A topic's name that nobody has used."""
+        """A name that no topic has had."""
         return f"test-{self._run}-{next(self._numbers)}"
 
     def new_topic(self, partitions: int = 2, **configs: str) -> str:
@@ -43,6 +43,7 @@ class TestBroker:
         wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
         with admin(self.config()) as client:
             client.create_topics({name: wanted})
+            client.wait_for_topics([name], timeout_ms=30_000)
 
 
 @contextmanager

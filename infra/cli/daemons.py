@@ -84,8 +84,8 @@ def dispatcher(
     settings = given.load()
     from dispatch.job import DispatchJob
     from dispatch.main import run_dispatcher
-    from ingest.letters.opening import open_letters
-    from ingest.streams.opening import check_source, open_source, start_positions
+    from ingest.opening import check_source, open_letters, open_source
+    from ingest.streams.start import start_positions
 
     curve = curve_of(settings, "server")
     endpoints = shard_endpoints(settings, shards)

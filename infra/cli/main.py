@@ -93,7 +93,7 @@ def up(
     stop = stop_on_signals()
     from infra.run.cluster import Extras
     from infra.run.defaults import up_settings
-    from ingest.streams.opening import start_arguments
+    from ingest.streams.start import start_arguments
 
     start = start_arguments(from_time, from_offsets)
     settings = up_settings(given.config, _chosen(given, folder), _defaults("up"))

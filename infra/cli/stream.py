@@ -60,24 +60,26 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
     stop = daemons.start()
     schema = {} if what.dataset == "jsonl" else {"stream": {"schema_name": what.dataset}}
     settings = given.load(schema, what.kafka)
-    from ingest.main import check_producer, run_producer
+    from ingest.main import ProducerJob, run_producer
 
-    check_producer(what.dataset, what.file, what.rate, what.limit, what.packed, what.poison, what.duration)
+    job = ProducerJob(
+        settings.stream,
+        settings.kafka,
+        dataset=what.dataset,
+        path=what.file,
+        seed=settings.seed if what.seed_from_settings else what.seed,
+        rate=what.rate,
+        limit=what.limit,
+        samples_per_record=what.packed,
+        poison_share=what.poison,
+        duration_seconds=what.duration,
+    )
+    job.check()
     daemons.begin(settings, "produce")
-    seed = settings.seed if what.seed_from_settings else what.seed
     console = Console(stderr=True)
     with progress_of(console, what.limit) as show:
-        done = run_producer(
-            *(settings.stream, stop, what.dataset, what.file, seed, what.rate, what.limit),
-            *(what.packed, what.poison, what.duration),
-            kafka=settings.kafka,
-            show=show,
-        )
-    told = (
-        f"{done.events:,} events ({done.poisoned:,} bad on purpose) in {done.records:,} records to topic "
-        f"{settings.stream.topic!r} {_place(settings)}: {done.seconds:.1f} s, ended by {done.reason}"
-    )
-    console.print(Text(told), soft_wrap=True)
+        done = run_producer(job, stop, show)
+    console.print(Text(_summary(done, settings)), soft_wrap=True)
 
 
 @grouped
@@ -87,7 +89,7 @@ def dead_letters(kafka: Kafka = False, *, given: RunOptions) -> None:
     Example: freshet dead-letters --run-folder runs/demo-20261115-021100
     """
     settings = given.load(kafka=kafka)
-    from ingest.letters.opening import read_letters
+    from ingest.opening import read_letters
 
     for letter in read_letters(settings.stream, settings.kafka):
         line = {**msgspec.structs.asdict(letter), "payload": letter.payload.decode(errors="backslashreplace")}
@@ -107,7 +109,7 @@ def create(
     *,
     given: SettingsOptions,
 ) -> None:
-    """Make the events topic and the dead-letter topic; those that are there already must be as asked for.
+    """Make the events topic and the dead-letter topic; those that exist already must be as asked for.
 
     Names come from stream.topic and stream.dead_letter_topic, the number of partitions from stream.partitions. The
     dead-letter topic has one partition, and the same retention.
@@ -115,7 +117,8 @@ def create(
     Example: freshet topics create --partitions 8 --retention 7d
     """
     settings = given.load()
-    from ingest.kafka.topics import TopicSpec, create_topics
+    from ingest.kafka.clients.admin import TopicSpec
+    from ingest.kafka.topics import create_topics
 
     shared = _given({"retention.ms": _milliseconds(retention), "retention.bytes": _bytes(retention_size)})
     events = shared | _given({"compression.type": compression, "max.message.bytes": _bytes(largest)})
@@ -189,10 +192,14 @@ def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Prod
         yield show
 
 
-def _place(settings: "Settings") -> str:
-    if settings.stream.source == "kafka":
-        return f"on Kafka at {','.join(settings.kafka.servers)}, all acknowledged"
-    return f"in {settings.stream.folder}"
+def _summary(done: "Produced", settings: "Settings") -> str:
+    servers = ",".join(settings.kafka.servers)
+    where = f"on Kafka at {servers}, all acknowledged" if settings.stream.source == "kafka" else None
+    return (
+        f"{done.events:,} events ({done.poisoned:,} bad on purpose) in {done.records:,} records to topic "
+        f"{settings.stream.topic!r} {where or f'in {settings.stream.folder}'}: {done.seconds:.1f} s, ended by "
+        f"{done.reason}"
+    )
 
 
 def _given(values: dict[str, str | None]) -> dict[str, str]:

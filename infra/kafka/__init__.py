@@ -1,1 +1,1 @@
-"""One Kafka broker on this machine."""
+"""Starts one Kafka broker on this machine."""

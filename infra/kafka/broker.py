@@ -2,11 +2,11 @@
 
     FOLDER/server.properties   written at every start
            data/               the broker's log; kept over restarts
-           broker.log          what the broker says
+           broker.log          the broker's output
 
 ``start`` returns once the broker answers. After ``stop`` or ``kill`` a ``start`` brings the same broker back at the
 same address. It ends with the process that started it, however that ends; the kernel ties it to the *thread* that
-called ``start``, so start from one that lasts.
+called ``start``, so call it from a thread that lives as long as the broker should.
 """
 
 import os
@@ -32,7 +32,7 @@ PORT_TAKEN = (b"Address already in use", b"Address in use")
 START_SECONDS = 90.0
 STOP_SECONDS = 15.0
 TRIES = 4
-"""starts before giving up: a port that was free can be taken before the broker has it"""
+"""attempts to start: a port that was free may be taken before the broker binds it"""
 TAIL_LINES = 15
 TAIL_BYTES = 4000
 JVM_OPTIONS = (
@@ -57,10 +57,10 @@ class Broker:
         port: int = 0,
         heap_mib: int = 384,
     ) -> None:
-        """Listeners are further ones, name → protocol (SSL, SASL_SSL, …), beside the plain one for this machine.
+        """Listeners (name → protocol: SSL, SASL_SSL, …) are added to the plain one.
 
-        Properties are added to the broker's own and win over them; scram is user → password, known from the first
-        start on; port is the plain listener's (0: a free one).
+        Properties override the broker's own; scram (user → password) takes effect at the first start; port is the plain
+        listener's (0: a free one).
         """
         self.folder = folder.absolute()
         self.log = self.folder / "broker.log"
@@ -72,7 +72,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """host:port of the plain listener; fixed by the first start."""
+        """host:port of the plain listener; it stays the same after the first start."""
         return self.address_of("PLAINTEXT")
 
     def address_of(self, listener: str) -> str:
@@ -96,7 +96,7 @@ class Broker:
         self.stop()
 
     def start(self) -> None:
-        """Starts the broker and returns once it answers; nothing if it runs."""
+        """Starts the broker and returns once it answers; does nothing if it is running."""
         if self.running:
             return
         java, jars = find_java(), kafka_jars()
@@ -105,16 +105,16 @@ class Broker:
             ports = self._ports or self._choose_ports()
             self._write_properties(ports)
             self._format(java, jars)
-            said = self._launch(java, jars)
-            if self._await_started(said):
+            log_start = self._launch(java, jars)
+            if self._await_started(log_start):
                 self._ports = ports
                 return
-            if attempt == TRIES or not self._lost_port(said):
-                raise self._failed("did not start", said)
+            if attempt == TRIES or not self._lost_port(log_start):
+                raise self._failed("did not start", log_start)
             time.sleep(0.2 * attempt)
 
     def check(self) -> None:
-        """Raises ProcessFailed if the broker has ended by itself."""
+        """Raises ProcessFailed if the broker has exited."""
         if not self.running:
             raise self._failed("has ended", max(0, self.log.stat().st_size - TAIL_BYTES))
 
@@ -131,7 +131,7 @@ class Broker:
         self._popen = None
 
     def kill(self) -> None:
-        """SIGKILL: what a crash of the broker looks like."""
+        """Ends the broker with SIGKILL, as a crash would."""
         if self._popen is not None:
             with suppress(ProcessLookupError):
                 self._popen.send_signal(signal.SIGKILL)
@@ -140,13 +140,13 @@ class Broker:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _choose_ports(self) -> dict[str, int]:
-        """Free ports, all held at once so that no two are the same."""
+        """Free ports, all bound at once so that no two are the same."""
         with ExitStack() as held:
             ports: dict[str, int] = {}
             for name in self._protocols:
                 probe = held.enter_context(socket.socket())
                 wanted = self._port if name == "PLAINTEXT" else 0
-                with suppress(OSError):  # a wanted port that is taken: the broker itself will say so
+                with suppress(OSError):  # a given port that is taken: the broker itself will report it
                     probe.bind((HOST, wanted))
                 ports[name] = wanted or probe.getsockname()[1]
             return ports
@@ -171,7 +171,7 @@ class Broker:
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "log.cleaner.dedupe.buffer.size": str(4 << 20),
-            "broker.session.timeout.ms": "2000",  # what a restart after a crash waits for
+            "broker.session.timeout.ms": "2000",  # a restart after a crash waits this long
             "broker.heartbeat.interval.ms": "250",
             "num.io.threads": "2",
             "num.network.threads": "1",
@@ -182,7 +182,7 @@ class Broker:
         path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
 
     def _format(self, java: str, jars: Path) -> None:
-        """Makes the data folder a cluster's, once."""
+        """Formats the data folder, once."""
         if (self.folder / "data" / "meta.properties").exists():
             return
         users = [f"SCRAM-SHA-512=[name={name},password={password}]" for name, password in self._scram.items()]
@@ -195,9 +195,9 @@ class Broker:
             raise self._failed("could not format its data folder", 0)
 
     def _launch(self, java: str, jars: Path) -> int:
-        """Starts the process; returns where in its log what it says begins."""
+        """Starts the process; returns where its output begins in the log."""
         with self.log.open("ab") as log:
-            said = log.tell()
+            log_start = log.tell()
             self._popen = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "infra.kafka.launch"),
@@ -210,40 +210,40 @@ class Broker:
                 stderr=log,
                 start_new_session=True,
             )
-        return said
+        return log_start
 
     def _jvm(self, java: str, jars: Path, heap_mib: int) -> list[str]:
         return [java, f"-Xmx{heap_mib}m", *JVM_OPTIONS, "-cp", f"{jars}/*"]
 
-    def _await_started(self, said: int) -> bool:
-        """Whether the broker has come up: it says so once it answers requests."""
+    def _await_started(self, log_start: int) -> bool:
+        """Waits until the broker logs that it answers requests; False if it ends, finds a port taken or is too slow."""
         until = time.monotonic() + START_SECONDS
         while self.running and time.monotonic() < until:
-            told = self._said(said)
-            if STARTED in told:
+            output = self._output(log_start)
+            if STARTED in output:
                 return True
-            if any(text in told for text in PORT_TAKEN):
+            if any(text in output for text in PORT_TAKEN):
                 return False
             time.sleep(0.05)
         return False
 
-    def _lost_port(self, said: int) -> bool:
-        """Whether it ended because someone else has one of its ports."""
+    def _lost_port(self, log_start: int) -> bool:
+        """Whether the start failed because another process has one of the ports."""
         self.kill()
-        return any(text in self._said(said) for text in PORT_TAKEN)
+        return any(text in self._output(log_start) for text in PORT_TAKEN)
 
-    def _said(self, since: int) -> bytes:
+    def _output(self, start: int) -> bytes:
         with self.log.open("rb") as log:
-            log.seek(since)
+            log.seek(start)
             return log.read()
 
-    def _failed(self, what: str, said: int) -> ProcessFailed:
+    def _failed(self, what: str, log_start: int) -> ProcessFailed:
         self.kill()
-        tail = self._said(said).decode(errors="replace").splitlines()[-TAIL_LINES:]
+        tail = self._output(log_start).decode(errors="replace").splitlines()[-TAIL_LINES:]
         lines = "\n".join(f"  | {line}" for line in tail)
         return ProcessFailed(
-            f"the broker in {self.folder} {what}; expected it to answer within {START_SECONDS:g} seconds, and until it "
-            f"is stopped; the end of its log {self.log}:\n{lines or '  | (empty)'}"
+            f"the broker in {self.folder} {what}; expected it to answer within {START_SECONDS:g} seconds and to run "
+            f"until it is stopped; see the end of its log {self.log}:\n{lines or '  | (empty)'}"
         )
 
 
@@ -255,5 +255,5 @@ def free_port() -> int:
 
 
 def _import_path() -> str:
-    """So that the launcher is found wherever the caller's folder is."""
+    """PYTHONPATH with which the launcher is found from any working directory."""
     return os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))

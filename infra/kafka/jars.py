@@ -1,7 +1,7 @@
 """Apache Kafka's jars: resolved once by Maven from ``infra/kafka/pom.xml``, kept in the user's cache folder.
 
-A finished download is a folder named by the content of the pom; it comes into being whole (lock, then rename), so that
-any number of callers may ask at once, and a broken download leaves nothing that looks finished.
+A finished download is a folder named by a hash of the pom. It appears whole (lock, then rename), so that any number of
+callers may ask at once, and an interrupted download leaves nothing that looks finished.
 """
 
 import fcntl
@@ -29,11 +29,11 @@ def find_java() -> str:
             f"no broker can be started: 'java' is not on the PATH; expected Java {JAVA_VERSION} or newer; install it "
             "(Debian: openjdk-17-jdk-headless), or name a running broker in FRESHET_KAFKA"
         )
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', text)
     if found is None or int(found[1]) < JAVA_VERSION:
         raise MissingProgram(
-            f"no broker can be started: {java} is {' '.join(told.split()[:3]) or 'of unknown version'}; expected Java "
+            f"no broker can be started: {java} is {' '.join(text.split()[:3]) or 'of unknown version'}; expected Java "
             f"{JAVA_VERSION} or newer; install one, or name a running broker in FRESHET_KAFKA"
         )
     return java
@@ -70,8 +70,8 @@ def _download(folder: Path) -> None:
         [maven, "-q", "-B", "-f", str(POM), *copy], capture_output=True, text=True, timeout=MAVEN_SECONDS
     )
     if done.returncode != 0 or not list(folder.glob("kafka-clients-*.jar")):
-        said = "\n".join(f"  | {line}" for line in (done.stdout + done.stderr).strip().splitlines()[-8:])
+        output = "\n".join(f"  | {line}" for line in (done.stdout + done.stderr).strip().splitlines()[-8:])
         raise ProcessFailed(
             f"Kafka's jars cannot be fetched: Maven ended with status {done.returncode}; expected the jars of {POM} in "
-            f"{folder}; check the network and Maven's settings. It said:\n{said or '  | (nothing)'}"
+            f"{folder}; check the network and Maven's settings; its output:\n{output or '  | (nothing)'}"
         )

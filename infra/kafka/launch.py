@@ -1,6 +1,6 @@
-"""Runs a program that cannot itself ask to end with its parent: ``python -m infra.kafka.launch PROGRAM ARGUMENT …``.
+"""Runs a program so that it ends with its parent: ``python -m infra.kafka.launch PROGRAM ARGUMENT …``.
 
-What ``infra.process.end_with_parent`` asks of the kernel outlives the change of program.
+What ``infra.process.end_with_parent`` sets in the kernel stays in force when the process becomes another program.
 """
 
 import os

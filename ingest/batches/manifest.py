@@ -1,4 +1,4 @@
-"""Which events make up which batch: positions, ranges, manifests, and the file that keeps manifests.
+"""Manifests, which say what events make up each batch, and the file that keeps them.
 
 A manifest is appended, and durable, before its batch is dispatched; a replay forms its batches from manifests alone, so
 a recovered run trains the same batches. Ranges cover rejected events too: every event lies in exactly one range, or in
@@ -13,24 +13,7 @@ import msgspec
 
 from ingest.errors import LogCorrupt, LogError
 from ingest.log.frames import frame, lock, read_frames, sync_folder, truncate, write_durably
-
-
-class Position(msgspec.Struct, frozen=True, order=True):
-    """A place between two events of a partition: before event ``index`` of record ``offset``.
-
-    The place after a record's last event is always written (offset + 1, 0), so equal places are equal positions.
-    """
-
-    offset: int
-    index: int = 0
-
-
-class Range(msgspec.Struct, frozen=True):
-    """Events of one partition from start up to, not including, end."""
-
-    partition: int
-    start: Position
-    end: Position
+from ingest.streams.position import Range
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -45,9 +28,9 @@ class Manifest(msgspec.Struct, frozen=True):
     rejected: int
     """bad events in the ranges"""
     skipped: tuple[Range, ...] = ()
-    """ranges, before those of their partitions, that were left out: by the lag policy, or gone by retention"""
+    """ranges, before those of their partitions, that were left out: by the lag policy, or removed by retention"""
     skipped_events: int = 0
-    """events in them; of packed records nobody has read, as many as the mean of those read"""
+    """events in them; packed records that were never read count with the mean of those read"""
 
 
 _decoder = msgspec.msgpack.Decoder(Manifest)

@@ -1,4 +1,4 @@
-"""From records to samples with their positions: both codecs behind one decoder, and what was rejected, where and why.
+"""Records to samples with their positions: both codecs behind one decoder, with the place and reason of every reject.
 
 Legend: B good samples. A record that starts with the packed magic is packed, any other is one JSON event.
 """
@@ -11,16 +11,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.batches.manifest import Position
 from ingest.codec.json_events import JsonCodec
 from ingest.codec.packed import PackedCodec, is_packed
-from ingest.convert import Faults
+from ingest.columns import Faults
 from ingest.samples import Samples, join_samples, no_samples
 from ingest.schema import Schema
+from ingest.streams.position import Position
 from ingest.streams.source import Record
 
 KEPT_BYTES = 1_000_000
-"""Of a rejected payload at most this much is kept; a letter of it fits into a Kafka topic with default settings."""
+"""At most this much of a rejected payload is kept, so that its letter fits into a Kafka topic with default settings."""
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ def _sift(
     payloads: dict[int, bytes],
     end: Position,
 ) -> Decoded:
-    """Parts good samples from rejects."""
+    """Separates good samples from rejects."""
     if not faults:
         return Decoded(samples, at_B, after_B, (), end)
     good_B = np.ones(len(samples), np.bool_)

@@ -1,7 +1,7 @@
-"""Finds JSON objects that name a member twice: two readers would see two different events in one.
+"""Finds JSON objects in which a name occurs twice: of two readers one would take the first value, the other the last.
 
 A kernel scans all records of a batch. It compares hashes and gives up where it cannot be sure (equal hashes, escapes in
-a name, very many names, deep nesting); those records are read once more, exactly.
+a name, very many names, deep nesting); those records are then parsed exactly.
 Legend: B records.
 """
 
@@ -24,7 +24,7 @@ FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
 def find_duplicates(payloads: Sequence[bytes]) -> list[int]:
-    """Which of the payloads, all of them valid JSON, have an object with a name given twice."""
+    """Numbers of the payloads, all of them valid JSON, that have an object in which a name occurs twice."""
     if not payloads:
         return []
     text = np.frombuffer(b"".join(payloads), np.uint8)
@@ -34,22 +34,22 @@ def find_duplicates(payloads: Sequence[bytes]) -> list[int]:
 
 
 def has_duplicates(payload: bytes) -> bool:
-    """The same for one payload, exactly: what the kernel is tested against, and what decides where it is not sure."""
+    """The same for one payload, exactly: the kernel's reference, which also decides where the kernel is not sure."""
     try:
         json.loads(payload, object_pairs_hook=_check, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):  # a duplicate; or it cannot be looked into, and nobody can say what it holds
+    except (ValueError, RecursionError):  # a duplicate, or an object too deep to parse
         return True
     return False
 
 
 def _check(pairs: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("a name is given twice")
+        raise ValueError("a name occurs twice")
 
 
 @kernel
 def scan(text: NDArray[np.uint8], ends_B: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """CLEAR for records without a name given twice, UNSURE for all others."""
+    """CLEAR for records in which no name occurs twice, UNSURE for all others."""
     found_B = np.zeros(ends_B.size, np.uint8)
     names = np.empty(NAMES, np.uint64)
     begins = np.zeros(DEPTH, np.int64)
@@ -116,7 +116,7 @@ def read_name(text: NDArray[np.uint8], at: int) -> tuple[int, np.uint64, bool]:
 
 @kernel
 def is_among(hashed: np.uint64, names: NDArray[np.uint64]) -> bool:
-    for name in names:  # noqa: SIM110 (numba knows no any)
+    for name in names:  # noqa: SIM110 (numba does not support any)
         if name == hashed:
             return True
     return False

@@ -3,9 +3,9 @@
     {"event_time": 1731600000.25, "label": 1, "fields": {"user": "u17", "item": 42, "tags": ["new", "red"]}}
 
 Fields that the schema does not know are ignored, so that a device may be newer than its schema; a field that is missing
-or null is absent. An object that gives a name twice, wherever it stands, makes its event a bad one: of two readers one
-would take the first value and one the last. An integer may be of any size (an id of 2**63 and beyond is a raw value by
-its digits like any other), as long as its digits keep to the schema's ``string_bytes``; numbers of dense fields and
+or null is absent. An object in which a name occurs twice, at any depth, makes its event a bad one: of two readers one
+would take the first value and one the last. An integer may have any size (an id of 2**63 and beyond is a raw value like
+any other, by its digits), as long as its digits fit into the schema's ``string_bytes``; numbers of dense fields and
 buckets have the limits of their field.
 """
 
@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ingest.convert import Converter, Event, Faults
+from ingest.columns import Faults
+from ingest.convert import Converter, Event
 from ingest.keys import Raw
 from ingest.samples import Samples, no_samples
 from ingest.schema import Schema
@@ -35,7 +36,7 @@ class JsonCodec:
         self.schema = schema
         self._converter = Converter(schema)
         self._decoder = msgspec.json.Decoder(self._event_type())
-        from ingest.codec.duplicates import find_duplicates  # brings numba, which those who only encode need not load
+        from ingest.codec.duplicates import find_duplicates  # loads numba, which encoding does not need
 
         self._find_duplicates = find_duplicates
 
@@ -52,7 +53,7 @@ class JsonCodec:
         return _spread(samples, good, len(events), self.schema), faults
 
     def _drop_ambiguous(self, events: list[Any], payloads: Sequence[bytes], faults: Faults) -> None:
-        """Events in which a name is given twice are as good as undecoded."""
+        """Rejects events in which a name occurs twice."""
         decoded = [row for row, event in enumerate(events) if event is not None]
         for place in self._find_duplicates([payloads[row] for row in decoded]):
             row = decoded[place]
@@ -74,7 +75,7 @@ class JsonCodec:
             return None
         try:
             if not payload.isascii():
-                payload.decode()  # msgspec does not look into texts of fields that it skips
+                payload.decode()  # msgspec does not check the text of fields that it skips
             return self._decoder.decode(payload)
         except msgspec.ValidationError as error:
             faults[row] = _kind(str(error))

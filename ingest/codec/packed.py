@@ -2,7 +2,7 @@
 
 A record is a header (magic, version, fingerprint of the schema, count, F, N), then ``count`` samples, each
 time f8, F keys u8, N dense f4, label f4, little-endian without padding. A header that cannot be used rejects the whole
-record as one event at index 0; a bad sample is rejected alone, with its own bytes.
+record as one event at index 0; a bad sample is rejected alone, with only its bytes.
 """
 
 import struct
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.convert import MAX_TIME, Converter, Event, Faults, time_fault, transform
+from ingest.columns import MAX_TIME, Faults, time_fault, transform
+from ingest.convert import Converter, Event
 from ingest.errors import EncodeError
 from ingest.samples import Samples
 from ingest.schema import Schema
@@ -24,7 +25,7 @@ HEADER = struct.Struct("<4sHHQIHH")
 
 
 def is_packed(payload: bytes) -> bool:
-    """JSON never starts with the magic."""
+    """Whether it starts with the magic, as JSON never does."""
     return payload.startswith(MAGIC)
 
 

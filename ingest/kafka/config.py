@@ -1,7 +1,7 @@
-"""Settings of the connection to Kafka, and what the two client libraries call them.
+"""Settings of the connection to Kafka, and their names in the two client libraries.
 
 Secrets come from a file or the environment. They are never logged nor stored: a run's folder keeps names of files only,
-and a process of the run takes what is left from the environment it inherits. A server's name is always checked against
+and the processes of a run inherit the environment. A server's name is always checked against
 its certificate.
 """
 
@@ -171,5 +171,5 @@ def _secret(given: SecretStr | None, file: Path | None, name: str) -> str | None
 
 def _path(file: Path | None, name: str) -> str | None:
     if file is not None and not file.is_file():
-        raise ConfigError(f"kafka.{name} = {file} is no file; expected one that can be read; correct the path")
+        raise ConfigError(f"kafka.{name} = {file} is not a file; expected one that can be read; correct the path")
     return None if file is None else str(file)

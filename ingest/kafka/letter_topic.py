@@ -1,71 +1,72 @@
 """Dead letters in a topic on Kafka: the original bytes as the value, where they came from and why in the headers.
 
-Each letter is there once for its (origin, partition, offset, index), whatever crashes. They come in the order of their
-positions within a partition; so it is enough to know the last one written of each. That progress is committed as
-offsets of a group of its own, in the same transaction as the letters: both are there or neither is. At its first letter
-a writer
+Each letter is written once for its (origin, partition, offset, index), whatever crashes. Letters come in the order of
+their positions within a partition, so it is enough to know the last one written of each. That progress is committed as
+offsets of a group of its own, in the same transaction as the letters: both are written or neither is. At its first
+letter a writer
 
-    1. takes the origin's transactional id: the broker aborts what a dead writer left unfinished and turns away one that
-       only seems dead
-    2. reads the progress, which by 1. cannot change any more
-    3. leaves out whatever lies before it
+    1. takes the origin's transactional id: the broker aborts what a dead writer left unfinished, and refuses a writer
+       that only seemed dead
+    2. reads the progress, which after 1. cannot change any more
+    3. leaves out letters up to it
 
 An attempt that fails, or takes too long, may or may not have been committed: its session is dropped, and the next one
-finds out by the same three steps. The broker forgets the progress of a run that wrote no letter for
-``offsets.retention.minutes`` (a week unless configured): one that is resumed from an older checkpoint would write the
-letters since that checkpoint again.
+finds out with the same three steps. The broker forgets the progress of a run that wrote no letter for
+``offsets.retention.minutes`` (a week unless configured): if it is resumed from an older checkpoint,
+it writes the letters since that checkpoint again.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
 import structlog
-from kafka import KafkaProducer
-from kafka.errors import KafkaError, ProducerFencedError, RetriableError
-from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ingest.batches.manifest import Position
-from ingest.errors import BrokerError, SinkError, SinkUnavailable
-from ingest.kafka.config import KafkaConfig, kafka_python_arguments
-from ingest.kafka.peek import peek
-from ingest.kafka.sink import abandon
-from ingest.kafka.topics import admin, describe_topic, group_offsets, missing_topic, partition_spans
+from ingest.errors import (
+    BrokerError,
+    SinkError,
+    SinkUnavailable,
+    TransactionFailed,
+    TransactionFenced,
+    TransactionRefused,
+)
+from ingest.kafka.clients.admin import Committed
+from ingest.kafka.clients.peek import peek
+from ingest.kafka.clients.transactions import SPARE_BYTES, Message, TransactionalProducer
+from ingest.kafka.config import KafkaConfig
+from ingest.kafka.outage import Outage
+from ingest.kafka.topics import connect, describe_topic, missing_topic, partition_spans
 from ingest.letters.letter import DeadLetter, unseen
+from ingest.streams.position import Position
 
 ATTEMPT_SECONDS = 10.0
 """how long one attempt to write letters may take; the client library itself would wait without end"""
 LOG_SECONDS = 10.0
 TRANSACTION_LETTERS = 500
 TRANSACTION_BYTES = 4 << 20
-BATCH_BYTES = 256 << 10
-SPARE_BYTES = 8 << 10
-"""of the largest message, for headers and framing"""
 Result = TypeVar("Result")
 
 
 class KafkaLetters:
-    """The dead-letter topic; one writer for each origin, from its first letter on. A DeadLetters."""
+    """The dead-letter topic; one writer for each origin, from its first letter on. Implements DeadLetters."""
 
     def __init__(self, config: KafkaConfig, topic: str, source_topic: str, origin: str) -> None:
         self._config = config.model_copy(update={"request_seconds": min(config.request_seconds, ATTEMPT_SECONDS)})
         self._topic, self._source_topic, self._origin = topic, source_topic, origin
         self._log = structlog.get_logger()
-        self._silent_since: float | None = None
-        self._told_at = -LOG_SECONDS
+        self._outage = Outage(config.outage_seconds, LOG_SECONDS)
         self._session: _Session | None = None
 
     def append(self, letters: Sequence[DeadLetter]) -> int:
         try:
             self._session = self._session or self._open()
             written = bounded(ATTEMPT_SECONDS, partial(self._session.write, letters))
-        except (KafkaError, BrokerError, TimeoutError) as error:
+        except (TransactionFailed, BrokerError, TimeoutError) as error:
             self.close()
             raise self._translated(error) from error
-        self._silent_since = None
+        self._outage.end()
         return written
 
     def close(self) -> None:
@@ -77,30 +78,28 @@ class KafkaLetters:
         return _Session(self._config, self._topic, self._source_topic, self._origin)
 
     def _translated(self, error: Exception) -> SinkError:
-        """What to raise: that the same letters may be given again, or that a person must look."""
-        if isinstance(error, ProducerFencedError):
+        """SinkUnavailable if the same letters may be given again, SinkError if a person must look."""
+        if isinstance(error, TransactionFenced):
             return SinkError(
                 f"another process writes dead letters of {self._origin!r} to topic {self._topic!r}; expected one "
                 "dispatcher of a run's name and topic; stop the other, or give this run another name"
             )
-        if isinstance(error, KafkaError) and not isinstance(error, RetriableError):
+        if isinstance(error, TransactionRefused):
             return SinkError(
-                f"dead letters cannot be written to topic {self._topic!r}: {type(error).__name__}: {error}; expected a "
+                f"dead letters cannot be written to topic {self._topic!r}: {error}; expected a "
                 "topic, a group and a transactional id this user may write; check the broker's access rules"
             )
         return self._unavailable(error)
 
     def _unavailable(self, error: Exception) -> SinkError:
-        now, longest = time.monotonic(), self._config.outage_seconds
-        self._silent_since = self._silent_since or now
-        silent = now - self._silent_since
-        if longest is not None and silent > longest:
+        self._outage.go_on()
+        silent = self._outage.silent_seconds
+        if self._outage.is_too_long:
             return SinkError(
                 f"dead letters could not be written to topic {self._topic!r} for {silent:.0f} s: {error}; expected the "
-                f"broker back within kafka.outage_seconds = {longest:g}; start it, then a new run"
+                f"broker back within kafka.outage_seconds = {self._outage.longest_seconds:g}; start it, then a new run"
             )
-        if now - self._told_at >= LOG_SECONDS:
-            self._told_at = now
+        if self._outage.is_log_due():
             self._log.warning("dead letters wait for Kafka", silent_seconds=round(silent, 1), error=str(error))
         return SinkUnavailable(f"dead letters cannot be written to topic {self._topic!r} now: {error}; try again")
 
@@ -109,23 +108,12 @@ class _Session:
     """One transactional producer, from its opening until something goes wrong."""
 
     def __init__(self, config: KafkaConfig, topic: str, source_topic: str, origin: str) -> None:
-        self._topic, self._source_topic, self._origin = topic, source_topic, origin
-        self._group = f"freshet-letters/{origin}"
+        self._source_topic, self._origin = source_topic, origin
         self._limit = _limit(config, topic)
-        self._producer: Any = KafkaProducer(
-            **kafka_python_arguments(config),
-            bootstrap_timeout_ms=round(1000 * ATTEMPT_SECONDS),
-            transactional_id=self._group,
-            compression_type=None if config.compression == "none" else config.compression,
-            max_block_ms=round(1000 * ATTEMPT_SECONDS),
-            max_request_size=self._limit + SPARE_BYTES,
-            batch_size=min(BATCH_BYTES, self._limit),
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
-        )
+        group = f"freshet-letters/{origin}"
+        self._producer = TransactionalProducer(config, topic, group, self._limit, ATTEMPT_SECONDS)  # 1
         try:
-            self._producer.init_transactions()  # 1
-            self._last = self._read_progress(config)  # 2
+            self._last = _read_progress(config, group)  # 2
         except BaseException:
             self.close()
             raise
@@ -133,37 +121,29 @@ class _Session:
     def write(self, letters: Sequence[DeadLetter]) -> int:
         new = unseen(letters, self._last)  # 3
         for part in _parts(new):
-            self._producer.begin_transaction()
-            sent = [self._send(letter) for letter in part]
             reached = {letter.partition: Position(letter.offset, letter.index) for letter in part}
-            self._producer.send_offsets_to_transaction(self._as_offsets(reached), self._group)
-            self._producer.commit_transaction()
-            assert all(future.succeeded() for future in sent), "a transaction is committed whole"
+            offsets = {(self._source_topic, n): Committed(at.offset, str(at.index)) for n, at in reached.items()}
+            self._producer.commit([self._message(letter) for letter in part], offsets)
             self._last |= reached
         return len(new)
 
     def close(self) -> None:
-        abandon(self._producer)
+        self._producer.close()
 
-    def _send(self, letter: DeadLetter) -> Any:
-        value, headers = letter.payload[: self._limit], headers_of(letter, self._origin, self._limit)
+    def _message(self, letter: DeadLetter) -> Message:
         key = f"{letter.partition}:{letter.offset}:{letter.index}".encode()
-        return self._producer.send(self._topic, value, key, headers, partition=0)
+        return Message(key, letter.payload[: self._limit], headers_of(letter, self._origin, self._limit))
 
-    def _as_offsets(self, reached: dict[int, Position]) -> dict[Any, Any]:
-        return {
-            TopicPartition(self._source_topic, number): OffsetAndMetadata(at.offset, str(at.index), -1)
-            for number, at in reached.items()
-        }
 
-    def _read_progress(self, config: KafkaConfig) -> dict[int, Position]:
-        with admin(config) as client:
-            told = group_offsets(client, self._group)
-        return {place.partition: Position(at.offset, int(at.metadata)) for place, at in told.items() if at.offset >= 0}
+def _read_progress(config: KafkaConfig, group: str) -> dict[int, Position]:
+    """The position of the last letter written, by partition."""
+    with connect(config) as admin:
+        committed = admin.committed(group)
+    return {n: Position(at.offset, int(at.metadata)) for (_, n), at in committed.items() if at.offset >= 0}
 
 
 def bounded(seconds: float, work: Callable[[], Result]) -> Result:
-    """What work returns or raises; TimeoutError after so many seconds, and whatever it still does is of no account."""
+    """What work returns or raises; TimeoutError after so many seconds, when its thread is left behind."""
     results: list[Result] = []
     errors: list[BaseException] = []
 
@@ -192,7 +172,7 @@ def _limit(config: KafkaConfig, topic: str) -> int:
 
 
 def _parts(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """Letters by transaction: not too many, not too large."""
+    """Letters in groups of one transaction each: not too many, not too large."""
     part: list[DeadLetter] = []
     size = 0
     for letter in letters:
@@ -207,7 +187,7 @@ def _parts(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
 
 # ── a letter as headers, and back ─────────────────────────────────────────────────────────────────────────────────────
 def headers_of(letter: DeadLetter, origin: str, limit: int) -> list[tuple[str, bytes]]:
-    """What the value does not say; ``size`` only where the value is not all of the event."""
+    """Everything but the event itself; ``cut`` and ``size`` only where the value is not all of the event."""
     texts = {
         "partition": str(letter.partition),
         "offset": str(letter.offset),
@@ -223,7 +203,7 @@ def headers_of(letter: DeadLetter, origin: str, limit: int) -> list[tuple[str, b
 
 
 def letter_of(record: Any) -> DeadLetter | None:
-    """The letter a record holds; None if it is none of ours."""
+    """The letter of a record; None if the record is not a letter."""
     texts = {name: value.decode(errors="replace") for name, value in record.headers}
     try:
         return DeadLetter(

@@ -2,108 +2,63 @@
 
 Positions come from whoever reads (``assign`` and ``seek``): the group's committed offsets are written for display only.
 Only committed records are seen; what a transaction leaves behind (markers, aborted records) is a gap between offsets.
-Of each partition some bytes are kept ready; with more it is paused, so that a slow reader costs no memory.
+Some bytes of each partition are kept ready; with more it is paused, so that a slow reader costs no memory.
 
-A broker that does not answer is waited for: what cannot be answered now raises SourceUnavailable, which is no end of
-the stream, and after ``kafka.outage_seconds``, if set, SourceError. A topic that is deleted, or deleted and created
-again, stops the reader at once: its offsets mean something else now.
+While a broker does not answer, SourceUnavailable is raised, which is not the end of the stream; after
+``kafka.outage_seconds``, if set, SourceError. A topic that is deleted, or deleted and created
+again, stops the reader at once: its offsets now name other records.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import structlog
 
 from ingest.errors import OffsetOutOfRange, SourceError, SourceUnavailable
-from ingest.kafka.clients.base import Consumer, Fetched, Topic
+from ingest.kafka.clients.base import Consumer, TopicSnapshot
+from ingest.kafka.clients.choice import open_consumer
 from ingest.kafka.config import KafkaConfig
+from ingest.kafka.outage import Outage
+from ingest.kafka.partition_buffer import PartitionBuffer
 from ingest.streams.source import Record
 
 Answer = TypeVar("Answer")
 WAIT_SECONDS = 0.5
-"""how long one read waits for records that are there, before it says that the broker does not answer"""
+"""how long one read waits for records that exist, before the broker counts as silent"""
 ANSWER_SECONDS = 2.0
-"""how long the broker may take for a question about the topic, once the run is on"""
+"""how long the broker may take to answer a question about the topic while a run reads it"""
 AGAIN_SECONDS = 0.2
 """pause after a question that was not answered"""
 ENDS_SECONDS = 0.05
 """how old the known end of a partition may be when everything before it has been read"""
 SPANS_SECONDS = 1.0
-"""how old a span may be that is only looked at"""
+"""how old a span may be for display and for the lag"""
 DESCRIBE_SECONDS = 2.0
-"""how often the topic is described: new partitions, or its end"""
+"""how often the topic is described, to see new partitions or its deletion"""
 LOG_SECONDS = 5.0
 """how often an outage is logged"""
 PATIENCE_SECONDS = 1.0
-"""what is silent for less is slow, and not worth a line in the log"""
+"""a shorter silence is not logged"""
 CLOSE_SECONDS = 2.0
 
 
-@dataclass
-class Buffer:
-    """Records of one partition that have come and were not read yet."""
-
-    start: int
-    """offset from which on it is complete"""
-    position: int
-    """offset after all that has been looked at"""
-    records: list[Record] = field(default_factory=list)
-    taken: int = 0
-    """of the records, those read"""
-    size_bytes: int = 0
-    is_out_of_range: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        return self.taken == len(self.records)
-
-    def add(self, fetched: Fetched) -> None:
-        self.is_out_of_range |= fetched.is_out_of_range
-        new = fetched.records
-        if new:
-            self.records = self.records[self.taken :] + new
-            self.taken = 0
-            self.size_bytes += sum(len(record.payload) for record in new)
-            self.position = new[-1].offset + 1
-        if fetched.position is not None:
-            self.position = max(self.position, fetched.position)
-
-    def take(self, max_bytes: int) -> list[Record]:
-        """The next records, about max_bytes of them, at least one."""
-        end, size = self.taken, 0
-        while end < len(self.records) and size < max_bytes:
-            size += len(self.records[end].payload)
-            end += 1
-        taken = self.records[self.taken : end]
-        self.taken, self.start = end, taken[-1].offset + 1
-        self.size_bytes -= size
-        return taken
-
-    def drop_before(self, offset: int) -> None:
-        while not self.is_empty and self.records[self.taken].offset < offset:
-            self.size_bytes -= len(self.records[self.taken].payload)
-            self.taken += 1
-        self.start = offset
-
-
 class KafkaSource:
-    """A Source; one thread at a time."""
+    """A topic to read from. Implements Source; for one thread at a time."""
 
     def __init__(self, config: KafkaConfig, topic: str, consumer: Consumer | None = None) -> None:
-        """Connects, and checks that the topic is there."""
+        """Connects, and checks that the topic exists."""
         self._config, self._topic = config, topic
         self._log = structlog.get_logger("kafka")
-        self._buffers: dict[int, Buffer] = {}
+        self._buffers: dict[int, PartitionBuffer] = {}
         self._paused: set[int] = set()
         self._spans: dict[int, tuple[int, int]] = {}
-        self._spans_at = self._told_at = self._ask_again_at = -1e9
-        self._silent_since: float | None = None
+        self._spans_at = self._ask_again_at = -1e9
+        self._outage = Outage(config.outage_seconds, LOG_SECONDS, PATIENCE_SECONDS)
         self._committed: dict[int, int] = {}
         self._is_closed = False
-        self._consumer, self._described = self._connect(consumer)
+        self._consumer, self._described = _connect(config, topic, consumer)
         self._described_at = time.monotonic()
 
     # ── Source ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,7 +87,7 @@ class KafkaSource:
                 return []
             self._poll(max(0.0, until - time.monotonic()))
             if buffer.is_empty and time.monotonic() >= until:
-                raise self._unavailable(SourceUnavailable(f"nothing came of partition {partition} from {offset} on"))
+                raise self._unavailable(SourceUnavailable(f"no records of partition {partition} from {offset} on"))
         self._answered()
         records = buffer.take(max_bytes)
         self._resume()
@@ -144,7 +99,7 @@ class KafkaSource:
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         changed = {number: at for number, at in offsets.items() if self._committed.get(number) != at}
-        if changed and self._config.group and self._silent_since is None:
+        if changed and self._config.group and not self._outage.is_on:
             self._committed |= changed
             self._consumer.commit(changed, 0.0)
 
@@ -152,49 +107,25 @@ class KafkaSource:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._committed and self._silent_since is None:
+        if self._committed and not self._outage.is_on:
             self._consumer.commit(self._committed, CLOSE_SECONDS)
         self._consumer.close()
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _connect(self, consumer: Consumer | None) -> tuple[Consumer, Topic]:
-        """The consumer and the topic it is for; SourceError says what is wrong with one of them."""
-        with ExitStack() as undo:
-            try:
-                opened = consumer if consumer is not None else open_consumer(self._config, self._topic)
-                undo.callback(opened.close)
-                told = opened.describe(self._config.request_seconds)
-            except SourceUnavailable as error:
-                raise SourceError(
-                    f"no answer from Kafka at {','.join(self._config.servers)}: {error}; expected a broker within "
-                    f"{self._config.request_seconds:g} s; check kafka.servers, or FRESHET_KAFKA, and that it runs"
-                ) from error
-            topic = self._check_there(told)
-            undo.pop_all()
-            return opened, topic
-
-    def _check_there(self, told: Topic | None) -> Topic:
-        if told is None or not told.partitions:
-            raise SourceError(
-                f"topic {self._topic!r} is not on Kafka at {','.join(self._config.servers)}; expected it to be there "
-                "before a run reads it; create it, or correct stream.topic"
-            )
-        return told
-
-    def _check_same(self, told: Topic | None) -> None:
+    def _check_same(self, found: TopicSnapshot | None) -> None:
         if (
-            told is None
-            or told.identity != self._described.identity
-            or set(self._described.partitions) - set(told.partitions)
+            found is None
+            or found.identity != self._described.identity
+            or set(self._described.partitions) - set(found.partitions)
         ):
-            what = "has been deleted" if told is None else "has been deleted and created again"
+            what = "has been deleted" if found is None else "has been deleted and created again"
             raise SourceError(
                 f"topic {self._topic!r} {what} while it was being read; expected it to stay: the offsets of this run "
                 "name other records now; start a new run"
             )
-        self._described = told
+        self._described = found
 
-    def _buffer_at(self, partition: int, offset: int) -> Buffer:
+    def _buffer_at(self, partition: int, offset: int) -> PartitionBuffer:
         """The partition's buffer, from that offset on."""
         buffer = self._buffers.get(partition)
         if buffer is not None and buffer.start <= offset <= buffer.position and not buffer.is_out_of_range:
@@ -205,7 +136,7 @@ class KafkaSource:
         self._consumer.pause([partition] if partition in self._paused else [], False)
         self._paused.discard(partition)
         self._consumer.seek(partition, offset)
-        self._buffers[partition] = Buffer(offset, offset)
+        self._buffers[partition] = PartitionBuffer(offset, offset)
         return self._buffers[partition]
 
     def _known_end(self, partition: int, offset: int) -> int:
@@ -213,8 +144,8 @@ class KafkaSource:
             self._look_at_spans(partition)
         return self._spans[partition][1]
 
-    def _is_at_end(self, partition: int, buffer: Buffer) -> bool:
-        """Whether nothing lies behind the position; asks the broker only if all that was known has been read."""
+    def _is_at_end(self, partition: int, buffer: PartitionBuffer) -> bool:
+        """Whether the partition ends at the position; asks the broker only when all that was known has been read."""
         if partition in self._spans and buffer.position < self._spans[partition][1]:
             return False
         self._poll(0.0)
@@ -232,10 +163,10 @@ class KafkaSource:
 
     def _poll(self, seconds: float) -> None:
         try:
-            came = self._consumer.poll(seconds)
+            arrived = self._consumer.poll(seconds)
         except SourceUnavailable as error:
             raise self._unavailable(error) from error
-        for partition, fetched in came.items():
+        for partition, fetched in arrived.items():
             buffer = self._buffers[partition]
             buffer.add(fetched)
             if buffer.size_bytes >= self._config.buffer_bytes and partition not in self._paused:
@@ -252,8 +183,8 @@ class KafkaSource:
             self._paused.difference_update(low)
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """The broker's answer; a broker that has just been silent is not asked again at once, by every partition."""
-        if self._silent_since is not None and time.monotonic() < self._ask_again_at:
+        """The broker's answer; a broker that was silent a moment ago is not asked again by every partition."""
+        if self._outage.is_on and time.monotonic() < self._ask_again_at:
             raise SourceUnavailable("Kafka did not answer a moment ago")
         try:
             return question()
@@ -263,23 +194,20 @@ class KafkaSource:
 
     # ── outages ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _answered(self) -> None:
-        if self._silent_since is not None and self._told_at > 0:
-            self._log.info("Kafka answers again", silent_seconds=round(time.monotonic() - self._silent_since, 1))
-        self._silent_since = None
+        if (silent := self._outage.end()) is not None:
+            self._log.info("Kafka answers again", silent_seconds=round(silent, 1))
 
     def _unavailable(self, error: SourceUnavailable) -> SourceError:
-        """What to raise: that we go on waiting, or that it took too long."""
-        now, longest = time.monotonic(), self._config.outage_seconds
-        if self._silent_since is None:
-            self._silent_since, self._told_at = now, -1e9
-        silent = now - self._silent_since
-        if longest is not None and silent > longest:
+        """The error to raise: the given one while the broker may come back, SourceError once that took too long."""
+        self._outage.go_on()
+        silent = self._outage.silent_seconds
+        if self._outage.is_too_long:
             return SourceError(
                 f"Kafka at {','.join(self._config.servers)} has not answered for {silent:.0f} s: {error}; expected an "
-                f"answer within kafka.outage_seconds = {longest:g}; start the broker, then a new run"
+                f"answer within kafka.outage_seconds = {self._outage.longest_seconds:g}; start the broker, then a new "
+                "run"
             )
-        if silent >= PATIENCE_SECONDS and now - self._told_at >= LOG_SECONDS:
-            self._told_at = now
+        if self._outage.is_log_due():
             self._log.warning("Kafka does not answer; waiting", silent_seconds=round(silent, 1), error=str(error))
         return error
 
@@ -293,17 +221,22 @@ class KafkaSource:
         )
 
 
-def open_consumer(config: KafkaConfig, topic: str) -> Consumer:
-    """The consumer on the library that the settings name."""
-    if config.client == "kafka-python":
-        from ingest.kafka.clients.kafka_python import KafkaPythonConsumer
-
-        return KafkaPythonConsumer(config, topic)
-    try:
-        from ingest.kafka.clients.confluent import ConfluentConsumer
-    except ImportError as error:
-        raise SourceError(
-            "kafka.client = 'confluent-kafka' cannot be used: the package is not installed; expected the extra "
-            "'kafka-fast'; install it (pip install 'freshet[kafka-fast]'), or set kafka.client = kafka-python"
-        ) from error
-    return ConfluentConsumer(config, topic)
+def _connect(config: KafkaConfig, name: str, given: Consumer | None) -> tuple[Consumer, TopicSnapshot]:
+    """(the consumer, the topic as it is now); SourceError says what is wrong with one of them."""
+    with ExitStack() as undo:
+        try:
+            consumer = given if given is not None else open_consumer(config, name)
+            undo.callback(consumer.close)
+            found = consumer.describe(config.request_seconds)
+        except SourceUnavailable as error:
+            raise SourceError(
+                f"no answer from Kafka at {','.join(config.servers)}: {error}; expected a broker within "
+                f"{config.request_seconds:g} s; check kafka.servers, or FRESHET_KAFKA, and that it runs"
+            ) from error
+        if found is None or not found.partitions:
+            raise SourceError(
+                f"topic {name!r} is not on Kafka at {','.join(config.servers)}; expected it to exist before a run "
+                "reads it; create it, or correct stream.topic"
+            )
+        undo.pop_all()
+        return consumer, found

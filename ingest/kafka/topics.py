@@ -1,60 +1,29 @@
-"""Topics on the broker: made, described, and checked before a run begins.
+"""Topics on the broker: created, described, and checked before a run begins.
 
-Through kafka-python whatever ``kafka.client`` says: none of it is often or much. Every error is ours: BrokerError in
-one line that says what is wrong and what to do.
+Every function raises BrokerError, in one line that says what is wrong and what to do.
 """
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
-from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError, NoError, RetriableError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
-from kafka.structs import TopicPartition
 
-from ingest.batches.manifest import Position
 from ingest.codec.decoder import Decoder
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError
-from ingest.kafka.access import knock
-from ingest.kafka.config import KafkaConfig, kafka_python_arguments
-from ingest.kafka.peek import peek
+from ingest.kafka.access import check_access
+from ingest.kafka.clients.admin import Admin, Topic, TopicSpec, open_admin
+from ingest.kafka.clients.peek import peek
+from ingest.kafka.config import KafkaConfig
 from ingest.keys import absent_key
 from ingest.samples import Samples
 from ingest.schema import Schema
+from ingest.streams.position import Position
 from ingest.streams.source import Record
 
-EARLIEST, LATEST = -2, -1
 SAMPLED_RECORDS = 16
-"""of each end of each partition, to see whether they are events of the schema"""
-WAIT_MS = 10_000
-
-
-@dataclass(frozen=True)
-class TopicSpec:
-    """A topic as it is wanted; what is None is left to the broker."""
-
-    name: str
-    partitions: int
-    replication: int = 1
-    configs: Mapping[str, str] = field(default_factory=dict)
-    """Kafka's names: retention.ms, retention.bytes, compression.type, max.message.bytes"""
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A topic as the broker has it."""
-
-    name: str
-    identity: str
-    """changes when it is deleted and created again"""
-    partitions: int
-    replication: int
-    configs: Mapping[str, str]
+"""at each end of each partition, to see whether they are events of the schema"""
 
 
 @dataclass(frozen=True)
@@ -72,94 +41,47 @@ class PartitionSpan:
 
 
 @contextmanager
-def admin(config: KafkaConfig) -> Iterator[Any]:
-    """kafka-python's admin client, its errors translated."""
-    knock(config)
-    client = None
-    try:
-        client = KafkaAdminClient(
-            **kafka_python_arguments(config), bootstrap_timeout_ms=round(1000 * config.request_seconds)
-        )
-        yield client
-    except KafkaError as error:
-        raise BrokerError(
-            f"Kafka at {','.join(config.servers)} does not do as asked: {type(error).__name__}: {error}; expected a "
-            f"broker that lets {config.username or 'this client'} do it; check its access rules and try again"
-        ) from error
-    finally:
-        if client is not None:
-            with suppress(KafkaError):
-                client.close()
+def connect(config: KafkaConfig) -> Iterator[Admin]:
+    """The admin client of a broker that accepts this client; BrokerError says which setting is wrong otherwise."""
+    check_access(config)
+    with open_admin(config) as admin:
+        yield admin
 
 
 # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def describe_topic(config: KafkaConfig, name: str) -> Topic | None:
     """The topic, or None if there is none of that name."""
-    with admin(config) as client:
-        return _described(client, name)
+    with connect(config) as admin:
+        return admin.describe(name)
 
 
 def list_topics(config: KafkaConfig) -> list[Topic]:
     """Every topic but the broker's own."""
-    with admin(config) as client:
-        names = sorted(name for name in client.list_topics() if not name.startswith("__"))
-        return [found for name in names if (found := _described(client, name)) is not None]
+    with connect(config) as admin:
+        return [found for name in admin.names() if (found := admin.describe(name)) is not None]
 
 
 def partition_spans(config: KafkaConfig, topic: Topic) -> list[PartitionSpan]:
-    with admin(config) as client:
-        firsts, ends = _offsets(client, topic, EARLIEST), _offsets(client, topic, LATEST)
-        told = group_offsets(client, config.group) if config.group else {}
-        committed = {place.partition: int(at.offset) for place, at in told.items() if place.topic == topic.name}
+    with connect(config) as admin:
+        firsts, ends = admin.first_offsets(topic), admin.end_offsets(topic)
+        group = admin.committed(config.group) if config.group else {}
+    committed = {partition: at.offset for (name, partition), at in group.items() if name == topic.name}
     return [PartitionSpan(number, firsts[number], ends[number], committed.get(number)) for number in sorted(ends)]
 
 
-def group_offsets(client: Any, group: str) -> dict[Any, Any]:
-    """What a group has committed. On a broker that never had a group, the first question makes it ready for one."""
-    until = time.monotonic() + WAIT_MS / 1000
-    while True:
-        try:
-            return dict(client.list_group_offsets({group: None})[group])
-        except RetriableError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
-
-
 def end_offsets(config: KafkaConfig, name: str) -> dict[int, int]:
-    """The offset the next record of each partition will have; none where there is no topic."""
-    with admin(config) as client:
-        found = _described(client, name)
-        return {} if found is None else _offsets(client, found, LATEST)
+    """The offset the next record of each partition will have; empty if there is no such topic."""
+    with connect(config) as admin:
+        found = admin.describe(name)
+        return {} if found is None else admin.end_offsets(found)
 
 
-def _described(client: Any, name: str) -> Topic | None:
-    (told,) = client.describe_topics([name])
-    if told["error_code"] == UnknownTopicOrPartitionError.errno:
-        return None
-    if told["error_code"] != NoError.errno:
-        raise BrokerError(
-            f"topic {name!r} cannot be described: Kafka's error {told['error_code']}; expected a topic this user may "
-            "see; check the access rules and the name"
-        )
-    resource = ConfigResource(ConfigResourceType.TOPIC, name)
-    configs = client.describe_configs([resource], config_filter="all")["topic"][name]
-    values = {key: str(value["value"]) for key, value in configs.items()}
-    replication = min((len(partition["replica_nodes"]) for partition in told["partitions"]), default=0)
-    return Topic(name, str(told["topic_id"]), len(told["partitions"]), replication, values)
-
-
-def _offsets(client: Any, topic: Topic, which: int) -> dict[int, int]:
-    places = {TopicPartition(topic.name, number): which for number in range(topic.partitions)}
-    return {place.partition: int(at.offset) for place, at in client.list_partition_offsets(places).items()}
-
-
-# ── making ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── creating ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def create_topics(config: KafkaConfig, specs: Sequence[TopicSpec]) -> list[str]:
-    """Makes those that are missing and returns their names; BrokerError if one is there and is another than wanted."""
-    with admin(config) as client:
-        made = [spec.name for spec in specs if _create(client, spec)]
-        differences = [line for spec in specs if spec.name not in made for line in _differences(client, spec)]
+    """Creates those that are missing and returns their names; BrokerError if one exists and differs."""
+    with connect(config) as admin:
+        made = [spec.name for spec in specs if admin.create(spec)]
+        differences = [line for spec in specs if spec.name not in made for line in _differences(admin, spec)]
     if differences:
         raise BrokerError(
             f"{'; '.join(differences)}; expected what was asked for, and nothing has been changed; alter the topic "
@@ -169,28 +91,14 @@ def create_topics(config: KafkaConfig, specs: Sequence[TopicSpec]) -> list[str]:
 
 
 def ensure_topics(config: KafkaConfig, stream: StreamConfig) -> list[str]:
-    """Makes the topics of events and of dead letters unless they are there, however they are; returns those made."""
+    """Creates the topics of events and of dead letters if they are missing; returns those created."""
     specs = (TopicSpec(stream.topic, stream.partitions), TopicSpec(stream.dead_letter_topic, 1))
-    with admin(config) as client:
-        return [spec.name for spec in specs if _create(client, spec)]
+    with connect(config) as admin:
+        return [spec.name for spec in specs if admin.create(spec)]
 
 
-def _create(client: Any, spec: TopicSpec) -> bool:
-    asked = {
-        "num_partitions": spec.partitions,
-        "replication_factor": spec.replication,
-        "configs": dict(spec.configs),
-    }
-    try:
-        client.create_topics({spec.name: asked})
-    except TopicAlreadyExistsError:
-        return False
-    client.wait_for_topics([spec.name], timeout_ms=WAIT_MS)
-    return True
-
-
-def _differences(client: Any, spec: TopicSpec) -> Iterator[str]:
-    found = _described(client, spec.name)
+def _differences(admin: Admin, spec: TopicSpec) -> Iterator[str]:
+    found = admin.describe(spec.name)
     if found is None:
         yield f"topic {spec.name!r} was deleted just now"
         return
@@ -198,15 +106,15 @@ def _differences(client: Any, spec: TopicSpec) -> Iterator[str]:
     pairs += [(name, wanted, found.configs.get(name, "")) for name, wanted in spec.configs.items()]
     for name, wanted, has in pairs:
         if wanted != has:
-            yield f"topic {spec.name!r} is there with {name} = {has}, not {wanted}"
+            yield f"topic {spec.name!r} exists with {name} = {has}, not {wanted}"
 
 
 # ── checking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def check_stream(config: KafkaConfig, stream: StreamConfig, schema: Schema) -> None:
-    """Raises BrokerError, in one line, for whatever would keep a run from reading this stream."""
-    with admin(config) as client:
-        events = _described(client, stream.topic)
-        letters = _described(client, stream.dead_letter_topic)
+    """Raises BrokerError for whatever would keep a run from reading this stream."""
+    with connect(config) as admin:
+        events = admin.describe(stream.topic)
+        letters = admin.describe(stream.dead_letter_topic)
     if events is None:
         raise missing_topic(config, stream.topic, "stream.topic")
     if letters is None:
@@ -216,7 +124,7 @@ def check_stream(config: KafkaConfig, stream: StreamConfig, schema: Schema) -> N
 
 
 def _check_events(config: KafkaConfig, topic: Topic, stream: StreamConfig, schema: Schema) -> None:
-    """Some records of the topic's ends must be events of the schema, or none is there yet."""
+    """Raises BrokerError if records were looked at, at both ends of the topic, and none is an event of the schema."""
     spans = partition_spans(config, topic)
     newest = {span.partition: (max(span.first, span.end - SAMPLED_RECORDS), span.end) for span in spans}
     oldest = {span.partition: (span.first, min(span.end, span.first + SAMPLED_RECORDS)) for span in spans}
@@ -237,13 +145,13 @@ def _check_events(config: KafkaConfig, topic: Topic, stream: StreamConfig, schem
 
 
 def _is_blank(samples: Samples, schema: Schema) -> bool:
-    """Whether nothing that the schema names is there: unknown fields are no fault, but all of them unknown is."""
+    """Whether no field of the schema has a value: one unknown field is no fault, but only unknown fields are."""
     absent_F = np.array([absent_key(column) for column in schema.columns], np.uint64)
     return bool((samples.keys_BF == absent_F).all() and not samples.dense_BN.any())
 
 
 def missing_topic(config: KafkaConfig, name: str, setting: str) -> BrokerError:
     return BrokerError(
-        f"topic {name!r} is not on Kafka at {','.join(config.servers)}; expected it to be there; make it with 'freshet "
+        f"topic {name!r} is not on Kafka at {','.join(config.servers)}; expected it to exist; create it with 'freshet "
         f"topics create', or correct {setting}"
     )

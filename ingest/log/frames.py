@@ -1,7 +1,7 @@
-"""Framing of everything this folder appends to files: length, CRC-32C, body.
+"""Framing of everything that is appended to files here: length, CRC-32C, body.
 
-A crash can leave the last frames of a file torn; that is told apart from damage in the middle, which is never repaired
-silently. A body is never empty, so zeros after a power cut are not a frame.
+A crash can leave the last frames of a file torn; that is distinguished from damage in the middle, which is never
+repaired silently. A body is never empty, so zeros after a power cut are not a frame.
 """
 
 import fcntl
@@ -94,7 +94,7 @@ def write_durably(file: int, content: bytes, at: int) -> int:
 
 
 def sync_content(file: int) -> None:
-    """Makes a file's content durable; macOS knows only the sync that includes its times."""
+    """Makes a file's content durable; macOS has only fsync, which includes its times."""
     (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(file)
 
 

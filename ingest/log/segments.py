@@ -2,7 +2,7 @@
 
 A segment is named by the offset of its first record. The mark says how far records are durable; it is one small
 checksummed write in place, so readers of other processes see an old or a new mark, never half of one. It is not
-synced itself: after a power cut it may be old, and the writer finds the durable records behind it when it opens.
+synced itself: after a power cut it may be old, and the writer finds the durable records after it when it opens.
 """
 
 import os
@@ -22,8 +22,8 @@ MARK = struct.Struct("<4sIQQQQ")
 MAGIC = b"FLG1"
 
 
-class Mark(NamedTuple):
-    """How far a partition goes."""
+class HighWaterMark(NamedTuple):
+    """What a partition holds: from which record on, and how far it is durable."""
 
     first: int
     """first retained offset"""
@@ -31,16 +31,16 @@ class Mark(NamedTuple):
     """offset after the last durable record"""
     segment: int
     """first offset of the segment that holds the end"""
-    place: int
-    """bytes of that segment that are durable"""
+    durable_bytes: int
+    """of that segment"""
 
 
-def write_mark(file: int, mark: Mark) -> None:
+def write_mark(file: int, mark: HighWaterMark) -> None:
     body = struct.pack("<QQQQ", *mark)
     os.pwrite(file, MARK.pack(MAGIC, crc32c(body), *mark), 0)
 
 
-def read_mark(file: int) -> Mark | None:
+def read_mark(file: int) -> HighWaterMark | None:
     """The mark, or None if there is none yet. A write in progress is read again."""
     for _ in range(1000):
         content = os.pread(file, MARK.size, 0)
@@ -49,7 +49,7 @@ def read_mark(file: int) -> Mark | None:
         if len(content) == MARK.size:
             magic, checksum, *numbers = MARK.unpack(content)
             if magic == MAGIC and crc32c(content[8:]) == checksum:
-                return Mark(*numbers)
+                return HighWaterMark(*numbers)
     raise LogCorrupt(
         f"high-water mark is damaged: {content!r}; expected {MARK.size} checksummed bytes; "
         "remove the partition's file 'mark' and open it for writing to rebuild it"
@@ -73,7 +73,7 @@ def encode_record(key: bytes | None, payload: bytes, time_ms: int) -> bytes:
 def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[list[Record], int]:
     """(records of a stretch of a segment, bytes they take); a frame cut off by the end of the view is left out.
 
-    path and place (of the view in the file) are for messages.
+    path and place (the byte of the file at which the view begins) are for messages.
     """
     records: list[Record] = []
     at, size, start = 0, len(view), HEAD.size

@@ -1,4 +1,4 @@
-"""Bad records of every kind, for tests and for practice: each of them must become a dead letter and nothing else.
+"""Bad records of every kind, for tests and for drills: each of them must become a dead letter and nothing else.
 
 A kind turns a good event into the payload of one bad record. Kinds of packed records corrupt one sample of a record, or
 its header; the other samples of the record stay good.

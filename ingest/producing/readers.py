@@ -1,8 +1,8 @@
 """Replays public click data as events: Criteo (tsv), Avazu (csv), MovieLens (100k tsv, pairs parquet); .gz or plain.
 
-Files stay where they are and are read line by line. A line that does not look as it should is an error with its number:
-a file of public data is no device, so nothing of it becomes a dead letter. Lines of jsonl are: they are a user's own
-events, and pass through unread.
+Files are read line by line. A malformed line of a public data set is an error with its number, not a dead letter: the
+file is not what it should be. Lines of jsonl are a user's own events: they pass through unread, and what is wrong with
+them is found by the reader of the topic.
 """
 
 import csv
@@ -32,10 +32,10 @@ CRITEO_CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
 GOOD_RATING = 4
 STDIN = Path("-")
 LINE_BYTES = 16 << 20
-"""of the longest line that is passed on; any schema rejects far shorter ones"""
+"""of the longest line that is passed on; schemas reject far shorter ones"""
 READ_BYTES = 1 << 16
 PAUSE_SECONDS = 0.1
-"""how long to wait for more lines before saying that there are none now"""
+"""how long to wait for more lines before giving control back to the caller"""
 
 
 def read_criteo(path: Path) -> Iterator[Event]:
@@ -112,16 +112,16 @@ READERS: Mapping[str, Callable[[Path], Iterator[Event]]] = {
 def read_dataset(name: str, path: Path) -> Iterator[Event]:
     """Events of a file of a known dataset."""
     if name not in READERS:
-        raise ConfigError(f"unknown dataset {name!r}: expected one of {', '.join(READERS)}; choose one of them")
+        raise ConfigError(f"unknown dataset {name!r}; expected one of {', '.join(READERS)}; choose one of them")
     if not path.is_file():
-        raise ConfigError(f"no dataset file at {path}: expected a {name} file; give its path")
+        raise ConfigError(f"no dataset file at {path}; expected a {name} file; give its path")
     return READERS[name](path)
 
 
 def read_jsonl(path: Path) -> Iterator[bytes | None]:
     """The lines of a file, a pipe or, for ``-``, stdin, as they are; None where no more of them has come yet.
 
-    Blank lines are left out. What is no event is for the reader of the topic to say.
+    Blank lines are left out. The reader of the topic finds those that are not events.
     """
     if path.suffix == ".gz":
         with gzip.open(path, "rb") as lines:
@@ -151,7 +151,7 @@ def _arriving_lines(path: Path, file: int) -> Iterator[bytes | None]:
     number, rest, wait = 0, b"", 0.0
     while True:
         if not select.select([file], [], [], wait)[0]:
-            yield None  # so that what came is written, and a stop is seen, while nothing comes
+            yield None  # so that lines so far are written, and a stop is seen, while no line arrives
             wait = PAUSE_SECONDS
             continue
         chunk, wait = os.read(file, READ_BYTES), 0.0
@@ -178,7 +178,7 @@ def _open(path: Path) -> TextIO:
 
 
 def _numbered(path: Path, lines: TextIO) -> Iterator[tuple[int, str]]:
-    """Lines from 1 on; damage of the file itself is told with the last line that could be read."""
+    """(number, line) from 1 on; damage to the file itself is reported with the number of the line it hides."""
     number = 0
     try:
         for number, line in enumerate(lines, start=1):

@@ -95,7 +95,7 @@ class World:
         return np.asarray(BASE + fixed_B + match_B + drift_B)
 
     def events(self, chunk: Chunk) -> Iterator[Event]:
-        """The chunk's events as a device would tell them."""
+        """The chunk's events as a device would report them."""
         columns = (chunk.times_B, chunk.labels_B, chunk.users_B, chunk.items_B, chunk.devices_B, chunk.positions_B)
         more = (chunk.hours_B, chunk.idle_B, chunk.prices_B)
         for time, label, user, item, device, position, hour, idle, price in zip(

@@ -1,1 +1,1 @@
-"""What a source and a sink of records are, and which ones the settings name."""
+"""What a source and a sink of records are, and positions in them."""

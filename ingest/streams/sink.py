@@ -1,4 +1,4 @@
-"""Where records go: the embedded log, or a Kafka topic, with the same four verbs."""
+"""Where records go: the embedded log or a Kafka topic, behind one protocol."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ class Sink(Protocol):
 
     @property
     def partitions(self) -> list[int]:
-        """Partitions there were at the opening."""
+        """Partitions that existed at the opening."""
 
     def write(self, entries: Mapping[int, Sequence[Entry]]) -> None:
         """Appends records, by partition; returns once every one of them is durable."""

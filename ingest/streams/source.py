@@ -1,4 +1,4 @@
-"""Where records come from: the embedded log, or a Kafka topic, with the same questions."""
+"""Where records come from: the embedded log or a Kafka topic, behind one protocol."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -19,17 +19,17 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 class Source(Protocol):
     """Partitions of durable records in the order of their offsets; a broker may leave gaps between them.
 
-    Whatever cannot be answered now raises SourceUnavailable: the asker waits a little and asks again.
+    Whatever cannot be answered now raises SourceUnavailable: the caller waits a little and tries again.
     """
 
     def partitions(self) -> list[int]:
-        """Partitions there are now; more may come."""
+        """Partitions that exist now; more may be created."""
 
     def span(self, partition: int) -> tuple[int, int]:
         """(first retained offset, offset after the last durable record)."""
 
     def read(self, partition: int, offset: int, max_bytes: int) -> list[Record]:
-        """Records from offset on, about max_bytes of them, at least one if there is one; [] at the end.
+        """Records from offset on, about max_bytes of them, at least one unless there is none; [] at the end.
 
         Raises OffsetOutOfRange below the first retained record.
         """
@@ -38,6 +38,6 @@ class Source(Protocol):
         """The first offset whose record was appended at that time or later; the end if there is none."""
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """Shows others how far we are, where there are others; nothing depends on it."""
+        """Publishes how far a run has read, for display; nothing depends on it."""
 
     def close(self) -> None: ...

@@ -12,12 +12,12 @@ from dispatch.job import DispatchJob
 from dispatch.progress.status import EventCounts
 from infra.process import Stop
 from infra.telemetry import Meter
-from ingest.batches.loader import Batch
+from ingest.batches.batch import Batch
 from ingest.batches.manifest import read_manifests
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.errors import SinkUnavailable
-from ingest.letters.letter import DeadLetterLog, read_dead_letters
+from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from tests.ingest.topics import SYNTHETIC, events
 

@@ -24,9 +24,9 @@ from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.errors import LogError, SinkUnavailable
 from ingest.kafka.config import KafkaConfig
-from ingest.letters.letter import DeadLetterLog, read_dead_letters
-from ingest.letters.opening import open_letters
+from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
+from ingest.opening import open_letters
 from ps.config import RowConfig
 from tests.ingest.topics import SYNTHETIC, events
 from tests.ps.doubles import RUN, SEED, running_shards

@@ -8,7 +8,7 @@ import torch
 
 from infra.process import Stop
 from ingest.config import StreamConfig
-from ingest.main import run_producer
+from ingest.main import ProducerJob, run_producer
 
 WriteTopic = Callable[..., Path]
 
@@ -25,7 +25,8 @@ def write_topic(tmp_path: Path) -> WriteTopic:
     def write(samples: int, name: str = "run", partitions: int = 2, packed: int = 0, poison: float = 0.0) -> Path:
         folder = tmp_path / name
         config = StreamConfig(folder=folder / "log", partitions=partitions)
-        run_producer(config, Stop(), limit=samples, samples_per_record=packed, poison_share=poison, seed=3)
+        job = ProducerJob(config, limit=samples, samples_per_record=packed, poison_share=poison, seed=3)
+        run_producer(job, Stop())
         return folder
 
     return write

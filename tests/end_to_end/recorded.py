@@ -22,7 +22,7 @@ import torch
 from dispatch.decide import Decider
 from infra.process import Stop
 from ingest.config import StreamConfig
-from ingest.main import run_producer
+from ingest.main import ProducerJob, run_producer
 from ps.config import RowConfig
 from tests.end_to_end.threads import Plan, Result, train
 
@@ -77,7 +77,7 @@ def probe_arithmetic() -> str:
 def record(folder: Path, name: str) -> Recorded:
     """Trains one of the runs."""
     config = StreamConfig(folder=folder / "log", partitions=2)
-    run_producer(config, Stop(), limit=STEPS * BATCH, seed=3, **STREAMS[name])
+    run_producer(ProducerJob(config, limit=STEPS * BATCH, seed=3, **STREAMS[name]), Stop())
     with assignments() as assigned:
         result = train(Plan(folder, batch=BATCH, **RUNS[name]))
     dense = [result.dense[key] for key in sorted(result.dense)]

@@ -6,14 +6,14 @@ from typing import Any
 
 import psutil
 
-from ingest.batches.loader import form_batch
-from ingest.batches.manifest import Position
+from ingest.batches.replay import form_batch
 from ingest.codec.decoder import Decoder
 from ingest.codec.json_events import encode_json
 from ingest.kafka.letter_topic import KafkaLetters, read_kafka_letters
 from ingest.kafka.source import KafkaSource
 from ingest.letters.letter import DeadLetter
 from ingest.producing.poison import POISON
+from ingest.streams.position import Position
 from tests.brokers import TestBroker, fill_topic
 from tests.end_to_end.threads import RUN, Plan, Result, train
 from tests.ingest.topics import SYNTHETIC, events, json_records
@@ -51,7 +51,7 @@ def good_with_large_ids() -> list[bytes]:
     return encoded
 
 
-class Stage:
+class PoisonedTopic:
     """A topic with its dead letters, and the run that trains on it."""
 
     def __init__(self, kafka: TestBroker, folder: Path, payloads: dict[int, list[bytes | None]]) -> None:
@@ -85,8 +85,8 @@ def poisoned(good: list[bytes], bad: list[bytes | None]) -> dict[int, list[bytes
 def test_poison_of_every_kind_is_dead_lettered_once_and_changes_nothing(kafka: TestBroker, tmp_path: Path) -> None:
     good, bad = good_with_large_ids(), [*hostile().values()] * 2
     assert len(bad) >= 0.05 * GOOD
-    dirty = Stage(kafka, tmp_path / "dirty", poisoned(good, bad))
-    clean = Stage(kafka, tmp_path / "clean", poisoned(good, []))
+    dirty = PoisonedTopic(kafka, tmp_path / "dirty", poisoned(good, bad))
+    clean = PoisonedTopic(kafka, tmp_path / "clean", poisoned(good, []))
     with_poison, without = train(dirty.plan), train(clean.plan)
     expect_same_model(with_poison, without)
     assert (with_poison.status.samples, with_poison.status.events.dead_letters) == (GOOD, len(bad))
@@ -110,7 +110,7 @@ def expect_originals(letters: list[DeadLetter], bad: list[bytes | None]) -> None
     assert sorted(x.size or 0 for x in letters if x.size) == sorted(len(p) for p in bad if p and len(p) > 1_000_000)
 
 
-def replay(stage: Stage, result: Result) -> None:
+def replay(stage: PoisonedTopic, result: Result) -> None:
     """What a recovered dispatcher does: the same batches from the same manifests, their letters again."""
     writer = KafkaLetters(stage.config, stage.letters, stage.topic, f"{RUN}/{stage.topic}")
     source = KafkaSource(stage.config, stage.topic)

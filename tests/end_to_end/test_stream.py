@@ -10,12 +10,13 @@ import zmq
 
 from dispatch.errors import CacheTooSmall, RunExists
 from infra.process import Stop
-from ingest.batches.manifest import Manifest, Position
+from ingest.batches.manifest import Manifest
 from ingest.codec.decoder import KEPT_BYTES, Decoder
-from ingest.letters.letter import read_dead_letters
+from ingest.letters.embedded import read_dead_letters
 from ingest.log.embedded import LogReader
 from ingest.producing.poison import POISON
 from ingest.producing.synthetic import synthetic_events
+from ingest.streams.position import Position
 from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.test_exactness import expect_equal

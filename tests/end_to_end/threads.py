@@ -27,12 +27,13 @@ from dispatch.shards import Shards
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
-from ingest.batches.loader import form_batch
 from ingest.batches.manifest import Manifest, read_manifests
+from ingest.batches.replay import form_batch
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.kafka.letter_topic import KafkaLetters
-from ingest.letters.letter import DeadLetterLog, DeadLetters
+from ingest.letters.embedded import DeadLetterLog
+from ingest.letters.letter import DeadLetters
 from ingest.log.embedded import LogReader
 from ingest.samples import Samples
 from ingest.schema import Schema, load_schema

@@ -1,17 +1,18 @@
-"""Events and logs that the tests of this folder share, and where real data lies if there is any."""
+"""Events and logs that the tests of this folder share, and the folder of real data if there is one."""
 
 import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from ingest.batches.loader import Batch, Loader
-from ingest.batches.manifest import Position
+from ingest.batches.batch import Batch
+from ingest.batches.loader import Loader
 from ingest.codec.json_events import encode_json
 from ingest.convert import Event
 from ingest.log.embedded import LogWriter
 from ingest.producing.synthetic import synthetic_events
 from ingest.schema import Schema, load_schema, parse_schema
+from ingest.streams.position import Position
 from ingest.streams.source import Record
 
 SYNTHETIC = load_schema("synthetic")
@@ -39,7 +40,7 @@ def json_records(payloads: Sequence[bytes], first: int = 0) -> list[Record]:
 
 
 def write_json(folder: Path, given: Sequence[Event], partitions: int = 2, topic: str = "clicks") -> None:
-    """Events one after the other over the partitions."""
+    """Writes events to the partitions in turn."""
     writer = LogWriter(folder, topic, partitions)
     for partition in range(partitions):
         writer.append(partition, [(None, encode_json(event)) for event in given[partition::partitions]])

@@ -1,1 +1,1 @@
-"""The two client libraries behind one interface."""
+"""The two Kafka client libraries; nothing outside this folder imports one."""

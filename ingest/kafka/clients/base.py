@@ -1,7 +1,8 @@
-"""What a Kafka client library must do for the source; one subclass a library.
+"""What a Kafka client library must do: a consumer for the source, a producer for the sink; one subclass a library.
 
-Every foreign error is translated at this edge: SourceUnavailable where asking again may help, SourceError for what a
-person must look at. An offset out of range is told by ``poll``, since it concerns one partition.
+The library's errors are translated here: a consumer raises SourceUnavailable where asking again may help, SourceError
+for what a person must look at, and returns an offset out of range from ``poll``, since it concerns one partition. A
+producer raises SinkError.
 """
 
 from abc import ABC, abstractmethod
@@ -13,15 +14,19 @@ from ingest.streams.source import Record
 
 FETCH_WAIT_MS = 50
 """how long a broker may hold back an answer while it has nothing; a partition just sought may wait that long"""
-LARGEST_BYTES = 100_000_000
+LARGEST_ANSWER_BYTES = 100_000_000
 """an answer may be larger than asked for, by one record"""
+LARGEST_RECORD_BYTES = 64 << 20
+"""of a record that is offered to the broker; the topic's own limit decides"""
+LINGER_MS = 5
+"""how long a producer waits for more records to send together"""
 RECONNECT_MS = 1000
 """longest pause between two attempts to reach a broker"""
 
 
 @dataclass(frozen=True)
-class Topic:
-    """A topic as the broker describes it."""
+class TopicSnapshot:
+    """A topic as the broker describes it now."""
 
     identity: str
     """changes when a topic is deleted and created again under the same name"""
@@ -42,7 +47,7 @@ class Consumer(ABC):
     """Reads assigned partitions of one topic; committed records only; one thread at a time."""
 
     @abstractmethod
-    def describe(self, seconds: float) -> Topic | None:
+    def describe(self, seconds: float) -> TopicSnapshot | None:
         """The topic now; None if the broker knows no such topic."""
 
     @abstractmethod
@@ -51,30 +56,50 @@ class Consumer(ABC):
 
     @abstractmethod
     def offsets_at(self, partitions: Iterable[int], time_ms: int, seconds: float) -> dict[int, int | None]:
-        """The first offset whose record is not older, or None if there is none."""
+        """The first offset whose record has that time or a later one; None if there is none."""
 
     @abstractmethod
     def seek(self, partition: int, offset: int) -> None:
-        """The next records of this partition come from there on; the first call assigns it."""
+        """Fetches this partition from that offset on; the first call assigns it."""
 
     @abstractmethod
     def poll(self, seconds: float) -> dict[int, Fetched]:
-        """What has come; waits for something that long, at most."""
+        """What has arrived, by partition; waits for something that long, at most."""
 
     @abstractmethod
     def pause(self, partitions: Iterable[int], paused: bool) -> None:
-        """Nothing more is fetched of paused partitions."""
+        """Stops fetching partitions, or goes on."""
 
     @abstractmethod
     def commit(self, offsets: Mapping[int, int], seconds: float) -> None:
-        """Tells the group where we are; 0 seconds: does not wait. Whatever goes wrong is of no consequence."""
+        """Commits offsets for the group, for display; 0 seconds: does not wait. A failure is ignored."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
+class Producer(ABC):
+    """Writes records to partitions of one topic, each once, acknowledged by all replicas."""
+
+    @abstractmethod
+    def send(self, partition: int, key: bytes | None, payload: bytes) -> None:
+        """Hands over one record; raises SinkError if that is not possible."""
+
+    @abstractmethod
+    def flush(self, seconds: float) -> bool:
+        """Whether every record handed over has been acknowledged or refused, after that long at most."""
+
+    @abstractmethod
+    def fault(self) -> str | None:
+        """Why a record handed over since the last call was refused; None if none was."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives up what has not been acknowledged."""
+
+
 def refused(what: str, error: object) -> SourceError:
-    """The error for what no waiting will change."""
+    """The error for what waiting will not change."""
     return SourceError(
         f"cannot {what}: Kafka says {error}; expected a topic this client may read and whole records; check the "
         "broker, its access rules and the security settings under [kafka]"

@@ -1,4 +1,4 @@
-"""The consumer on confluent-kafka (the extra ``kafka-fast``)."""
+"""Consumer and producer on confluent-kafka (the extra ``kafka-fast``)."""
 
 import logging
 import threading
@@ -6,17 +6,32 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer as ConfluentClient
+from confluent_kafka import Consumer as LibraryConsumer
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import Producer as LibraryProducer
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ingest.errors import SourceUnavailable
-from ingest.kafka.clients.base import FETCH_WAIT_MS, LARGEST_BYTES, RECONNECT_MS, Consumer, Fetched, Topic, refused
+from ingest.kafka.clients.base import (
+    FETCH_WAIT_MS,
+    LARGEST_ANSWER_BYTES,
+    LARGEST_RECORD_BYTES,
+    LINGER_MS,
+    RECONNECT_MS,
+    Consumer,
+    Fetched,
+    Producer,
+    TopicSnapshot,
+    refused,
+)
 from ingest.kafka.config import KafkaConfig, confluent_arguments
 from ingest.streams.source import Record
 
 POLL_RECORDS = 20_000
 CLOSE_SECONDS = 5.0
+PURGE_SECONDS = 2.0
+FULL_SECONDS = 0.2
+"""how long to wait for room when as many records are on their way as fit"""
 PERMANENT = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -28,11 +43,11 @@ PERMANENT = (
     KafkaError._BAD_COMPRESSION,
     KafkaError._LOG_TRUNCATION,
 )
-"""what no waiting will change; anything else librdkafka tries again by itself"""
+"""what waiting will not change; librdkafka retries anything else by itself"""
 OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
 UNKNOWN_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 quiet = logging.getLogger("confluent_kafka")
-quiet.setLevel(logging.CRITICAL)  # an outage is told once, by the source
+quiet.setLevel(logging.CRITICAL)  # an outage is logged once, by the source
 
 
 def _fetching(config: KafkaConfig) -> dict[str, Any]:
@@ -48,7 +63,7 @@ def _fetching(config: KafkaConfig) -> dict[str, Any]:
         "fetch.error.backoff.ms": 100,
         "fetch.max.bytes": config.fetch_bytes,
         "message.max.bytes": min(1_000_000, config.fetch_bytes),  # of what is sent; may not be above fetch.max.bytes
-        "receive.message.max.bytes": max(LARGEST_BYTES, config.fetch_bytes + (1 << 20)),
+        "receive.message.max.bytes": max(LARGEST_ANSWER_BYTES, config.fetch_bytes + (1 << 20)),
         "max.partition.fetch.bytes": config.fetch_bytes // 4,
         "queued.max.messages.kbytes": max(64, config.buffer_bytes // 1024),
         "fetch.queue.backoff.ms": 5,  # its default, a second, is what a full queue would cost
@@ -70,21 +85,21 @@ class ConfluentConsumer(Consumer):
         }
         try:
             self._admin = AdminClient(dict(shared))
-            self._consumer = ConfluentClient({**shared, **_fetching(config)})
+            self._consumer = LibraryConsumer({**shared, **_fetching(config)})
         except KafkaException as error:
             raise refused("connect", error.args[0].str()) from error
 
-    def describe(self, seconds: float) -> Topic | None:
+    def describe(self, seconds: float) -> TopicSnapshot | None:
         try:
             waits = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=seconds)
-            told = waits[self._topic].result(seconds + 1)
+            found = waits[self._topic].result(seconds + 1)
         except KafkaException as error:
             if error.args[0].code() in UNKNOWN_TOPIC:
                 return None
             raise self._translated("describe the topic", error.args[0]) from error
         except TimeoutError as error:
             raise SourceUnavailable(f"cannot describe the topic: Kafka does not answer in {seconds:g} s") from error
-        return Topic(str(told.topic_id), tuple(sorted(partition.id for partition in told.partitions)))
+        return TopicSnapshot(str(found.topic_id), tuple(sorted(partition.id for partition in found.partitions)))
 
     def spans(self, partitions: Iterable[int], seconds: float) -> dict[int, tuple[int, int]]:
         numbers = list(partitions)
@@ -105,10 +120,10 @@ class ConfluentConsumer(Consumer):
 
     def poll(self, seconds: float) -> dict[int, Fetched]:
         fetched: dict[int, Fetched] = {}
-        # consume() waits for all it was asked for: one is waited for, and the rest is what has come by then.
+        # consume() waits for as many as it is asked for: wait for one, then take the others without waiting.
         came = self._consumer.consume(1, seconds) if seconds else []
         for message in (*came, *self._consumer.consume(POLL_RECORDS, 0)):
-            self._take_in(message, fetched)
+            self._add_message(message, fetched)
         if self._failed is not None and not fetched:
             failed, self._failed = self._failed, None
             raise failed
@@ -119,17 +134,17 @@ class ConfluentConsumer(Consumer):
         (self._consumer.pause if paused else self._consumer.resume)(places)
 
     def commit(self, offsets: Mapping[int, int], seconds: float) -> None:
-        told = [TopicPartition(self._topic, number, at) for number, at in offsets.items()]
+        reached = [TopicPartition(self._topic, number, at) for number, at in offsets.items()]
         with suppress(KafkaException):
-            self._consumer.commit(offsets=told, asynchronous=not seconds)
+            self._consumer.commit(offsets=reached, asynchronous=not seconds)
 
     def close(self) -> None:
-        # With a commit under way librdkafka waits for a dead broker for most of a minute: nobody waits with it.
+        # With a commit under way librdkafka waits most of a minute for a dead broker: on a thread that is left behind.
         closing = threading.Thread(target=self._consumer.close, name="kafka-close", daemon=True)
         closing.start()
         closing.join(CLOSE_SECONDS)
 
-    def _take_in(self, message: Message, fetched: dict[int, Fetched]) -> None:
+    def _add_message(self, message: Message, fetched: dict[int, Fetched]) -> None:
         number, offset, error = message.partition(), message.offset(), message.error()
         into = fetched.setdefault(number, Fetched()) if number is not None and number >= 0 else Fetched()
         if error is None:
@@ -157,8 +172,52 @@ class ConfluentConsumer(Consumer):
             waits = self._admin.list_offsets(
                 asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=seconds
             )
-            return {place.partition: int(told.result(seconds + 1).offset) for place, told in waits.items()}
+            return {place.partition: int(wait.result(seconds + 1).offset) for place, wait in waits.items()}
         except KafkaException as error:
             raise self._translated("find the ends of partitions", error.args[0]) from error
         except TimeoutError as error:
             raise SourceUnavailable(f"cannot find the ends of partitions in {seconds:g} s") from error
+
+
+class ConfluentProducer(Producer):
+    """librdkafka's producer, sending in threads of its own."""
+
+    def __init__(self, config: KafkaConfig, topic: str) -> None:
+        self._topic, self._fault = topic, ""
+        self._client: Any = LibraryProducer(
+            {
+                **confluent_arguments(config),
+                "acks": "all",
+                "enable.idempotence": True,
+                "compression.type": config.compression,
+                "linger.ms": LINGER_MS,
+                "message.max.bytes": LARGEST_RECORD_BYTES,
+                "delivery.timeout.ms": round(1000 * config.delivery_seconds),
+                "reconnect.backoff.max.ms": RECONNECT_MS,
+                "allow.auto.create.topics": False,
+                "log_level": 0,
+            }
+        )
+
+    def send(self, partition: int, key: bytes | None, payload: bytes) -> None:
+        while True:
+            try:
+                self._client.produce(self._topic, payload, key, partition, on_delivery=self._on_delivery)
+                return
+            except BufferError:  # the queue is full
+                self._client.poll(FULL_SECONDS)
+
+    def flush(self, seconds: float) -> bool:
+        return bool(self._client.flush(seconds) == 0)
+
+    def fault(self) -> str | None:
+        fault, self._fault = self._fault, ""
+        return fault or None
+
+    def close(self) -> None:
+        self._client.purge()
+        self._client.flush(PURGE_SECONDS)
+
+    def _on_delivery(self, error: Any, _message: Any) -> None:
+        if error is not None and not self._fault:
+            self._fault = f"{error.name()}: {error.str()}"

@@ -1,30 +1,45 @@
-"""The consumer on kafka-python."""
+"""Consumer and producer on kafka-python."""
 
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import (
     BrokerResponseError,
     KafkaError,
+    KafkaTimeoutError,
     NoError,
     OffsetOutOfRangeError,
     RetriableError,
     UnknownTopicOrPartitionError,
 )
+from kafka.net.sasl import get_sasl_mechanism
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ingest.errors import SourceUnavailable
-from ingest.kafka.clients.base import FETCH_WAIT_MS, LARGEST_BYTES, RECONNECT_MS, Consumer, Fetched, Topic, refused
+from ingest.errors import SinkError, SourceUnavailable
+from ingest.kafka.clients.base import (
+    FETCH_WAIT_MS,
+    LARGEST_ANSWER_BYTES,
+    LARGEST_RECORD_BYTES,
+    LINGER_MS,
+    RECONNECT_MS,
+    Consumer,
+    Fetched,
+    Producer,
+    TopicSnapshot,
+    refused,
+)
 from ingest.kafka.config import KafkaConfig, kafka_python_arguments
 from ingest.streams.source import Record
 
 POLL_RECORDS = 20_000
 """most records one poll brings; each costs Python some microseconds"""
+BATCH_BYTES = 256 << 10
+CLOSE_SECONDS = 2.0
 
-logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an outage is told once, by the source
+logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an outage is logged once, by the source
 
 
 class KafkaPythonConsumer(Consumer):
@@ -51,23 +66,23 @@ class KafkaPythonConsumer(Consumer):
                 fetch_max_wait_ms=FETCH_WAIT_MS,
                 fetch_max_bytes=config.fetch_bytes,
                 max_partition_fetch_bytes=config.fetch_bytes // 4,
-                receive_message_max_bytes=max(LARGEST_BYTES, config.fetch_bytes + (1 << 20)),
+                receive_message_max_bytes=max(LARGEST_ANSWER_BYTES, config.fetch_bytes + (1 << 20)),
                 max_poll_records=POLL_RECORDS,
             )
         except (KafkaError, OSError) as error:
             raise translated("connect", error) from error
 
-    def describe(self, seconds: float) -> Topic | None:
+    def describe(self, seconds: float) -> TopicSnapshot | None:
         try:
-            (told,) = self._admin.describe_topics([self._topic])
+            (found,) = self._admin.describe_topics([self._topic])
         except KafkaError as error:
             raise translated("describe the topic", error) from error
-        if told["error_code"] == UnknownTopicOrPartitionError.errno:
+        if found["error_code"] == UnknownTopicOrPartitionError.errno:
             return None
-        if told["error_code"] != NoError.errno:
-            raise translated("describe the topic", BrokerResponseError(f"error {told['error_code']}"))
-        numbers = sorted(partition["partition_index"] for partition in told["partitions"])
-        return Topic(str(told["topic_id"]), tuple(numbers))
+        if found["error_code"] != NoError.errno:
+            raise translated("describe the topic", BrokerResponseError(f"error {found['error_code']}"))
+        numbers = sorted(partition["partition_index"] for partition in found["partitions"])
+        return TopicSnapshot(str(found["topic_id"]), tuple(numbers))
 
     def spans(self, partitions: Iterable[int], seconds: float) -> dict[int, tuple[int, int]]:
         wanted = [TopicPartition(self._topic, number) for number in partitions]
@@ -116,12 +131,12 @@ class KafkaPythonConsumer(Consumer):
         (self._consumer.pause if paused else self._consumer.resume)(*places)
 
     def commit(self, offsets: Mapping[int, int], seconds: float) -> None:
-        told = {TopicPartition(self._topic, n): OffsetAndMetadata(at, "", -1) for n, at in offsets.items()}
+        reached = {TopicPartition(self._topic, n): OffsetAndMetadata(at, "", -1) for n, at in offsets.items()}
         with suppress(KafkaError, AssertionError):
             if seconds:
-                self._consumer.commit(told, timeout_ms=round(1000 * seconds))
+                self._consumer.commit(reached, timeout_ms=round(1000 * seconds))
             else:
-                self._consumer.commit_async(told)
+                self._consumer.commit_async(reached)
 
     def close(self) -> None:
         with suppress(KafkaError):
@@ -134,12 +149,72 @@ class KafkaPythonConsumer(Consumer):
         return None if state is None else int(state.offset)
 
 
+class KafkaPythonProducer(Producer):
+    """kafka-python's producer; it sends from a thread of its own."""
+
+    def __init__(self, config: KafkaConfig, topic: str) -> None:
+        self._topic = topic
+        self._pending: list[Any] = []
+        try:
+            self._client = KafkaProducer(
+                **kafka_python_arguments(config),
+                bootstrap_timeout_ms=round(1000 * config.request_seconds),
+                acks="all",
+                enable_idempotence=True,
+                compression_type=None if config.compression == "none" else config.compression,
+                linger_ms=LINGER_MS,
+                batch_size=BATCH_BYTES,
+                max_request_size=LARGEST_RECORD_BYTES,
+                delivery_timeout_ms=round(1000 * max(config.delivery_seconds, config.request_seconds + 1)),
+                max_block_ms=round(1000 * config.delivery_seconds),
+                reconnect_backoff_max_ms=RECONNECT_MS,
+                allow_auto_create_topics=False,
+                metrics_enabled=False,
+            )
+        except KafkaError as error:
+            raise SinkError(f"cannot write to Kafka: {error}; expected a broker that answers; try again") from error
+
+    def send(self, partition: int, key: bytes | None, payload: bytes) -> None:
+        try:
+            self._pending.append(self._client.send(self._topic, payload, key, partition=partition))
+        except KafkaError as error:
+            raise SinkError(
+                f"a record of {len(payload)} bytes for topic {self._topic!r} was not taken: {error}; expected a broker "
+                f"that answers and at most {LARGEST_RECORD_BYTES} bytes; leave the record out, or try again"
+            ) from error
+
+    def flush(self, seconds: float) -> bool:
+        with suppress(KafkaTimeoutError):
+            self._client.flush(seconds)
+        return all(pending.is_done for pending in self._pending)
+
+    def fault(self) -> str | None:
+        done, self._pending = self._pending, []
+        failed = next((pending for pending in done if pending.failed()), None)
+        return None if failed is None else f"{type(failed.exception).__name__}: {failed.exception}"
+
+    def close(self) -> None:
+        abandon(self._client)
+
+
+def abandon(client: Any) -> None:
+    """Ends a kafka-python producer without waiting long: its own ``close`` may return before its thread has ended."""
+    with suppress(KafkaError):
+        client.close(CLOSE_SECONDS if client._accumulator.has_incomplete is False else 0)
+    client._sender.force_close()
+
+
 def _records(came: list[Any]) -> list[Record]:
     return [Record(record.offset, record.key, record.value or b"", record.timestamp) for record in came]
 
 
+def login_mechanism(config: KafkaConfig, server: str, arguments: Mapping[str, Any]) -> Any:
+    """The library's side of a SASL login, message by message."""
+    return get_sasl_mechanism(config.mechanism)(host=server, **arguments)
+
+
 def translated(what: str, error: Exception) -> Exception:
-    """Ours for theirs; whether asking again may help decides which."""
+    """The error of ours for one of the library's: whether asking again may help decides which."""
     if isinstance(error, RetriableError | OSError):
         return SourceUnavailable(f"cannot {what}: Kafka does not answer ({type(error).__name__}: {error})")
     return refused(what, f"{type(error).__name__}: {error}")

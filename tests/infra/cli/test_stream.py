@@ -15,7 +15,7 @@ from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.kafka.letter_topic import KafkaLetters
 from ingest.letters.letter import DeadLetter
-from ingest.main import run_producer
+from ingest.main import ProducerJob, run_producer
 from tests.brokers import TestBroker
 from tests.end_to_end.processes import ROOT, environment, freshet
 
@@ -51,10 +51,10 @@ def test_topics_are_made_listed_and_described(commands: Commands) -> None:
     assert made.splitlines() == [f"{commands.topic}: created", f"{commands.letters}: created"]
     assert "there already, as asked for" in commands.run("topics", "create", "--partitions", "3", "--retention", "7d")
     assert commands.topic in commands.run("topics", "list")
-    told = commands.run("topics", "describe")
-    assert f"{commands.topic}: 3 partitions" in told
-    assert "retention.ms 604800000, retention.bytes 1073741824" in told
-    assert len(told.splitlines()) == 2 + 3
+    output = commands.run("topics", "describe")
+    assert f"{commands.topic}: 3 partitions" in output
+    assert "retention.ms 604800000, retention.bytes 1073741824" in output
+    assert len(output.splitlines()) == 2 + 3
 
 
 def test_events_are_produced_to_kafka_and_dead_letters_read_from_it(commands: Commands) -> None:
@@ -67,8 +67,8 @@ def test_events_are_produced_to_kafka_and_dead_letters_read_from_it(commands: Co
     writer.append([DeadLetter(1, 7, 0, "label: 2, expected 0 or 1", b"\xff!")])
     writer.close()
     (line,) = commands.run("dead-letters", "--kafka").splitlines()
-    told = json.loads(line)
-    assert (told["partition"], told["offset"], told["payload"]) == (1, 7, "\\xff!")
+    letter = json.loads(line)
+    assert (letter["partition"], letter["offset"], letter["payload"]) == (1, 7, "\\xff!")
 
 
 def test_a_missing_topic_is_one_line_and_status_1(commands: Commands) -> None:
@@ -85,7 +85,7 @@ def test_a_retention_without_a_unit_that_is_known_is_refused(given: str) -> None
 
 
 def test_a_duration_ends_the_stream(tmp_path: Path) -> None:
-    made = run_producer(StreamConfig(folder=tmp_path), Stop(), rate=50.0, duration_seconds=0.3)
+    made = run_producer(ProducerJob(StreamConfig(folder=tmp_path), rate=50.0, duration_seconds=0.3), Stop())
     assert made.reason == "duration"
     assert 0 < made.events <= 20
 
@@ -94,7 +94,7 @@ def test_progress_is_shown_to_people_only(tmp_path: Path) -> None:
     for terminal in (True, False):
         console = Console(force_terminal=terminal, record=True, width=100)
         with progress_of(console, 100) as show:
-            run_producer(StreamConfig(folder=tmp_path), Stop(), limit=100, show=show)
+            run_producer(ProducerJob(StreamConfig(folder=tmp_path), limit=100), Stop(), show)
         assert ("100/100" in console.export_text()) == terminal
 
 

@@ -23,7 +23,7 @@ def test_the_shared_broker_answers(kafka: TestBroker) -> None:
 
 @pytest.fixture(scope="module")
 def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[broker.Broker, list[int]]]:
-    """A broker whose first choice of a port was taken before it had it, and the ports it was given."""
+    """A broker whose first port was taken before it could bind it, and the ports it was given."""
     choose, chosen = broker.Broker._choose_ports, list[int]()
 
     def lose_the_first(self: broker.Broker) -> dict[str, int]:
@@ -58,7 +58,7 @@ def test_a_killed_broker_comes_back_at_its_address_with_its_topics(unlucky: tupl
         assert topic in str(client.list_topics())
 
 
-def test_a_broker_that_does_not_start_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_start_is_reported_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_first(monkeypatch, tmp_path, "java", "echo 'version \"17\"' >&2; [ $# = 1 ] || { echo no luck; exit 3; }")
     monkeypatch.setattr(broker, "kafka_jars", lambda: tmp_path)
     with pytest.raises(ProcessFailed, match=r"could not format(.|\n)*no luck"):
@@ -81,7 +81,7 @@ def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path, monkeypa
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_without_java_or_maven_it_is_said_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_or_maven_the_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingProgram, match=r"'java' is not on the PATH; expected Java 17"):
         jars.find_java()
@@ -112,7 +112,7 @@ def test_a_finished_download_is_used_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str, script: str) -> None:
-    """Puts a shell script in the way of a program."""
+    """Puts a shell script on the PATH in place of a program."""
     (folder / program).write_text(f"#!/bin/sh\n{script}\n")
     (folder / program).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")

@@ -1,108 +1,40 @@
-"""What is left out on purpose: by the lag policy, or because retention was faster."""
-
 from pathlib import Path
 
 import pytest
 
-from ingest.batches.forming import OutOfRange
-from ingest.batches.loader import Batch, Loader
-from ingest.batches.manifest import Position, Range
+from ingest.batches.job import LoaderJob
+from ingest.batches.loader import Loader
 from ingest.codec.json_events import encode_json
-from ingest.codec.packed import PackedCodec
-from ingest.convert import Converter
-from ingest.errors import OffsetOutOfRange
 from ingest.log.embedded import LogReader, LogWriter
 from tests.ingest.topics import SYNTHETIC, drain, events, write_json
 
 
-def load(folder: Path, **options: object) -> list[Batch]:
-    source = LogReader(folder, "clicks")
-    options = {"start": {}, "stop_at_end": True, **options}
-    batches = list(drain(Loader(source, SYNTHETIC, 16, **options)))  # type: ignore[arg-type]
-    source.close()
-    return batches
+def test_lag_counts_events_not_handed_out(tmp_path: Path) -> None:
+    write_json(tmp_path, events(100))
+    loader = Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 10, prefetch=1, stop_at_end=True))
+    assert loader.next(timeout=60) is not None
+    assert loader.lag() == 90
+    assert len(list(drain(loader))) == 9
+    assert loader.lag() == 0
 
 
-def test_a_lag_within_the_bound_leaves_nothing_out(tmp_path: Path) -> None:
-    write_json(tmp_path, events(64))
-    batches = load(tmp_path, skip_above=64)
-    assert sum(len(batch.samples) for batch in batches) == 64
-    assert all(batch.skipped == () for batch in batches)
-
-
-def test_a_lag_over_the_bound_is_skipped_and_counted_in_a_batch_of_its_own(tmp_path: Path) -> None:
-    write_json(tmp_path, events(64))
-    (batch,) = load(tmp_path, skip_above=63)
-    assert len(batch.samples) == 0
-    assert batch.skipped == (Range(0, Position(0), Position(32)), Range(1, Position(0), Position(32)))
-    assert batch.skipped_events == 64
-
-
-def test_what_comes_after_a_skip_is_trained(tmp_path: Path) -> None:
-    write_json(tmp_path, events(64))
-    source = LogReader(tmp_path, "clicks")
-    loader = Loader(source, SYNTHETIC, 16, {}, linger_seconds=0.0, skip_above=40)
-    first = loader.next(60)
-    assert first is not None
-    assert first.skipped_events == 64
-    write_json(tmp_path, events(32))
-    later = [loader.next(60), loader.next(60)]
-    loader.close()
-    source.close()
-    trained = sum(len(batch.samples) for batch in later if batch is not None)
-    assert trained == 32
-    assert all(batch is not None and batch.skipped == () for batch in later)
-
-
-def test_skipped_packed_records_count_with_the_events_of_those_read(tmp_path: Path) -> None:
-    codec, (samples, _) = PackedCodec(SYNTHETIC), Converter(SYNTHETIC).convert_events(events(80))
+def test_lag_counts_bad_events_until_they_are_handed_out(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path, "clicks", 1)
-    records = [(None, codec.encode(samples.slice(at, at + 8))) for at in range(0, 80, 8)]
-    writer.append(0, records[:2])
-    source = LogReader(tmp_path, "clicks")
-    loader = Loader(source, SYNTHETIC, 16, {}, linger_seconds=0.0, skip_above=40)
-    batches = [loader.next(60)]
-    writer.append(0, records[2:])
-    batches.append(loader.next(60))
+    writer.append(0, [(None, encode_json(events(1)[0])), (None, b"bad"), (None, b"worse")])
+    writer.close()
+    loader = Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 10, stop_at_end=True))
+    assert len(list(drain(loader))) == 1
+    assert loader.lag() == 0
+
+
+def test_lag_grows_while_nobody_takes_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.batches.prefetcher.REFRESH_SECONDS", 0.01)
+    write_json(tmp_path, events(10), partitions=1)
+    loader = Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 1, prefetch=1))
+    while loader._lag.formed < 2:
+        assert loader._prefetcher._thread.is_alive()
+    write_json(tmp_path, events(5), partitions=1)
+    while loader.lag() != 15:
+        assert loader._prefetcher._thread.is_alive()
+    assert loader._lag.formed == 2
     loader.close()
-    assert [None if batch is None else (len(batch.samples), batch.skipped_events) for batch in batches] == [
-        (16, 0),
-        (0, 64),
-    ]
-    source.close()
-    writer.close()
-
-
-def short_log(folder: Path) -> tuple[int, int]:
-    """A log that retention has cut; returns what it holds."""
-    writer = LogWriter(folder, "clicks", 1, segment_bytes=4096, retention_bytes=8192)
-    for event in events(60):
-        writer.append(0, [(None, encode_json(event))])
-    writer.close()
-    source = LogReader(folder, "clicks")
-    span = source.span(0)
-    source.close()
-    assert span[0] > 0
-    return span
-
-
-def test_records_removed_by_retention_stop_the_loader(tmp_path: Path) -> None:
-    short_log(tmp_path)
-    with pytest.raises(OffsetOutOfRange):
-        load(tmp_path, start={0: Position(0)})
-
-
-@pytest.mark.parametrize("policy", ["earliest", "newest"])
-def test_records_removed_by_retention_are_skipped_where_the_policy_says_so(tmp_path: Path, policy: OutOfRange) -> None:
-    first, end = short_log(tmp_path)
-    batches = load(tmp_path, start={0: Position(0)}, on_out_of_range=policy)
-    to = first if policy == "earliest" else end
-    assert batches[0].skipped == (Range(0, Position(0), Position(to)),)
-    assert sum(batch.skipped_events for batch in batches) == to
-    assert sum(len(batch.samples) for batch in batches) == end - to
-
-
-def test_a_record_beyond_the_end_is_never_skipped_back_to(tmp_path: Path) -> None:
-    write_json(tmp_path, events(8), partitions=1)
-    with pytest.raises(OffsetOutOfRange):
-        load(tmp_path, start={0: Position(9)}, on_out_of_range="earliest")

@@ -3,33 +3,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from infra.process import Stop
-from ingest.batches.forming import MANY_REJECTED_BYTES, MANY_REJECTS, Batch, share
-from ingest.batches.loader import Loader, form_batch
-from ingest.batches.manifest import Position, Range
+from ingest.batches.batch import Batch
+from ingest.batches.feed import MANY_REJECTED_BYTES, MANY_REJECTS
+from ingest.batches.job import LoaderJob
+from ingest.batches.loader import Loader
 from ingest.codec.json_events import JsonCodec, encode_json
 from ingest.codec.packed import PackedCodec
 from ingest.errors import OffsetOutOfRange, SourceError
-from ingest.letters.letter import DeadLetterLog, read_dead_letters
+from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
+from ingest.producing.encoder import Encoder
 from ingest.producing.producer import produce
 from ingest.samples import join_samples
+from ingest.streams.position import Position, Range
+from tests.ingest.batches.loading import load, poisoned
 from tests.ingest.topics import SYNTHETIC, drain, ends, events, write_json
 
 
-def load(
-    folder: Path, batch: int = 64, start: dict[int, Position] | None = None, limit: int | None = None
-) -> list[Batch]:
-    """All batches of what is in the log now."""
-    source = LogReader(folder, "clicks")
-    return list(drain(Loader(source, SYNTHETIC, batch, start or {}, limit=limit, stop_at_end=True)))
-
-
 class CountingSource(LogReader):
-    """A log that counts its reads, and can be told to fail."""
+    """A log that counts its reads, and can be made to fail."""
 
     reads = 0
     fails = False
@@ -104,15 +98,6 @@ def test_packed_records_are_split_over_batches(tmp_path: Path) -> None:
     assert join_samples([b.samples for b in batches]).equals(codec.decode([codec.encode_events(given_events)])[0])
 
 
-def poisoned(folder: Path, samples_per_record: int, good: int = 600) -> tuple[list[Batch], int]:
-    """Batches of a stream with 5 % bad events, and how many those were."""
-    writer = LogWriter(folder, "clicks", 2)
-    made = produce(events(good), writer, SYNTHETIC, Stop(), samples_per_record, poison_share=0.05)
-    writer.close()
-    assert made.events == good + made.poisoned
-    return load(folder, 64), made.poisoned
-
-
 @pytest.mark.parametrize("samples_per_record", [0, 16])
 def test_produced_equals_trained_and_dead_lettered(tmp_path: Path, samples_per_record: int) -> None:
     batches, bad = poisoned(tmp_path, samples_per_record)
@@ -135,32 +120,10 @@ def test_ranges_join_without_gap_or_overlap(tmp_path: Path, samples_per_record: 
 def test_bad_events_do_not_change_the_good_ones(tmp_path: Path) -> None:
     batches, _ = poisoned(tmp_path / "bad", 0)
     writer = LogWriter(tmp_path / "good", "clicks", 2)
-    produce(events(600), writer, SYNTHETIC, Stop())
+    produce(events(600), writer, Encoder(SYNTHETIC, writer.partitions), Stop())
     writer.close()
     clean = load(tmp_path / "good", 64)
     assert all(a.samples.equals(b.samples) for a, b in zip(batches, clean, strict=True))
-
-
-@pytest.mark.parametrize("samples_per_record", [0, 16])
-@pytest.mark.parametrize("read_bytes", [1, 1 << 20])
-def test_batch_formed_again_from_its_ranges_is_the_same(
-    tmp_path: Path, samples_per_record: int, read_bytes: int
-) -> None:
-    batches, _ = poisoned(tmp_path, samples_per_record, good=200)
-    reader = LogReader(tmp_path, "clicks")
-    for batch in batches:
-        again = form_batch(reader, SYNTHETIC, batch.ranges, read_bytes)
-        assert again.samples.equals(batch.samples)
-        assert (again.ranges, again.dead_letters) == (batch.ranges, batch.dead_letters)
-    reader.close()
-
-
-def test_ranges_in_any_order_form_the_same_batch(tmp_path: Path) -> None:
-    write_json(tmp_path, events(20))
-    batch, reader = load(tmp_path)[0], LogReader(tmp_path, "clicks")
-    again = form_batch(reader, SYNTHETIC, batch.ranges[::-1])
-    assert (again.ranges, again.samples.equals(batch.samples)) == (batch.ranges, True)
-    reader.close()
 
 
 def test_bad_events_do_not_count_towards_the_limit(tmp_path: Path) -> None:
@@ -169,14 +132,6 @@ def test_bad_events_do_not_count_towards_the_limit(tmp_path: Path) -> None:
     writer.append(0, [(None, encode_json(e)) for e in events(8)])
     writer.close()
     assert sum(len(batch.samples) for batch in load(tmp_path, batch=2, limit=10)) == 10
-
-
-def test_forming_a_batch_beyond_the_log_is_refused(tmp_path: Path) -> None:
-    write_json(tmp_path, events(10))
-    reader = LogReader(tmp_path, "clicks")
-    with pytest.raises(SourceError, match="partition 0 ends at 5, the manifest goes to 9"):
-        form_batch(reader, SYNTHETIC, [Range(0, Position(1), Position(9))])
-    reader.close()
 
 
 def test_dead_letters_are_written_once_when_batches_come_again(tmp_path: Path) -> None:
@@ -206,7 +161,7 @@ def test_flood_of_poison_in_one_partition_does_not_starve_its_good_events(tmp_pa
     writer.append(1, good[100:])
     writer.close()
     source = LogReader(tmp_path, "clicks")
-    batches = list(drain(Loader(source, SYNTHETIC, 10, {}, stop_at_end=True, read_bytes=65536)))
+    batches = list(drain(Loader(source, LoaderJob(SYNTHETIC, 10, stop_at_end=True, read_bytes=65536))))
     assert max(len(b.dead_letters) for b in batches) < 2 * MANY_REJECTS
     assert sum(len(b.dead_letters) for b in batches) == 3 * MANY_REJECTS
     assert len(batches[5].ranges) == 2
@@ -214,7 +169,7 @@ def test_flood_of_poison_in_one_partition_does_not_starve_its_good_events(tmp_pa
 
 def test_partial_batch_goes_out_after_lingering(tmp_path: Path) -> None:
     write_json(tmp_path, events(7))
-    loader = Loader(LogReader(tmp_path, "clicks"), SYNTHETIC, 64, {}, linger_seconds=0.0)
+    loader = Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 64, linger_seconds=0.0))
     batch = loader.next(timeout=60)
     assert batch is not None
     assert (len(batch.samples), loader.ended) == (7, False)
@@ -240,13 +195,13 @@ class Timetable(LogReader):
 def test_lingering_begins_anew_with_every_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_json(tmp_path, events(4), partitions=1)
     source = Timetable(tmp_path, [1, 9, 9, 17])
-    monkeypatch.setattr("ingest.batches.loader.time", source)
-    loader = Loader(source, SYNTHETIC, 2, {}, linger_seconds=10, limit=4)
+    monkeypatch.setattr("ingest.batches.forming.time", source)
+    loader = Loader(source, LoaderJob(SYNTHETIC, 2, linger_seconds=10, limit=4))
     assert [len(batch.samples) for batch in drain(loader)] == [2, 2]
 
 
 def test_later_events_and_partitions_are_seen(tmp_path: Path) -> None:
-    loader = Loader(LogReader(tmp_path, "clicks"), SYNTHETIC, 8, {}, linger_seconds=3600)
+    loader = Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 8, linger_seconds=3600))
     for partition in (0, 1):
         writer = LogWriter(tmp_path, "clicks", [partition])
         writer.append(partition, [(None, encode_json(e)) for e in events(8)])
@@ -260,11 +215,11 @@ def test_later_events_and_partitions_are_seen(tmp_path: Path) -> None:
 def test_loader_stops_reading_when_nobody_takes_batches(tmp_path: Path) -> None:
     write_json(tmp_path, events(2000), partitions=1)
     source = CountingSource(tmp_path, "clicks")
-    loader = Loader(source, SYNTHETIC, 10, {}, prefetch=3, read_bytes=1024, stop_at_end=True)
+    loader = Loader(source, LoaderJob(SYNTHETIC, 10, prefetch=3, read_bytes=1024, stop_at_end=True))
     assert loader.next(timeout=60) is not None
-    while loader._queue.qsize() < 3:
-        assert loader._thread.is_alive()
-    assert loader._formed <= 10 * (1 + 3 + 1)
+    while loader._prefetcher._queue.qsize() < 3:
+        assert loader._prefetcher._thread.is_alive()
+    assert loader._lag.formed <= 10 * (1 + 3 + 1)
     assert source.reads < 40
     assert sum(len(b.samples) for b in drain(loader)) == 1990
     assert source.reads > 200
@@ -274,7 +229,7 @@ def test_error_of_the_source_is_raised_by_next(tmp_path: Path) -> None:
     write_json(tmp_path, events(10))
     source = CountingSource(tmp_path, "clicks")
     source.fails = True
-    loader = Loader(source, SYNTHETIC, 4, {})
+    loader = Loader(source, LoaderJob(SYNTHETIC, 4))
     for _ in range(2):
         with pytest.raises(SourceError, match="the source is gone"):
             loader.next(timeout=60)
@@ -305,54 +260,14 @@ def test_partition_unknown_to_a_run_that_goes_on_is_read_from_its_beginning(tmp_
     assert load(tmp_path, start={0: Position(4)})[0].ranges[1].start == Position(0)
 
 
-def test_lag_counts_events_not_handed_out(tmp_path: Path) -> None:
-    write_json(tmp_path, events(100))
-    loader = Loader(LogReader(tmp_path, "clicks"), SYNTHETIC, 10, {}, prefetch=1, stop_at_end=True)
-    assert loader.next(timeout=60) is not None
-    assert loader.lag() == 90
-    assert len(list(drain(loader))) == 9
-    assert loader.lag() == 0
-
-
-def test_lag_counts_bad_events_until_they_are_handed_out(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path, "clicks", 1)
-    writer.append(0, [(None, encode_json(events(1)[0])), (None, b"bad"), (None, b"worse")])
-    writer.close()
-    loader = Loader(LogReader(tmp_path, "clicks"), SYNTHETIC, 10, {}, stop_at_end=True)
-    assert len(list(drain(loader))) == 1
-    assert loader.lag() == 0
-
-
-def test_lag_grows_while_nobody_takes_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.batches.loader.REFRESH_SECONDS", 0.01)
-    write_json(tmp_path, events(10), partitions=1)
-    loader = Loader(LogReader(tmp_path, "clicks"), SYNTHETIC, 1, {}, prefetch=1)
-    while loader._formed < 2:
-        assert loader._thread.is_alive()
-    write_json(tmp_path, events(5), partitions=1)
-    while loader.lag() != 15:
-        assert loader._thread.is_alive()
-    assert loader._formed == 2
-    loader.close()
-
-
 def test_closing_ends_the_thread_and_a_waiting_next(tmp_path: Path) -> None:
-    loader = Loader(LogReader(tmp_path, "clicks"), SYNTHETIC, 10, {})
+    loader = Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 10))
     found: list[Batch | None] = []
     waiter = threading.Thread(target=lambda: found.append(loader.next()))
     waiter.start()
     loader.close()
     waiter.join(timeout=60)
-    assert (found, loader.ended, loader._thread.is_alive()) == ([None], True, False)
-
-
-@given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(1, 100), st.integers(0, 5))
-def test_share_is_even_and_complete(ready: list[int], batch: int, first: int) -> None:
-    given_shares = share(ready, batch, first)
-    assert sum(given_shares) == min(batch, sum(ready))
-    assert all(0 <= g <= r for g, r in zip(given_shares, ready, strict=True))
-    unfilled = [g for g, r in zip(given_shares, ready, strict=True) if g < r]
-    assert not unfilled or max(given_shares) - min(unfilled) <= 1
+    assert (found, loader.ended, loader._prefetcher._thread.is_alive()) == ([None], True, False)
 
 
 def test_large_bad_events_come_in_batches_of_bounded_size(tmp_path: Path) -> None:
@@ -361,7 +276,7 @@ def test_large_bad_events_come_in_batches_of_bounded_size(tmp_path: Path) -> Non
         writer.append(0, [(None, b"x" * (1 << 20))])
     writer.close()
     source = LogReader(tmp_path, "clicks")
-    batches = list(drain(Loader(source, SYNTHETIC, 8, {}, stop_at_end=True)))
+    batches = list(drain(Loader(source, LoaderJob(SYNTHETIC, 8, stop_at_end=True))))
     source.close()
     sizes = [sum(len(letter.payload) for letter in batch.dead_letters) for batch in batches]
     assert sum(len(batch.dead_letters) for batch in batches) == 20

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.batches.manifest import Manifest, ManifestLog, Position, Range, read_manifests
+from ingest.batches.manifest import Manifest, ManifestLog, read_manifests
 from ingest.errors import LogBusy, LogCorrupt, LogError
+from ingest.streams.position import Position, Range
 
 
 def manifest(step: int, run: str = "r") -> Manifest:

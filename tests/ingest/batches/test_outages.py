@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from ingest.batches.loader import Loader, form_batch
-from ingest.batches.manifest import Position, Range
+from ingest.batches.job import LoaderJob
+from ingest.batches.loader import Loader
+from ingest.batches.replay import form_batch
 from ingest.errors import SourceError, SourceUnavailable
-from ingest.kafka.clients.base import Topic
+from ingest.kafka.clients.base import TopicSnapshot
 from ingest.kafka.config import KafkaConfig
 from ingest.kafka.source import KafkaSource
 from ingest.log.embedded import LogReader
+from ingest.streams.position import Position, Range
 from tests.ingest.topics import SYNTHETIC, drain, events, write_json
 
 
@@ -47,17 +49,17 @@ class Faltering(LogReader):
 def test_every_event_comes_from_a_source_that_falters(tmp_path: Path, stop_at_end: bool) -> None:
     write_json(tmp_path, events(100))
     source = Faltering(tmp_path)
-    loader = Loader(source, SYNTHETIC, 16, {}, 0.0, limit=100, stop_at_end=stop_at_end, read_bytes=1024)
-    assert sum(len(batch.samples) for batch in drain(loader)) == 100
+    job = LoaderJob(SYNTHETIC, 16, linger_seconds=0.0, limit=100, stop_at_end=stop_at_end, read_bytes=1024)
+    assert sum(len(batch.samples) for batch in drain(Loader(source, job))) == 100
     assert source.refused > 10
     source.close()
 
 
 class Silent:
-    """A consumer whose broker describes a topic and then says nothing any more."""
+    """A consumer whose broker describes a topic and then does not answer any more."""
 
-    def describe(self, seconds: float) -> Topic:
-        return Topic("identity", (0,))
+    def describe(self, seconds: float) -> TopicSnapshot:
+        return TopicSnapshot("identity", (0,))
 
     def spans(self, partitions: object, seconds: float) -> None:
         raise SourceUnavailable("cannot find the ends of partitions")

@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.batches.manifest import Position
 from ingest.codec.decoder import KEPT_BYTES, Decoder, Reject
 from ingest.codec.json_events import JsonCodec, encode_json
 from ingest.codec.packed import HEADER, PackedCodec
-from ingest.convert import MAX_TIME, Converter, Event
+from ingest.columns import MAX_TIME
+from ingest.convert import Converter, Event
 from ingest.errors import EncodeError
 from ingest.keys import absent_key, key_of
 from ingest.producing.poison import PACKED_RECORD_POISON, PACKED_SAMPLE_POISON, POISON, poison_packed
 from ingest.schema import BUILT_IN, load_schema, parse_schema
+from ingest.streams.position import Position
 from ingest.streams.source import Record
 from tests.ingest.topics import SMALL, SYNTHETIC, events, json_records
 

@@ -11,7 +11,7 @@ from tests.ingest.topics import SYNTHETIC
 
 
 class Pairs(dict[str, Any]):
-    """A JSON object that may give a name twice."""
+    """A JSON object in which a name may occur twice."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)

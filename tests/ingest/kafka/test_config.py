@@ -46,7 +46,7 @@ def test_a_plain_connection_logs_in_nowhere() -> None:
     assert "sasl.mechanism" not in confluent_arguments(KafkaConfig())
 
 
-def test_a_missing_password_is_told_before_anything_connects() -> None:
+def test_a_missing_password_is_reported_before_anything_connects() -> None:
     config = KafkaConfig(protocol="SASL_SSL", username="alice")
     with pytest.raises(ConfigError, match=r"'alice', the password is missing.*kafka\.password_file"):
         kafka_python_arguments(config)
@@ -69,5 +69,5 @@ def test_settings_that_contradict_each_other_are_refused(values: dict[str, objec
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     config = KafkaConfig(protocol="SSL", ca_file=tmp_path / "no.pem")
-    with pytest.raises(ConfigError, match=r"kafka\.ca_file = .*no\.pem is no file"):
+    with pytest.raises(ConfigError, match=r"kafka\.ca_file = .*no\.pem is not a file"):
         confluent_arguments(config)

@@ -1,4 +1,4 @@
-"""A real broker behind TLS, a login and client certificates: who has the right papers gets in, and nobody else does."""
+"""A real broker with TLS, a login and client certificates: it accepts the right credentials and no others."""
 
 import subprocess
 import sys
@@ -13,16 +13,17 @@ import pytest
 
 from infra.kafka.broker import HOST, Broker
 from infra.process import Stop
+from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError
-from ingest.kafka.access import knock
+from ingest.kafka.access import check_access
+from ingest.kafka.clients.confluent import ConfluentProducer
 from ingest.kafka.config import Client, KafkaConfig
 from ingest.kafka.letter_topic import KafkaLetters, read_kafka_letters
-from ingest.kafka.sink import ConfluentProducer
 from ingest.kafka.source import KafkaSource
 from ingest.kafka.topics import check_stream, ensure_topics
-from ingest.main import run_producer
+from ingest.main import ProducerJob, run_producer
 from tests.brokers import running_broker
 from tests.certificates import KEY_PASSWORD, Authority
 from tests.end_to_end.processes import ROOT
@@ -38,8 +39,8 @@ LISTENERS = {"LOGIN": "SASL_SSL", "MUTUAL": "SSL", "MISNAMED": "SSL"}
 
 
 @dataclass(frozen=True)
-class Fortress:
-    """The secured broker, and the papers of those who want in."""
+class SecuredBroker:
+    """The broker, and the credentials of its clients."""
 
     broker: Broker
     folder: Path
@@ -74,8 +75,8 @@ def tls_of(listener: str, folder: Path, name: str) -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="module")
-def fortress(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
-    folder = tmp_path_factory.mktemp("fortress")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    folder = tmp_path_factory.mktemp("secured")
     authority, other = Authority(folder, "authority"), Authority(folder, "other")
     authority.issue("server", HOST)
     authority.issue("misnamed", "elsewhere.example")
@@ -92,19 +93,19 @@ def fortress(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
     with running_broker(
         folder / "broker", listeners=LISTENERS, properties=properties, scram={"alice": PASSWORD}
     ) as broker:
-        yield Fortress(broker, folder)
+        yield SecuredBroker(broker, folder)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("way", ["login", "mutual"])
-def test_the_right_papers_work_from_end_to_end(fortress: Fortress, client: Client, way: str) -> None:
-    config: KafkaConfig = getattr(fortress, way)(client)
+def test_the_right_credentials_work_from_end_to_end(secured: SecuredBroker, client: Client, way: str) -> None:
+    config: KafkaConfig = getattr(secured, way)(client)
     stream = StreamConfig(source="kafka", topic=f"{way}-{client}", dead_letter_topic=f"{way}-{client}-letters")
     ensure_topics(config, stream)
-    assert run_producer(stream, Stop(), limit=50, kafka=config).records == 50
+    assert run_producer(ProducerJob(stream, config, limit=50), Stop()).records == 50
     check_stream(config, stream, SYNTHETIC)
     with closing(KafkaSource(config, stream.topic)) as source:
-        loader = Loader(source, SYNTHETIC, 50, {}, stop_at_end=True)
+        loader = Loader(source, LoaderJob(SYNTHETIC, 50, stop_at_end=True))
         assert sum(len(batch.samples) for batch in drain(loader)) == 50
     letters = KafkaLetters(config, stream.dead_letter_topic, stream.topic, stream.topic)
     assert letters.append([letter(0, 1)]) == 1
@@ -112,9 +113,9 @@ def test_the_right_papers_work_from_end_to_end(fortress: Fortress, client: Clien
     assert len(list(read_kafka_letters(config, stream.dead_letter_topic))) == 1
 
 
-def wrong_papers(fortress: Fortress) -> dict[str, tuple[KafkaConfig, str]]:
-    """Who must not get in, and what is said."""
-    files, address = fortress.folder, fortress.broker.address
+def wrong_credentials(secured: SecuredBroker) -> dict[str, tuple[KafkaConfig, str]]:
+    """Clients that must be refused, and the message of each refusal."""
+    files, address = secured.folder, secured.broker.address
     stranger: dict[str, Any] = {
         "cert_file": files / "stranger.pem",
         "key_file": files / "stranger.key",
@@ -122,21 +123,24 @@ def wrong_papers(fortress: Fortress) -> dict[str, tuple[KafkaConfig, str]]:
     }
     trusting: dict[str, Any] = {"protocol": "SSL", "ca_file": files / "authority.pem"}
     return {
-        "password": (fortress.login(password="wrong-horse"), r"refuses the login of 'alice'.*invalid credentials"),
-        "user": (fortress.login(username="mallory"), r"refuses the login of 'mallory'"),
-        "mechanism": (fortress.login(mechanism="PLAIN"), r"does not know PLAIN; it offers SCRAM-SHA-512"),
-        "authority": (fortress.login(ca_file=files / "other.pem"), r"not trusted \(unable to get local issuer"),
-        "no authority": (fortress.login(ca_file=None), r"not trusted .*signed by the system's authorities"),
-        "host name": (fortress.config("MISNAMED", **trusting), r"not trusted \(IP address mismatch"),
-        "plaintext": (fortress.config("LOGIN"), r"does not talk to us.*kafka\.protocol = PLAINTEXT"),
+        "password": (secured.login(password="wrong-horse"), r"refuses the login of 'alice'.*invalid credentials"),
+        "user": (secured.login(username="mallory"), r"refuses the login of 'mallory'"),
+        "mechanism": (secured.login(mechanism="PLAIN"), r"does not know PLAIN; it offers SCRAM-SHA-512"),
+        "authority": (secured.login(ca_file=files / "other.pem"), r"not trusted \(unable to get local issuer"),
+        "no authority": (secured.login(ca_file=None), r"not trusted .*signed by the system's authorities"),
+        "host name": (secured.config("MISNAMED", **trusting), r"not trusted \(IP address mismatch"),
+        "plaintext": (secured.config("LOGIN"), r"does not accept this connection.*kafka\.protocol = PLAINTEXT"),
         "TLS where none is": (
-            fortress.login(servers=(address,)),
+            secured.login(servers=(address,)),
             r"no secure connection.*expected a listener with TLS",
         ),
-        "no login": (fortress.config("LOGIN", **trusting), r"does not talk to us: it closes the connection"),
-        "no certificate": (fortress.config("MUTUAL", **trusting), r"expected a client certificate.*client has none"),
-        "strange certificate": (fortress.mutual(**stranger), r"kafka\.cert_file is not accepted"),
-        "locked key": (fortress.mutual(key_password="guess"), r"client\.pem.* cannot be used"),
+        "no login": (
+            secured.config("LOGIN", **trusting),
+            r"does not accept this connection: it closes the connection",
+        ),
+        "no certificate": (secured.config("MUTUAL", **trusting), r"expected a client certificate.*client has none"),
+        "strange certificate": (secured.mutual(**stranger), r"kafka\.cert_file is not accepted"),
+        "locked key": (secured.mutual(key_password="guess"), r"client\.pem.* cannot be used"),
     }
 
 
@@ -147,11 +151,13 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_wrong_papers_are_refused_soon_with_the_reason_and_without_a_secret(fortress: Fortress, case: str) -> None:
-    config, expected = wrong_papers(fortress)[case]
+def test_wrong_credentials_are_refused_soon_with_the_reason_and_without_a_secret(
+    secured: SecuredBroker, case: str
+) -> None:
+    config, expected = wrong_credentials(secured)[case]
     started = time.monotonic()
     with pytest.raises(BrokerError, match=expected) as refused:
-        knock(config)
+        check_access(config)
     assert time.monotonic() - started < SOON_SECONDS
     secrets = (PASSWORD, "wrong-horse", KEY_PASSWORD, "guess")
     assert not any(secret in str(refused.value) for secret in secrets)
@@ -159,24 +165,24 @@ def test_wrong_papers_are_refused_soon_with_the_reason_and_without_a_secret(fort
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("case", ["password", "authority", "host name", "plaintext", "no certificate"])
-def test_nobody_writes_with_wrong_papers(fortress: Fortress, case: str, client: Client) -> None:
-    config, expected = wrong_papers(fortress)[case]
+def test_nobody_writes_with_wrong_credentials(secured: SecuredBroker, case: str, client: Client) -> None:
+    config, expected = wrong_credentials(secured)[case]
     stream = StreamConfig(source="kafka", topic="closed")
     with pytest.raises(BrokerError, match=expected):
-        run_producer(stream, Stop(), limit=1, kafka=config.model_copy(update={"client": client}))
+        run_producer(ProducerJob(stream, config.model_copy(update={"client": client}), limit=1), Stop())
 
 
 TRY = """
 import sys
 from ingest.kafka.config import KafkaConfig
-from ingest.kafka.sink import KafkaPythonProducer
+from ingest.kafka.clients.kafka_python import KafkaPythonProducer
 KafkaPythonProducer(KafkaConfig.model_validate_json(sys.argv[1]), "closed")
 """
 
 
 @pytest.mark.parametrize(("listener", "authority"), [("LOGIN", "other"), ("MISNAMED", "authority")])
-def test_the_libraries_themselves_trust_no_false_broker(fortress: Fortress, listener: str, authority: str) -> None:
-    config = fortress.config(listener, protocol="SSL", ca_file=fortress.folder / f"{authority}.pem", request_seconds=1)
+def test_the_libraries_themselves_trust_no_false_broker(secured: SecuredBroker, listener: str, authority: str) -> None:
+    config = secured.config(listener, protocol="SSL", ca_file=secured.folder / f"{authority}.pem", request_seconds=1)
     tried = subprocess.run(
         [sys.executable, "-c", TRY, config.model_dump_json()], cwd=ROOT, capture_output=True, text=True
     )
@@ -188,11 +194,11 @@ def test_the_libraries_themselves_trust_no_false_broker(fortress: Fortress, list
 
 
 @pytest.mark.parametrize("case", ["password", "authority", "plaintext"])
-def test_a_run_does_not_start_with_wrong_papers(fortress: Fortress, case: str) -> None:
-    config, expected = wrong_papers(fortress)[case]
+def test_a_run_does_not_start_with_wrong_credentials(secured: SecuredBroker, case: str) -> None:
+    config, expected = wrong_credentials(secured)[case]
     with pytest.raises(BrokerError, match=expected):
         check_stream(config, StreamConfig(source="kafka"), SYNTHETIC)
 
 
-def test_every_wrong_case_is_tried(fortress: Fortress) -> None:
-    assert set(wrong_papers(fortress)) == set(REFUSED)
+def test_every_wrong_case_is_tried(secured: SecuredBroker) -> None:
+    assert set(wrong_credentials(secured)) == set(REFUSED)

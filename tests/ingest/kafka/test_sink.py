@@ -1,4 +1,4 @@
-"""Events written to a real broker lie where the embedded log would put them, and what is counted is there."""
+"""Events written to a real broker are in the same partitions as in the embedded log, and all that counts is there."""
 
 from contextlib import closing
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError, SinkError
+from ingest.kafka.clients.peek import peek
 from ingest.kafka.config import Client, KafkaConfig
-from ingest.kafka.peek import peek
 from ingest.kafka.sink import KafkaSink
 from ingest.kafka.topics import end_offsets
 from ingest.log.embedded import LogReader
-from ingest.main import run_producer
+from ingest.main import ProducerJob, run_producer
 from tests.brokers import TestBroker
 
 CLIENTS: tuple[Client, ...] = ("kafka-python", "confluent-kafka")
@@ -36,8 +36,8 @@ def test_events_lie_in_the_partitions_of_the_embedded_log(
 ) -> None:
     config, topic = kafka.config(client), kafka.new_topic(partitions=3)
     options: dict[str, Any] = {"limit": 700, "seed": 5, "samples_per_record": packed}
-    run_producer(StreamConfig(folder=tmp_path, partitions=3), Stop(), **options)
-    made = run_producer(StreamConfig(source="kafka", topic=topic), Stop(), **options, kafka=config)
+    run_producer(ProducerJob(StreamConfig(folder=tmp_path, partitions=3), **options), Stop())
+    made = run_producer(ProducerJob(StreamConfig(source="kafka", topic=topic), config, **options), Stop())
     reader = LogReader(tmp_path, "clicks")
     logged = {p: [(record.key, record.payload) for record in reader.read(p, 0, 1 << 24)] for p in range(3)}
     reader.close()
@@ -58,8 +58,8 @@ def test_compression_is_as_set(kafka: TestBroker, compression: str) -> None:
 def test_a_second_synthetic_stream_goes_on_where_the_topic_ends(kafka: TestBroker, tmp_path: Path) -> None:
     stream = StreamConfig(source="kafka", topic=kafka.new_topic(partitions=2))
     for _ in range(2):
-        run_producer(stream, Stop(), limit=30, seed=1, kafka=kafka.config())
-    run_producer(StreamConfig(folder=tmp_path), Stop(), limit=60, seed=1)
+        run_producer(ProducerJob(stream, kafka.config(), limit=30, seed=1), Stop())
+    run_producer(ProducerJob(StreamConfig(folder=tmp_path), limit=60, seed=1), Stop())
     reader = LogReader(tmp_path, "clicks")
     logged = {p: [(record.key, record.payload) for record in reader.read(p, 0)] for p in range(2)}
     reader.close()
@@ -67,7 +67,7 @@ def test_a_second_synthetic_stream_goes_on_where_the_topic_ends(kafka: TestBroke
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_record_that_the_topic_does_not_take_is_told(kafka: TestBroker, client: Client) -> None:
+def test_a_record_that_the_topic_does_not_take_is_reported(kafka: TestBroker, client: Client) -> None:
     topic = kafka.new_topic(partitions=1, **{"max.message.bytes": "1000"})
     with closing(KafkaSink(kafka.config(client, compression="none"), topic, Stop())) as sink:
         sink.write({0: [(None, b"small")] * 3})
@@ -75,6 +75,6 @@ def test_a_record_that_the_topic_does_not_take_is_told(kafka: TestBroker, client
             sink.write({0: [(None, b"x" * 5000)]})
 
 
-def test_a_topic_that_is_not_there_is_told_before_anything_is_written(kafka: TestBroker) -> None:
+def test_a_topic_that_is_not_there_is_reported_before_anything_is_written(kafka: TestBroker) -> None:
     with pytest.raises(BrokerError, match=r"topic 'nowhere' is not on Kafka .* 'freshet topics create'"):
         KafkaSink(kafka.config(), "nowhere", Stop())

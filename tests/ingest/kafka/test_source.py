@@ -6,13 +6,13 @@ from contextlib import suppress
 import pytest
 from kafka.structs import TopicPartition
 
-from ingest.batches.forming import OutOfRange
+from ingest.batches.job import LoaderJob, OutOfRange
 from ingest.batches.loader import Loader
-from ingest.batches.manifest import Position, Range
 from ingest.codec.json_events import encode_json
 from ingest.errors import OffsetOutOfRange, SourceError, SourceUnavailable
 from ingest.kafka.config import Client
 from ingest.kafka.source import KafkaSource
+from ingest.streams.position import Position, Range
 from ingest.streams.source import Record
 from tests.brokers import TestBroker, admin, fill_topic, producer, send
 from tests.ingest.topics import SYNTHETIC, drain, events
@@ -148,7 +148,7 @@ def test_a_record_without_a_value_is_an_empty_one(kafka: TestBroker, open_source
     assert payloads(read_all(open_source(topic), 0)) == [b"a", b"", b"b"]
 
 
-def test_records_that_are_gone_are_told_with_what_is_left(kafka: TestBroker, open_source: Open) -> None:
+def test_records_that_are_gone_are_reported_with_what_is_left(kafka: TestBroker, open_source: Open) -> None:
     topic = kafka.new_topic(partitions=1)
     fill_topic(kafka.config(), topic, {0: numbered(10)})
     delete_records(kafka, topic, 6)
@@ -167,10 +167,8 @@ def test_a_loader_goes_on_where_the_policy_says_when_records_are_gone(
     topic = kafka.new_topic(partitions=1)
     fill_topic(kafka.config(), topic, {0: [encode_json(event) for event in events(40)]})
     delete_records(kafka, topic, 24)
-    loader = Loader(
-        open_source(topic), SYNTHETIC, 16, {0: Position(0)}, stop_at_end=True, on_out_of_range=policy
-    )  # fmt: skip
-    batches = list(drain(loader))
+    job = LoaderJob(SYNTHETIC, 16, {0: Position(0)}, stop_at_end=True, on_out_of_range=policy)
+    batches = list(drain(Loader(open_source(topic), job)))
     to = 24 if policy == "earliest" else 40
     assert batches[0].skipped == (Range(0, Position(0), Position(to)),)
     assert sum(len(batch.samples) for batch in batches) == 40 - to
@@ -205,12 +203,12 @@ def test_a_topic_that_is_deleted_stops_the_reader(
         look_for_ever(source)
 
 
-def test_a_topic_that_is_not_there_is_told_at_the_start(kafka: TestBroker, open_source: Open) -> None:
+def test_a_topic_that_is_not_there_is_reported_at_the_start(kafka: TestBroker, open_source: Open) -> None:
     with pytest.raises(SourceError, match=r"topic 'nowhere' is not on Kafka at .*; expected it .*create it"):
         open_source("nowhere")
 
 
-def test_a_broker_that_is_not_there_is_told_at_the_start(open_source: Open) -> None:
+def test_a_broker_that_is_not_there_is_reported_at_the_start(open_source: Open) -> None:
     with pytest.raises(SourceError, match=r"127\.0\.0\.1:9.*; (expected|check)"):
         open_source("clicks", servers=("127.0.0.1:9",), request_seconds=1)
 

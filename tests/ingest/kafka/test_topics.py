@@ -3,8 +3,8 @@ import pytest
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError
+from ingest.kafka.clients.admin import TopicSpec
 from ingest.kafka.topics import (
-    TopicSpec,
     check_stream,
     create_topics,
     describe_topic,
@@ -27,7 +27,7 @@ def test_a_topic_is_made_as_asked_and_once(kafka: TestBroker) -> None:
     assert spec.name in [topic.name for topic in list_topics(kafka.config())]
 
 
-def test_a_topic_that_is_there_otherwise_is_told_with_every_difference(kafka: TestBroker) -> None:
+def test_a_topic_that_is_there_otherwise_is_reported_with_every_difference(kafka: TestBroker) -> None:
     name = kafka.new_topic(partitions=2, **{"retention.ms": "60000"})
     with pytest.raises(BrokerError, match=r"partitions = 2, not 4; .*retention\.ms = 60000, not 99.*nothing has been"):
         create_topics(kafka.config(), [TopicSpec(name, 4, configs={"retention.ms": "99"})])
@@ -67,7 +67,7 @@ def test_a_stream_that_fits_passes_the_check(kafka: TestBroker) -> None:
         ("criteo", encode_json(events(1)[0]), "none of the schema's fields"),
     ],
 )
-def test_a_topic_of_other_events_is_told(kafka: TestBroker, schema: str, payload: bytes, why: str) -> None:
+def test_a_topic_of_other_events_is_reported(kafka: TestBroker, schema: str, payload: bytes, why: str) -> None:
     stream, config = stream_of(kafka, schema_name=schema), kafka.config()
     ensure_topics(config, stream)
     fill_topic(config, stream.topic, {0: [payload] * 3, 1: [payload]})
@@ -78,7 +78,7 @@ def test_a_topic_of_other_events_is_told(kafka: TestBroker, schema: str, payload
     check_stream(config.model_copy(update={"check_events": False}), stream, load_schema(schema))
 
 
-def test_a_missing_topic_is_told_with_its_setting(kafka: TestBroker) -> None:
+def test_a_missing_topic_is_reported_with_its_setting(kafka: TestBroker) -> None:
     stream = stream_of(kafka, topic=kafka.new_topic())
     with pytest.raises(BrokerError, match=r"is not on Kafka .*correct stream\.dead_letter_topic"):
         check_stream(kafka.config(), stream, SYNTHETIC)

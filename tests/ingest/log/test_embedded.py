@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.errors import LogBusy, LogCorrupt, LogError, OffsetOutOfRange
-from ingest.log.embedded import LogReader, LogWriter, PartitionReader, PartitionWriter
+from ingest.log.embedded import LogReader, LogWriter
+from ingest.log.partition_reader import PartitionReader
+from ingest.log.partition_writer import PartitionWriter
 from ingest.log.segments import encode_record, segment_firsts, segment_path
 from ingest.streams.sink import Entry
 from ingest.streams.source import Record
@@ -250,7 +252,7 @@ def test_record_that_cannot_be_made_durable_is_not_shown(tmp_path: Path, monkeyp
 
 def test_killed_writer_leaves_only_whole_records(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from ingest.log.embedded import PartitionWriter\n"
+        "import sys; from pathlib import Path; from ingest.log.partition_writer import PartitionWriter\n"
         "w = PartitionWriter(Path(sys.argv[1])); n = 0\n"
         "while True:\n"
         "    w.append([(None, b'%d' % (n + i)) for i in range(50)]); n += 50; print(n, flush=True)\n"

@@ -1,4 +1,4 @@
-"""Reads given ranges of a topic once, headers included: for looking at a topic, not for training on it."""
+"""Reads given ranges of a topic once, headers included, through kafka-python: for inspection, not for training."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -45,18 +45,18 @@ def peek(config: KafkaConfig, topic: str, ranges: Mapping[int, tuple[int, int]])
 def _partition(consumer: Any, config: KafkaConfig, place: TopicPartition, start: int, end: int) -> Iterator[Any]:
     consumer.assign([place])
     consumer.seek(place, start)
-    heard = time.monotonic()
+    moved_at = time.monotonic()
     position = start
-    while position < end:  # what a transaction leaves behind takes offsets, too: the position tells, not the records
-        for record in (came for records in consumer.poll(POLL_MS).values() for came in records):
+    while position < end:  # markers of transactions take offsets too, so the position counts, not the records
+        for record in (one for records in consumer.poll(POLL_MS).values() for one in records):
             if record.offset < end:
                 yield record
         moved = int(consumer.position(place) or position)
         if moved > position:
-            position, heard = moved, time.monotonic()
-        elif time.monotonic() - heard > config.request_seconds:
+            position, moved_at = moved, time.monotonic()
+        elif time.monotonic() - moved_at > config.request_seconds:
             raise BrokerError(
-                f"nothing came of partition {place.partition} of topic {place.topic!r} from {position} on; expected "
+                f"no records of partition {place.partition} of topic {place.topic!r} from {position} on; expected "
                 f"records up to {end} within {config.request_seconds:g} s; check the broker and try again"
             )
 

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from ingest.errors import LogError
-from ingest.letters.letter import DeadLetter, DeadLetterLog, read_dead_letters
+from ingest.letters.embedded import DeadLetterLog, read_dead_letters
+from ingest.letters.letter import DeadLetter
 from ingest.log.embedded import LogWriter
 
 

@@ -1,37 +1,16 @@
-"""Which source the settings name, and where a run begins to read it."""
+"""Where a run begins to read: a time or offsets, as given on the command line, turned into positions."""
 
 from datetime import UTC, datetime
 
 from infra.errors import ConfigError
-from ingest.batches.manifest import Position
-from ingest.config import StreamConfig
-from ingest.kafka.config import KafkaConfig
-from ingest.log.embedded import LogReader
-from ingest.schema import Schema
+from ingest.streams.position import Position
 from ingest.streams.source import Source
-
-
-def open_source(stream: StreamConfig, kafka: KafkaConfig) -> Source:
-    """The embedded log, which may still be empty, or a Kafka topic, which must be there."""
-    if stream.source == "log":
-        return LogReader(stream.folder, stream.topic)
-    from ingest.kafka.source import KafkaSource  # its client library takes a while to load
-
-    return KafkaSource(kafka, stream.topic)
-
-
-def check_source(stream: StreamConfig, kafka: KafkaConfig, schema: Schema) -> None:
-    """Raises, in one line, for whatever would keep a run from reading this stream; the embedded log may be empty."""
-    if stream.source == "kafka":
-        from ingest.kafka.topics import check_stream
-
-        check_stream(kafka, stream, schema)
 
 
 def start_positions(
     source: Source, from_time: str | None = None, from_offsets: str | None = None
 ) -> dict[int, Position]:
-    """Where to begin in each partition; none: wherever the first record is."""
+    """Where to begin in each partition; empty: at the first record of every partition."""
     if from_time is not None and from_offsets is not None:
         raise ConfigError("--from-time and --from-offsets are both given; expected one of them; leave one out")
     if from_time is not None:
@@ -41,7 +20,7 @@ def start_positions(
 
 
 def start_arguments(from_time: str | None, from_offsets: str | None) -> tuple[str, ...]:
-    """The same wish as arguments of the dispatcher; ConfigError if it cannot be one."""
+    """The same as arguments of the dispatcher; ConfigError if one cannot be parsed."""
     if from_time is not None:
         parse_time(from_time)
     if from_offsets is not None:
@@ -56,8 +35,8 @@ def parse_time(text: str) -> int:
         try:
             seconds = float(text)
         except ValueError:
-            told = datetime.fromisoformat(text)
-            seconds = (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+            moment = datetime.fromisoformat(text)
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         if not 0 <= seconds < 1e11:
             raise ValueError(text)
     except ValueError as error:
@@ -84,11 +63,11 @@ def parse_offsets(text: str) -> dict[int, int]:
 
 def _checked(source: Source, offsets: dict[int, int]) -> dict[int, Position]:
     """Positions of all partitions: those named, checked; the others at their first record."""
-    there = source.partitions()
-    if unknown := sorted(set(offsets) - set(there)):
-        raise ConfigError(f"--from-offsets names partitions {unknown}; expected some of {there}; correct it")
+    existing = source.partitions()
+    if unknown := sorted(set(offsets) - set(existing)):
+        raise ConfigError(f"--from-offsets names partitions {unknown}; expected some of {existing}; correct it")
     positions = {}
-    for number in there:
+    for number in existing:
         first, end = source.span(number)
         at = offsets.get(number, first)
         if not first <= at <= end:

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from infra.errors import ConfigError
-from ingest.batches.manifest import Position
 from ingest.log.embedded import LogReader, LogWriter
-from ingest.streams.opening import parse_time, start_positions
+from ingest.streams.position import Position
+from ingest.streams.start import parse_time, start_positions
 
 
 @pytest.fixture
@@ -54,6 +54,6 @@ def test_offsets_are_taken_and_other_partitions_begin_at_their_first_record(sour
         ("0", "0:1", r"both given"),
     ],
 )
-def test_a_wrong_start_is_told(source: LogReader, time: str | None, offsets: str | None, message: str) -> None:
+def test_a_wrong_start_is_reported(source: LogReader, time: str | None, offsets: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         start_positions(source, time, offsets)

@@ -1,0 +1,43 @@
+"""The batch: samples of one step with the ranges they came from, and the dead letters found among them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ingest.codec.decoder import Decoded, Reject
+from ingest.letters.letter import DeadLetter
+from ingest.samples import Samples, join_samples, no_samples
+from ingest.schema import Schema
+from ingest.streams.position import Range
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The samples of one step, by partition, then position. It may hold dead letters alone, and no sample."""
+
+    ranges: tuple[Range, ...]
+    samples: Samples
+    dead_letters: tuple[DeadLetter, ...]
+    skipped: tuple[Range, ...] = ()
+    """ranges that were left out since the batch before: by the lag policy, or removed by retention"""
+    skipped_events: int = 0
+    """events in them; estimated for packed records that were never read"""
+
+    @property
+    def events(self) -> int:
+        """Good and bad ones."""
+        return len(self.samples) + len(self.dead_letters)
+
+
+def join_batch(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:
+    """One batch of the decoded events of several partitions, in the order of partitions."""
+    parts = sorted(taken, key=lambda part: part[0].partition)
+    letters = tuple(_dead_letter(r.partition, bad) for r, decoded in parts for bad in decoded.rejects)
+    samples = [decoded.samples for _, decoded in parts if len(decoded)]
+    joined = join_samples(samples) if samples else no_samples(schema.fields, schema.dense)
+    return Batch(tuple(r for r, _ in parts), joined, letters)
+
+
+def _dead_letter(partition: int, bad: Reject) -> DeadLetter:
+    is_cut = bad.size > len(bad.payload)
+    where = (partition, bad.position.offset, bad.position.index)
+    return DeadLetter(*where, bad.reason, bad.payload, size=bad.size if is_cut else None)

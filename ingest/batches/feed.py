@@ -1,0 +1,136 @@
+"""The events of one partition: read, decoded, and kept ready for the batch that takes them."""
+
+from ingest.batches.job import LoaderJob
+from ingest.codec.decoder import Decoded, Decoder, cut, end_of, join_decoded
+from ingest.errors import OffsetOutOfRange, SourceUnavailable
+from ingest.streams.position import Position, Range
+from ingest.streams.source import Record, Source
+
+MANY_REJECTS = 4096
+MANY_REJECTED_BYTES = 8 << 20
+"""With this many bad events waiting in a partition the batch goes out, so that poison cannot fill the memory."""
+
+
+class Feed:
+    """Decoded events of one partition that no batch has taken yet."""
+
+    def __init__(self, source: Source, decoder: Decoder, job: LoaderJob, partition: int, start: Position) -> None:
+        self.partition = partition
+        self.position = start
+        """before the first event not yet taken"""
+        self.is_at_end = False
+        """whether the last read found nothing more"""
+        self.known_end = start.offset
+        """offset after the partition's last record, when it was last looked at"""
+        self.skipped: list[Range] = []
+        """ranges left out since the last batch"""
+        self.skipped_events = 0
+        self._source, self._decoder, self._job = source, decoder, job
+        self._records_read = self._events_read = 0
+        self._hold(decoder.nothing(start))
+
+    @property
+    def ready(self) -> int:
+        """Good events decoded and not yet taken."""
+        return len(self._pending)
+
+    @property
+    def rejected(self) -> int:
+        """Bad events decoded and not yet taken."""
+        return len(self._pending.rejects)
+
+    @property
+    def unread(self) -> Position:
+        """Before the first event not yet decoded."""
+        return self._pending.end
+
+    @property
+    def has_something(self) -> bool:
+        """Whether a batch formed now would hold anything of this partition."""
+        return bool(self.ready or self.rejected or self.skipped)
+
+    @property
+    def is_flooded(self) -> bool:
+        """Whether so many bad events wait that nothing more is read before a batch takes them."""
+        return self.rejected >= MANY_REJECTS or self._rejected_bytes >= MANY_REJECTED_BYTES
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether filling would bring nothing more for the next batch."""
+        return self.is_at_end or self.is_flooded
+
+    @property
+    def waiting(self) -> int:
+        """Events of the partition that no batch has taken."""
+        return self.ready + self.rejected + self._estimate(max(0, self.known_end - self.unread.offset))
+
+    def fill(self, want: int) -> None:
+        """Reads until that many good events are ready or the feed is exhausted."""
+        while self.ready < want and not self.is_exhausted:
+            records = self._read()
+            if not records:
+                self.is_at_end = True
+                return
+            decoded = self._decoder.decode(records, self._pending.end)
+            self._records_read += len(records)
+            self._events_read += len(decoded) + len(decoded.rejects)
+            self._hold(join_decoded([self._pending, decoded]) if self.ready or self.rejected else decoded)
+
+    def take(self, count: int, is_partial: bool) -> tuple[Range, Decoded] | None:
+        """The next count good events with the bad ones before them; in a partial batch also those behind the last."""
+        if is_partial and count == self.ready:
+            end = self._pending.end
+        else:
+            end = end_of(self._pending, count) if count else self.position
+        if end == self.position:
+            return None
+        head, rest = cut(self._pending, count, end)
+        self._hold(rest)
+        taken = Range(self.partition, self.position, end)
+        self.position = end
+        return taken, head
+
+    def skip_to(self, offset: int) -> None:
+        """Leaves out everything before that record."""
+        if offset <= self.unread.offset:
+            return
+        self.skipped_events += self.ready + self.rejected + self._estimate(offset - self.unread.offset)
+        self.skipped_events -= self.unread.index
+        self.skipped.append(Range(self.partition, self.position, Position(offset)))
+        self.position = Position(offset)
+        self._hold(self._decoder.nothing(self.position))
+
+    def take_skipped(self) -> tuple[list[Range], int]:
+        """(ranges left out since the last call, events in them)."""
+        taken = self.skipped, self.skipped_events
+        self.skipped, self.skipped_events = [], 0
+        return taken
+
+    def _estimate(self, records: int) -> int:
+        """Events in so many unread records, at the mean of those read."""
+        return round(records * (self._events_read / self._records_read if self._records_read else 1.0))
+
+    def _hold(self, pending: Decoded) -> None:
+        self._pending = pending
+        self._rejected_bytes = sum(len(reject.payload) for reject in pending.rejects)
+
+    def _read(self) -> list[Record]:
+        """The next records; none at the end, and none while pending events must be taken before a range is skipped.
+
+        A source that cannot answer now gives none either, so that what is ready goes out in time; but a job that stops
+        at the end must not mistake silence for the end, and there SourceUnavailable is raised.
+        """
+        try:
+            return self._source.read(self.partition, self.unread.offset, self._job.read_bytes)
+        except OffsetOutOfRange:
+            first, end = self._source.span(self.partition)
+            if self._job.on_out_of_range == "stop" or self.unread.offset >= first:
+                raise
+            if self.ready or self.rejected:
+                return []
+            self.skip_to(first if self._job.on_out_of_range == "earliest" else end)
+            return self._read()
+        except SourceUnavailable:
+            if self._job.stop_at_end:
+                raise
+            return []

@@ -1,0 +1,39 @@
+"""How far training is behind the stream.
+
+Two threads write here, each its own attributes, and each replaces a value whole: either may read at any moment.
+"""
+
+from ingest.batches.batch import Batch
+
+
+class Lag:
+    """Counts events that are known, formed into batches, and handed out."""
+
+    def __init__(self) -> None:
+        # written by the loader's thread
+        self.waiting = 0
+        """events, in the source or decoded, that no batch has taken"""
+        self.formed = 0
+        """events in all batches formed"""
+        self._known = 0
+        """events waiting or formed"""
+        # written by the thread that takes batches
+        self.handed_at: dict[int, int] = {}
+        """per partition the record that batches handed out go up to"""
+        self._handed = 0
+
+    @property
+    def events(self) -> int:
+        """Events not yet handed out; unread packed records count with the mean size of those read."""
+        return self._known - self._handed
+
+    def add_formed(self, batch: Batch) -> None:
+        self.formed += batch.events
+
+    def set_waiting(self, events: int) -> None:
+        self.waiting = events
+        self._known = events + self.formed
+
+    def add_handed(self, batch: Batch) -> None:
+        self._handed += batch.events
+        self.handed_at = {**self.handed_at, **{r.partition: r.end.offset for r in batch.ranges}}

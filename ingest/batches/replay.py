@@ -1,0 +1,58 @@
+"""Forming a batch again, exactly, from the ranges of its manifest."""
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+from ingest.batches.batch import Batch, join_batch
+from ingest.codec.decoder import Decoded, Decoder, count_before, cut, join_decoded
+from ingest.errors import SourceError, SourceUnavailable
+from ingest.schema import Schema
+from ingest.streams.position import Position, Range
+from ingest.streams.source import Record, Source
+
+PATIENCE_SECONDS, AGAIN_SECONDS = 60.0, 0.05
+"""how long, and how often, a source that does not answer is asked for the records of a manifest"""
+
+
+def form_batch(source: Source, schema: Schema, ranges: Sequence[Range], read_bytes: int = 1 << 20) -> Batch:
+    """The batch of these ranges: the same samples and dead letters as when it was first formed."""
+    decoder = _decoder_of(schema)
+    return join_batch([(r, _decode_range(source, decoder, r, read_bytes)) for r in ranges], schema)
+
+
+@lru_cache(maxsize=8)
+def _decoder_of(schema: Schema) -> Decoder:
+    """Cached, because a replay forms many batches of one schema."""
+    return Decoder(schema)
+
+
+def _decode_range(source: Source, decoder: Decoder, wanted: Range, read_bytes: int) -> Decoded:
+    parts = [decoder.nothing(wanted.start)]
+    while parts[-1].end < wanted.end:
+        at = parts[-1].end
+        records = [
+            record
+            for record in _read_patiently(source, wanted.partition, at.offset, read_bytes)
+            if Position(record.offset) < wanted.end
+        ]
+        if not records:
+            raise SourceError(
+                f"cannot form a batch again: partition {wanted.partition} ends at {at.offset}, the manifest goes to "
+                f"{wanted.end.offset}; expected the records it was formed from; restore the log"
+            )
+        parts.append(decoder.decode(records, at))
+    decoded = join_decoded(parts)
+    return cut(decoded, count_before(decoded, wanted.end), wanted.end)[0]
+
+
+def _read_patiently(source: Source, partition: int, offset: int, read_bytes: int) -> list[Record]:
+    """Records from a source that may be unavailable for a while."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return source.read(partition, offset, read_bytes)
+        except SourceUnavailable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(AGAIN_SECONDS)

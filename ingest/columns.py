@@ -1,0 +1,170 @@
+"""Checks and converts single columns of raw values: times, labels, numbers, and values that become keys.
+
+A column is converted whole; only one with something wrong is looked at value by value, to find the rows at fault.
+Legend: B events.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.keys import Raw, absent_key, hash_values, table_seed, text_of
+from ingest.schema import DenseField, KeyTable
+
+Faults = dict[int, str]
+"""Row of a bad event → the first reason found."""
+
+MAX_TIME = 253402300800.0
+"""unix seconds of the year 10000"""
+SAFE_TO_MERGE = {str, int, type(None)}
+"""Among these equal values have equal keys; 1, 1.0 and true are equal in Python but not all one key."""
+
+
+def read_times(times: Sequence[float], faults: Faults) -> NDArray[np.float64]:
+    """Event times; out of range or not finite is a fault."""
+    times_B = np.array(times, np.float64)
+    for row in np.flatnonzero(~((times_B >= 0) & (times_B < MAX_TIME))):
+        faults.setdefault(int(row), time_fault(float(times_B[row])))
+    return times_B
+
+
+def time_fault(value: float) -> str:
+    if not math.isfinite(value):
+        return f"not finite: event_time is {value}"
+    kind = "negative" if value < 0 else "oversized"
+    return f"{kind}: event_time is {value}, expected unix seconds from 0 to {MAX_TIME:.0f}"
+
+
+def read_labels(labels: Sequence[int], faults: Faults) -> NDArray[np.float32]:
+    """Labels; anything but 0 and 1 is a fault."""
+    if set(labels) <= {0, 1}:
+        return np.array(labels, np.float32)
+    for row, label in enumerate(labels):
+        if label not in (0, 1):
+            faults.setdefault(row, f"label: {_short(label)}, expected 0 or 1")
+    return np.array([label if label in (0, 1) else 0 for label in labels], np.float32)
+
+
+def read_numbers(name: str, column: Sequence[Any], faults: Faults) -> NDArray[np.float64]:
+    """A numeric column, NaN where the value is absent (or at fault)."""
+    try:
+        numbers_B = np.array(column, np.float64)  # None becomes NaN
+    except OverflowError:
+        numbers_B = np.array([_number(name, v, row, faults) for row, v in enumerate(column)], np.float64)
+    odd_B = ~np.isfinite(numbers_B)
+    for row in np.flatnonzero(odd_B).tolist() if odd_B.any() else []:
+        if column[row] is not None:
+            faults.setdefault(row, f"not finite: field {name!r} is {column[row]}")
+            numbers_B[row] = np.nan
+    return numbers_B
+
+
+def _number(name: str, value: Any, row: int, faults: Faults) -> float:
+    try:
+        return math.nan if value is None else float(value)
+    except OverflowError:
+        faults.setdefault(row, f"oversized: field {name!r} is an integer of {value.bit_length()} bits")
+        return math.nan
+
+
+def read_dense(dense: DenseField, numbers_B: NDArray[np.float64], faults: Faults) -> NDArray[np.float64]:
+    values_B = np.nan_to_num(numbers_B, nan=0.0)
+    wrong_B = ~np.isnan(numbers_B) & ((numbers_B < dense.min) | (numbers_B > dense.max))
+    for row in np.flatnonzero(wrong_B):
+        faults.setdefault(int(row), range_fault(dense, float(numbers_B[row])))
+    values_B[wrong_B] = 0.0
+    return transform(dense, values_B)
+
+
+def transform(dense: DenseField, values_B: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.log1p(np.maximum(values_B, 0.0)) if dense.transform == "log1p" else values_B
+
+
+def range_fault(dense: DenseField, value: float) -> str:
+    kind = "oversized" if value > dense.max else "negative" if value < 0 else "too small"
+    return f"{kind}: field {dense.field!r} is {value:g}, expected {dense.min:g} to {dense.max:g}"
+
+
+def hash_column(table: KeyTable, column: Sequence[Any], limit: int, faults: Faults) -> NDArray[np.uint64]:
+    """Keys of a column of single values; each distinct value is checked and hashed once."""
+    if not set(map(type, column)) <= SAFE_TO_MERGE:
+        return _hash_singly(table, column, limit, faults)
+    distinct = list(dict.fromkeys(column))
+    if not _are_short(distinct, limit):
+        return _hash_singly(table, column, limit, faults)
+    try:
+        keys = dict(zip(distinct, hash_values(table_seed(table.name), absent_key(table.name), distinct), strict=True))
+    except UnicodeEncodeError:
+        return _hash_singly(table, column, limit, faults)
+    return np.fromiter(map(keys.__getitem__, column), np.uint64, len(column))
+
+
+def _are_short(values: Sequence[Any], limit: int) -> bool:
+    """Whether all texts and integers are surely within the limit; a character takes at most 4 bytes."""
+    texts = [value for value in values if type(value) is str]
+    integers = [value for value in values if type(value) is int]
+    bound = 10 ** min(limit - 1, 18)
+    return 4 * max(map(len, texts), default=0) <= limit and all(-bound < value < bound for value in integers)
+
+
+def _hash_singly(table: KeyTable, column: Sequence[Any], limit: int, faults: Faults) -> NDArray[np.uint64]:
+    """The same, value by value, to find which rows are at fault."""
+    checked = _checked(table, column, limit, faults)
+    return np.array(hash_values(table_seed(table.name), absent_key(table.name), checked), np.uint64)
+
+
+def _checked(table: KeyTable, column: Sequence[Any], limit: int, faults: Faults) -> list[Any]:
+    """The column with rejected values blanked out."""
+    return ["" if (v is not None and _rejected(table, v, row, limit, faults)) else v for row, v in enumerate(column)]
+
+
+def _rejected(table: KeyTable, value: Raw, row: int, limit: int, faults: Faults) -> bool:
+    fault = _text_fault(table.field, value, limit)
+    if fault is not None:
+        faults.setdefault(row, fault)
+    return fault is not None
+
+
+def _text_fault(field: str, value: Raw, limit: int) -> str | None:
+    if type(value) is str and 4 * len(value) <= limit and value.isascii():
+        return None
+    if type(value) is int and abs(value) < 10 ** min(limit - 1, 18):
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"not finite: field {field!r} is {value}"
+    if isinstance(value, int) and value.bit_length() > 4 * limit:
+        return f"oversized: field {field!r} is an integer of {value.bit_length()} bits, at most {limit} digits"
+    try:
+        size = len(text_of(value).encode())
+    except UnicodeEncodeError:
+        return f"not decodable: field {field!r} is no valid text"
+    return f"oversized: field {field!r} has {size} bytes, at most {limit}" if size > limit else None
+
+
+def hash_lists(table: KeyTable, column: Sequence[Any], limit: int, faults: Faults) -> NDArray[np.uint64]:
+    """Keys of a column of lists, each padded with the absent key; a single value is a list of one."""
+    most = table.values
+    padding: list[None] = [None] * most
+    flat: list[Any] = []
+    for row, value in enumerate(column):
+        values = value if type(value) is list else [value]
+        if len(values) > most:
+            faults.setdefault(row, f"too many values: field {table.field!r} has {len(values)}, at most {most}")
+        flat += (values + padding)[:most]
+    flat_faults: Faults = {}
+    keys = hash_column(table, flat, limit, flat_faults)
+    for place, reason in flat_faults.items():
+        faults.setdefault(place // most, reason)
+    return keys.reshape(len(column), most)
+
+
+def _short(value: object) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value) if _is_small(value) else "a very large integer"
+    return text[:40]
+
+
+def _is_small(value: object) -> bool:
+    return not isinstance(value, int) or value.bit_length() <= 128

@@ -1,0 +1,80 @@
+"""A transactional producer on kafka-python: records and the offsets of a group are committed together or not at all."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError, ProducerFencedError, RetriableError
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from ingest.errors import TransactionFailed, TransactionFenced, TransactionRefused
+from ingest.kafka.clients.admin import Committed
+from ingest.kafka.clients.kafka_python import abandon
+from ingest.kafka.config import KafkaConfig, kafka_python_arguments
+
+BATCH_BYTES = 256 << 10
+SPARE_BYTES = 8 << 10
+"""of a request, for headers and framing beside the value"""
+
+
+class Message(NamedTuple):
+    """A record to write."""
+
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes]]
+
+
+class TransactionalProducer:
+    """Writes to the first partition of one topic; its id is also the group whose offsets it commits."""
+
+    def __init__(self, config: KafkaConfig, topic: str, group: str, largest_bytes: int, wait_seconds: float) -> None:
+        """Takes the id: the broker aborts what an earlier producer left unfinished, and refuses that one afterwards."""
+        self._topic, self._group = topic, group
+        wait_ms = round(1000 * wait_seconds)
+        with _translated():
+            self._client: Any = KafkaProducer(
+                **kafka_python_arguments(config),
+                bootstrap_timeout_ms=wait_ms,
+                transactional_id=group,
+                compression_type=None if config.compression == "none" else config.compression,
+                max_block_ms=wait_ms,
+                max_request_size=largest_bytes + SPARE_BYTES,
+                batch_size=min(BATCH_BYTES, largest_bytes),
+                allow_auto_create_topics=False,
+                metrics_enabled=False,
+            )
+            try:
+                self._client.init_transactions()
+            except BaseException:
+                self.close()
+                raise
+
+    def commit(self, messages: Sequence[Message], offsets: Mapping[tuple[str, int], Committed]) -> None:
+        """One transaction: the messages, and the group's offsets by topic and partition."""
+        reached = {
+            TopicPartition(*place): OffsetAndMetadata(at.offset, at.metadata, -1) for place, at in offsets.items()
+        }
+        with _translated():
+            self._client.begin_transaction()
+            sent = [self._client.send(self._topic, m.value, m.key, m.headers, partition=0) for m in messages]
+            self._client.send_offsets_to_transaction(reached, self._group)
+            self._client.commit_transaction()
+        assert all(future.succeeded() for future in sent), "a transaction is committed whole"
+
+    def close(self) -> None:
+        abandon(self._client)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The library's errors become ours: another producer took the id, waiting may help, or waiting will not help."""
+    try:
+        yield
+    except ProducerFencedError as error:
+        raise TransactionFenced(str(error)) from error
+    except RetriableError as error:
+        raise TransactionFailed(str(error)) from error
+    except KafkaError as error:
+        raise TransactionRefused(f"{type(error).__name__}: {error}") from error

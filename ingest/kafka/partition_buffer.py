@@ -1,0 +1,54 @@
+"""Records of one partition that have been fetched and not read yet."""
+
+from dataclasses import dataclass, field
+
+from ingest.kafka.clients.base import Fetched
+from ingest.streams.source import Record
+
+
+@dataclass
+class PartitionBuffer:
+    """Fetched records from ``start`` on, without a gap but those the broker leaves."""
+
+    start: int
+    """offset from which on the buffer is complete"""
+    position: int
+    """offset after the last one fetched, records that are not for us included"""
+    records: list[Record] = field(default_factory=list)
+    taken: int = 0
+    """how many of the records have been read"""
+    size_bytes: int = 0
+    """payload of the records not yet read"""
+    is_out_of_range: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return self.taken == len(self.records)
+
+    def add(self, fetched: Fetched) -> None:
+        self.is_out_of_range |= fetched.is_out_of_range
+        new = fetched.records
+        if new:
+            self.records = self.records[self.taken :] + new
+            self.taken = 0
+            self.size_bytes += sum(len(record.payload) for record in new)
+            self.position = new[-1].offset + 1
+        if fetched.position is not None:
+            self.position = max(self.position, fetched.position)
+
+    def take(self, max_bytes: int) -> list[Record]:
+        """The next records, about max_bytes of them, at least one."""
+        end, size = self.taken, 0
+        while end < len(self.records) and size < max_bytes:
+            size += len(self.records[end].payload)
+            end += 1
+        taken = self.records[self.taken : end]
+        self.taken, self.start = end, taken[-1].offset + 1
+        self.size_bytes -= size
+        return taken
+
+    def drop_before(self, offset: int) -> None:
+        while not self.is_empty and self.records[self.taken].offset < offset:
+            self.size_bytes -= len(self.records[self.taken].payload)
+            self.taken += 1
+        self.start = offset

@@ -1,0 +1,57 @@
+"""Dead letters in a topic of the embedded log."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ingest.letters.letter import DeadLetter, unseen
+from ingest.log.embedded import LogReader, LogWriter
+from ingest.streams.position import Position
+from ingest.streams.sink import Entry
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(DeadLetter)
+
+
+class DeadLetterLog:
+    """The dead-letter topic; one writer. Implements DeadLetters."""
+
+    def __init__(
+        self, folder: Path, topic: str = "dead-letters", origin: str = "", retention_bytes: int | None = None
+    ) -> None:
+        self._writer = LogWriter(folder, topic, 1, retention_bytes=retention_bytes)
+        self._origin = origin
+        self._last: dict[int, Position] = {}
+        for letter in read_dead_letters(folder, topic):
+            if letter.origin == origin:
+                self._last[letter.partition] = Position(letter.offset, letter.index)
+
+    def append(self, letters: Sequence[DeadLetter]) -> int:
+        """Writes those that are not kept yet, durably, and returns how many they were."""
+        new = unseen(letters, self._last)
+        self._writer.append(0, [self._entry(letter) for letter in new])
+        self._last |= {letter.partition: Position(letter.offset, letter.index) for letter in new}
+        return len(new)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _entry(self, letter: DeadLetter) -> Entry:
+        with_origin = msgspec.structs.replace(letter, origin=self._origin)
+        return f"{letter.partition}:{letter.offset}:{letter.index}".encode(), _encoder.encode(with_origin)
+
+
+def read_dead_letters(folder: Path, topic: str = "dead-letters") -> Iterator[DeadLetter]:
+    """Every dead letter that is kept, oldest first."""
+    reader = LogReader(folder, topic)
+    try:
+        for partition in reader.partitions():
+            offset, end = reader.span(partition)
+            while offset < end:
+                records = reader.read(partition, offset)
+                offset += len(records)
+                for record in records:
+                    yield msgspec.structs.replace(_decoder.decode(record.payload), time_ms=record.time_ms)
+    finally:
+        reader.close()

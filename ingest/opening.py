@@ -1,0 +1,62 @@
+"""Opens what ``stream.source`` names: source, sink and dead letters, in the embedded log or on Kafka.
+
+Kafka's modules are imported only when they are needed, because its client libraries take a while to load.
+"""
+
+from collections.abc import Iterator
+
+from infra.process import Stop
+from ingest.config import StreamConfig
+from ingest.kafka.config import KafkaConfig
+from ingest.letters.embedded import DeadLetterLog, read_dead_letters
+from ingest.letters.letter import DeadLetter, DeadLetters
+from ingest.log.embedded import LogReader, LogWriter
+from ingest.schema import Schema
+from ingest.streams.sink import Sink
+from ingest.streams.source import Source
+
+
+def check_source(stream: StreamConfig, kafka: KafkaConfig, schema: Schema) -> None:
+    """Raises BrokerError for whatever would keep a run from reading this stream; the embedded log may be empty."""
+    if stream.source == "kafka":
+        from ingest.kafka.topics import check_stream
+
+        check_stream(kafka, stream, schema)
+
+
+def open_source(stream: StreamConfig, kafka: KafkaConfig) -> Source:
+    """The embedded log, which may still be empty, or a Kafka topic, which must exist."""
+    if stream.source == "log":
+        return LogReader(stream.folder, stream.topic)
+    from ingest.kafka.source import KafkaSource
+
+    return KafkaSource(kafka, stream.topic)
+
+
+def open_sink(stream: StreamConfig, kafka: KafkaConfig, stop: Stop) -> Sink:
+    """The embedded log, created if it is missing, or a Kafka topic, which must exist."""
+    if stream.source == "log":
+        sizes = (stream.segment_bytes, stream.retention_bytes)
+        return LogWriter(stream.folder, stream.topic, stream.partitions, *sizes)
+    from ingest.kafka.sink import KafkaSink
+
+    return KafkaSink(kafka, stream.topic, stop)
+
+
+def open_letters(stream: StreamConfig, kafka: KafkaConfig, run: str) -> DeadLetters:
+    """The dead letters of one run, for writing; the log is created if it is missing, a Kafka topic must exist."""
+    origin = f"{run}/{stream.topic}"
+    if stream.source == "log":
+        return DeadLetterLog(stream.folder, stream.dead_letter_topic, origin, stream.retention_bytes)
+    from ingest.kafka.letter_topic import KafkaLetters
+
+    return KafkaLetters(kafka, stream.dead_letter_topic, stream.topic, origin)
+
+
+def read_letters(stream: StreamConfig, kafka: KafkaConfig) -> Iterator[DeadLetter]:
+    """Every dead letter that is kept, oldest first."""
+    if stream.source == "log":
+        return read_dead_letters(stream.folder, stream.dead_letter_topic)
+    from ingest.kafka.letter_topic import read_kafka_letters
+
+    return read_kafka_letters(kafka, stream.dead_letter_topic)
