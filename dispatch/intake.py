@@ -4,6 +4,8 @@ A batch's manifest is appended durably, and only then are its dead letters writt
 the manifest says how to form the batch again, and a letter is written once, however often its manifest is replayed.
 """
 
+from contextlib import closing
+
 import structlog
 
 from dispatch.errors import RunExists
@@ -75,8 +77,8 @@ class Intake:
         return True
 
     def close(self) -> None:
-        self._loader.close()
-        self._manifests.close()
+        with closing(self._manifests):  # closed even if the loader fails to commit its positions
+            self._loader.close()
 
 
 def open_manifests(job: DispatchJob) -> ManifestLog:
