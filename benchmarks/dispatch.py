@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from dispatch.decide import Decider, Decision, relative_row_costs, warm_up
 from dispatch.errors import CacheTooSmall
-from dispatch.policies.registry import build_policy
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.registry import parse_spec
+from dispatch.policies.spec import Spec
 from dispatch.rows.directory import Directory
 from dispatch.rows.hot import hot_rows
 from dispatch.rows.index import Index
@@ -140,27 +140,27 @@ def run_dispatch(workload: Workload, specs: Sequence[str]) -> list[DispatchResul
     return [simulate(workload, spec) for spec in specs]
 
 
-def simulate(workload: Workload, spec: str) -> DispatchResult:
+def simulate(workload: Workload, policy: str) -> DispatchResult:
     """One policy over the whole stream."""
-    warm_up(spec, SEED)
-    policy, n = build_policy(spec, SEED), workload.workers
+    warm_up(policy, SEED)
+    spec = parse_spec(policy)
     directory = _directory(workload, spec)
-    decider = Decider(Index(), directory, policy, workload.row_cost_n)
-    totals, whole = Totals(workload), workload.batch * n
+    decider = Decider(Index(), directory, spec.build(SEED, "cpu"), spec.needs, workload.row_cost_n)
+    totals, whole = Totals(workload), workload.batch * workload.workers
     for step in range(workload.steps):
         decision = _decide(decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])
         if step >= workload.warm_up:
             totals.add(decision.plan.traffic, decision.seconds)
-    return totals.result(policy.name)
+    return totals.result(str(spec))
 
 
-def _directory(workload: Workload, spec: str) -> Directory:
-    wanted, cache_rows_n = parse_spec(spec), np.full(workload.workers, workload.cache_rows, np.int64)
+def _directory(workload: Workload, spec: Spec) -> Directory:
+    cache_rows_n = np.full(workload.workers, workload.cache_rows, np.int64)
     try:
-        hot = hot_rows(wanted, workload.cache_rows)
+        hot = hot_rows(spec.needs.hot_share, workload.cache_rows)
     except CacheTooSmall as error:
         raise ConfigError(f"{spec} cannot be simulated: {error}, here with --cache-ratio") from error
-    return Directory(cache_rows_n, workload.eviction, 1, wanted.synchronisation, hot)
+    return Directory(cache_rows_n, workload.eviction, 1, spec.needs.synchronisation, hot)
 
 
 def _decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np.uint64]) -> Decision:

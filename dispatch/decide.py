@@ -14,14 +14,13 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.assign.backend import OptBackend
-from dispatch.assign.situation import Hurried, Policy, Situation
+from dispatch.assign.choices import OptBackend
+from dispatch.assign.situation import Assignment, Policy, Situation
 from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.elastic import Elastic, ElasticPolicy, bounds
+from dispatch.capacity.elastic import Elastic, bounds
 from dispatch.errors import BadCost, CacheTooSmall
-from dispatch.policies.fae import Fae
-from dispatch.policies.registry import build_policy
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.registry import parse_spec
+from dispatch.policies.spec import Needs
 from dispatch.rows.directory import Directory
 from dispatch.rows.hot import Profile, hot_rows
 from dispatch.rows.index import BatchRows, Index
@@ -55,20 +54,22 @@ class Decider:
         index: Index,
         directory: Directory,
         policy: Policy,
+        needs: Needs,
         row_cost_n: NDArray[np.float64],
         shares: ShareBounds | None = None,
     ) -> None:
+        """needs: of the policy; the directory must have been made for them, too."""
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
         self._directory = directory
         self._policy = policy
         self._row_cost_n = row_cost_n
         self._elastic: Elastic | None = None
-        if isinstance(policy, ElasticPolicy):
+        if needs.elastic:
             self._elastic = Elastic(row_cost_n, directory.cache_rows_n, shares or ShareBounds())
         self._profile: Profile | None = None
-        if isinstance(policy, Fae):
-            self._profile = Profile(policy.profile_steps, directory.replicas, directory.workers)
+        if needs.profile_steps:
+            self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers)
         self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def decide(self, step: int, keys_BF: NDArray[np.uint64], budget_seconds: float | None = None) -> Decision:
@@ -83,21 +84,20 @@ class Decider:
         capacity_n = self._capacities(samples, fields)
         situation = Situation(step, rows.local_BF, state_U, holders_UQ, self._row_cost_n, capacity_n, left)
         try:
-            assignment_B, policy_seconds, plan = self._place(rows, situation)
+            assignment, policy_seconds, plan = self._place(rows, situation)
         except CacheTooSmall:
             if self._elastic is None:
                 raise
             # nothing has changed yet: the samples had fewer rows in common than expected
             safe = replace(situation, capacity_n=self._elastic.safe_capacities(samples, fields))
-            assignment_B, policy_seconds, plan = self._place(rows, safe)
+            assignment, policy_seconds, plan = self._place(rows, safe)
         if self._elastic is not None:
-            samples_n = np.bincount(assignment_B, minlength=self._directory.workers)
+            samples_n = np.bincount(assignment.worker_B, minlength=self._directory.workers)
             self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.miss_pull + plan.traffic.pushes)
         seconds = perf_counter() - began
         self._other_seconds.append(seconds - policy_seconds)
         is_late = budget_seconds is not None and seconds > budget_seconds
-        is_cut = isinstance(self._policy, Hurried) and self._policy.was_cut
-        return Decision(rows, assignment_B, plan, seconds, is_late, is_cut)
+        return Decision(rows, assignment.worker_B, plan, seconds, is_late, assignment.was_cut)
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
         """What a worker measured in a step; only elastic capacities listen."""
@@ -124,19 +124,20 @@ class Decider:
             return equal_capacities(samples, self._directory.workers)
         return self._elastic.capacities(samples, fields)
 
-    def _place(self, rows: BatchRows, situation: Situation) -> tuple[NDArray[np.int32], float, RoundPlan]:
+    def _place(self, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
         """The assignment, the seconds it took, and its plan."""
         began = perf_counter()
-        assignment_B = self._policy.assign(situation)
+        assignment = self._policy.assign(situation)
         seconds = perf_counter() - began
-        return assignment_B, seconds, self._directory.plan(situation.step, rows, assignment_B)
+        return assignment, seconds, self._directory.plan(situation.step, rows, assignment.worker_B)
 
 
 def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
     """Makes a few decisions on made-up keys, so that the first real ones do not wait for kernels to be compiled."""
     spec = parse_spec(policy)
-    directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.synchronisation, min(8, hot_rows(spec, 1 << 20)))
-    decider = Decider(Index(), directory, build_policy(policy, seed, opt_backend), np.array([1.0, 2.0]))
+    hot = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
+    directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.needs.synchronisation, hot)
+    decider = Decider(Index(), directory, spec.build(seed, opt_backend), spec.needs, np.array([1.0, 2.0]))
     for step in range(1, 5):
         decider.decide(step, np.arange(step, step + 16, dtype=np.uint64).reshape(8, 2))
     decider.flush()

@@ -30,8 +30,7 @@ from dispatch.config import DispatchConfig
 from dispatch.crew import Crew, silent
 from dispatch.decide import Decider, Decision, check_cache, needed_rows, relative_row_costs, warm_up
 from dispatch.errors import RunExists
-from dispatch.policies.registry import build_policy
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.registry import parse_spec
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.status import State, Status
 from dispatch.protocol import Report
@@ -140,14 +139,14 @@ class Desk:
         self.job, self.stop, self.meter = job, stop, meter
         self.index = Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
-        self.policy = build_policy(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
+        spec = parse_spec(job.dispatch.policy)
+        self.policy, self.needs = spec.build(job.seed, job.dispatch.opt_backend), spec.needs
         self.links = MeasuredLinks()
         self.cache_rows = job.dispatch.cache_rows
-        self.spec = parse_spec(job.dispatch.policy)
-        shares = job.dispatch.share_bounds if self.spec.elastic else None
+        shares = job.dispatch.share_bounds if self.needs.elastic else None
         check_cache(self.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields, shares)
         needed = needed_rows(job.stream.batch, job.dispatch.workers, job.schema.fields)
-        check_hot_set(self.spec, self.cache_rows, needed)
+        check_hot_set(self.needs.hot_share, self.cache_rows, needed)
         self.log = structlog.get_logger()
         self.step = 0
         self._manifests = ManifestLog(job.folder / "manifests.log")
@@ -196,7 +195,7 @@ class Desk:
     def start_generation(self) -> Decider:
         """Membership is fixed from here until the next generation: every cache starts empty, every row clean."""
         workers = len(self.crew.wanted)
-        hot = hot_rows(self.spec, self.cache_rows)
+        hot = hot_rows(self.needs.hot_share, self.cache_rows)
         cache_rows = max(self.cache_rows, hot + needed_rows(self.job.stream.batch, workers, self.job.schema.fields))
         if cache_rows > self.cache_rows:
             self.log.warning("caches enlarged: fewer workers get larger micro-batches", cache_rows=cache_rows)
@@ -209,13 +208,13 @@ class Desk:
             np.full(workers, cache_rows, np.int64),
             self.job.dispatch.eviction,
             len(self.job.shard_endpoints),
-            self.spec.synchronisation,
+            self.needs.synchronisation,
             hot,
         )
         costs = relative_row_costs([member.link_gbit for member in self.crew.members])
         if self.measures_links:
             costs = self.links.row_costs(names)
-        self._decider = Decider(self.index, directory, self.policy, costs, self.job.dispatch.share_bounds)
+        self._decider = Decider(self.index, directory, self.policy, self.needs, costs, self.job.dispatch.share_bounds)
         return self._decider
 
     @property
@@ -223,7 +222,7 @@ class Desk:
         """Whether links cost what their transfers show, and not what their workers tell."""
         if self.job.dispatch.link_costs != "auto":
             return self.job.dispatch.link_costs == "measured"
-        return self.spec.elastic and not any(member.link_gbit for member in self.crew.members)
+        return self.needs.elastic and not any(member.link_gbit for member in self.crew.members)
 
     def flush(self, decider: Decider) -> None:
         """Every owned or split row is written back; afterwards the PS has the newest value of every row."""

@@ -3,9 +3,10 @@
 Legend: B samples, n workers, k samples that are placed anew.
 
 Which rows come together in a generation's first batch decides for dozens of steps which workers have which rows. Opt
-is no help there: to it all workers with equal links are alike, and from its answer rounds (dispatch/policies/joint.py)
-find poor groups, because whole groups would have to change places. So samples are first placed by chance, with odds
-that favour cheap workers, little while it is hot and more and more as it cools:
+is no help there: to it all workers with equal links are alike, and the rounds that start from its answer
+(dispatch/assign/improvement.py) find poor groups, because whole groups would have to change places. So samples are
+first placed by chance, with odds that favour cheap workers: only a little at first, when the temperature is high, and
+more as it falls:
 
 1. a sweep visits all samples in random order; each goes to the worker with the least marginal cost + price + noise;
 2. a worker that gains a sample becomes dearer, one that loses a sample cheaper: capacities hold about (SLACK);

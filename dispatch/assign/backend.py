@@ -14,16 +14,15 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from dispatch.assign.choices import OptBackend
 from dispatch.assign.cost import cost_matrix
 from dispatch.assign.cuda.transport import CudaSolver
 from dispatch.assign.situation import Situation
-from dispatch.assign.solver import solve_transport
+from dispatch.assign.solver import Solve, solve_transport
 from dispatch.errors import NoGpu
 from dispatch.rows.states import CLEAN, OWNED
 
-OptBackend = Literal["cpu", "cuda", "auto"]
 Assign = Callable[[Situation], NDArray[np.int32]]
-Solve = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.int32]]
 
 TRIAL_SAMPLES, TRIAL_FIELDS, TRIAL_WORKERS, TRIAL_ROWS = 1024, 26, 8, 8192
 TRIALS = 5

@@ -1,4 +1,4 @@
-"""HybridDis: the samples where a wrong worker would hurt most are assigned exactly, the rest greedily.
+"""HybridDis, esd's assignment: exact for the samples that a wrong worker would make dearest, greedy for the rest.
 
 Legend: B samples, n workers.
 
@@ -8,19 +8,54 @@ down per worker keeps every split feasible. Guarantees: capacities hold; alpha 1
 gives equal output, equal samples in batch order.
 """
 
-from collections.abc import Callable
-from typing import Literal
+from collections import deque
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.assign.solver import check_costs, solve_transport
+from dispatch.assign.backend import CPU, Opt
+from dispatch.assign.choices import Criterion
+from dispatch.assign.cost import cost_matrix
+from dispatch.assign.situation import Assignment, Situation, check_capacities
+from dispatch.assign.solver import Solve, check_costs, solve_transport
 from dispatch.errors import Infeasible
 from infra.kernels import kernel
 
-Criterion = Literal["min2-min", "min3-min", "min3-min2", "mean"]
-Solver = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.int32]]
-"""An exact solver: cost [k, n] and capacities [n] to a worker per sample."""
+RECENT_STEPS = 8
+"""over which the time of Opt is known"""
+LEAST_OF_ALPHA = 1 / 8
+"""share of alpha that a short budget leaves"""
+
+
+class Esd:
+    """alpha 1: all samples by Opt; alpha 0: all by Heu; between: the samples that matter most by Opt."""
+
+    def __init__(self, alpha: float, criterion: Criterion = "min2-min", opt: Opt = CPU) -> None:
+        self._alpha = alpha
+        self._criterion: Criterion = criterion
+        self._opt = opt
+        self._opt_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+        """of one sample"""
+
+    def assign(self, situation: Situation) -> Assignment:
+        check_capacities(situation)
+        alpha, began = self._affordable(situation), perf_counter()
+        if alpha == 1.0:
+            at_B = self._opt.assign(situation)
+        else:
+            cost_Bn = cost_matrix(situation)
+            at_B = assign_hybrid(cost_Bn, situation.capacity_n, alpha, self._criterion, self._opt.solve)
+        if alpha > 0.0 and situation.samples:
+            self._opt_seconds.append((perf_counter() - began) / (alpha * situation.samples))
+        return Assignment(at_B, was_cut=alpha < self._alpha)
+
+    def _affordable(self, situation: Situation) -> float:
+        """As much of alpha as Opt can do in the time, by the least that a sample took in recent steps."""
+        wanted = self._alpha * situation.samples * min(self._opt_seconds, default=0.0)
+        if situation.budget_seconds is None or wanted <= situation.budget_seconds:
+            return self._alpha
+        return self._alpha * max(situation.budget_seconds / wanted, LEAST_OF_ALPHA)
 
 
 def assign_hybrid(
@@ -28,7 +63,7 @@ def assign_hybrid(
     capacity_n: NDArray[np.int64],
     alpha: float,
     criterion: Criterion = "min2-min",
-    solve: Solver = solve_transport,
+    solve: Solve = solve_transport,
 ) -> NDArray[np.int32]:
     """A worker per sample: Opt on a share alpha, Heu on the rest."""
     samples = cost_Bn.shape[0]

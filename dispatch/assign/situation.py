@@ -4,10 +4,12 @@ Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q w
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dispatch.errors import Infeasible
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,26 @@ class Situation:
         return int(self.row_cost_n.shape[0])
 
 
+class Assignment(NamedTuple):
+    """A policy's answer."""
+
+    worker_B: NDArray[np.int32]
+    was_cut: bool = False
+    """whether the policy did less than it is set to, to be done in its time"""
+
+
 class Policy(Protocol):
-    """Maps a situation to a worker per sample; the same situation always gives the same answer."""
+    """Maps a situation to a worker per sample; the same situations always get the same answers."""
 
-    name: str
-
-    def assign(self, situation: Situation) -> NDArray[np.int32]: ...
+    def assign(self, situation: Situation) -> Assignment: ...
 
 
-@runtime_checkable
-class Hurried(Protocol):
-    """A policy that does less when its time is short."""
-
-    was_cut: bool
-    """whether the latest assignment was cut short"""
+def check_capacities(situation: Situation) -> None:
+    """Raises Infeasible unless there is a place for every sample."""
+    capacity_n = situation.capacity_n
+    if (capacity_n < 0).any() or int(capacity_n.sum()) < situation.samples:
+        raise Infeasible(
+            f"cannot assign {situation.samples} samples of step {situation.step}; capacities are "
+            f"{capacity_n.tolist()}; expected none negative and at least {situation.samples} in all; raise a capacity "
+            f"or shrink the batch"
+        )

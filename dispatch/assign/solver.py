@@ -19,6 +19,7 @@ Guarantees: the total cost is the least possible, up to float64 rounding; equal 
 released.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 Bool = NDArray[np.bool_]
+Solve = Callable[[F64, I64], I32]
+"""an exact solver: cost [k, n] and capacities [n] to a worker per sample"""
 
 
 class Seats(NamedTuple):

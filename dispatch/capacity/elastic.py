@@ -14,7 +14,6 @@ Legend: n workers.
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.assign.situation import Hurried, Policy, Situation
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.errors import Infeasible
 
@@ -32,20 +31,6 @@ GAIN = 0.1
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-
-
-class ElasticPolicy:
-    """A policy whose capacities are chosen by Elastic instead of being equal."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.name = policy.name
-        self.was_cut = False
-        self._policy = policy
-
-    def assign(self, situation: Situation) -> NDArray[np.int32]:
-        at_B = self._policy.assign(situation)
-        self.was_cut = isinstance(self._policy, Hurried) and self._policy.was_cut
-        return at_B
 
 
 class Elastic:

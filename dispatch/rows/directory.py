@@ -15,11 +15,12 @@ Rows of a hot set, if there is one, are replicated instead (dispatch/rows/replic
 Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each, C slots.
 """
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.errors import CacheTooSmall
-from dispatch.policies.spec import Synchronisation
 from dispatch.rows import cache
 from dispatch.rows.cache import EMPTY, EVICTIONS, Caches
 from dispatch.rows.index import GROWTH, BatchRows
@@ -39,6 +40,9 @@ from dispatch.rows.states import (
     state_of,
 )
 from infra.kernels import kernel
+
+Synchronisation = Literal["on_demand", "full"]
+"""whether an update is pushed when another worker needs the row, or always in the step after it"""
 
 OWNED_UPDATE = 0
 """kinds of push, in the order the plan groups them"""

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.errors import CacheTooSmall
-from dispatch.policies.spec import PolicySpec
 from dispatch.rows.index import BatchRows
 
 
@@ -55,25 +54,23 @@ def worthwhile_uses(workers: int) -> float:
     return log(workers) / -log1p(-1 / workers) if workers > 1 else 0.0
 
 
-def hot_rows(spec: PolicySpec, cache_rows: int) -> int:
-    """How many slots of each cache are set apart for the hot set; 0 under policies without one."""
-    if spec.hot_share == 0.0:
-        return 0
-    rows = int(spec.hot_share * cache_rows)
-    if rows == 0:
+def hot_rows(share: float, cache_rows: int) -> int:
+    """How many slots of each cache are set apart for a hot set with this share of it; 0 for a share of 0."""
+    rows = int(share * cache_rows)
+    if share and not rows:
         raise CacheTooSmall(
-            f"a hot set of {spec.hot_share:g} of {cache_rows} cached rows is empty; expected one row at least; raise "
-            f"dispatch.cache_rows or the share in dispatch.policy {str(spec)!r}"
+            f"hot set is empty; its share is {share:g} of {cache_rows} cached rows; expected one row at least; raise "
+            f"dispatch.cache_rows or the share in dispatch.policy"
         )
     return rows
 
 
-def check_hot_set(spec: PolicySpec, cache_rows: int, needed: int) -> None:
+def check_hot_set(share: float, cache_rows: int, needed: int) -> None:
     """Refuses a hot set beside which a micro-batch of so many rows could find no room, before anything starts."""
-    hot = hot_rows(spec, cache_rows)
+    hot = hot_rows(share, cache_rows)
     if hot and cache_rows - hot < needed:
         raise CacheTooSmall(
-            f"a hot set of {hot} rows leaves {cache_rows - hot} of {cache_rows} slots, but a micro-batch may use "
-            f"{needed} rows; lower the share in dispatch.policy {str(spec)!r} below {1 - needed / cache_rows:.3g}, "
-            f"raise dispatch.cache_rows or lower stream.batch"
+            f"hot set is too large; its {hot} rows leave {cache_rows - hot} of {cache_rows} slots; expected room for "
+            f"the {needed} rows that a micro-batch may use; lower the share in dispatch.policy from {share:g} to below "
+            f"{1 - needed / cache_rows:.3g}, raise dispatch.cache_rows or lower stream.batch"
         )

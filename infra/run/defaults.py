@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatch.config import DispatchConfig
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.registry import parse_spec
 from infra.run.settings import Settings, load_settings
 
 UNEVEN_POLICY = "joint:elastic"
@@ -32,4 +32,4 @@ def prefer_policy(dispatch: DispatchConfig) -> dict[str, Any]:
 
 def prefer_deadline(dispatch: DispatchConfig) -> dict[str, Any]:
     """Decisions by an elastic policy depend on the clock anyway."""
-    return {"deadline": True} if parse_spec(dispatch.policy).elastic else {}
+    return {"deadline": True} if parse_spec(dispatch.policy).needs.elastic else {}

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from dispatch.assign.choices import Criterion
 from dispatch.assign.hybrid import (
-    Criterion,
     assign_heu,
     assign_heu_reference,
     assign_hybrid,

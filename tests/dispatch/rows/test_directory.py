@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dispatch.errors import CacheTooSmall
-from dispatch.policies.spec import Synchronisation
-from dispatch.rows.directory import Directory
+from dispatch.rows.directory import Directory, Synchronisation
 from dispatch.rows.index import BatchRows, Index
 from dispatch.rows.plan import Moves, RoundPlan
 from dispatch.rows.states import CLEAN, OWNED, REPLICATED, SPLIT
