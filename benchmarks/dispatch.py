@@ -97,14 +97,14 @@ def make_workload(
     """A workload whose caches hold a share of the stream's distinct keys; what cannot be run is refused."""
     check_links(links_gbit)
     if eviction not in EVICTIONS:
-        raise ConfigError(f"unknown eviction {eviction!r}: expected one of {', '.join(EVICTIONS)}; correct --eviction")
+        raise ConfigError(f"unknown eviction {eviction!r}; expected one of {', '.join(EVICTIONS)}; correct --eviction")
     if not 0 < cache_ratio <= 1:
-        raise ConfigError(f"cache of {cache_ratio:g} of the keys: expected above 0, at most 1; correct --cache-ratio")
+        raise ConfigError(f"cache of {cache_ratio:g} of the keys; expected above 0, at most 1; correct --cache-ratio")
     cache_rows = max(1, int(cache_ratio * np.unique(keys_KF).size))
     workload = Workload(keys_KF, tuple(links_gbit), batch, cache_rows, eviction, warm_up, deadline_ms)
     if workload.steps <= warm_up:
         raise ConfigError(
-            f"{len(keys_KF)} samples make {workload.steps} batches of {batch} × {workload.workers}: expected more than "
+            f"{len(keys_KF)} samples make {workload.steps} batches of {batch} × {workload.workers}; expected more than "
             f"the {warm_up} that are left out; give a longer file or lower --batch or --warm-up"
         )
     return workload
@@ -117,9 +117,11 @@ def parse_links(text: str, workers: int) -> tuple[float, ...]:
     try:
         links = tuple(float(part) for part in text.split(","))
     except ValueError as error:
-        raise ConfigError(f"links {text!r} are no speeds: {error}; expected Gbit/s, comma-separated") from error
+        raise ConfigError(
+            f"links {text!r} are no speeds; {error}; expected Gbit/s, comma-separated; correct --links"
+        ) from error
     if len(links) != workers:
-        raise ConfigError(f"{len(links)} links for {workers} workers: expected one speed per worker; correct --links")
+        raise ConfigError(f"{len(links)} links for {workers} workers; expected one speed per worker; correct --links")
     check_links(links)
     return links
 
@@ -127,7 +129,7 @@ def parse_links(text: str, workers: int) -> tuple[float, ...]:
 def check_links(links_gbit: Sequence[float]) -> None:
     for link in links_gbit:
         if not isfinite(link) or link <= 0:
-            raise ConfigError(f"link of {link:g} Gbit/s: expected a finite speed above 0 per worker; correct --links")
+            raise ConfigError(f"link of {link:g} Gbit/s; expected a finite speed above 0 per worker; correct --links")
 
 
 def check_policies(text: str) -> list[str]:
@@ -159,7 +161,7 @@ def _directory(workload: Workload, spec: Spec) -> Directory:
     try:
         hot = hot_rows(spec.needs.hot_share, workload.cache_rows)
     except CacheTooSmall as error:
-        raise ConfigError(f"{spec} cannot be simulated: {error}, here with --cache-ratio") from error
+        raise ConfigError(f"{spec} cannot be simulated; {error}, here with --cache-ratio") from error
     return Directory(cache_rows_n, workload.eviction, 1, spec.needs.synchronisation, hot)
 
 
@@ -168,7 +170,7 @@ def _decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np
         return decider.decide(step + 1, keys_BF)
     except CacheTooSmall as error:
         raise ConfigError(
-            f"caches of {workload.cache_rows} rows are too small: in step {step + 1} {error}, here with --cache-ratio, "
+            f"caches of {workload.cache_rows} rows are too small in step {step + 1}; {error}, here with --cache-ratio, "
             f"or lower --batch"
         ) from error
 

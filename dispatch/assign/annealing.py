@@ -18,14 +18,12 @@ Guarantees: as many samples per worker as asked for; equal input and draws give 
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dispatch.assign.batch_cost import F64, I32, Placement, Shared, Users, add_up, batch_cost, join, leave
+from dispatch.arrays import F64, I32, I64
+from dispatch.assign.batch_cost import Placement, Shared, Users, add_up, batch_cost, join, leave
 from dispatch.assign.situation import Situation
 from dispatch.assign.solver import solve_again
 from infra.kernels import kernel
-
-I64 = NDArray[np.int64]
 
 SWEEPS = 200
 """more hardly lower the cost of the first batch any further"""
@@ -61,7 +59,7 @@ def move_round(placed: Placement, places_n: I64, draw: np.random.Generator, pric
     moving_k = np.flatnonzero(is_moving_B)
     was_k = placed.at_B[moving_k]
     staying_n = np.bincount(placed.at_B[~is_moving_B], minlength=places_n.size)
-    placed.place(moving_k, solve_again(placed.marginal_costs(moving_k), places_n - staying_n, price_n))
+    placed.move(moving_k, solve_again(placed.marginal_costs(moving_k), places_n - staying_n, price_n))
     return moving_k, was_k
 
 

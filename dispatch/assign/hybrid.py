@@ -12,8 +12,8 @@ from collections import deque
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import F64, I32, I64
 from dispatch.assign.backend import CPU, Opt
 from dispatch.assign.choices import Criterion
 from dispatch.assign.cost import cost_matrix
@@ -59,12 +59,12 @@ class Esd:
 
 
 def assign_hybrid(
-    cost_Bn: NDArray[np.float64],
-    capacity_n: NDArray[np.int64],
+    cost_Bn: F64,
+    capacity_n: I64,
     alpha: float,
     criterion: Criterion = "min2-min",
     solve: Solve = solve_transport,
-) -> NDArray[np.int32]:
+) -> I32:
     """A worker per sample: Opt on a share alpha, Heu on the rest."""
     samples = cost_Bn.shape[0]
     share_n, exact = opt_share(samples, capacity_n, alpha)
@@ -81,14 +81,14 @@ def assign_hybrid(
     return at_B
 
 
-def opt_share(samples: int, capacity_n: NDArray[np.int64], alpha: float) -> tuple[NDArray[np.int64], int]:
+def opt_share(samples: int, capacity_n: I64, alpha: float) -> tuple[I64, int]:
     """Opt's places per worker, and how many samples it gets; both are rounded down, so that Heu is feasible too."""
     # the tiny addend keeps 0.29 · 100 from becoming 28
     share_n = np.floor(capacity_n * alpha + 1e-9).astype(np.int64)
     return share_n, min(int(samples * alpha + 1e-9), int(share_n.sum()))
 
 
-def order_by(cost_Bn: NDArray[np.float64], criterion: Criterion = "min2-min") -> NDArray[np.int64]:
+def order_by(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:
     """Samples by the criterion, highest first, equal ones in batch order."""
     if criterion == "mean":
         score_B = cost_Bn.mean(axis=1)
@@ -99,7 +99,7 @@ def order_by(cost_Bn: NDArray[np.float64], criterion: Criterion = "min2-min") ->
     return np.argsort(-score_B, kind="stable")
 
 
-def order_by_reference(cost_Bn: NDArray[np.float64], criterion: Criterion = "min2-min") -> NDArray[np.int64]:
+def order_by_reference(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:
     """The same by sorting every row."""
     sorted_Bn = np.sort(cost_Bn, axis=1)
     last = cost_Bn.shape[1] - 1
@@ -113,21 +113,17 @@ def order_by_reference(cost_Bn: NDArray[np.float64], criterion: Criterion = "min
     return np.array(sorted(range(len(cost_Bn)), key=lambda i: -scores[criterion][i]), dtype=np.int64)
 
 
-def assign_heu(
-    cost_Bn: NDArray[np.float64], order_k: NDArray[np.int64], left_n: NDArray[np.int64], at_B: NDArray[np.int32]
-) -> None:
+def assign_heu(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
     """Heu: the samples of order_k in turn, each to its cheapest worker with room; fills at_B and lowers left_n."""
     if int(left_n.sum()) < len(order_k) or (left_n < 0).any():
         raise Infeasible(
-            f"Cannot assign {len(order_k)} samples: the places left are {left_n.tolist()}; expected none negative and "
-            f"at least one per sample. Raise a capacity or shrink the batch."
+            f"cannot assign {len(order_k)} samples; the places left are {left_n.tolist()}; expected none negative and "
+            f"at least one per sample; raise a capacity or shrink the batch"
         )
     _heu(np.ascontiguousarray(cost_Bn), order_k, left_n, at_B)
 
 
-def assign_heu_reference(
-    cost_Bn: NDArray[np.float64], order_k: NDArray[np.int64], left_n: NDArray[np.int64], at_B: NDArray[np.int32]
-) -> None:
+def assign_heu_reference(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
     """The same in plain numpy."""
     for i in order_k:
         worker = np.where(left_n > 0, cost_Bn[i], np.inf).argmin()
@@ -136,7 +132,7 @@ def assign_heu_reference(
 
 
 @kernel
-def _three_minima(cost_Bn: NDArray[np.float64]) -> NDArray[np.float64]:
+def _three_minima(cost_Bn: F64) -> F64:
     """The three least costs of each sample, ascending; with fewer workers the last one is repeated."""
     samples, workers = cost_Bn.shape
     minima_B3 = np.empty((samples, 3), dtype=np.float64)
@@ -157,9 +153,7 @@ def _three_minima(cost_Bn: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @kernel
-def _heu(
-    cost_Bn: NDArray[np.float64], order_k: NDArray[np.int64], left_n: NDArray[np.int64], at_B: NDArray[np.int32]
-) -> None:
+def _heu(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
     workers = cost_Bn.shape[1]
     for i in order_k:
         best, least = -1, np.inf

@@ -18,8 +18,9 @@ from time import perf_counter
 
 import numpy as np
 
+from dispatch.arrays import I32
 from dispatch.assign.annealing import anneal, move_round
-from dispatch.assign.batch_cost import I32, Placement
+from dispatch.assign.batch_cost import Placement
 from dispatch.assign.cost import cost_matrix
 from dispatch.assign.situation import Assignment, Situation, check_capacities
 from dispatch.assign.solver import Solve, solve_transport
@@ -50,7 +51,7 @@ def improve(situation: Situation, start_B: I32, rounds: int, seed: int) -> I32:
 def improve_until(
     deadline: float | None, situation: Situation, start_B: I32, rounds: int, seed: int
 ) -> tuple[I32, int]:
-    """The same, and how many rounds it was.
+    """The same, and how many rounds were done.
 
     No round is begun that would end after the deadline (of perf_counter) if it took as long as the longest so far.
     """
@@ -68,7 +69,7 @@ def improve_until(
         moving_k, was_k = move_round(placed, places_n, draw, price_n)
         cost = placed.cost()
         if cost > least:
-            placed.place(moving_k, was_k)
+            placed.move(moving_k, was_k)
         else:
             least = cost
         done += 1

@@ -9,8 +9,8 @@ not from a clock, so that a replay decides the same.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import F64, I32, I64, U64
 from dispatch.assign.rows_held import assign_by_rows_held
 from dispatch.assign.situation import Assignment, Situation, check_capacities
 from infra.kernels import kernel
@@ -28,8 +28,8 @@ class LaiaAdaptive:
 
     def __init__(self, budget_ms: float) -> None:
         self._budget_ms = budget_ms
-        self._seen_2F: NDArray[np.float64] | None = None
-        self._chosen: NDArray[np.int64] = np.empty(0, np.int64)
+        self._seen_2F: F64 | None = None
+        self._chosen: I64 = np.empty(0, np.int64)
 
     def assign(self, situation: Situation) -> Assignment:
         check_capacities(situation)
@@ -54,9 +54,7 @@ def tables_within(budget_ms: float, situation: Situation) -> int:
     return fields if table_ms * fields <= budget_ms else max(1, int(budget_ms / table_ms))
 
 
-def count_infrequent_reference(
-    local_BF: NDArray[np.int32], holders_UQ: NDArray[np.uint64], workers: int
-) -> NDArray[np.float64]:
+def count_infrequent_reference(local_BF: I32, holders_UQ: U64, workers: int) -> F64:
     """What ``count_infrequent`` must do, with numpy."""
     counts_2F = np.zeros((2, local_BF.shape[1]))
     for f in range(local_BF.shape[1]):
@@ -67,7 +65,7 @@ def count_infrequent_reference(
 
 
 @kernel
-def count_infrequent(local_BF: NDArray[np.int32], holders_UQ: NDArray[np.uint64], workers: int) -> NDArray[np.float64]:
+def count_infrequent(local_BF: I32, holders_UQ: U64, workers: int) -> F64:
     """Of each table: infrequent cached rows of the batch, and cached rows of the batch."""
     samples, fields = local_BF.shape
     counts_2F = np.zeros((2, fields))

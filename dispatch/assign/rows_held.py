@@ -9,10 +9,10 @@ same worker all through a batch would heap them on one. Links do not matter to i
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dispatch.assign.cost import held_by
+from dispatch.arrays import I32, I64, U8, U64
 from dispatch.assign.situation import Assignment, Situation, check_capacities
+from dispatch.rows.holders import held, held_by
 from dispatch.rows.states import SPLIT
 from infra.kernels import kernel
 
@@ -25,14 +25,14 @@ class Laia:
         return Assignment(assign_by_rows_held(situation, situation.local_BF))
 
 
-def assign_by_rows_held(situation: Situation, local_BF: NDArray[np.int32]) -> NDArray[np.int32]:
+def assign_by_rows_held(situation: Situation, local_BF: I32) -> I32:
     """A worker per sample by the rows that count, which may be those of some tables only."""
     first = (situation.step * situation.samples) % situation.workers
-    at_B: NDArray[np.int32] = _laia(local_BF, situation.state_U, situation.holders_UQ, situation.capacity_n, first)
+    at_B: I32 = _laia(local_BF, situation.state_U, situation.holders_UQ, situation.capacity_n, first)
     return at_B
 
 
-def laia_reference(situation: Situation) -> NDArray[np.int32]:
+def laia_reference(situation: Situation) -> I32:
     """The same in plain numpy."""
     newest_Un = held_by(situation.holders_UQ, situation.workers) & (situation.state_U != SPLIT)[:, None]
     score_Bn = newest_Un[situation.local_BF].sum(axis=1)
@@ -47,12 +47,12 @@ def laia_reference(situation: Situation) -> NDArray[np.int32]:
 
 @kernel
 def _laia(
-    local_BF: NDArray[np.int32],
-    state_U: NDArray[np.uint8],
-    holders_UQ: NDArray[np.uint64],
-    capacity_n: NDArray[np.int64],
+    local_BF: I32,
+    state_U: U8,
+    holders_UQ: U64,
+    capacity_n: I64,
     first: int,
-) -> NDArray[np.int32]:
+) -> I32:
     samples, fields = local_BF.shape
     workers = capacity_n.shape[0]
     left_n = capacity_n.copy()
@@ -65,7 +65,7 @@ def _laia(
             if state_U[u] == SPLIT:
                 continue
             for j in range(workers):
-                score_n[j] += np.int64((holders_UQ[u, j >> 6] >> np.uint64(j & 63)) & np.uint64(1))
+                score_n[j] += np.int64(held(holders_UQ, u, j))
         best = -1
         for offset in range(workers):
             j = (first + i + offset) % workers

@@ -6,8 +6,8 @@ Legend: n workers.
 from math import log, log1p
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import I64
 from dispatch.errors import CacheTooSmall
 from dispatch.rows.index import BatchRows
 
@@ -22,8 +22,8 @@ class Profile:
         self._uses = np.empty(0, np.int64)
         """by row number"""
 
-    def follow(self, batch: BatchRows) -> NDArray[np.int64] | None:
-        """Counts a batch. Once enough are counted: the the hot rows, ascending; otherwise None."""
+    def follow(self, batch: BatchRows) -> I64 | None:
+        """Counts a batch. Returns the hot rows, ascending, once enough batches are counted; otherwise None."""
         self._left -= 1
         if self._left == -1:
             chosen, self._uses = most_frequent(self._uses, self._most, self._least_uses), np.empty(0, np.int64)
@@ -39,7 +39,7 @@ class Profile:
         self._uses[batch.rows_U] += np.bincount(batch.local_BF.reshape(-1), minlength=batch.rows_U.size)
 
 
-def most_frequent(uses: NDArray[np.int64], most: int, least_uses: float) -> NDArray[np.int64]:
+def most_frequent(uses: I64, most: int, least_uses: float) -> I64:
     """Numbers of the most used rows, ascending; of rows used equally often the lower numbers."""
     order = np.argsort(-uses, kind="stable")[:most]
     return np.sort(order[(uses[order] > 0) & (uses[order] >= least_uses)])

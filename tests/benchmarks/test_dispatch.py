@@ -66,7 +66,7 @@ def test_all_reduced_rows_are_part_of_cost_and_link_time() -> None:
 
 
 def test_a_hot_set_without_a_row_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"fae:0\.001 cannot be simulated: hot set is empty"):
+    with pytest.raises(ConfigError, match=r"fae:0\.001 cannot be simulated; hot set is empty"):
         simulate(small_workload(), "fae:0.001")
 
 

@@ -158,7 +158,7 @@ def test_an_empty_batch_is_assigned_to_nobody(solver: CudaSolver) -> None:
 def test_bad_input_is_refused_like_on_the_cpu(solver: CudaSolver) -> None:
     with pytest.raises(BadCost, match="sample 0 on worker 1"):
         solver.solve(np.array([[1.0, np.nan]]), [1, 1])
-    with pytest.raises(Infeasible, match="Cannot assign 2 samples"):
+    with pytest.raises(Infeasible, match="cannot assign 2 samples"):
         solver.solve(np.ones((2, 2)), [1, 0])
     with pytest.raises(BadCost, match="129 workers"):
         solver.solve(np.ones((2, 129)), [1] * 129)

@@ -55,7 +55,7 @@ def test_costs_of_placements_differ_by_what_their_batches_cost(seed: int, worker
     one_B, other_B = np.random.default_rng(seed).integers(0, workers, (2, 16), dtype=np.int32)
     placed = Placement(situation, one_B)
     before = placed.cost()
-    placed.place(np.arange(16), other_B)
+    placed.move(np.arange(16), other_B)
     change = batch_cost(situation, other_B) - batch_cost(situation, one_B)
     assert placed.cost() == pytest.approx(Placement(situation, other_B).cost())
     assert placed.cost() - before == pytest.approx(change)
