@@ -11,12 +11,6 @@ from dispatch.assign.cost import cost_matrix
 from dispatch.assign.improvement import Joint, improve
 from dispatch.assign.situation import Situation
 from dispatch.assign.solver import solve_transport
-from dispatch.decide import Decider
-from dispatch.errors import BadCost
-from dispatch.policies.registry import build_policy, parse_spec
-from dispatch.policies.spec import Needs
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import Index
 from dispatch.rows.states import CLEAN
 from tests.dispatch.assign.situations import draw_situation
 
@@ -145,26 +139,3 @@ def test_fewer_rounds_than_set_are_told() -> None:
     policy, situation = Joint(8, 0), draw_situation(5)
     assert policy.assign(dataclasses.replace(situation, budget_seconds=0.0)).was_cut
     assert not policy.assign(dataclasses.replace(situation, budget_seconds=60.0)).was_cut
-
-
-@pytest.mark.parametrize(("spec", "is_cut"), [("joint:elastic", True), ("joint", True), ("laia", False)])
-def test_a_decision_cut_short_says_so(spec: str, is_cut: bool) -> None:
-    policy, needs = build_policy(spec, 0), parse_spec(spec).needs
-    decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), policy, needs, np.ones(2))
-    keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
-    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_cut is is_cut
-    assert not decider.decide(2, keys_BF).is_cut
-
-
-def test_a_decision_longer_than_its_budget_is_late() -> None:
-    decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), Needs(), np.ones(2))
-    keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
-    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_late
-    assert not decider.decide(2, keys_BF, budget_seconds=60.0).is_late
-    assert not decider.decide(3, keys_BF).is_late
-
-
-@pytest.mark.parametrize("costs", [[1.0, float("nan")], [1.0, 0.0], [1.0, float("inf")], [1.0], [1.0, -1.0]])
-def test_costs_of_links_that_mean_nothing_are_refused(costs: list[float]) -> None:
-    with pytest.raises(BadCost, match="row costs"):
-        Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), Needs(), np.array(costs))
