@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from dispatch.decide import Decider, Decision, relative_row_costs, warm_up
 from dispatch.errors import CacheTooSmall
-from dispatch.policies.registry import build_policy
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.registry import parse_spec
+from dispatch.policies.spec import Spec
 from dispatch.rows.directory import Directory
 from dispatch.rows.hot import hot_rows
 from dispatch.rows.index import Index
@@ -97,14 +97,14 @@ def make_workload(
     """A workload whose caches hold a share of the stream's distinct keys; what cannot be run is refused."""
     check_links(links_gbit)
     if eviction not in EVICTIONS:
-        raise ConfigError(f"unknown eviction {eviction!r}: expected one of {', '.join(EVICTIONS)}; correct --eviction")
+        raise ConfigError(f"unknown eviction {eviction!r}; expected one of {', '.join(EVICTIONS)}; correct --eviction")
     if not 0 < cache_ratio <= 1:
-        raise ConfigError(f"cache of {cache_ratio:g} of the keys: expected above 0, at most 1; correct --cache-ratio")
+        raise ConfigError(f"cache of {cache_ratio:g} of the keys; expected above 0, at most 1; correct --cache-ratio")
     cache_rows = max(1, int(cache_ratio * np.unique(keys_KF).size))
     workload = Workload(keys_KF, tuple(links_gbit), batch, cache_rows, eviction, warm_up, deadline_ms)
     if workload.steps <= warm_up:
         raise ConfigError(
-            f"{len(keys_KF)} samples make {workload.steps} batches of {batch} × {workload.workers}: expected more than "
+            f"{len(keys_KF)} samples make {workload.steps} batches of {batch} × {workload.workers}; expected more than "
             f"the {warm_up} that are left out; give a longer file or lower --batch or --warm-up"
         )
     return workload
@@ -117,9 +117,11 @@ def parse_links(text: str, workers: int) -> tuple[float, ...]:
     try:
         links = tuple(float(part) for part in text.split(","))
     except ValueError as error:
-        raise ConfigError(f"links {text!r} are no speeds: {error}; expected Gbit/s, comma-separated") from error
+        raise ConfigError(
+            f"links {text!r} are no speeds; {error}; expected Gbit/s, comma-separated; correct --links"
+        ) from error
     if len(links) != workers:
-        raise ConfigError(f"{len(links)} links for {workers} workers: expected one speed per worker; correct --links")
+        raise ConfigError(f"{len(links)} links for {workers} workers; expected one speed per worker; correct --links")
     check_links(links)
     return links
 
@@ -127,7 +129,7 @@ def parse_links(text: str, workers: int) -> tuple[float, ...]:
 def check_links(links_gbit: Sequence[float]) -> None:
     for link in links_gbit:
         if not isfinite(link) or link <= 0:
-            raise ConfigError(f"link of {link:g} Gbit/s: expected a finite speed above 0 per worker; correct --links")
+            raise ConfigError(f"link of {link:g} Gbit/s; expected a finite speed above 0 per worker; correct --links")
 
 
 def check_policies(text: str) -> list[str]:
@@ -140,27 +142,27 @@ def run_dispatch(workload: Workload, specs: Sequence[str]) -> list[DispatchResul
     return [simulate(workload, spec) for spec in specs]
 
 
-def simulate(workload: Workload, spec: str) -> DispatchResult:
+def simulate(workload: Workload, policy: str) -> DispatchResult:
     """One policy over the whole stream."""
-    warm_up(spec, SEED)
-    policy, n = build_policy(spec, SEED), workload.workers
+    warm_up(policy, SEED)
+    spec = parse_spec(policy)
     directory = _directory(workload, spec)
-    decider = Decider(Index(), directory, policy, workload.row_cost_n)
-    totals, whole = Totals(workload), workload.batch * n
+    decider = Decider(Index(), directory, spec.build(SEED, "cpu"), spec.needs, workload.row_cost_n)
+    totals, whole = Totals(workload), workload.batch * workload.workers
     for step in range(workload.steps):
         decision = _decide(decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])
         if step >= workload.warm_up:
             totals.add(decision.plan.traffic, decision.seconds)
-    return totals.result(policy.name)
+    return totals.result(str(spec))
 
 
-def _directory(workload: Workload, spec: str) -> Directory:
-    wanted, cache_rows_n = parse_spec(spec), np.full(workload.workers, workload.cache_rows, np.int64)
+def _directory(workload: Workload, spec: Spec) -> Directory:
+    cache_rows_n = np.full(workload.workers, workload.cache_rows, np.int64)
     try:
-        hot = hot_rows(wanted, workload.cache_rows)
+        hot = hot_rows(spec.needs.hot_share, workload.cache_rows)
     except CacheTooSmall as error:
-        raise ConfigError(f"{spec} cannot be simulated: {error}, here with --cache-ratio") from error
-    return Directory(cache_rows_n, workload.eviction, 1, wanted.synchronisation, hot)
+        raise ConfigError(f"{spec} cannot be simulated; {error}, here with --cache-ratio") from error
+    return Directory(cache_rows_n, workload.eviction, 1, spec.needs.synchronisation, hot)
 
 
 def _decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np.uint64]) -> Decision:
@@ -168,7 +170,7 @@ def _decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np
         return decider.decide(step + 1, keys_BF)
     except CacheTooSmall as error:
         raise ConfigError(
-            f"caches of {workload.cache_rows} rows are too small: in step {step + 1} {error}, here with --cache-ratio, "
+            f"caches of {workload.cache_rows} rows are too small in step {step + 1}; {error}, here with --cache-ratio, "
             f"or lower --batch"
         ) from error
 

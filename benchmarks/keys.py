@@ -33,7 +33,7 @@ def read_keys(dataset: str, file: Path | None, samples: int | None = None) -> ND
         return np.concatenate([part.keys_BF for part in made_up])
     schema = sparse_schema(dataset)
     if file is None:
-        raise ConfigError(f"no file given for {dataset!r}: expected a {dataset} file; give its path with --input")
+        raise ConfigError(f"no file given for {dataset!r}; expected a {dataset} file; give its path with --input")
     parts = [part.keys_BF for part in read_samples(dataset, file, schema)]
     if not parts:
         raise ConfigError(f"{file} holds no samples; expected a {dataset} file; check --input")

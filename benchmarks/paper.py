@@ -55,7 +55,7 @@ def run_paper(keys_KF: NDArray[np.uint64], specs: Sequence[str]) -> list[Setting
         measured = known[place]
         done.append(msgspec.structs.replace(setting, results=measured.results, why_not=measured.why_not))
     if not any(setting.results for setting in done):
-        raise ConfigError(f"none of the paper's settings can be measured; the first: {done[0].why_not}")
+        raise ConfigError(f"none of the paper's settings can be measured; the first one: {done[0].why_not}")
     return done
 
 

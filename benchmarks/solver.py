@@ -58,8 +58,8 @@ def run_solver(workers: int, batches: list[int], backends: list[str], repeat: in
     wrong = sorted(set(backends) - set(BACKENDS))
     if wrong or min(batches, default=0) < 1:
         raise ConfigError(
-            f"Solvers cannot be compared: backends {backends}, batches {batches}; expected backends out of "
-            f"{', '.join(BACKENDS)} and batches of at least 1. Correct --backend or --batch."
+            f"solvers cannot be compared; got backends {backends} and batches {batches}; expected backends out of "
+            f"{', '.join(BACKENDS)} and batches of at least 1; correct --backend or --batch"
         )
     results = []
     for batch in batches:

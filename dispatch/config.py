@@ -5,8 +5,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dispatch.assign.choices import OptBackend
 from dispatch.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.registry import parse_spec
 from infra.config import Section
 from infra.errors import ConfigError
 
@@ -18,7 +19,7 @@ class DispatchConfig(Section):
     """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, fae:SHARE:PROFILE_STEPS,
     esd:ALPHA:CRITERION, joint:ROUNDS; the last two may end in :elastic, which gives workers behind slow links fewer
     samples."""
-    opt_backend: Literal["cpu", "cuda", "auto"] = "cpu"
+    opt_backend: OptBackend = "cpu"
     """Where exact assignment runs; auto measures both at start. Without a GPU: on the CPU."""
     workers: int = Field(4, ge=1, le=128)
     """Workers that the first generation waits for."""
@@ -60,8 +61,8 @@ class DispatchConfig(Section):
         wrong_speed = any(not math.isfinite(link) or link <= 0 for link in self.links_gbit)
         if wrong_speed or len(self.links_gbit) not in (0, self.workers):
             raise ConfigError(
-                f"Link speeds cannot be used: got {self.links_gbit} for {self.workers} workers; expected one finite "
-                f"speed above 0 Gbit/s per worker, or none. Correct dispatch.links_gbit or dispatch.workers."
+                f"link speeds cannot be used; got {self.links_gbit} for {self.workers} workers; expected one finite "
+                f"speed above 0 Gbit/s per worker, or none; correct dispatch.links_gbit or dispatch.workers"
             )
         self.share_bounds.check(self.workers)
         return self

@@ -15,8 +15,7 @@ from dispatch.crew import Crew, silent
 from dispatch.decide import Decider, Decision, check_cache, needed_rows
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
-from dispatch.policies.registry import build_policy
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.registry import parse_spec
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.publisher import StatusPublisher
@@ -49,15 +48,15 @@ class Coordinator:
         self.job, self.stop, self.meter = job, stop, meter
         self.log = structlog.get_logger()
         self.state: RunState = "waiting"
-        self.policy = build_policy(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
-        self.spec = parse_spec(job.dispatch.policy)
-        shares = job.dispatch.share_bounds if self.spec.elastic else None
+        spec = parse_spec(job.dispatch.policy)
+        self.policy, self.needs = spec.build(job.seed, job.dispatch.opt_backend), spec.needs
+        shares = job.dispatch.share_bounds if self.needs.elastic else None
         check_cache(job.dispatch.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields, shares)
         needed = needed_rows(job.stream.batch, job.dispatch.workers, job.schema.fields)
-        check_hot_set(self.spec, job.dispatch.cache_rows, needed)
+        check_hot_set(self.needs.hot_share, job.dispatch.cache_rows, needed)
         self.index = Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
-        self.feedback = Feedback(job.dispatch, self.spec.elastic)
+        self.feedback = Feedback(job.dispatch, self.needs.elastic)
         self.underway = RoundsUnderway()
         self.intake = Intake(job, source, letters, meter)
         resources.callback(self.intake.close)
@@ -104,7 +103,7 @@ class Coordinator:
         """Fixes membership until the next generation; every cache starts empty, every row clean."""
         dispatch, step = self.job.dispatch, self.intake.step
         workers = len(self.crew.wanted)
-        hot = hot_rows(self.spec, dispatch.cache_rows)
+        hot = hot_rows(self.needs.hot_share, dispatch.cache_rows)
         needed = hot + needed_rows(self.job.stream.batch, workers, self.job.schema.fields)
         cache_rows = max(dispatch.cache_rows, needed)
         if cache_rows > dispatch.cache_rows:
@@ -119,11 +118,11 @@ class Coordinator:
             np.full(workers, cache_rows, np.int64),
             dispatch.eviction,
             len(self.job.shard_endpoints),
-            self.spec.synchronisation,
+            self.needs.synchronisation,
             hot,
         )
         costs_n = self.feedback.start_generation(members)
-        self._decider = Decider(self.index, directory, self.policy, costs_n, dispatch.share_bounds)
+        self._decider = Decider(self.index, directory, self.policy, self.needs, costs_n, dispatch.share_bounds)
         return self._decider
 
     def flush(self, decider: Decider) -> None:

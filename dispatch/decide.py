@@ -2,7 +2,7 @@
 
 The same code decides in a live run, in the simulator and in tests. Without a time budget and measured times it is a
 pure function of the sequence of batches, the policy and the members. With them a decision also depends on the clock;
-what is learnt never does, since any assignment of samples gives the same model.
+the model never does, since any assignment of samples gives the same one.
 
 Legend: B samples, n workers.
 """
@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dispatch.assign.backend import OptBackend
-from dispatch.assign.situation import Hurried, Policy, Situation
+from dispatch.arrays import F64, I32, I64, U64
+from dispatch.assign.choices import OptBackend
+from dispatch.assign.situation import Assignment, Policy, Situation
 from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.elastic import Elastic, ElasticPolicy, bounds
+from dispatch.capacity.elastic import Elastic, bounds
 from dispatch.errors import BadCost, CacheTooSmall
-from dispatch.policies.fae import Fae
-from dispatch.policies.registry import build_policy
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.registry import parse_spec
+from dispatch.policies.spec import Needs
 from dispatch.rows.directory import Directory
 from dispatch.rows.hot import Profile, hot_rows
 from dispatch.rows.index import BatchRows, Index
@@ -29,7 +28,7 @@ from dispatch.rows.plan import RoundPlan
 from infra.errors import ConfigError
 
 RECENT_STEPS = 8
-"""over which the time of the work beside the policy is known"""
+"""over which the time of the rest of the work is taken"""
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,14 @@ class Decision:
     """What one step trains where."""
 
     rows: BatchRows
-    assignment_B: NDArray[np.int32]
+    assignment_B: I32
     plan: RoundPlan
     seconds: float
     """how long it took to decide"""
     is_late: bool = False
-    """whether that was longer than it might have taken"""
+    """whether that was longer than its budget"""
     is_cut: bool = False
-    """whether the policy did less than it is set to, to be in time"""
+    """whether the policy shortened its work to meet the deadline"""
 
 
 class Decider:
@@ -55,56 +54,57 @@ class Decider:
         index: Index,
         directory: Directory,
         policy: Policy,
-        row_cost_n: NDArray[np.float64],
+        needs: Needs,
+        row_cost_n: F64,
         shares: ShareBounds | None = None,
     ) -> None:
+        """needs: of the policy; the directory must have been made for them, too."""
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
         self._directory = directory
         self._policy = policy
         self._row_cost_n = row_cost_n
         self._elastic: Elastic | None = None
-        if isinstance(policy, ElasticPolicy):
+        if needs.elastic:
             self._elastic = Elastic(row_cost_n, directory.cache_rows_n, shares or ShareBounds())
         self._profile: Profile | None = None
-        if isinstance(policy, Fae):
-            self._profile = Profile(policy.profile_steps, directory.replicas, directory.workers)
+        if needs.profile_steps:
+            self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers)
         self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
-    def decide(self, step: int, keys_BF: NDArray[np.uint64], budget_seconds: float | None = None) -> Decision:
-        """budget_seconds: the policy makes do with what is left of it beside the rest of the work."""
+    def decide(self, step: int, keys_BF: U64, budget_seconds: float | None = None) -> Decision:
+        """budget_seconds: how long it may take; the policy gets what the rest of the work leaves of it."""
         began = perf_counter()
         samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
         self._choose_hot_set(rows)
         state_U, holders_UQ = self._directory.look(rows)
-        # the least of the latest steps: one hiccup of the machine is no reason to decide worse
+        # the least of the latest steps, so that one slow step of the machine does not make decisions worse
         left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
         capacity_n = self._capacities(samples, fields)
         situation = Situation(step, rows.local_BF, state_U, holders_UQ, self._row_cost_n, capacity_n, left)
         try:
-            assignment_B, policy_seconds, plan = self._place(rows, situation)
+            assignment, policy_seconds, plan = self._assign(rows, situation)
         except CacheTooSmall:
             if self._elastic is None:
                 raise
-            # nothing has changed yet: the samples had fewer rows in common than expected
+            # the samples had fewer rows in common than expected; the directory has not changed yet
             safe = replace(situation, capacity_n=self._elastic.safe_capacities(samples, fields))
-            assignment_B, policy_seconds, plan = self._place(rows, safe)
+            assignment, policy_seconds, plan = self._assign(rows, safe)
         if self._elastic is not None:
-            samples_n = np.bincount(assignment_B, minlength=self._directory.workers)
+            samples_n = np.bincount(assignment.worker_B, minlength=self._directory.workers)
             self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.miss_pull + plan.traffic.pushes)
         seconds = perf_counter() - began
         self._other_seconds.append(seconds - policy_seconds)
         is_late = budget_seconds is not None and seconds > budget_seconds
-        is_cut = isinstance(self._policy, Hurried) and self._policy.was_cut
-        return Decision(rows, assignment_B, plan, seconds, is_late, is_cut)
+        return Decision(rows, assignment.worker_B, plan, seconds, is_late, assignment.was_cut)
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
-        """What a worker measured in a step; only elastic capacities listen."""
+        """Takes what a worker measured in a step; only elastic capacities depend on it."""
         if self._elastic is not None:
             self._elastic.measure(worker, samples, compute_seconds, row_seconds)
 
-    def charge(self, row_cost_n: NDArray[np.float64]) -> None:
+    def charge(self, row_cost_n: F64) -> None:
         """A row over each link costs this much from now on."""
         check_row_costs(row_cost_n, self._directory.workers)
         self._row_cost_n = row_cost_n
@@ -119,48 +119,52 @@ class Decider:
         if hot is not None:
             self._directory.replicate(hot)
 
-    def _capacities(self, samples: int, fields: int) -> NDArray[np.int64]:
+    def _capacities(self, samples: int, fields: int) -> I64:
         if self._elastic is None:
             return equal_capacities(samples, self._directory.workers)
         return self._elastic.capacities(samples, fields)
 
-    def _place(self, rows: BatchRows, situation: Situation) -> tuple[NDArray[np.int32], float, RoundPlan]:
+    def _assign(self, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
         """The assignment, the seconds it took, and its plan."""
         began = perf_counter()
-        assignment_B = self._policy.assign(situation)
+        assignment = self._policy.assign(situation)
         seconds = perf_counter() - began
-        return assignment_B, seconds, self._directory.plan(situation.step, rows, assignment_B)
+        return assignment, seconds, self._directory.plan(situation.step, rows, assignment.worker_B)
 
 
 def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
     """Makes a few decisions on made-up keys, so that the first real ones do not wait for kernels to be compiled."""
     spec = parse_spec(policy)
-    directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.synchronisation, min(8, hot_rows(spec, 1 << 20)))
-    decider = Decider(Index(), directory, build_policy(policy, seed, opt_backend), np.array([1.0, 2.0]))
+    hot = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
+    directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.needs.synchronisation, hot)
+    decider = Decider(Index(), directory, spec.build(seed, opt_backend), spec.needs, np.array([1.0, 2.0]))
     for step in range(1, 5):
         decider.decide(step, np.arange(step, step + 16, dtype=np.uint64).reshape(8, 2))
     decider.flush()
 
 
-def equal_capacities(samples: int, workers: int) -> NDArray[np.int64]:
+def equal_capacities(samples: int, workers: int) -> I64:
     """The smallest equal capacity that holds the batch."""
     return np.full(workers, -(-samples // workers), np.int64)
 
 
-def check_row_costs(row_cost_n: NDArray[np.float64], workers: int) -> None:
+def check_row_costs(row_cost_n: F64, workers: int) -> None:
     """Refuses costs of links that no decision could be made with."""
     if row_cost_n.shape != (workers,) or not (np.isfinite(row_cost_n) & (row_cost_n > 0)).all():
         raise BadCost(
-            f"Cannot decide with row costs {row_cost_n.tolist()} for {workers} workers; expected one finite cost above "
-            f"0 per worker. Check the speeds of the links."
+            f"cannot decide where samples go; row costs are {row_cost_n.tolist()} for {workers} workers; expected one "
+            f"finite cost above 0 per worker; check the speeds of the links"
         )
 
 
-def relative_row_costs(links_gbit: list[float]) -> NDArray[np.float64]:
+def relative_row_costs(links_gbit: list[float]) -> F64:
     """Cost of a row over each link in units of the fastest; a link of 0 is not known and counts as the fastest."""
     for link in links_gbit:
         if not np.isfinite(link) or link < 0:
-            raise ConfigError(f"link of {link} Gbit/s: expected a positive number, or 0 if it is not known")
+            raise ConfigError(
+                f"link speed cannot be used; got {link} Gbit/s; expected a positive number, or 0 if it is not known; "
+                "correct the worker's link"
+            )
     fastest = max(links_gbit, default=0.0) or 1.0
     return np.array([fastest / (link or fastest) for link in links_gbit])
 
@@ -179,8 +183,9 @@ def check_cache(cache_rows: int, batch: int, workers: int, fields: int, shares: 
     needed = needed_rows(batch, workers, fields)
     if cache_rows < needed:
         raise CacheTooSmall(
-            f"a cache of {cache_rows} rows cannot hold a micro-batch: {batch} samples over {workers} workers with "
-            f"{fields} keys each may use {needed} rows; raise dispatch.cache_rows or lower stream.batch"
+            f"cache of {cache_rows} rows cannot hold a micro-batch; {batch} samples over {workers} workers with "
+            f"{fields} keys each may use {needed} rows; expected a slot for each; raise dispatch.cache_rows or lower "
+            f"stream.batch"
         )
     if shares is not None:
         bounds(batch, np.full(workers, cache_rows // fields), *shares.of(workers))

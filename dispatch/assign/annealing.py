@@ -3,9 +3,10 @@
 Legend: B samples, n workers, k samples that are placed anew.
 
 Which rows come together in a generation's first batch decides for dozens of steps which workers have which rows. Opt
-is no help there: to it all workers with equal links are alike, and from its answer rounds (dispatch/policies/joint.py)
-find poor groups, because whole groups would have to change places. So samples are first placed by chance, with odds
-that favour cheap workers, little while it is hot and more and more as it cools:
+is no help there: to it all workers with equal links are alike, and the rounds that start from its answer
+(dispatch/assign/improvement.py) find poor groups, because whole groups would have to change places. So samples are
+first placed by chance, with odds that favour cheap workers: only a little at first, when the temperature is high, and
+more as it falls:
 
 1. a sweep visits all samples in random order; each goes to the worker with the least marginal cost + price + noise;
 2. a worker that gains a sample becomes dearer, one that loses a sample cheaper: capacities hold about (SLACK);
@@ -17,14 +18,12 @@ Guarantees: as many samples per worker as asked for; equal input and draws give 
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dispatch.assign.batch_cost import F64, I32, Placement, Shared, Users, add_up, batch_cost, join, leave
+from dispatch.arrays import F64, I32, I64
+from dispatch.assign.batch_cost import Placement, Shared, Users, add_up, batch_cost, join, leave
 from dispatch.assign.situation import Situation
 from dispatch.assign.solver import solve_again
 from infra.kernels import kernel
-
-I64 = NDArray[np.int64]
 
 SWEEPS = 200
 """more hardly lower the cost of the first batch any further"""
@@ -60,7 +59,7 @@ def move_round(placed: Placement, places_n: I64, draw: np.random.Generator, pric
     moving_k = np.flatnonzero(is_moving_B)
     was_k = placed.at_B[moving_k]
     staying_n = np.bincount(placed.at_B[~is_moving_B], minlength=places_n.size)
-    placed.place(moving_k, solve_again(placed.marginal_costs(moving_k), places_n - staying_n, price_n))
+    placed.move(moving_k, solve_again(placed.marginal_costs(moving_k), places_n - staying_n, price_n))
     return moving_k, was_k
 
 

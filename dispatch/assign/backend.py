@@ -1,7 +1,7 @@
 """Where Opt runs: on the CPU, on a GPU, or wherever a trial problem was solved sooner.
 
-A machine without a GPU says so once and uses the CPU. The total cost of an assignment does not depend on the choice,
-but equally cheap assignments may differ; who needs a run to repeat bit for bit names cpu or cuda rather than auto.
+Without a GPU a warning is logged once and the CPU is used. The total cost of an assignment does not depend on the
+choice, but equally cheap assignments may differ: a run that must repeat bit for bit needs cpu or cuda, not auto.
 """
 
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from typing import Literal
 
 import numpy as np
 import structlog
-from numpy.typing import NDArray
 
+from dispatch.arrays import I32
+from dispatch.assign.choices import OptBackend
 from dispatch.assign.cost import cost_matrix
 from dispatch.assign.cuda.transport import CudaSolver
 from dispatch.assign.situation import Situation
-from dispatch.assign.solver import solve_transport
+from dispatch.assign.solver import Solve, solve_transport
 from dispatch.errors import NoGpu
+from dispatch.rows.holders import only
 from dispatch.rows.states import CLEAN, OWNED
 
-OptBackend = Literal["cpu", "cuda", "auto"]
-Assign = Callable[[Situation], NDArray[np.int32]]
-Solve = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.int32]]
+Assign = Callable[[Situation], I32]
 
 TRIAL_SAMPLES, TRIAL_FIELDS, TRIAL_WORKERS, TRIAL_ROWS = 1024, 26, 8, 8192
 TRIALS = 5
@@ -39,7 +39,7 @@ class Opt:
     assign: Assign
 
 
-def assign_on_cpu(situation: Situation) -> NDArray[np.int32]:
+def assign_on_cpu(situation: Situation) -> I32:
     """Opt over a whole batch."""
     return solve_transport(cost_matrix(situation), situation.capacity_n)
 
@@ -77,14 +77,12 @@ def trial_situation(
 ) -> Situation:
     """A batch like one of clicks: few rows used often, half the workers behind links ten times slower."""
     rng = np.random.default_rng(1)
-    holders_UQ = np.zeros((rows, (workers + 63) // 64), np.uint64)
     owner_U = rng.integers(0, workers, rows)
-    holders_UQ[np.arange(rows), owner_U // 64] = np.uint64(1) << (owner_U % 64).astype(np.uint64)
     return Situation(
         step=0,
         local_BF=(rng.random((samples, fields)) ** 3 * rows).astype(np.int32),
         state_U=rng.choice([CLEAN, OWNED], rows).astype(np.uint8),
-        holders_UQ=holders_UQ,
+        holders_UQ=only(owner_U, workers),
         row_cost_n=np.where(np.arange(workers) < (workers + 1) // 2, 1.0, 10.0),
         capacity_n=np.full(workers, -(-samples // workers), np.int64),
     )

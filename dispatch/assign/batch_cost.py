@@ -14,19 +14,16 @@ Placement counts who uses them, so that the marginal cost of a sample takes no m
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dispatch.assign.cost import held_by
+from dispatch.arrays import F64, I32, I64, U8, U64
 from dispatch.assign.situation import Situation
+from dispatch.rows.holders import held, held_by
 from dispatch.rows.states import OWNED, SPLIT
 from infra.kernels import kernel
 
 FUTURE = 1.0
 """what a part of a split row will cost its holder later, in rows over its link"""
 NOBODY = -1
-
-F64 = NDArray[np.float64]
-I32 = NDArray[np.int32]
 
 
 class Shared(NamedTuple):
@@ -64,7 +61,7 @@ class Placement:
         self.users = _count(self.shared, self.at_B)
 
     @property
-    def counts_n(self) -> NDArray[np.int64]:
+    def counts_n(self) -> I64:
         """Samples at each worker."""
         return np.bincount(self.at_B, minlength=self.row_cost_n.size)
 
@@ -72,14 +69,14 @@ class Placement:
         """The batch cost, up to what no assignment can change."""
         return float(_total(self.shared, self.users, self.at_B, self.row_cost_n, FUTURE))
 
-    def marginal_costs(self, moving_k: NDArray[np.int64]) -> F64:
+    def marginal_costs(self, moving_k: I64) -> F64:
         """What each of the samples adds to the batch cost on each worker, the others staying where they are."""
         cost_kn: F64 = _marginal(self.shared, self.users, self.at_B, moving_k, self.row_cost_n)
         return cost_kn
 
-    def place(self, moving_k: NDArray[np.int64], to_k: I32) -> None:
+    def move(self, moving_k: I64, to_k: I32) -> None:
         """Moves the samples to these workers."""
-        _place(self.shared, self.users, self.at_B, moving_k, to_k)
+        _move(self.shared, self.users, self.at_B, moving_k, to_k)
 
 
 def share(situation: Situation) -> Shared:
@@ -107,7 +104,7 @@ def batch_cost(situation: Situation, at_B: I32) -> float:
 
 
 @kernel
-def _share(local_BF: I32, state_U: NDArray[np.uint8], holders_UQ: NDArray[np.uint64], row_cost_n: F64) -> Shared:
+def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64) -> Shared:
     """Separates the rows of one sample from those of several, and prices both."""
     samples, fields = local_BF.shape
     rows, workers = state_U.shape[0], row_cost_n.shape[0]
@@ -134,7 +131,7 @@ def _share(local_BF: I32, state_U: NDArray[np.uint8], holders_UQ: NDArray[np.uin
     at = 0
     for u in range(rows):
         if number_U[u] >= 0:
-            owner_S[number_U[u]] = _price(state_U[u], holders_UQ[u], row_cost_n, pull_Sn[number_U[u]])
+            owner_S[number_U[u]] = _price(state_U[u], holders_UQ, u, row_cost_n, pull_Sn[number_U[u]])
     for i in range(samples):
         for f in range(fields):
             u = local_BF[i, f]
@@ -145,7 +142,7 @@ def _share(local_BF: I32, state_U: NDArray[np.uint8], holders_UQ: NDArray[np.uin
                 row_G[at] = number_U[u]
                 at += 1
                 continue
-            owner = _price(state_U[u], holders_UQ[u], row_cost_n, pull_n)
+            owner = _price(state_U[u], holders_UQ, u, row_cost_n, pull_n)
             push = row_cost_n[owner] if owner >= 0 else 0.0
             for j in range(workers):
                 alone_Bn[i, j] += pull_n[j] + push
@@ -156,13 +153,13 @@ def _share(local_BF: I32, state_U: NDArray[np.uint8], holders_UQ: NDArray[np.uin
 
 
 @kernel
-def _price(state: int, holders_Q: NDArray[np.uint64], row_cost_n: F64, pull_n: F64) -> int:
+def _price(state: int, holders_UQ: U64, u: int, row_cost_n: F64, pull_n: F64) -> int:
     """Fills in each worker's pull of one row; returns its owner or NOBODY."""
     owner = NOBODY
     for j in range(row_cost_n.shape[0]):
-        held = (holders_Q[j >> 6] >> np.uint64(j & 63)) & np.uint64(1)
-        pull_n[j] = 0.0 if held and state != SPLIT else row_cost_n[j]
-        if held and state == OWNED:
+        holds = held(holders_UQ, u, j)
+        pull_n[j] = 0.0 if holds and state != SPLIT else row_cost_n[j]
+        if holds and state == OWNED:
             owner = j
     return owner
 
@@ -199,7 +196,7 @@ def leave(shared: Shared, users: Users, sample: int, worker: int) -> None:
 
 
 @kernel
-def _place(shared: Shared, users: Users, at_B: I32, moving_k: NDArray[np.int64], to_k: I32) -> None:
+def _move(shared: Shared, users: Users, at_B: I32, moving_k: I64, to_k: I32) -> None:
     for q in range(moving_k.shape[0]):
         i = moving_k[q]
         if at_B[i] != to_k[q]:
@@ -226,7 +223,7 @@ def _total(shared: Shared, users: Users, at_B: I32, row_cost_n: F64, future: flo
 
 
 @kernel
-def _marginal(shared: Shared, users: Users, at_B: I32, moving_k: NDArray[np.int64], row_cost_n: F64) -> F64:
+def _marginal(shared: Shared, users: Users, at_B: I32, moving_k: I64, row_cost_n: F64) -> F64:
     cost_kn = np.empty((moving_k.shape[0], row_cost_n.shape[0]), np.float64)
     for q in range(moving_k.shape[0]):
         add_up(shared, users, moving_k[q], at_B[moving_k[q]], row_cost_n, cost_kn[q])

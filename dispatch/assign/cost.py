@@ -14,75 +14,59 @@ workers is needed.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import F64, I32, U8, U64
 from dispatch.assign.situation import Situation
+from dispatch.rows.holders import WORD_BITS, bit_at, held, held_by
 from dispatch.rows.states import CLEAN
 from infra.kernels import kernel
 
-ONE = np.uint64(1)
 
-
-def cost_matrix(situation: Situation) -> NDArray[np.float64]:
+def cost_matrix(situation: Situation) -> F64:
     """Cost of every sample on every worker, [B, n], in units of one row over the fastest link."""
     pushes_U = _pushes(situation.state_U, situation.holders_UQ, situation.row_cost_n)
     return _costs(situation.local_BF, situation.state_U, situation.holders_UQ, pushes_U, situation.row_cost_n)
 
 
-def cost_matrix_reference(situation: Situation) -> NDArray[np.float64]:
+def cost_matrix_reference(situation: Situation) -> F64:
     """The same in plain numpy."""
     held_Un = held_by(situation.holders_UQ, situation.workers)
     pushes_Un = held_Un * situation.row_cost_n * (situation.state_U != CLEAN)[:, None]
     pulls_Un = ~held_Un * situation.row_cost_n
     cost_Un = pulls_Un + pushes_Un.sum(axis=1, keepdims=True) - pushes_Un
-    cost_Bn: NDArray[np.float64] = cost_Un[situation.local_BF].sum(axis=1)
+    cost_Bn: F64 = cost_Un[situation.local_BF].sum(axis=1)
     return cost_Bn
 
 
-def held_by(holders_UQ: NDArray[np.uint64], workers: int) -> NDArray[np.bool_]:
-    """The holder words as one boolean per row and worker, [U, n]."""
-    worker_n = np.arange(workers)
-    bits_Un = holders_UQ[:, worker_n // 64] >> (worker_n % 64).astype(np.uint64)
-    return (bits_Un & np.uint64(1)).astype(np.bool_)
-
-
 @kernel
-def _pushes(
-    state_U: NDArray[np.uint8], holders_UQ: NDArray[np.uint64], row_cost_n: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _pushes(state_U: U8, holders_UQ: U64, row_cost_n: F64) -> F64:
     """What it costs if every holder of a row pushes it."""
     workers = row_cost_n.shape[0]
     pushes_U = np.zeros(state_U.shape[0], dtype=np.float64)
     for u in range(state_U.shape[0]):
         if state_U[u] != CLEAN:
             for j in range(workers):
-                pushes_U[u] += row_cost_n[j] * ((holders_UQ[u, j >> 6] >> np.uint64(j & 63)) & ONE)
+                pushes_U[u] += row_cost_n[j] * held(holders_UQ, u, j)
     return pushes_U
 
 
 @kernel
-def _costs(
-    local_BF: NDArray[np.int32],
-    state_U: NDArray[np.uint8],
-    holders_UQ: NDArray[np.uint64],
-    pushes_U: NDArray[np.float64],
-    row_cost_n: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def _costs(local_BF: I32, state_U: U8, holders_UQ: U64, pushes_U: F64, row_cost_n: F64) -> F64:
     (samples, fields), workers, words = local_BF.shape, row_cost_n.shape[0], holders_UQ.shape[1]
     cost_Bn = np.empty((samples, workers), dtype=np.float64)
-    held = np.empty(words * 64, dtype=np.uint64)
+    held_n = np.empty(words * WORD_BITS, dtype=np.uint64)
     for i in range(samples):
-        held[:] = 0
+        held_n[:] = 0
         pushes = 0.0
         for f in range(fields):
             u = local_BF[i, f]
             pushes += pushes_U[u]
             weight = np.uint64(1 if state_U[u] == CLEAN else 2)
             for q in range(words):
-                word, first = holders_UQ[u, q], q * 64
+                word, first = holders_UQ[u, q], q * WORD_BITS
                 # every bit, set or not: who holds what cannot be predicted, and this is done for several at once
-                for j in range(min(64, workers - first)):
-                    held[first + j] += ((word >> np.uint64(j)) & ONE) * weight
+                for j in range(min(WORD_BITS, workers - first)):
+                    held_n[first + j] += bit_at(word, j) * weight
         for j in range(workers):
-            cost_Bn[i, j] = pushes + row_cost_n[j] * (np.float64(fields) - np.float64(held[j]))
+            cost_Bn[i, j] = pushes + row_cost_n[j] * (np.float64(fields) - np.float64(held_n[j]))
     return cost_Bn

@@ -1,4 +1,4 @@
-"""HybridDis: the samples where a wrong worker would hurt most are assigned exactly, the rest greedily.
+"""HybridDis, esd's assignment: exact for the samples that a wrong worker would make dearest, greedy for the rest.
 
 Legend: B samples, n workers.
 
@@ -8,28 +8,63 @@ down per worker keeps every split feasible. Guarantees: capacities hold; alpha 1
 gives equal output, equal samples in batch order.
 """
 
-from collections.abc import Callable
-from typing import Literal
+from collections import deque
+from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dispatch.assign.solver import check_costs, solve_transport
+from dispatch.arrays import F64, I32, I64
+from dispatch.assign.backend import CPU, Opt
+from dispatch.assign.choices import Criterion
+from dispatch.assign.cost import cost_matrix
+from dispatch.assign.situation import Assignment, Situation, check_capacities
+from dispatch.assign.solver import Solve, check_costs, solve_transport
 from dispatch.errors import Infeasible
 from infra.kernels import kernel
 
-Criterion = Literal["min2-min", "min3-min", "min3-min2", "mean"]
-Solver = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.int32]]
-"""An exact solver: cost [k, n] and capacities [n] to a worker per sample."""
+RECENT_STEPS = 8
+"""over which the time of Opt is known"""
+LEAST_OF_ALPHA = 1 / 8
+"""share of alpha that a short budget leaves"""
+
+
+class Esd:
+    """alpha 1: all samples by Opt; alpha 0: all by Heu; between: the samples that matter most by Opt."""
+
+    def __init__(self, alpha: float, criterion: Criterion = "min2-min", opt: Opt = CPU) -> None:
+        self._alpha = alpha
+        self._criterion: Criterion = criterion
+        self._opt = opt
+        self._opt_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+        """of one sample"""
+
+    def assign(self, situation: Situation) -> Assignment:
+        check_capacities(situation)
+        alpha, began = self._affordable(situation), perf_counter()
+        if alpha == 1.0:
+            at_B = self._opt.assign(situation)
+        else:
+            cost_Bn = cost_matrix(situation)
+            at_B = assign_hybrid(cost_Bn, situation.capacity_n, alpha, self._criterion, self._opt.solve)
+        if alpha > 0.0 and situation.samples:
+            self._opt_seconds.append((perf_counter() - began) / (alpha * situation.samples))
+        return Assignment(at_B, was_cut=alpha < self._alpha)
+
+    def _affordable(self, situation: Situation) -> float:
+        """As much of alpha as Opt can do in the time, by the least that a sample took in recent steps."""
+        wanted = self._alpha * situation.samples * min(self._opt_seconds, default=0.0)
+        if situation.budget_seconds is None or wanted <= situation.budget_seconds:
+            return self._alpha
+        return self._alpha * max(situation.budget_seconds / wanted, LEAST_OF_ALPHA)
 
 
 def assign_hybrid(
-    cost_Bn: NDArray[np.float64],
-    capacity_n: NDArray[np.int64],
+    cost_Bn: F64,
+    capacity_n: I64,
     alpha: float,
     criterion: Criterion = "min2-min",
-    solve: Solver = solve_transport,
-) -> NDArray[np.int32]:
+    solve: Solve = solve_transport,
+) -> I32:
     """A worker per sample: Opt on a share alpha, Heu on the rest."""
     samples = cost_Bn.shape[0]
     share_n, exact = opt_share(samples, capacity_n, alpha)
@@ -46,14 +81,14 @@ def assign_hybrid(
     return at_B
 
 
-def opt_share(samples: int, capacity_n: NDArray[np.int64], alpha: float) -> tuple[NDArray[np.int64], int]:
+def opt_share(samples: int, capacity_n: I64, alpha: float) -> tuple[I64, int]:
     """Opt's places per worker, and how many samples it gets; both are rounded down, so that Heu is feasible too."""
     # the tiny addend keeps 0.29 · 100 from becoming 28
     share_n = np.floor(capacity_n * alpha + 1e-9).astype(np.int64)
     return share_n, min(int(samples * alpha + 1e-9), int(share_n.sum()))
 
 
-def order_by(cost_Bn: NDArray[np.float64], criterion: Criterion = "min2-min") -> NDArray[np.int64]:
+def order_by(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:
     """Samples by the criterion, highest first, equal ones in batch order."""
     if criterion == "mean":
         score_B = cost_Bn.mean(axis=1)
@@ -64,7 +99,7 @@ def order_by(cost_Bn: NDArray[np.float64], criterion: Criterion = "min2-min") ->
     return np.argsort(-score_B, kind="stable")
 
 
-def order_by_reference(cost_Bn: NDArray[np.float64], criterion: Criterion = "min2-min") -> NDArray[np.int64]:
+def order_by_reference(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:
     """The same by sorting every row."""
     sorted_Bn = np.sort(cost_Bn, axis=1)
     last = cost_Bn.shape[1] - 1
@@ -78,21 +113,17 @@ def order_by_reference(cost_Bn: NDArray[np.float64], criterion: Criterion = "min
     return np.array(sorted(range(len(cost_Bn)), key=lambda i: -scores[criterion][i]), dtype=np.int64)
 
 
-def assign_heu(
-    cost_Bn: NDArray[np.float64], order_k: NDArray[np.int64], left_n: NDArray[np.int64], at_B: NDArray[np.int32]
-) -> None:
+def assign_heu(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
     """Heu: the samples of order_k in turn, each to its cheapest worker with room; fills at_B and lowers left_n."""
     if int(left_n.sum()) < len(order_k) or (left_n < 0).any():
         raise Infeasible(
-            f"Cannot assign {len(order_k)} samples: the places left are {left_n.tolist()}; expected none negative and "
-            f"at least one per sample. Raise a capacity or shrink the batch."
+            f"cannot assign {len(order_k)} samples; the places left are {left_n.tolist()}; expected none negative and "
+            f"at least one per sample; raise a capacity or shrink the batch"
         )
     _heu(np.ascontiguousarray(cost_Bn), order_k, left_n, at_B)
 
 
-def assign_heu_reference(
-    cost_Bn: NDArray[np.float64], order_k: NDArray[np.int64], left_n: NDArray[np.int64], at_B: NDArray[np.int32]
-) -> None:
+def assign_heu_reference(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
     """The same in plain numpy."""
     for i in order_k:
         worker = np.where(left_n > 0, cost_Bn[i], np.inf).argmin()
@@ -101,7 +132,7 @@ def assign_heu_reference(
 
 
 @kernel
-def _three_minima(cost_Bn: NDArray[np.float64]) -> NDArray[np.float64]:
+def _three_minima(cost_Bn: F64) -> F64:
     """The three least costs of each sample, ascending; with fewer workers the last one is repeated."""
     samples, workers = cost_Bn.shape
     minima_B3 = np.empty((samples, 3), dtype=np.float64)
@@ -122,9 +153,7 @@ def _three_minima(cost_Bn: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @kernel
-def _heu(
-    cost_Bn: NDArray[np.float64], order_k: NDArray[np.int64], left_n: NDArray[np.int64], at_B: NDArray[np.int32]
-) -> None:
+def _heu(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
     workers = cost_Bn.shape[1]
     for i in order_k:
         best, least = -1, np.inf

@@ -1,7 +1,8 @@
 """The coarse problems by which exact solvers find prices: every 4th, 16th, … sample, capacities scaled alike."""
 
 import numpy as np
-from numpy.typing import NDArray
+
+from dispatch.arrays import I64
 
 COARSEN = 4
 """each coarser level looks at every COARSEN-th sample of the finer one"""
@@ -17,6 +18,6 @@ def level_strides(samples: int, workers: int) -> list[int]:
     return strides
 
 
-def level_places(capacity_n: NDArray[np.int64], part: int, samples: int) -> NDArray[np.int64]:
+def level_places(capacity_n: I64, part: int, samples: int) -> I64:
     """Each worker's places when only `part` of the samples are looked at; in all enough for them."""
     return np.diff(np.cumsum(np.minimum(capacity_n, samples)) * part // max(samples, 1), prepend=0)

@@ -4,10 +4,10 @@ Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q w
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from dispatch.arrays import F64, I32, I64, U8, U64
+from dispatch.errors import Infeasible
 
 
 @dataclass(frozen=True)
@@ -15,18 +15,18 @@ class Situation:
     """One batch, where its rows are, and what moving a row costs. Arrays are read, never written."""
 
     step: int
-    local_BF: NDArray[np.int32]
+    local_BF: I32
     """per sample and field: position in the U arrays"""
-    state_U: NDArray[np.uint8]
+    state_U: U8
     """CLEAN, OWNED or SPLIT"""
-    holders_UQ: NDArray[np.uint64]
+    holders_UQ: U64
     """bit j%64 of word j//64 is set if worker j is a holder of the row's newest state"""
-    row_cost_n: NDArray[np.float64]
+    row_cost_n: F64
     """cost of moving one row over worker j's link, in units of one row over the fastest link"""
-    capacity_n: NDArray[np.int64]
+    capacity_n: I64
     """how many samples worker j may get; the sum is at least B"""
     budget_seconds: float | None = None
-    """how long the policy may take; None: as long as it likes, and its answer does not depend on the clock"""
+    """how long the policy may take; None: there is no limit, and its answer does not depend on the clock"""
 
     @property
     def samples(self) -> int:
@@ -37,17 +37,26 @@ class Situation:
         return int(self.row_cost_n.shape[0])
 
 
+class Assignment(NamedTuple):
+    """A policy's answer."""
+
+    worker_B: I32
+    was_cut: bool = False
+    """whether the policy shortened its work to meet the deadline"""
+
+
 class Policy(Protocol):
-    """Maps a situation to a worker per sample; the same situation always gives the same answer."""
+    """Maps a situation to a worker per sample; the same situations always get the same answers."""
 
-    name: str
-
-    def assign(self, situation: Situation) -> NDArray[np.int32]: ...
+    def assign(self, situation: Situation) -> Assignment: ...
 
 
-@runtime_checkable
-class Hurried(Protocol):
-    """A policy that does less when its time is short."""
-
-    was_cut: bool
-    """whether the latest assignment was cut short"""
+def check_capacities(situation: Situation) -> None:
+    """Raises Infeasible unless there is a place for every sample."""
+    capacity_n = situation.capacity_n
+    if (capacity_n < 0).any() or int(capacity_n.sum()) < situation.samples:
+        raise Infeasible(
+            f"cannot assign {situation.samples} samples of step {situation.step}; capacities are "
+            f"{capacity_n.tolist()}; expected none negative and at least {situation.samples} in all; raise a capacity "
+            f"or shrink the batch"
+        )

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import F64
 from infra.errors import ConfigError
 
 LEAST_SHARE = 1 / 16
 """with less than this a worker's cache would go stale"""
 LARGEST_SHARE = 4.0
 """more than this and a lost worker takes too much of every batch with it"""
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class ShareBounds:
 
     def _refused(self, workers: int, expected: str) -> ConfigError:
         return ConfigError(
-            f"Bounds of elastic capacity cannot hold the batch: got least shares {self.least} and largest shares "
-            f"{self.largest} for {workers} workers; expected {expected}. Correct dispatch.least_share or "
-            f"dispatch.largest_share."
+            f"bounds of elastic capacity cannot hold the batch; got least shares {self.least} and largest shares "
+            f"{self.largest} for {workers} workers; expected {expected}; correct dispatch.least_share or "
+            f"dispatch.largest_share"
         )

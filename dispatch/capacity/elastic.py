@@ -12,9 +12,8 @@ Legend: n workers.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dispatch.assign.situation import Hurried, Policy, Situation
+from dispatch.arrays import F64, I64
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.errors import Infeasible
 
@@ -29,23 +28,6 @@ LOWEST_SHARE = 1e-3
 """from which a worker without a lower bound can still come back"""
 GAIN = 0.1
 """how far shares follow the times in one step: a worker twice as late loses GAIN · ln 2 of its share"""
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-
-
-class ElasticPolicy:
-    """A policy whose capacities are chosen by Elastic instead of being equal."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.name = policy.name
-        self.was_cut = False
-        self._policy = policy
-
-    def assign(self, situation: Situation) -> NDArray[np.int32]:
-        at_B = self._policy.assign(situation)
-        self.was_cut = isinstance(self._policy, Hurried) and self._policy.was_cut
-        return at_B
 
 
 class Elastic:
@@ -121,8 +103,9 @@ def bounds(samples: int, hold_n: I64, least_share_n: F64, largest_share_n: F64) 
     least_n = np.minimum((equal * least_share_n + 1e-9).astype(np.int64), most_n)
     if int(most_n.sum()) < samples:
         raise Infeasible(
-            f"Cannot share out {samples} samples: caches and bounds hold at most {most_n.tolist()} of them, in all "
-            f"{most_n.sum()}. Raise dispatch.cache_rows or dispatch.largest_share, or lower stream.batch."
+            f"cannot share out {samples} samples; caches and bounds hold at most {most_n.tolist()}; expected "
+            f"{samples} in all, got {most_n.sum()}; raise dispatch.cache_rows or dispatch.largest_share, or lower "
+            f"stream.batch"
         )
     return least_n, most_n
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from math import isfinite, log2
 
 import numpy as np
-from numpy.typing import NDArray
+
+from dispatch.arrays import F64
 
 LEAST_BYTES = 32 * 1024
 """of a step's transfers that say something about the link"""
@@ -69,7 +70,7 @@ class MeasuredLinks:
     def fastest_gbit(self, workers: Sequence[str]) -> float:
         return max(self.of(worker).gbit for worker in workers)
 
-    def row_costs(self, workers: Sequence[str]) -> NDArray[np.float64]:
+    def row_costs(self, workers: Sequence[str]) -> F64:
         """Cost of a row over each link in units of the fastest; equal until speeds are known."""
         links, fastest = [self.of(worker) for worker in workers], self.fastest_gbit(workers)
         for link in links:

@@ -1,48 +1,53 @@
-"""esd: the cost of each sample on each worker, then HybridDis with alpha."""
+"""esd: the cost of each sample on each worker, then HybridDis with alpha (dispatch/assign/hybrid.py)."""
 
-from collections import deque
-from time import perf_counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
 
-import numpy as np
-from numpy.typing import NDArray
+from dispatch.assign.choices import Criterion, OptBackend
+from dispatch.assign.situation import Policy
+from dispatch.policies.spec import ELASTIC, Needs, Spec, WrongParameter, parse_number, split_elastic
 
-from dispatch.assign.backend import CPU, Opt
-from dispatch.assign.cost import cost_matrix
-from dispatch.assign.hybrid import Criterion, assign_hybrid
-from dispatch.assign.situation import Situation
-from dispatch.policies.capacity import check_capacities
-
-RECENT_STEPS = 8
-"""over which the time of Opt is known"""
+CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 
 
-class Esd:
-    """alpha 1: all samples by Opt; alpha 0: all by Heu; between: the samples that matter most by Opt."""
+@dataclass(frozen=True)
+class EsdSpec(Spec):
+    name = "esd"
+    form = f"esd[:alpha[:criterion]][:elastic] (criterion: {', '.join(CRITERIA)})"
 
-    def __init__(self, alpha: float, criterion: Criterion = "min2-min", name: str = "esd", opt: Opt = CPU) -> None:
-        self.name = name
-        self._alpha = alpha
-        self._criterion: Criterion = criterion
-        self._opt = opt
-        self.was_cut = False
-        self._opt_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+    alpha: float = 1.0
+    """share of every worker's samples that are assigned exactly"""
+    criterion: Criterion = CRITERIA[0]
+    """which samples those are"""
+    elastic: bool = False
 
-    def assign(self, situation: Situation) -> NDArray[np.int32]:
-        check_capacities(situation)
-        alpha, began = self._affordable(situation), perf_counter()
-        self.was_cut = alpha < self._alpha
-        if alpha == 1.0:
-            at_B = self._opt.assign(situation)
-        else:
-            cost_Bn = cost_matrix(situation)
-            at_B = assign_hybrid(cost_Bn, situation.capacity_n, alpha, self._criterion, self._opt.solve)
-        if alpha > 0.0 and situation.samples:
-            self._opt_seconds.append((perf_counter() - began) / (alpha * situation.samples))
-        return at_B
+    @classmethod
+    def parse(cls, parameters: Sequence[str]) -> Spec | None:
+        written, elastic = split_elastic(parameters)
+        if len(written) > 2:
+            return None
+        alpha = _parse_alpha(written[0]) if written else 1.0
+        wanted = written[1] if len(written) == 2 else CRITERIA[0]
+        return next((cls(alpha, criterion, elastic) for criterion in CRITERIA if criterion == wanted), None)
 
-    def _affordable(self, situation: Situation) -> float:
-        """As much of alpha as Opt can do in the time, by the least a sample took lately; at least an eighth."""
-        wanted = self._alpha * situation.samples * min(self._opt_seconds, default=0.0)
-        if situation.budget_seconds is None or wanted <= situation.budget_seconds:
-            return self._alpha
-        return self._alpha * max(situation.budget_seconds / wanted, 1 / 8)
+    def __str__(self) -> str:
+        criterion = [self.criterion] * (self.criterion != CRITERIA[0])
+        return ":".join(["esd", f"{self.alpha:g}", *criterion, *[ELASTIC] * self.elastic])
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(elastic=self.elastic)
+
+    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+        from dispatch.assign.backend import choose_opt
+        from dispatch.assign.hybrid import Esd
+
+        return Esd(self.alpha, self.criterion, choose_opt(opt_backend))
+
+
+def _parse_alpha(written: str) -> float:
+    alpha = parse_number(written)
+    if not 0.0 <= alpha <= 1.0:
+        raise WrongParameter("alpha", written, "a number from 0 (all by Heu) to 1 (all by Opt)", "esd:0.5")
+    return alpha

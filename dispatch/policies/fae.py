@@ -1,24 +1,63 @@
-"""fae: the baseline with a static hot set. Its rows are replicated on all workers and all-reduced; the rest is het's.
+"""fae: the baseline with a static hot set, whose rows every worker has a replica of and all-reduces; the rest is het's.
 
 The assignment is random's. In the first steps of a generation uses are counted (dispatch/rows/hot.py) and every row is
 treated as under het. Then the most frequent rows, as many as the share of the caches allows and an all-reduce is worth,
 become the hot set for the rest of the generation (dispatch/rows/replicas.py).
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from dispatch.assign.situation import Situation
+from dispatch.assign.choices import OptBackend
+from dispatch.assign.situation import Policy
 from dispatch.policies.random_ import Random
+from dispatch.policies.spec import Needs, Spec, WrongParameter, parse_count, parse_number
+
+HOT_SHARE = 0.1
+PROFILE_STEPS = 8
+MOST_PROFILE_STEPS = 1_000_000
 
 
-class Fae:
-    """Random assignment under full synchronisation, with a hot set."""
+@dataclass(frozen=True)
+class FaeSpec(Spec):
+    name = "fae"
+    form = "fae[:share[:profile_steps]]"
 
-    def __init__(self, profile_steps: int, seed: int, name: str = "fae") -> None:
-        self.name = name
-        self.profile_steps = profile_steps
-        self._random = Random(seed)
+    hot_share: float = HOT_SHARE
+    """how much of each cache the hot set may fill"""
+    profile_steps: int = PROFILE_STEPS
 
-    def assign(self, situation: Situation) -> NDArray[np.int32]:
-        return self._random.assign(situation)
+    @classmethod
+    def parse(cls, parameters: Sequence[str]) -> Spec | None:
+        if len(parameters) > 2:
+            return None
+        share = _parse_share(parameters[0]) if parameters else HOT_SHARE
+        return cls(share, _parse_steps(parameters[1]) if len(parameters) == 2 else PROFILE_STEPS)
+
+    def __str__(self) -> str:
+        if self.profile_steps != PROFILE_STEPS:
+            return f"fae:{self.hot_share:g}:{self.profile_steps}"
+        return f"fae:{self.hot_share:g}" if self.hot_share != HOT_SHARE else "fae"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs("full", self.hot_share, self.profile_steps)
+
+    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+        return Random(seed)
+
+
+def _parse_share(written: str) -> float:
+    share = parse_number(written)
+    if not 0.0 < share < 1.0:
+        expected = "a number above 0 and below 1, the part of each cache for the hot set"
+        raise WrongParameter("hot share", written, expected, f"fae:{HOT_SHARE:g}")
+    return share
+
+
+def _parse_steps(written: str) -> int:
+    steps = parse_count(written)
+    if not 1 <= steps <= MOST_PROFILE_STEPS:
+        expected = f"a whole number from 1 to {MOST_PROFILE_STEPS}"
+        raise WrongParameter("number of profile steps", written, expected, f"fae:{HOT_SHARE:g}:{PROFILE_STEPS}")
+    return steps

@@ -1,22 +1,24 @@
 """het: the full-synchronisation baseline. Samples go anywhere; what a step trained is pushed in the next, used or not.
 
-The assignment is random's. That every update is pushed is the directory's doing (PolicySpec.synchronisation): with a
-bound of 0 on staleness it is still exact, and shows what synchronising on demand saves.
+The assignment is random's; that every update is pushed is the directory's work. With a staleness bound of 0 it is
+still exact, and it shows what synchronising on demand saves.
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
-from dispatch.assign.situation import Situation
+from dispatch.assign.choices import OptBackend
+from dispatch.assign.situation import Policy
 from dispatch.policies.random_ import Random
+from dispatch.policies.spec import Needs, PlainSpec
 
 
-class Het:
-    """Random assignment under full synchronisation."""
+@dataclass(frozen=True)
+class HetSpec(PlainSpec):
+    name = form = "het"
 
-    def __init__(self, seed: int) -> None:
-        self.name = "het"
-        self._random = Random(seed)
+    @property
+    def needs(self) -> Needs:
+        return Needs(synchronisation="full")
 
-    def assign(self, situation: Situation) -> NDArray[np.int32]:
-        return self._random.assign(situation)
+    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+        return Random(seed)

@@ -1,85 +1,49 @@
-"""joint: the cost of the batch as a whole (dispatch/assign/batch_cost.py), not of its samples one by one.
+"""joint: the cost of the batch as a whole, not of its samples one by one (dispatch/assign/improvement.py)."""
 
-Starting from Opt's assignment, rounds improve it:
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-1. take a random half of the samples, drawn from (seed, step);
-2. give each its marginal cost on every worker, given where all other samples are: nothing for a row that another
-   sample brings there anyway, the pull, the owner's push and the split otherwise;
-3. solve that transport exactly with the places that these samples had;
-4. keep the result unless the batch as a whole became dearer.
+from dispatch.assign.choices import OptBackend
+from dispatch.assign.situation import Policy
+from dispatch.policies.spec import ELASTIC, Needs, Spec, WrongParameter, parse_count, split_elastic
 
-The first batch of a generation, of which nobody holds a row, starts from annealing (dispatch/assign/annealing.py):
-rounds hardly leave the groups that they are given, and need dozens of batches to form as good ones by themselves.
-
-Guarantees: capacities hold; never dearer than Opt's assignment by ``batch_cost``; equal input gives equal output.
-"""
-
-from time import perf_counter
-
-import numpy as np
-
-from dispatch.assign.annealing import anneal, move_round
-from dispatch.assign.batch_cost import I32, Placement
-from dispatch.assign.cost import cost_matrix
-from dispatch.assign.hybrid import Solver
-from dispatch.assign.situation import Situation
-from dispatch.assign.solver import solve_transport
-from dispatch.policies.capacity import check_capacities
+ROUNDS = 8
+"""more of them hardly lower the cost of a batch any further"""
+MOST_ROUNDS = 1000
 
 
-class Joint:
-    """Opt or, where nobody holds anything, annealing; then rounds of exact reassignment under marginal costs."""
+@dataclass(frozen=True)
+class JointSpec(Spec):
+    name = "joint"
+    form = "joint[:rounds][:elastic]"
 
-    def __init__(self, rounds: int, seed: int, name: str = "joint", solve: Solver = solve_transport) -> None:
-        self.name = name
-        self._rounds = rounds
-        self._seed = seed
-        self._solve = solve
-        self.was_cut = False
+    rounds: int = ROUNDS
+    elastic: bool = False
 
-    def assign(self, situation: Situation) -> I32:
-        check_capacities(situation)
-        began = perf_counter()
-        at_B = self._solve(cost_matrix(situation), situation.capacity_n)
-        deadline = None if situation.budget_seconds is None else began + situation.budget_seconds
-        at_B, done = improve_until(deadline, situation, at_B, self._rounds, self._seed)
-        self.was_cut = done < self._rounds
-        return at_B
+    @classmethod
+    def parse(cls, parameters: Sequence[str]) -> Spec | None:
+        written, elastic = split_elastic(parameters)
+        if len(written) > 1:
+            return None
+        return cls(_parse_rounds(written[0]) if written else ROUNDS, elastic)
 
+    def __str__(self) -> str:
+        rounds = [str(self.rounds)] * (self.rounds != ROUNDS)
+        return ":".join(["joint", *rounds, *[ELASTIC] * self.elastic])
 
-def improve(situation: Situation, start_B: I32, rounds: int, seed: int) -> I32:
-    """An assignment with as many samples per worker as start_B and at most its batch cost."""
-    return improve_until(None, situation, start_B, rounds, seed)[0]
+    @property
+    def needs(self) -> Needs:
+        return Needs(elastic=self.elastic)
 
+    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+        from dispatch.assign.improvement import Joint
 
-def improve_until(
-    deadline: float | None, situation: Situation, start_B: I32, rounds: int, seed: int
-) -> tuple[I32, int]:
-    """The same, and how many rounds it was.
-
-    No round is begun that would end after the deadline (of perf_counter) if it took as long as the longest so far.
-    """
-    placed = Placement(situation, start_B)
-    places_n, start_cost = placed.counts_n, placed.cost()
-    draw = np.random.default_rng([seed, situation.step])
-    if rounds and is_cold(placed, situation) and (deadline is None or perf_counter() < deadline):
-        anneal(placed, places_n, draw, deadline)
-    least, price_n = placed.cost(), np.zeros(situation.workers)
-    began, longest, done = perf_counter(), 0.0, 0
-    while done < rounds:
-        longest, began = max(longest, perf_counter() - began), perf_counter()
-        if deadline is not None and began + longest > deadline:
-            break
-        moving_k, was_k = move_round(placed, places_n, draw, price_n)
-        cost = placed.cost()
-        if cost > least:
-            placed.place(moving_k, was_k)
-        else:
-            least = cost
-        done += 1
-    return (placed.at_B if least <= start_cost else start_B), done
+        return Joint(self.rounds, seed)
 
 
-def is_cold(placed: Placement, situation: Situation) -> bool:
-    """Whether nobody holds any row of the batch, though samples have rows in common."""
-    return placed.shared.row_G.size > 0 and not situation.holders_UQ.any()
+def _parse_rounds(written: str) -> int:
+    rounds = parse_count(written)
+    if not 0 <= rounds <= MOST_ROUNDS:
+        expected = f"a whole number from 0 (Opt alone) to {MOST_ROUNDS}"
+        raise WrongParameter("number of rounds", written, expected, f"joint:{ROUNDS}")
+    return rounds

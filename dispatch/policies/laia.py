@@ -1,80 +1,17 @@
-"""laia: each sample to the worker that already holds most of its rows.
+"""laia: each sample to the worker that already holds most of its rows (dispatch/assign/rows_held.py)."""
 
-Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
+from dataclasses import dataclass
 
-A row counts for a worker that has its newest value: nobody has that of a split row, whatever parts they hold. Samples
-go in batch order; among equally good workers with room the first wins, counting from worker (number of the sample mod
-n). That spreads samples nobody knows as evenly as Herald's random choice does, and is deterministic; counting from the
-same worker all through a batch would heap them on one. Links do not matter to it.
-"""
-
-import numpy as np
-from numpy.typing import NDArray
-
-from dispatch.assign.cost import held_by
-from dispatch.assign.situation import Situation
-from dispatch.policies.capacity import check_capacities
-from dispatch.rows.states import SPLIT
-from infra.kernels import kernel
+from dispatch.assign.choices import OptBackend
+from dispatch.assign.situation import Policy
+from dispatch.policies.spec import PlainSpec
 
 
-class Laia:
-    """Greedy by the number of rows held."""
+@dataclass(frozen=True)
+class LaiaSpec(PlainSpec):
+    name = form = "laia"
 
-    def __init__(self) -> None:
-        self.name = "laia"
+    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+        from dispatch.assign.rows_held import Laia
 
-    def assign(self, situation: Situation) -> NDArray[np.int32]:
-        check_capacities(situation)
-        return assign_by_rows_held(situation, situation.local_BF)
-
-
-def assign_by_rows_held(situation: Situation, local_BF: NDArray[np.int32]) -> NDArray[np.int32]:
-    """A worker per sample by the rows that count, which may be those of some tables only."""
-    first = (situation.step * situation.samples) % situation.workers
-    at_B: NDArray[np.int32] = _laia(local_BF, situation.state_U, situation.holders_UQ, situation.capacity_n, first)
-    return at_B
-
-
-def laia_reference(situation: Situation) -> NDArray[np.int32]:
-    """The same in plain numpy."""
-    newest_Un = held_by(situation.holders_UQ, situation.workers) & (situation.state_U != SPLIT)[:, None]
-    score_Bn = newest_Un[situation.local_BF].sum(axis=1)
-    left_n = situation.capacity_n.copy()
-    at_B = np.empty(situation.samples, dtype=np.int32)
-    for i in range(situation.samples):
-        scan_n = (np.arange(situation.workers) + situation.step * situation.samples + i) % situation.workers
-        at_B[i] = scan_n[np.where(left_n > 0, score_Bn[i], -1)[scan_n].argmax()]
-        left_n[at_B[i]] -= 1
-    return at_B
-
-
-@kernel
-def _laia(
-    local_BF: NDArray[np.int32],
-    state_U: NDArray[np.uint8],
-    holders_UQ: NDArray[np.uint64],
-    capacity_n: NDArray[np.int64],
-    first: int,
-) -> NDArray[np.int32]:
-    samples, fields = local_BF.shape
-    workers = capacity_n.shape[0]
-    left_n = capacity_n.copy()
-    score_n = np.empty(workers, dtype=np.int64)
-    at_B = np.empty(samples, dtype=np.int32)
-    for i in range(samples):
-        score_n[:] = 0
-        for f in range(fields):
-            u = local_BF[i, f]
-            if state_U[u] == SPLIT:
-                continue
-            for j in range(workers):
-                score_n[j] += np.int64((holders_UQ[u, j >> 6] >> np.uint64(j & 63)) & np.uint64(1))
-        best = -1
-        for offset in range(workers):
-            j = (first + i + offset) % workers
-            if left_n[j] > 0 and (best < 0 or score_n[j] > score_n[best]):
-                best = j
-        at_B[i] = best
-        left_n[best] -= 1
-    return at_B
+        return Laia()

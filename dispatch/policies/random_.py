@@ -1,21 +1,30 @@
 """random: every sample on any worker with room, drawn from (seed, step) alone."""
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
-from dispatch.assign.situation import Situation
-from dispatch.policies.capacity import check_capacities
+import numpy as np
+
+from dispatch.assign.choices import OptBackend
+from dispatch.assign.situation import Assignment, Policy, Situation, check_capacities
+from dispatch.policies.spec import PlainSpec
+
+
+@dataclass(frozen=True)
+class RandomSpec(PlainSpec):
+    name = form = "random"
+
+    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+        return Random(seed)
 
 
 class Random:
     """A uniformly random assignment among those that keep to the capacities."""
 
     def __init__(self, seed: int) -> None:
-        self.name = "random"
         self._seed = seed
 
-    def assign(self, situation: Situation) -> NDArray[np.int32]:
+    def assign(self, situation: Situation) -> Assignment:
         check_capacities(situation)
         places = np.repeat(np.arange(situation.workers, dtype=np.int32), situation.capacity_n)
         draw = np.random.default_rng([self._seed, situation.step])
-        return draw.permutation(places)[: situation.samples]
+        return Assignment(draw.permutation(places)[: situation.samples])

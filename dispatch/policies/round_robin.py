@@ -1,28 +1,36 @@
 """round_robin: samples dealt out in turn, passing over workers that are full."""
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
-from dispatch.assign.situation import Situation
-from dispatch.policies.capacity import check_capacities
+import numpy as np
+
+from dispatch.arrays import I32, I64
+from dispatch.assign.choices import OptBackend
+from dispatch.assign.situation import Assignment, Policy, Situation, check_capacities
+from dispatch.policies.spec import PlainSpec
+
+
+@dataclass(frozen=True)
+class RoundRobinSpec(PlainSpec):
+    name = form = "round_robin"
+
+    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+        return RoundRobin()
 
 
 class RoundRobin:
     """Sample after sample to worker 0, 1, 2 … and round again, whatever they hold."""
 
-    def __init__(self) -> None:
-        self.name = "round_robin"
-
-    def assign(self, situation: Situation) -> NDArray[np.int32]:
+    def assign(self, situation: Situation) -> Assignment:
         check_capacities(situation)
         capacity_n = np.minimum(situation.capacity_n, situation.samples)
         worker = np.repeat(np.arange(situation.workers, dtype=np.int32), capacity_n)
         # how many places of the same worker come before each place: the round it is dealt in
         turn = np.arange(len(worker)) - np.repeat(np.cumsum(capacity_n) - capacity_n, capacity_n)
-        return worker[np.argsort(turn, kind="stable")][: situation.samples]
+        return Assignment(worker[np.argsort(turn, kind="stable")][: situation.samples])
 
 
-def round_robin_reference(samples: int, capacity_n: NDArray[np.int64]) -> NDArray[np.int32]:
+def round_robin_reference(samples: int, capacity_n: I64) -> I32:
     """The same, one sample at a time."""
     left = capacity_n.tolist()
     dealt: list[int] = []

@@ -1,4 +1,4 @@
-"""The caches of all workers as the dispatcher sees them: which row is in which slot, and who goes first.
+"""The caches of all workers as the dispatcher sees them: which row is in which slot, and which leaves first.
 
 Order of eviction: outdated copies (most recently outdated first), then by the chosen policy:
 ``lru``   the row not used for longest goes first;
@@ -6,7 +6,7 @@ Order of eviction: outdated copies (most recently outdated first), then by the c
 ``emark`` the lower mark goes first, then the row used less often (ESD §8.1).
 Rows of the current step are never evicted. Ties go to the lower slot.
 
-All share one structure. Using a row sets its mark to ``target``. Victims come from a queue of all slots,
+All three share one structure. Using a row sets its mark to ``target``. Victims come from a queue of all slots,
 sorted once by last use or by number of uses; an entry counts only while its mark is below ``target``, that is, while
 its row has not been used since the queue was made, so the order frozen at that moment is still true. When the queue is
 spent, every mark equals ``target``: it rises by one and the queue is made anew. An eviction costs O(log C), amortised.
@@ -18,12 +18,10 @@ Legend: n workers, C slots, H places of the hash table row → slot.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import I32, I64, Bool
+from dispatch.rows.hashing import EMPTY, find, home, remove, vacancy
 from infra.kernels import kernel
-
-EMPTY = -1
-MIX = np.uint64(0x9E3779B97F4A7C15)
 
 ROW = 0
 """columns of ``slot_nC4``: the row it holds, or EMPTY"""
@@ -53,20 +51,20 @@ MADE = 5
 class Caches(NamedTuple):
     """Plain arrays, so that numba kernels can take them whole."""
 
-    capacity_n: NDArray[np.int64]
-    slot_nC4: NDArray[np.int32]
+    capacity_n: I64
+    slot_nC4: I32
     """what is known of each slot, side by side so that it is fetched at once: ROW, MARK, USES, LAST"""
-    table_nH: NDArray[np.int32]
+    table_nH: I32
     """row → slot, open addressing"""
-    is_outdated_nC: NDArray[np.bool_]
-    is_listed_nC: NDArray[np.bool_]
+    is_outdated_nC: Bool
+    is_listed_nC: Bool
     """whether the slot stands in ``outdated_nC`` (entries are removed lazily)"""
-    outdated_nC: NDArray[np.int32]
-    queue_nC: NDArray[np.int32]
-    counters_n6: NDArray[np.int64]
+    outdated_nC: I32
+    queue_nC: I32
+    counters_n6: I64
 
 
-def empty_caches(capacity_n: NDArray[np.int64]) -> Caches:
+def empty_caches(capacity_n: I64) -> Caches:
     n, C = capacity_n.size, int(capacity_n.max(initial=1))
     H = 1 << (2 * C - 1).bit_length()
     counters = np.zeros((n, 6), np.int64)
@@ -86,29 +84,19 @@ def empty_caches(capacity_n: NDArray[np.int64]) -> Caches:
 
 
 @kernel
-def _home(row: int, mask: int) -> np.int64:
-    return np.int64((np.uint64(row) * MIX) >> np.uint64(32)) & mask
-
-
-@kernel
 def slot_of(caches: Caches, worker: int, row: int) -> int:
     """The slot that holds a copy of the row, outdated or not; EMPTY if none does."""
-    mask = caches.table_nH.shape[1] - 1
-    at = _home(row, mask)
-    while True:
-        slot = caches.table_nH[worker, at]
-        if slot == EMPTY or caches.slot_nC4[worker, slot, ROW] == row:
-            return int(slot)
-        at = (at + 1) & mask
+    table = caches.table_nH[worker]
+    return int(table[find(table, caches.slot_nC4[worker, :, ROW], row)])
 
 
 @kernel
-def find_slots(caches: Caches, workers: NDArray[np.int32], rows: NDArray[np.int64]) -> NDArray[np.int32]:
-    """The same for many. Each fetch is slow but none waits for another, so all are begun before any is looked at."""
+def find_slots(caches: Caches, workers: I32, rows: I64) -> I32:
+    """The same for many. Memory fetches are slow but independent, so all are started before any result is used."""
     mask = caches.table_nH.shape[1] - 1
     slots, found = np.empty(rows.size, np.int32), np.empty(rows.size, np.int32)
     for i in range(rows.size):
-        slots[i] = caches.table_nH[workers[i], _home(rows[i], mask)]
+        slots[i] = caches.table_nH[workers[i], home(rows[i], mask)]
     for i in range(rows.size):
         found[i] = caches.slot_nC4[workers[i], max(slots[i], 0), ROW]
     for i in range(rows.size):
@@ -120,31 +108,16 @@ def find_slots(caches: Caches, workers: NDArray[np.int32], rows: NDArray[np.int6
 @kernel
 def put(caches: Caches, worker: int, row: int, slot: int) -> None:
     """Enters a row into an emptied slot."""
-    mask = caches.table_nH.shape[1] - 1
-    at = _home(row, mask)
-    while caches.table_nH[worker, at] != EMPTY:
-        at = (at + 1) & mask
-    caches.table_nH[worker, at] = slot
+    table = caches.table_nH[worker]
+    table[vacancy(table, row)] = slot
     caches.slot_nC4[worker, slot, ROW] = row
     caches.is_outdated_nC[worker, slot] = False
 
 
 @kernel
 def drop(caches: Caches, worker: int, slot: int) -> None:
-    """Empties a slot; the entries behind it in the table move up, so no tombstones are needed."""
-    mask = caches.table_nH.shape[1] - 1
-    at = _home(caches.slot_nC4[worker, slot, ROW], mask)
-    while caches.table_nH[worker, at] != slot:
-        at = (at + 1) & mask
-    behind = (at + 1) & mask
-    while caches.table_nH[worker, behind] != EMPTY:
-        moved = caches.table_nH[worker, behind]
-        home = _home(caches.slot_nC4[worker, moved, ROW], mask)
-        if ((behind - home) & mask) >= ((behind - at) & mask):
-            caches.table_nH[worker, at] = moved
-            at = behind
-        behind = (behind + 1) & mask
-    caches.table_nH[worker, at] = EMPTY
+    """Empties a slot."""
+    remove(caches.table_nH[worker], caches.slot_nC4[worker, :, ROW], slot)
     caches.slot_nC4[worker, slot, ROW] = EMPTY
 
 
@@ -166,7 +139,7 @@ def outdate(caches: Caches, worker: int, slot: int) -> None:
 
 
 @kernel
-def make_room(caches: Caches, worker: int, wanted: int, step: int, eviction: int) -> NDArray[np.int32]:
+def make_room(caches: Caches, worker: int, wanted: int, step: int, eviction: int) -> I32:
     """Slots for rows that come in this step; ROW still names the one that has to leave each, EMPTY if none does.
 
     Rows of this step must have been used already, so that they carry the newest mark. The slots count as used from here
@@ -191,7 +164,7 @@ def make_room(caches: Caches, worker: int, wanted: int, step: int, eviction: int
 
 
 @kernel
-def _take_queued(caches: Caches, worker: int, slots: NDArray[np.int32], step: int, eviction: int) -> None:
+def _take_queued(caches: Caches, worker: int, slots: I32, step: int, eviction: int) -> None:
     """Fills ``slots`` from the queue, which is made anew where it is spent."""
     counters = caches.counters_n6[worker]
     if eviction == LFU and counters[MADE] != step:
@@ -210,7 +183,7 @@ def _take_queued(caches: Caches, worker: int, slots: NDArray[np.int32], step: in
 
 
 @kernel
-def _start_again(caches: Caches, worker: int, slots: NDArray[np.int32], step: int) -> None:
+def _start_again(caches: Caches, worker: int, slots: I32, step: int) -> None:
     """The first use of what is about to come into these slots."""
     for slot in slots:
         caches.slot_nC4[worker, slot, USES] = 0
@@ -234,7 +207,7 @@ def _queue_again(caches: Caches, worker: int, step: int, eviction: int) -> None:
 
 
 @kernel
-def _stable_order(values: NDArray[np.int32]) -> NDArray[np.int32]:
+def _stable_order(values: I32) -> I32:
     """argsort, stable, of numbers from 0 up: by their lowest digit first, as many digits as there are."""
     order = np.arange(values.size).astype(np.int32)
     other = np.empty(values.size, np.int32)

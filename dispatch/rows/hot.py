@@ -6,10 +6,9 @@ Legend: n workers.
 from math import log, log1p
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import I64
 from dispatch.errors import CacheTooSmall
-from dispatch.policies.spec import PolicySpec
 from dispatch.rows.index import BatchRows
 
 
@@ -23,8 +22,8 @@ class Profile:
         self._uses = np.empty(0, np.int64)
         """by row number"""
 
-    def follow(self, batch: BatchRows) -> NDArray[np.int64] | None:
-        """Counts a batch. Once enough are counted: the the hot rows, ascending; otherwise None."""
+    def follow(self, batch: BatchRows) -> I64 | None:
+        """Counts a batch. Returns the hot rows, ascending, once enough batches are counted; otherwise None."""
         self._left -= 1
         if self._left == -1:
             chosen, self._uses = most_frequent(self._uses, self._most, self._least_uses), np.empty(0, np.int64)
@@ -40,7 +39,7 @@ class Profile:
         self._uses[batch.rows_U] += np.bincount(batch.local_BF.reshape(-1), minlength=batch.rows_U.size)
 
 
-def most_frequent(uses: NDArray[np.int64], most: int, least_uses: float) -> NDArray[np.int64]:
+def most_frequent(uses: I64, most: int, least_uses: float) -> I64:
     """Numbers of the most used rows, ascending; of rows used equally often the lower numbers."""
     order = np.argsort(-uses, kind="stable")[:most]
     return np.sort(order[(uses[order] > 0) & (uses[order] >= least_uses)])
@@ -55,25 +54,23 @@ def worthwhile_uses(workers: int) -> float:
     return log(workers) / -log1p(-1 / workers) if workers > 1 else 0.0
 
 
-def hot_rows(spec: PolicySpec, cache_rows: int) -> int:
-    """How many slots of each cache are set apart for the hot set; 0 under policies without one."""
-    if spec.hot_share == 0.0:
-        return 0
-    rows = int(spec.hot_share * cache_rows)
-    if rows == 0:
+def hot_rows(share: float, cache_rows: int) -> int:
+    """How many slots of each cache are set apart for a hot set with this share of it; 0 for a share of 0."""
+    rows = int(share * cache_rows)
+    if share and not rows:
         raise CacheTooSmall(
-            f"a hot set of {spec.hot_share:g} of {cache_rows} cached rows is empty; expected one row at least; raise "
-            f"dispatch.cache_rows or the share in dispatch.policy {str(spec)!r}"
+            f"hot set is empty; its share is {share:g} of {cache_rows} cached rows; expected one row at least; raise "
+            f"dispatch.cache_rows or the share in dispatch.policy"
         )
     return rows
 
 
-def check_hot_set(spec: PolicySpec, cache_rows: int, needed: int) -> None:
+def check_hot_set(share: float, cache_rows: int, needed: int) -> None:
     """Refuses a hot set beside which a micro-batch of so many rows could find no room, before anything starts."""
-    hot = hot_rows(spec, cache_rows)
+    hot = hot_rows(share, cache_rows)
     if hot and cache_rows - hot < needed:
         raise CacheTooSmall(
-            f"a hot set of {hot} rows leaves {cache_rows - hot} of {cache_rows} slots, but a micro-batch may use "
-            f"{needed} rows; lower the share in dispatch.policy {str(spec)!r} below {1 - needed / cache_rows:.3g}, "
-            f"raise dispatch.cache_rows or lower stream.batch"
+            f"hot set is too large; its {hot} rows leave {cache_rows - hot} of {cache_rows} slots; expected room for "
+            f"the {needed} rows that a micro-batch may use; lower the share in dispatch.policy from {share:g} to below "
+            f"{1 - needed / cache_rows:.3g}, raise dispatch.cache_rows or lower stream.batch"
         )

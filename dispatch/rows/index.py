@@ -9,12 +9,11 @@ Legend: B samples, F keys a sample, U distinct rows of the batch.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import I32, I64, U64
+from dispatch.rows.hashing import EMPTY, find, home
 from infra.kernels import kernel
 
-EMPTY = -1
-MIX = np.uint64(0x9E3779B97F4A7C15)
 GROWTH = 1.125
 """by how much the arrays grow: little memory is idle, and each key is still copied only a few times"""
 
@@ -23,11 +22,11 @@ GROWTH = 1.125
 class BatchRows:
     """The rows of one batch under local numbers 0..U-1, in order of first use."""
 
-    local_BF: NDArray[np.int32]
-    rows_U: NDArray[np.int64]
+    local_BF: I32
+    rows_U: I64
     first_new: int
     """rows from this number on were given out for this batch"""
-    new_keys: NDArray[np.uint64]
+    new_keys: U64
 
 
 class Index:
@@ -40,7 +39,7 @@ class Index:
         self._table = np.full(_table_size(capacity), EMPTY, np.int32)
 
     @property
-    def keys(self) -> NDArray[np.uint64]:
+    def keys(self) -> U64:
         """The key of every row, by row number."""
         return self._keys[: self.count]
 
@@ -48,7 +47,7 @@ class Index:
     def nbytes(self) -> int:
         return self._keys.nbytes + self._place.nbytes + self._table.nbytes
 
-    def resolve(self, keys_BF: NDArray[np.uint64]) -> BatchRows:
+    def resolve(self, keys_BF: U64) -> BatchRows:
         """Rows of a batch's keys; keys never seen before get the next numbers, in order of appearance."""
         first_new = self.count
         self._reserve(self.count + keys_BF.size)
@@ -70,7 +69,7 @@ class Index:
             _rehash(self._table, self._keys, self.count)
 
 
-def resolve_reference(known: dict[int, int], keys_BF: NDArray[np.uint64]) -> NDArray[np.int64]:
+def resolve_reference(known: dict[int, int], keys_BF: U64) -> I64:
     """What ``Index.resolve`` must do, with a dictionary."""
     rows = [known.setdefault(int(key), len(known)) for key in keys_BF.reshape(-1)]
     return np.array(rows, np.int64).reshape(keys_BF.shape)
@@ -83,22 +82,22 @@ def _table_size(keys: int) -> int:
 
 @kernel
 def _resolve(
-    keys: NDArray[np.uint64],
-    table: NDArray[np.int32],
-    known: NDArray[np.uint64],
+    keys: U64,
+    table: I32,
+    known: U64,
     count: int,
-    rows: NDArray[np.int32],
+    rows: I32,
 ) -> int:
-    """Each fetch is slow but none waits for another, so all are begun before any is looked at."""
+    """Memory fetches are slow but independent of each other, so all are started before any result is used."""
     mask = table.size - 1
     found = np.empty(keys.size, np.uint64)
     for i in range(keys.size):
-        rows[i] = table[_home(keys[i], mask)]
+        rows[i] = table[home(keys[i], mask)]
     for i in range(keys.size):
         found[i] = known[max(rows[i], 0)]
     for i in range(keys.size):
         if rows[i] == EMPTY or found[i] != keys[i]:
-            at = _find(keys[i], table, known)
+            at = find(table, known, keys[i])
             if table[at] == EMPTY:
                 known[count] = keys[i]
                 table[at] = count
@@ -108,30 +107,13 @@ def _resolve(
 
 
 @kernel
-def _home(key: np.uint64, mask: int) -> np.int64:
-    return np.int64((key * MIX) >> np.uint64(32)) & mask
-
-
-@kernel
-def _find(key: np.uint64, table: NDArray[np.int32], known: NDArray[np.uint64]) -> np.int64:
-    """The key's place in the table, or the empty one where it belongs."""
-    mask = table.size - 1
-    at = _home(key, mask)
-    while table[at] != EMPTY and known[table[at]] != key:
-        at = (at + 1) & mask
-    return at
-
-
-@kernel
-def _rehash(table: NDArray[np.int32], known: NDArray[np.uint64], count: int) -> None:
+def _rehash(table: I32, known: U64, count: int) -> None:
     for row in range(count):
-        table[_find(known[row], table, known)] = row
+        table[find(table, known, known[row])] = row
 
 
 @kernel
-def _number_locally(
-    rows: NDArray[np.int32], place: NDArray[np.int32], local: NDArray[np.int32], distinct_rows: NDArray[np.int64]
-) -> int:
+def _number_locally(rows: I32, place: I32, local: I32, distinct_rows: I64) -> int:
     """A sparse set: ``place`` may hold anything, since a place counts only if the row found there agrees."""
     distinct = 0
     for i in range(rows.size):

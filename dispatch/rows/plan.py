@@ -7,39 +7,24 @@ Legend: b samples of a micro-batch, F keys a sample, n workers, s shards.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import I32, I64, Bool
 from dispatch.protocol import ring_moved
+from dispatch.rows.lines import RoundLines
 from dispatch.rows.states import RowStates, step_of
+from dispatch.rows.uses import Uses, WorkerUse
 from dispatch.tally import WorkerTraffic
 from infra.kernels import kernel
-
-Longs = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class WorkerUse:
-    """Which samples a worker trains and which rows they use."""
-
-    samples: Longs
-    """positions in the batch"""
-    local: NDArray[np.int32]
-    """local numbers of the distinct rows; those no other worker uses come first"""
-    positions: NDArray[np.int32]
-    """b×F positions in ``local``"""
-    alone: int
-    """how many rows no other worker uses"""
 
 
 @dataclass(frozen=True)
 class Moves:
     """Rows and the slots they leave or enter."""
 
-    rows: Longs
-    slots: NDArray[np.int32]
+    rows: I64
+    slots: I32
 
 
 @dataclass(frozen=True)
@@ -53,7 +38,7 @@ class WorkerPlan:
     pull_values: Moves
     use: WorkerUse | None
     """None in a flush"""
-    use_slots: NDArray[np.int32]
+    use_slots: I32
     replicated: int = 0
     """how many of these slots, the last ones, hold replicated rows that the step changes on every worker"""
 
@@ -67,10 +52,10 @@ class ShardPlan:
     """One shard's part of a round, in row numbers of that shard."""
 
     pushers: tuple[int, ...]
-    settled: Longs
-    fresh: Longs
+    settled: I64
+    fresh: I64
     """rows that are up to date on the shard after the round"""
-    fresh_steps: Longs
+    fresh_steps: I64
     """the step that last changed each of them"""
 
 
@@ -78,15 +63,15 @@ class ShardPlan:
 class Traffic:
     """Rows moved in a round: how many, by worker and by reason."""
 
-    lookups: Longs
+    lookups: I64
     """distinct rows used"""
-    miss_pull: Longs
-    full_pull: Longs
+    miss_pull: I64
+    full_pull: I64
     """how many of the pulls carry optimizer state"""
-    update_push: Longs
-    evict_push: Longs
-    flush_push: Longs
-    owned_push: Longs
+    update_push: I64
+    evict_push: I64
+    flush_push: I64
+    owned_push: I64
     """how many of the pushes carry value and state"""
     reduced: int = 0
     """replicated rows whose gradients are all-reduced, the same on every worker"""
@@ -94,17 +79,17 @@ class Traffic:
     """how many of each worker's pulls bring it the hot set: no sample asked for them"""
 
     @property
-    def hits(self) -> Longs:
+    def hits(self) -> I64:
         return self.lookups - self.miss_pull + self.replica_pull
 
     @property
-    def all_reduce(self) -> Longs:
+    def all_reduce(self) -> I64:
         """Rows that the all-reduce moves over each worker's link, see protocol.ring_moved."""
         n = self.lookups.size
         return np.full(n, ring_moved(n, self.reduced), np.int64)
 
     @property
-    def pushes(self) -> Longs:
+    def pushes(self) -> I64:
         return self.update_push + self.evict_push + self.flush_push
 
     def of(self, worker: int) -> WorkerTraffic:
@@ -129,115 +114,7 @@ class RoundPlan:
     traffic: Traffic
 
 
-class Uses(NamedTuple):
-    """What every worker uses, one worker after the other: plain arrays, so that kernels can take them whole."""
-
-    samples: Longs
-    sample_starts: Longs
-    """where each worker's samples begin, and the end; likewise below"""
-    local: NDArray[np.int32]
-    local_starts: Longs
-    positions: NDArray[np.int32]
-    alone_n: Longs
-
-    def of(self, worker: int, fields: int) -> WorkerUse:
-        first, end = int(self.sample_starts[worker]), int(self.sample_starts[worker + 1])
-        return WorkerUse(
-            self.samples[first:end],
-            self.local[self.local_starts[worker] : self.local_starts[worker + 1]],
-            self.positions[first * fields : end * fields],
-            int(self.alone_n[worker]),
-        )
-
-
-class Lines(NamedTuple):
-    """What the directory's kernels wrote for one round: lines of (worker, row, slot, kind), and the rows it settles."""
-
-    pushes_4: Longs
-    pulls_4: Longs
-    """kind 0 with state, 1 value only"""
-    settled: Longs
-    counts: Longs
-    """how many pushes, pulls and settled rows have been written"""
-
-
-def make_uses(
-    n: int, local_BF: NDArray[np.int32], assignment_B: NDArray[np.int32], users_UQ: NDArray[np.uint64]
-) -> Uses:
-    """The micro-batches of an assignment, and the distinct rows of each."""
-    samples, starts = _by_worker(assignment_B, n)
-    return Uses(samples, starts, *_use_rows(local_BF, samples, starts, users_UQ))
-
-
-@kernel
-def _by_worker(assignment_B: NDArray[np.int32], n: int) -> tuple[Longs, Longs]:
-    """Samples by worker, in batch order; and where each worker's begin."""
-    starts = np.zeros(n + 1, np.int64)
-    for worker in assignment_B:
-        starts[worker + 1] += 1
-    starts = np.cumsum(starts)
-    at, samples = starts.copy(), np.empty(assignment_B.size, np.int64)
-    for i in range(assignment_B.size):
-        samples[at[assignment_B[i]]] = i
-        at[assignment_B[i]] += 1
-    return samples, starts
-
-
-@kernel
-def is_single(words_UQ: NDArray[np.uint64], u: int) -> bool:
-    """Whether exactly one bit of row u's words is set."""
-    seen = False
-    for q in range(words_UQ.shape[1]):
-        word = words_UQ[u, q]
-        if word != 0:
-            if seen or (word & (word - np.uint64(1))) != 0:
-                return False
-            seen = True
-    return seen
-
-
-@kernel
-def _use_rows(
-    local_BF: NDArray[np.int32], samples: Longs, starts: Longs, users_UQ: NDArray[np.uint64]
-) -> tuple[NDArray[np.int32], Longs, NDArray[np.int32], Longs]:
-    """Distinct rows of each micro-batch, those no other worker uses first; and each key's position among them."""
-    n, fields, distinct = starts.size - 1, local_BF.shape[1], users_UQ.shape[0]
-    is_alone = np.empty(distinct, np.bool_)
-    for u in range(distinct):
-        is_alone[u] = is_single(users_UQ, u)
-    local, positions = np.empty(samples.size * fields, np.int32), np.empty(samples.size * fields, np.int32)
-    local_starts, alone_n = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
-    seen_by, position = np.full(distinct, -1, np.int32), np.empty(distinct, np.int32)
-    shared = np.empty(distinct, np.int32)
-    for worker in range(n):
-        first, alone, others = local_starts[worker], 0, 0
-        for i in samples[starts[worker] : starts[worker + 1]]:
-            for f in range(fields):
-                u = local_BF[i, f]
-                if seen_by[u] != worker:
-                    seen_by[u] = worker
-                    if is_alone[u]:
-                        position[u] = alone
-                        local[first + alone] = u
-                        alone += 1
-                    else:
-                        position[u] = others
-                        shared[others] = u
-                        others += 1
-        local[first + alone : first + alone + others] = shared[:others]
-        local_starts[worker + 1], alone_n[worker] = first + alone + others, alone
-        at = starts[worker] * fields
-        for i in samples[starts[worker] : starts[worker + 1]]:
-            for f in range(fields):
-                u = local_BF[i, f]
-                positions[at] = position[u] if is_alone[u] else alone + position[u]
-                at += 1
-    return local[: local_starts[n]], local_starts, positions, alone_n
-
-
-def make_round(
-    n: int, shards: int, lines: Lines, uses: Uses | None, slots: NDArray[np.int32], rows: RowStates
-) -> RoundPlan:
+def make_round(n: int, shards: int, lines: RoundLines, uses: Uses | None, slots: I32, rows: RowStates) -> RoundPlan:
     """uses is None in a flush."""
     pushes = lines.pushes_4[: lines.counts[0]]
     pulls = lines.pulls_4[: lines.counts[1]]
@@ -261,7 +138,7 @@ def make_round(
     return RoundPlan(workers, shard_plans, _traffic(n, pushes, pulls, np.diff(cuts)))
 
 
-def _grouped(moves_4: Longs, n: int, shards: int) -> list[Moves]:
+def _grouped(moves_4: I64, n: int, shards: int) -> list[Moves]:
     """Moves by (worker, kind of 2, shard), stable; one Moves for each (worker, kind)."""
     rows, slots, starts = _group(moves_4, n, shards)
     cuts = starts[::shards].tolist()
@@ -269,7 +146,7 @@ def _grouped(moves_4: Longs, n: int, shards: int) -> list[Moves]:
 
 
 @kernel
-def _group(moves_4: Longs, n: int, shards: int) -> tuple[Longs, NDArray[np.int32], Longs]:
+def _group(moves_4: I64, n: int, shards: int) -> tuple[I64, I32, I64]:
     """A counting sort; the last bit of a move's kind says which of the two it is."""
     size = moves_4.shape[0]
     group = np.empty(size, np.int32)
@@ -289,7 +166,7 @@ def _group(moves_4: Longs, n: int, shards: int) -> tuple[Longs, NDArray[np.int32
     return rows, slots, starts
 
 
-def _shard_plans(n: int, shards: int, pushes: Longs, settled: Longs, states: RowStates) -> tuple[ShardPlan, ...]:
+def _shard_plans(n: int, shards: int, pushes: I64, settled: I64, states: RowStates) -> tuple[ShardPlan, ...]:
     pushing, fresh = _pushed(pushes, settled, n, shards)
     fresh, fresh_steps, fresh_cuts = _by_shard(fresh, states, shards)
     settled, _, settled_cuts = _by_shard(settled, states, shards)
@@ -305,7 +182,7 @@ def _shard_plans(n: int, shards: int, pushes: Longs, settled: Longs, states: Row
 
 
 @kernel
-def _pushed(pushes_4: Longs, settled: Longs, n: int, shards: int) -> tuple[NDArray[np.bool_], Longs]:
+def _pushed(pushes_4: I64, settled: I64, n: int, shards: int) -> tuple[Bool, I64]:
     """Who pushes to which shard; and the rows that will be up to date there: owned rows pushed, and settled ones."""
     pushing = np.zeros((shards, n), np.bool_)
     fresh = np.empty(pushes_4.shape[0] + settled.shape[0], np.int64)
@@ -322,7 +199,7 @@ def _pushed(pushes_4: Longs, settled: Longs, n: int, shards: int) -> tuple[NDArr
 
 
 @kernel
-def _by_shard(rows: Longs, states: RowStates, shards: int) -> tuple[Longs, Longs, Longs]:
+def _by_shard(rows: I64, states: RowStates, shards: int) -> tuple[I64, I64, I64]:
     """Rows grouped by shard, stable, in numbers of that shard; the step that changed each; and where groups begin."""
     cuts = np.zeros(shards + 1, np.int64)
     for row in rows:
@@ -338,7 +215,7 @@ def _by_shard(rows: Longs, states: RowStates, shards: int) -> tuple[Longs, Longs
     return numbers, steps, cuts
 
 
-def _traffic(n: int, pushes: Longs, pulls: Longs, lookups: Longs) -> Traffic:
+def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
     kinds = np.bincount(pushes[:, 0] * 6 + pushes[:, 3], minlength=6 * n).reshape(n, 6)
     return Traffic(
         lookups=lookups,

@@ -15,16 +15,16 @@ Legend: U distinct rows of the batch, H rows of the hot set, R of them used in t
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import I32, I64, Bool
 from dispatch.rows import cache
 from dispatch.rows.cache import Caches
-from dispatch.rows.plan import Longs, RoundPlan, Uses
-from dispatch.rows.states import REPLICATED, RowStates, set_state
+from dispatch.rows.plan import RoundPlan
+from dispatch.rows.states import REPLICATED, RowStates, is_holder, set_state
+from dispatch.rows.uses import Uses
 from infra.kernels import kernel
 
 COLD = -1
-ONE = np.uint64(1)
 NO_ROWS = np.empty(0, np.int64)
 
 
@@ -32,19 +32,19 @@ NO_ROWS = np.empty(0, np.int64)
 class Reduction:
     """The replicated rows of one batch, in its order of first use."""
 
-    position_U: NDArray[np.int32]
+    position_U: I32
     """of each row of the batch among the R, COLD if it is not replicated"""
-    rows_R: Longs
-    places_R: Longs
+    rows_R: I64
+    places_R: I64
     """their places in the hot set"""
-    used_n: Longs
+    used_n: I64
     """how many of them each worker uses"""
 
 
 class Replicas:
     """The hot set of one directory: empty until ``choose``, then fixed."""
 
-    def __init__(self, cache_rows_n: Longs, most: int) -> None:
+    def __init__(self, cache_rows_n: I64, most: int) -> None:
         self.most = most
         self.rows_H = np.empty(0, np.int64)
         self._enters = False
@@ -59,7 +59,7 @@ class Replicas:
         return int(self._cache_rows_n.size)
 
     @property
-    def entering(self) -> Longs:
+    def entering(self) -> I64:
         """The rows that the next step brings to the workers."""
         return self.rows_H if self._enters else NO_ROWS
 
@@ -68,7 +68,7 @@ class Replicas:
         slots = self.slots(worker, np.arange(self.rows_H.size))
         return {} if self._enters else dict(zip(self.rows_H.tolist(), slots.tolist(), strict=True))
 
-    def choose(self, rows_H: Longs) -> None:
+    def choose(self, rows_H: I64) -> None:
         """Fixes the hot set."""
         assert not self.rows_H.size, "a hot set is chosen once"
         assert rows_H.size <= self.most, f"{rows_H.size} hot rows in {self.most} slots"
@@ -77,16 +77,16 @@ class Replicas:
         self._place_of_row[self.rows_H] = np.arange(self.rows_H.size)
         self._is_changed_H = np.zeros(self.rows_H.size, np.bool_)
 
-    def slots(self, worker: int, places: Longs) -> NDArray[np.int32]:
+    def slots(self, worker: int, places: I64) -> I32:
         """Where a worker keeps the rows with these places in the hot set."""
-        slots: NDArray[np.int32] = (self._cache_rows_n[worker] - self.rows_H.size + places).astype(np.int32)
+        slots: I32 = (self._cache_rows_n[worker] - self.rows_H.size + places).astype(np.int32)
         return slots
 
-    def is_replicated(self, rows_U: Longs) -> NDArray[np.bool_]:
-        is_replicated: NDArray[np.bool_] = self._places(rows_U) != COLD
+    def is_replicated(self, rows_U: I64) -> Bool:
+        is_replicated: Bool = self._places(rows_U) != COLD
         return is_replicated
 
-    def take_out(self, rows_U: Longs, uses: Uses) -> tuple[Uses, Reduction]:
+    def take_out(self, rows_U: I64, uses: Uses) -> tuple[Uses, Reduction]:
         """Uses of ordinary rows alone, positions of replicated ones leading behind them; and the reduction."""
         places_U = self._places(rows_U)
         reduced = np.flatnonzero(places_U != COLD)
@@ -96,7 +96,7 @@ class Replicas:
         used_n = np.diff(uses.local_starts) - np.diff(ordinary.local_starts)
         return ordinary, Reduction(position_U, rows_U[reduced], places_U[reduced].astype(np.int64), used_n)
 
-    def pulls(self) -> Longs:
+    def pulls(self) -> I64:
         """Lines (worker, row, slot, 0) by which every worker gets every row of the hot set."""
         places = np.arange(self.rows_H.size)
         lines = [
@@ -125,7 +125,7 @@ class Replicas:
         self._enters = False
         return replace(decided, workers=workers, traffic=traffic)
 
-    def write_back(self, kind: int) -> Longs:
+    def write_back(self, kind: int) -> I64:
         """Lines (worker, row, slot, kind) by which one worker each pushes the rows changed since the last time."""
         places = np.flatnonzero(self._is_changed_H)
         self._is_changed_H[places] = False
@@ -133,11 +133,11 @@ class Replicas:
         slots = self._cache_rows_n[workers] - self.rows_H.size + places
         return np.stack((workers, self.rows_H[places], slots, np.full_like(places, kind)), axis=1)
 
-    def _places(self, rows_U: Longs) -> NDArray[np.int32]:
+    def _places(self, rows_U: I64) -> I32:
         return self._place_of_row[np.minimum(rows_U, self._place_of_row.size - 1)]
 
 
-def _ordinary(uses: Uses, position_U: NDArray[np.int32]) -> Uses:
+def _ordinary(uses: Uses, position_U: I32) -> Uses:
     """The uses without replicated rows; positions are those in [its ordinary rows | the R replicated ones]."""
     replicated = position_U[uses.local]
     is_cold = replicated == COLD
@@ -155,24 +155,17 @@ def _ordinary(uses: Uses, position_U: NDArray[np.int32]) -> Uses:
     )
 
 
-def everybody(workers: int) -> NDArray[np.uint64]:
-    """Holder words with a bit for every worker."""
-    bits = np.zeros((workers + 63) // 64 * 64, np.uint8)
-    bits[:workers] = 1
-    return np.packbits(bits, bitorder="little").view("<u8").astype(np.uint64)
-
-
 @kernel
-def give_up(hot: Longs, rows: RowStates, caches: Caches) -> None:
+def give_up(hot: I64, rows: RowStates, caches: Caches) -> None:
     """Every holder's copy in an ordinary slot becomes outdated."""
     for row in hot:
         for worker in range(caches.capacity_n.size):
-            if rows[row, 1 + (worker >> 6)] & (ONE << np.uint64(worker & 63)):
+            if is_holder(rows, row, worker):
                 cache.outdate(caches, worker, cache.slot_of(caches, worker, row))
 
 
 @kernel
-def set_replicated(hot: Longs, rows: RowStates) -> None:
+def set_replicated(hot: I64, rows: RowStates) -> None:
     """Everybody holds such a row, in a slot of its own; no bits are kept, so the directory's kernels pass it over."""
     for row in hot:
         set_state(rows, row, REPLICATED)

@@ -1,13 +1,15 @@
 """What is known of every row, packed side by side so that one fetch brings all of it.
 
-A row is 1 + Q words of 64 bits: the step that last trained it and its state in the first, its holders in the others.
+A row is 1 + Q words of 64 bits: the step that last trained it and its state in the first, its holders in the others
+(dispatch/rows/holders.py).
 
 Legend: R rows, U distinct rows of a batch, Q words of 64 workers each.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dispatch.arrays import I64, U8, U64
+from dispatch.rows.holders import bit_of, word_of
 from infra.kernels import kernel
 
 CLEAN = 0
@@ -23,7 +25,7 @@ knows this state: policies see such a row as CLEAN and held by everybody."""
 STATE_BITS = np.uint64(2)
 STATE_MASK = np.uint64(3)
 
-RowStates = NDArray[np.uint64]
+RowStates = U64
 """[R, 1 + Q]"""
 
 
@@ -56,6 +58,17 @@ def set_trained(rows: RowStates, row: int, step: int, state: int) -> None:
 
 
 @kernel
+def is_holder(rows: RowStates, row: int, worker: int) -> bool:
+    return bool(rows[row, 1 + word_of(worker)] & bit_of(worker))
+
+
+@kernel
+def remove_holder(rows: RowStates, row: int, worker: int) -> None:
+    """The worker must be a holder."""
+    rows[row, 1 + word_of(worker)] ^= bit_of(worker)
+
+
+@kernel
 def is_held(rows: RowStates, row: int) -> bool:
     """Whether anyone holds the row."""
     any_bit = np.uint64(0)
@@ -65,7 +78,7 @@ def is_held(rows: RowStates, row: int) -> bool:
 
 
 @kernel
-def gather(rows: RowStates, rows_U: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+def gather(rows: RowStates, rows_U: I64) -> tuple[U8, U64]:
     """State and holders of some rows: [U] and [U, Q]."""
     words = rows.shape[1] - 1
     state_U = np.empty(rows_U.size, np.uint8)

@@ -1,8 +1,8 @@
-"""What ``freshet up`` and ``freshet demo`` set by themselves where links are uneven and nobody has said otherwise.
+"""The defaults of ``freshet up`` and ``freshet demo`` where links are uneven and no policy was set.
 
 Equal capacity makes every step wait for the slowest link. So with links of different speeds the policy is
-``joint:elastic``, and decisions keep to the time of a step. Both go by measured times: what is learnt is then the same
-within the tolerance of floats, not bit for bit. Whoever sets ``dispatch.policy`` gets that policy and no clock.
+``joint:elastic``, and decisions are shortened to fit into a step. Both depend on measured times: the model is then the
+same within the tolerance of floats, not bit for bit. A policy that was set is used as it is, without a deadline.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatch.config import DispatchConfig
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.registry import parse_spec
 from infra.run.settings import Settings, load_settings
 
 UNEVEN_POLICY = "joint:elastic"
@@ -18,7 +18,7 @@ UNEVEN_POLICY = "joint:elastic"
 
 
 def up_settings(config: Path | None, overrides: Iterable[str], defaults: Mapping[str, Any]) -> Settings:
-    """Settings with what suits their links, lowest of all: a file, the environment and flags beat it."""
+    """Settings with the defaults that suit their links; a file, the environment and flags take precedence."""
     chosen = list(overrides)
     for preferred in (prefer_policy, prefer_deadline):
         found = load_settings(config, chosen, defaults)
@@ -32,4 +32,4 @@ def prefer_policy(dispatch: DispatchConfig) -> dict[str, Any]:
 
 def prefer_deadline(dispatch: DispatchConfig) -> dict[str, Any]:
     """Decisions by an elastic policy depend on the clock anyway."""
-    return {"deadline": True} if parse_spec(dispatch.policy).elastic else {}
+    return {"deadline": True} if parse_spec(dispatch.policy).needs.elastic else {}

@@ -57,5 +57,5 @@ def test_a_missing_library_is_named(backend: str, library: str, monkeypatch: pyt
 
 @pytest.mark.parametrize(("batches", "backends"), [([8], ["tpu"]), ([0], ["cpu"]), ([], ["cpu"])])
 def test_unknown_backends_and_empty_batches_are_refused(batches: list[int], backends: list[str]) -> None:
-    with pytest.raises(ConfigError, match="Solvers cannot be compared"):
+    with pytest.raises(ConfigError, match="solvers cannot be compared"):
         run_solver(4, batches, backends)

@@ -1,7 +1,13 @@
+import numpy as np
 import pytest
 
-from dispatch.decide import check_cache, equal_capacities, relative_row_costs
-from dispatch.errors import CacheTooSmall
+from dispatch.assign.improvement import Joint
+from dispatch.decide import Decider, check_cache, equal_capacities, relative_row_costs
+from dispatch.errors import BadCost, CacheTooSmall
+from dispatch.policies.registry import parse_spec
+from dispatch.policies.spec import Needs
+from dispatch.rows.directory import Directory
+from dispatch.rows.index import Index
 from infra.errors import ConfigError
 
 
@@ -25,3 +31,27 @@ def test_a_cache_that_just_holds_the_largest_micro_batch_is_enough() -> None:
     check_cache(cache_rows=34, batch=65, workers=4, fields=2)
     with pytest.raises(CacheTooSmall, match="may use 34 rows"):
         check_cache(cache_rows=33, batch=65, workers=4, fields=2)
+
+
+@pytest.mark.parametrize(("spec", "is_cut"), [("joint:elastic", True), ("joint", True), ("laia", False)])
+def test_a_decision_cut_short_says_so(spec: str, is_cut: bool) -> None:
+    parsed = parse_spec(spec)
+    policy = parsed.build(0, "cpu")
+    decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), policy, parsed.needs, np.ones(2))
+    keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
+    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_cut is is_cut
+    assert not decider.decide(2, keys_BF).is_cut
+
+
+def test_a_decision_longer_than_its_budget_is_late() -> None:
+    decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), Needs(), np.ones(2))
+    keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
+    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_late
+    assert not decider.decide(2, keys_BF, budget_seconds=60.0).is_late
+    assert not decider.decide(3, keys_BF).is_late
+
+
+@pytest.mark.parametrize("costs", [[1.0, float("nan")], [1.0, 0.0], [1.0, float("inf")], [1.0], [1.0, -1.0]])
+def test_costs_of_links_that_mean_nothing_are_refused(costs: list[float]) -> None:
+    with pytest.raises(BadCost, match="row costs"):
+        Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), Needs(), np.array(costs))

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from dispatch.decide import Decider, relative_row_costs
-from dispatch.policies.registry import build_policy
-from dispatch.policies.spec import parse_spec
+from dispatch.policies.registry import parse_spec
 from dispatch.progress.prequential import Prequential
 from dispatch.protocol import ring_moved
 from dispatch.rows.directory import Directory
@@ -148,8 +147,9 @@ def replay(plan: Plan, result: Result) -> tuple[Directory, list[RoundPlan]]:
     """The directory after the run's last flush, and what it decided for each step and for the flush."""
     spec = parse_spec(plan.policy)
     slots = np.full(plan.workers, plan.cache_rows), plan.eviction, plan.shards
-    directory = Directory(*slots, spec.synchronisation, hot_rows(spec, plan.cache_rows))
-    decider = Decider(Index(), directory, build_policy(plan.policy, SEED), relative_row_costs([0.0] * plan.workers))
+    directory = Directory(*slots, spec.needs.synchronisation, hot_rows(spec.needs.hot_share, plan.cache_rows))
+    costs = relative_row_costs([0.0] * plan.workers)
+    decider = Decider(Index(), directory, spec.build(SEED, "cpu"), spec.needs, costs)
     steps = zip(result.manifests, batches(plan, result.manifests), strict=True)
     decided = [decider.decide(manifest.step, samples.keys_BF).plan for manifest, samples in steps]
     return directory, [*decided, decider.flush()]

@@ -170,7 +170,7 @@ def test_fewer_workers_get_larger_caches_if_they_need_them(write_topic: WriteTop
 
 
 def test_a_hot_set_that_leaves_no_room_for_a_micro_batch_is_refused_at_start(write_topic: WriteTopic) -> None:
-    with pytest.raises(CacheTooSmall, match="hot set of 100 rows leaves 100 of 200 slots"):
+    with pytest.raises(CacheTooSmall, match="hot set is too large; its 100 rows leave 100 of 200 slots"):
         train(Plan(write_topic(100), workers=2, policy="fae:0.5", batch=32, cache_rows=200))
 
 

@@ -1,4 +1,4 @@
-// The cost of every sample on every worker, as dispatch/cost.py computes it, bit for bit.
+// The cost of every sample on every worker, as dispatch/assign/cost.py computes it, bit for bit.
 // Legend: B samples, F keys a sample, U distinct rows, n workers, Q words of 64 workers.
 
 // What it costs if every holder of a row pushes it.

@@ -11,8 +11,9 @@ Simple, not fast: it is here to be measured against dispatch/assign/cuda/transpo
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dispatch.arrays import I32
 from dispatch.assign.cuda.transport import compile_kernels, load_cupy
 from dispatch.assign.solver import check_costs, checked_capacities
 from dispatch.errors import Infeasible
@@ -21,7 +22,7 @@ MOST_PLACES = 16_384
 """an expanded matrix of this width fills 2 GiB"""
 
 
-def hungarian_cuda(cost_kn: ArrayLike, capacity_n: ArrayLike) -> NDArray[np.int32]:
+def hungarian_cuda(cost_kn: ArrayLike, capacity_n: ArrayLike) -> I32:
     """The worker of each sample such that no capacity is exceeded and the summed cost is least."""
     cost = np.ascontiguousarray(cost_kn, dtype=np.float64)
     capacity = np.minimum(checked_capacities(cost.shape, capacity_n), len(cost))
@@ -31,14 +32,14 @@ def hungarian_cuda(cost_kn: ArrayLike, capacity_n: ArrayLike) -> NDArray[np.int3
     places = int(capacity.sum())
     if places > MOST_PLACES:
         raise Infeasible(
-            f"The expanded matrix is too large: {places} places; expected at most {MOST_PLACES}. Use the transport "
-            f"solver, which does not copy columns."
+            f"expanded matrix is too large; it has {places} places; expected at most {MOST_PLACES}; use the transport "
+            f"solver, which does not copy columns"
         )
     cupy = load_cupy()
     worker_s = np.repeat(np.arange(len(capacity)), capacity)
     expanded_ss = cupy.zeros((places, places))
     expanded_ss[: len(cost)] = cupy.asarray(cost)[:, cupy.asarray(worker_s)]
-    column_s: NDArray[np.int32] = _match(cupy, expanded_ss).get()
+    column_s: I32 = _match(cupy, expanded_ss).get()
     return worker_s[column_s[: len(cost)]].astype(np.int32)
 
 

@@ -3,9 +3,10 @@
 Legend: B or k samples, F keys a sample, U distinct rows, n workers, Q words of 64 workers each.
 
 One upload (the batch, or a finished matrix), two kernels for the matrix, three for each level of the solver, one
-download of a byte per sample. All of it runs on a stream of its own, which waits for no other and lets none wait, and
-through pinned buffers that are kept. The method is that of reference/cuda_transport.py: prices from coarse
-levels, then chains from over-full workers to workers with room, each moving at once all samples that are tied on it.
+download of a byte per sample. All of it runs on a stream of its own, which neither waits for other work on the device
+nor delays it, and through pinned buffers that are kept. The method is that of dispatch/assign/reference/
+cuda_transport.py: prices from coarse levels, then chains from over-full workers to workers with room, each moving at
+once all samples that are tied on it.
 
 Guarantees: the total cost is the least possible, up to float64 rounding; equal input gives equal output. Among equally
 cheap assignments it may pick another one than the CPU's solver.
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dispatch.arrays import F64, I32, I64, U8
 from dispatch.assign.levels import level_places, level_strides
 from dispatch.assign.situation import Situation
 from dispatch.assign.solver import LARGEST_COST, check_costs, checked_capacities
@@ -45,9 +47,8 @@ class CudaSolver:
         self._upload = Upload(self._cupy)
         self._arena = Arena(self._cupy)
         self._lock = Lock()
-        self._rounds: Any = None
 
-    def solve(self, cost_kn: ArrayLike, capacity_n: ArrayLike) -> NDArray[np.int32]:
+    def solve(self, cost_kn: ArrayLike, capacity_n: ArrayLike) -> I32:
         """The worker of each sample such that no capacity is exceeded and the summed cost is least."""
         cost = np.ascontiguousarray(cost_kn, dtype=np.float64)
         capacity = self._checked(cost.shape, capacity_n)
@@ -56,7 +57,7 @@ class CudaSolver:
             sent = self._send(capacity, cost.shape, cost=cost)
             return self._solve(sent["cost"], sent, *cost.shape)
 
-    def assign(self, situation: Situation) -> NDArray[np.int32]:
+    def assign(self, situation: Situation) -> I32:
         """The same for a whole batch, whose cost matrix never leaves the device."""
         shape = (situation.samples, situation.workers)
         capacity = self._checked(shape, situation.capacity_n)
@@ -65,28 +66,24 @@ class CudaSolver:
             sent = self._send(capacity, shape, **_batch_arrays(situation))
             return self._solve(self._build(sent, situation), sent, *shape)
 
-    def cost_matrix(self, situation: Situation) -> NDArray[np.float64]:
+    def cost_matrix(self, situation: Situation) -> F64:
         """The matrix that `assign` solves, for tests."""
         shape = (situation.samples, situation.workers)
         with self._lock, self._stream:
             sent = self._send(situation.capacity_n, shape, **_batch_arrays(situation))
-            built: NDArray[np.float64] = self._build(sent, situation).get()
+            built: F64 = self._build(sent, situation).get()
             return built
 
-    def count_chains(self) -> int:
-        """How many chains the last problem took, over all levels."""
-        return int(self._rounds.get()[0])
-
-    def _checked(self, shape: tuple[int, ...], capacity_n: ArrayLike) -> NDArray[np.int64]:
+    def _checked(self, shape: tuple[int, ...], capacity_n: ArrayLike) -> I64:
         capacity = checked_capacities(shape, capacity_n)
         if shape[1] > MOST_WORKERS:
             raise BadCost(
-                f"Cannot assign samples on the GPU: {shape[1]} workers; expected at most {MOST_WORKERS}. "
-                f"Set dispatch.opt_backend to cpu."
+                f"cannot assign samples on the GPU; got {shape[1]} workers; expected at most {MOST_WORKERS}; set "
+                f"dispatch.opt_backend to cpu"
             )
         return capacity
 
-    def _send(self, capacity_n: NDArray[np.int64], shape: tuple[int, int], **arrays: NDArray[Any]) -> dict[str, Any]:
+    def _send(self, capacity_n: I64, shape: tuple[int, int], **arrays: NDArray[Any]) -> dict[str, Any]:
         """The problem's arrays and the levels' capacities and zeroed counters, all in one copy."""
         strides = level_strides(*shape)
         parts = [-(-shape[0] // stride) for stride in strides]
@@ -94,9 +91,7 @@ class CudaSolver:
         arrays["count"] = np.zeros((len(strides), shape[1]), np.int32)
         arrays["price"] = np.zeros(shape[1])
         arrays["rounds"] = np.zeros(1, np.int32)
-        sent = self._upload.send(arrays, self._stream)
-        self._rounds = sent["rounds"]
-        return sent
+        return self._upload.send(arrays, self._stream)
 
     def _build(self, sent: dict[str, Any], situation: Situation) -> Any:
         samples, fields = situation.local_BF.shape
@@ -113,7 +108,7 @@ class CudaSolver:
         self._kernels["costs"]((-(-samples * workers // 256) or 1,), (256,), arguments)
         return cost_Bn
 
-    def _solve(self, cost: Any, sent: dict[str, Any], samples: int, workers: int) -> NDArray[np.int32]:
+    def _solve(self, cost: Any, sent: dict[str, Any], samples: int, workers: int) -> I32:
         """Coarse levels find prices, each starting from those of the one before; the last level has every sample."""
         if samples == 0:
             return np.empty(0, dtype=np.int32)
@@ -192,11 +187,14 @@ def load_cupy() -> Any:
         devices = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # the library's edge: a missing driver shows in many ways
         raise NoGpu(
-            f"The GPU solver cannot run here: {type(error).__name__}: {error}; expected cupy and a CUDA device. "
-            f"Install the extra 'gpu' on a machine with a GPU, or set dispatch.opt_backend to cpu."
+            f"GPU solver cannot run here; {type(error).__name__}: {error}; expected cupy and a CUDA device; install "
+            f"the extra 'gpu' on a machine with a GPU, or set dispatch.opt_backend to cpu"
         ) from error
     if devices == 0:
-        raise NoGpu("The GPU solver cannot run here: no CUDA device is visible. Set dispatch.opt_backend to cpu.")
+        raise NoGpu(
+            "GPU solver cannot run here; no CUDA device is visible; expected at least one; set dispatch.opt_backend to "
+            "cpu"
+        )
     return cupy
 
 
@@ -217,8 +215,8 @@ def _check_row_costs(situation: Situation) -> None:
     bound = LARGEST_COST / max(1, situation.local_BF.shape[1] * situation.workers)
     if not (np.abs(situation.row_cost_n) <= bound).all():
         raise BadCost(
-            f"Cannot assign samples: row costs are {situation.row_cost_n.tolist()}; expected finite numbers of at most "
-            f"{bound:g}. Check the link costs."
+            f"cannot assign samples; row costs are {situation.row_cost_n.tolist()}; expected finite numbers of at most "
+            f"{bound:g}; check the link costs"
         )
 
 
@@ -231,7 +229,7 @@ def _batch_arrays(situation: Situation) -> dict[str, NDArray[Any]]:
     }
 
 
-def _pinned(cupy: Any, size: int) -> NDArray[np.uint8]:
+def _pinned(cupy: Any, size: int) -> U8:
     memory = cupy.cuda.alloc_pinned_memory(size)
     return np.frombuffer(memory, np.uint8, size)
 

@@ -14,13 +14,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.arrays import F64, I32, I64, Bool
 from dispatch.assign.levels import level_places, level_strides
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
-
-def solve_transport_cuda_reference(cost_kn: F64, capacity_n: I64) -> NDArray[np.int32]:
+def solve_transport_cuda_reference(cost_kn: F64, capacity_n: I64) -> I32:
     """The worker of each sample such that no capacity is exceeded and the summed cost is least."""
     price_n = np.zeros(cost_kn.shape[1])
     at_k = np.empty(0, np.int64)
@@ -32,7 +30,7 @@ def solve_transport_cuda_reference(cost_kn: F64, capacity_n: I64) -> NDArray[np.
 
 def _solve_level(cost_kn: F64, capacity_n: I64, price_n: F64) -> I64:
     workers = cost_kn.shape[1]
-    at_k = _place(cost_kn, price_n)
+    at_k = _place_cheapest(cost_kn, price_n)
     room_n = capacity_n - np.bincount(at_k, minlength=workers)
     idle_n = np.zeros(workers, np.int64)
     idle_n[price_n.argmin()] = room_n.sum()
@@ -56,7 +54,7 @@ def _solve_level(cost_kn: F64, capacity_n: I64, price_n: F64) -> I64:
     return at_k
 
 
-def _place(cost_kn: F64, price_n: F64) -> I64:
+def _place_cheapest(cost_kn: F64, price_n: F64) -> I64:
     """The least cost + price; among equals the first one counted from worker (sample mod n), which spreads them."""
     samples, workers = cost_kn.shape
     order_kn = (np.arange(samples)[:, None] + np.arange(workers)) % workers
@@ -88,7 +86,7 @@ def _tied_samples(cost_kn: F64, at_k: I64, idle_n: I64, least_nn: F64, a: int, b
     return np.flatnonzero((at_k == a) & (cost_kn[:, b] - cost_kn[:, a] == least_nn[a, b]))
 
 
-def _bellman_ford(least_nn: F64, price_n: F64, is_source_n: NDArray[np.bool_]) -> tuple[F64, NDArray[np.intp]]:
+def _bellman_ford(least_nn: F64, price_n: F64, is_source_n: Bool) -> tuple[F64, NDArray[np.intp]]:
     distance_n = np.where(is_source_n, 0.0, np.inf)
     before_n = np.full(len(price_n), -1, np.intp)
     # rounding may leave a tight pair a hair below zero

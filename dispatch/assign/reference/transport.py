@@ -7,10 +7,12 @@ Bellman-Ford, so neither prices nor lists have to be kept. For tests; far too sl
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.arrays import F64, I32, I64
 
-def solve_transport_reference(cost_kn: NDArray[np.float64], capacity_n: NDArray[np.int64]) -> NDArray[np.int32]:
+
+def solve_transport_reference(cost_kn: F64, capacity_n: I64) -> I32:
     """The worker of each sample such that no capacity is exceeded and the summed cost is least."""
-    at_k: NDArray[np.int32] = cost_kn.argmin(axis=1).astype(np.int32)
+    at_k: I32 = cost_kn.argmin(axis=1).astype(np.int32)
     workers = cost_kn.shape[1]
     while True:
         room_n = capacity_n - np.bincount(at_k, minlength=workers)
@@ -26,7 +28,7 @@ def solve_transport_reference(cost_kn: NDArray[np.float64], capacity_n: NDArray[
             there = here
 
 
-def _best_moves(cost_kn: NDArray[np.float64], at_k: NDArray[np.int32]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+def _best_moves(cost_kn: F64, at_k: I32) -> tuple[F64, NDArray[np.intp]]:
     workers = cost_kn.shape[1]
     best_nn = np.full((workers, workers), np.inf)
     mover_nn = np.full((workers, workers), -1, dtype=np.intp)
@@ -39,7 +41,7 @@ def _best_moves(cost_kn: NDArray[np.float64], at_k: NDArray[np.int32]) -> tuple[
     return best_nn, mover_nn
 
 
-def _bellman_ford(best_nn: NDArray[np.float64], source: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+def _bellman_ford(best_nn: F64, source: int) -> tuple[F64, NDArray[np.intp]]:
     workers = len(best_nn)
     distance_n = np.full(workers, np.inf)
     distance_n[source] = 0.0

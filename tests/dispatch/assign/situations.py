@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.assign.situation import Situation
+from dispatch.rows.holders import bit_of, word_of, words_for
 from dispatch.rows.states import CLEAN, OWNED, SPLIT
 
 
@@ -14,11 +15,11 @@ def draw_situation(
     rng = np.random.default_rng(seed)
     rows = 8 * fields
     state_U = rng.choice([CLEAN, OWNED, SPLIT], rows).astype(np.uint8) if workers > 1 else np.zeros(rows, np.uint8)
-    holders_UQ = np.zeros((rows, (workers + 63) // 64), np.uint64)
+    holders_UQ = np.zeros((rows, words_for(workers)), np.uint64)
     for u, state in enumerate(state_U):
         fewest, most = {CLEAN: (0, workers), OWNED: (1, 1), SPLIT: (2, workers)}[int(state)]
         for j in rng.permutation(workers)[: rng.integers(fewest, most + 1)]:
-            holders_UQ[u, j // 64] |= np.uint64(1) << np.uint64(j % 64)
+            holders_UQ[u, word_of(j)] |= bit_of(j)
     equal_n = np.full(workers, -(-samples // workers), np.int64)
     return Situation(
         step=int(rng.integers(0, 100)),

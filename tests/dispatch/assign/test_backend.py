@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dispatch.assign import backend
 from dispatch.assign.backend import CPU, Opt, assign_on_cpu, choose_opt, faster, trial_situation
+from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Situation
 from dispatch.config import DispatchConfig
 from dispatch.errors import NoGpu
@@ -42,7 +43,7 @@ def test_the_default_is_the_cpu() -> None:
 
 @pytest.mark.parametrize("wanted", ["cuda", "auto"])
 def test_a_machine_without_gpu_says_so_once_and_uses_the_cpu(
-    wanted: backend.OptBackend, monkeypatch: pytest.MonkeyPatch
+    wanted: OptBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "CudaSolver", AbsentGpu)
     with structlog.testing.capture_logs() as logs:
@@ -66,11 +67,11 @@ def test_esd_asks_the_solver_it_was_given(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(situation)
         return assign_on_cpu(situation)
 
-    monkeypatch.setattr("dispatch.policies.registry.choose_opt", lambda wanted: Opt("cuda", CPU.solve, remember))
+    monkeypatch.setattr("dispatch.assign.backend.choose_opt", lambda wanted: Opt("cuda", CPU.solve, remember))
     situation = trial_situation(64, 4)
-    at_B = build_policy("esd:1", 0, "cuda").assign(situation)
+    at_B = build_policy("esd:1", 0, "cuda").assign(situation).worker_B
     assert len(asked) == 1
-    assert np.array_equal(at_B, build_policy("esd:1", 0).assign(situation))
+    assert np.array_equal(at_B, build_policy("esd:1", 0).assign(situation).worker_B)
 
 
 @pytest.mark.parametrize(("samples", "workers"), [(1, 1), (64, 4), (1000, 70)])

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.assign.cost import cost_matrix, cost_matrix_reference, held_by
+from dispatch.assign.cost import cost_matrix, cost_matrix_reference
 from dispatch.assign.situation import Situation
+from dispatch.rows.holders import held_by
 from dispatch.rows.states import CLEAN, OWNED, SPLIT
 from tests.dispatch.assign.situations import draw_situation
 
@@ -69,8 +70,3 @@ def test_every_cost_equals_the_definition(workers: int) -> None:
     situation = draw_situation(9, samples=6, workers=workers)
     expected = [[literal_cost(situation, i, j) for j in range(workers)] for i in range(6)]
     assert cost_matrix(situation) == pytest.approx(np.array(expected))
-
-
-def test_holder_words_are_read_bit_by_bit() -> None:
-    words = np.array([[1 << 63, 0b10]], np.uint64)
-    assert np.flatnonzero(held_by(words, 128)[0]).tolist() == [63, 65]

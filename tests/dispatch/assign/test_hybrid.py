@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from dispatch.assign.choices import Criterion
 from dispatch.assign.hybrid import (
-    Criterion,
     assign_heu,
     assign_heu_reference,
     assign_hybrid,
@@ -140,7 +140,7 @@ def test_places_that_opt_did_not_need_are_left_for_heu() -> None:
 
 
 def test_heu_refuses_too_few_places() -> None:
-    with pytest.raises(Infeasible, match="Cannot assign 4 samples"):
+    with pytest.raises(Infeasible, match="cannot assign 4 samples"):
         assign_hybrid(np.ones((4, 2)), np.array([2, 1]), 0.0)
 
 

@@ -118,7 +118,7 @@ def test_cost_that_is_no_usable_number_is_refused_with_its_place(value: float) -
 
 @pytest.mark.parametrize("capacity", [[2, 1], [5, -1], [2.0, 2.0]])
 def test_capacities_that_cannot_hold_the_batch_are_refused(capacity: list[float]) -> None:
-    with pytest.raises(Infeasible, match="Cannot assign 4 samples"):
+    with pytest.raises(Infeasible, match="cannot assign 4 samples"):
         solve_transport(np.ones((4, 2)), capacity)
 
 

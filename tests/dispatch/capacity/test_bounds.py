@@ -34,7 +34,7 @@ def test_bounds_of_another_number_of_workers_are_loosened() -> None:
     ],
 )
 def test_bounds_that_cannot_hold_the_batch_are_refused(least: tuple[float, ...], largest: tuple[float, ...]) -> None:
-    with pytest.raises(ConfigError, match=r"cannot hold the batch.*expected.*Correct dispatch\.least_share"):
+    with pytest.raises(ConfigError, match=r"cannot hold the batch.*expected.*correct dispatch\.least_share"):
         ShareBounds(least, largest).check(3)
 
 

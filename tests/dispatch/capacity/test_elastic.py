@@ -3,11 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dispatch.assign.improvement import Joint
 from dispatch.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
 from dispatch.capacity.elastic import Elastic
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.errors import CacheTooSmall, Infeasible
-from dispatch.policies.registry import build_policy
+from dispatch.policies.spec import Needs
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
 
@@ -60,9 +61,8 @@ def test_caches_that_cannot_hold_the_batch_are_refused() -> None:
 
 def test_a_batch_with_fewer_rows_in_common_than_expected_is_still_decided() -> None:
     keys, few = np.arange(4096, dtype=np.uint64), np.zeros((32, 4), np.uint64)
-    decider = Decider(
-        Index(), Directory(np.full(2, 80), "lru", 1), build_policy("joint:elastic", 0), np.array([1.0, 9.0])
-    )
+    policy, costs = Joint(8, 0), np.array([1.0, 9.0])
+    decider = Decider(Index(), Directory(np.full(2, 80), "lru", 1), policy, Needs(elastic=True), costs)
     for step in range(1, 30):
         decider.decide(step, few)
     assert np.bincount(decider.decide(30, few).assignment_B)[0] > 20
@@ -71,6 +71,6 @@ def test_a_batch_with_fewer_rows_in_common_than_expected_is_still_decided() -> N
 
 
 def test_equal_capacity_that_does_not_fit_is_an_error() -> None:
-    decider = Decider(Index(), Directory(np.full(2, 8), "lru", 1), build_policy("joint", 0), np.ones(2))
+    decider = Decider(Index(), Directory(np.full(2, 8), "lru", 1), Joint(8, 0), Needs(), np.ones(2))
     with pytest.raises(CacheTooSmall):
         decider.decide(1, np.arange(64, dtype=np.uint64).reshape(16, 4))

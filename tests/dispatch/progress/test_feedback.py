@@ -4,7 +4,7 @@ from msgspec import structs
 
 from dispatch.config import DispatchConfig
 from dispatch.decide import Decider
-from dispatch.policies.registry import build_policy
+from dispatch.policies.registry import parse_spec
 from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
@@ -24,8 +24,9 @@ class Steps:
     def __init__(self, feedback: Feedback, workers: tuple[WorkerLink, ...]) -> None:
         self.feedback = feedback
         directory = Directory(np.full(2, 64, np.int64), "lru", 1)
-        policy = build_policy("round_robin", 0)
-        self.decider = Decider(Index(), directory, policy, feedback.start_generation(workers))
+        spec = parse_spec("round_robin")
+        policy, costs_n = spec.build(0, "cpu"), feedback.start_generation(workers)
+        self.decider = Decider(Index(), directory, policy, spec.needs, costs_n)
 
     def complete(self, busy_seconds: float = 0.1, link_seconds: tuple[float, float] = (1.0, 1.0)) -> None:
         decision = self.decider.decide(1, np.arange(4, dtype=np.uint64).reshape(4, 1))

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.errors import CacheTooSmall
-from dispatch.policies.spec import parse_spec
 from dispatch.rows.hot import Profile, check_hot_set, hot_rows, most_frequent, worthwhile_uses
 from dispatch.rows.index import Index
 
@@ -42,17 +41,17 @@ def test_rows_used_too_rarely_to_be_worth_an_all_reduce_stay_cold() -> None:
     assert chosen.tolist() == [0]
 
 
-@pytest.mark.parametrize(("policy", "rows"), [("fae:0.25", 25), ("fae", 10), ("het", 0), ("esd:1", 0)])
-def test_the_hot_set_may_fill_its_share_of_the_cache(policy: str, rows: int) -> None:
-    assert hot_rows(parse_spec(policy), 100) == rows
+@pytest.mark.parametrize(("share", "rows"), [(0.25, 25), (0.1, 10), (0.0, 0)])
+def test_the_hot_set_may_fill_its_share_of_the_cache(share: float, rows: int) -> None:
+    assert hot_rows(share, 100) == rows
 
 
 def test_a_hot_set_without_a_row_is_refused() -> None:
-    with pytest.raises(CacheTooSmall, match=r"hot set of 0\.1 of 9 cached rows is empty"):
-        hot_rows(parse_spec("fae"), 9)
+    with pytest.raises(CacheTooSmall, match=r"hot set is empty; its share is 0\.1 of 9 cached rows"):
+        hot_rows(0.1, 9)
 
 
 def test_a_hot_set_that_leaves_no_room_for_a_micro_batch_is_refused() -> None:
-    check_hot_set(parse_spec("fae:0.5"), cache_rows=100, needed=50)
-    with pytest.raises(CacheTooSmall, match=r"leaves 50 of 100 slots, .* may use 51 rows; .*below 0\.49"):
-        check_hot_set(parse_spec("fae:0.5"), cache_rows=100, needed=51)
+    check_hot_set(0.5, cache_rows=100, needed=50)
+    with pytest.raises(CacheTooSmall, match=r"leave 50 of 100 slots; .* 51 rows .*below 0\.49"):
+        check_hot_set(0.5, cache_rows=100, needed=51)

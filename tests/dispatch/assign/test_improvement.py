@@ -8,14 +8,9 @@ from hypothesis import strategies as st
 from dispatch.assign.annealing import anneal, sweep, sweep_reference
 from dispatch.assign.batch_cost import Placement, batch_cost
 from dispatch.assign.cost import cost_matrix
+from dispatch.assign.improvement import Joint, improve
 from dispatch.assign.situation import Situation
 from dispatch.assign.solver import solve_transport
-from dispatch.decide import Decider
-from dispatch.errors import BadCost
-from dispatch.policies.joint import Joint, improve
-from dispatch.policies.registry import build_policy
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import Index
 from dispatch.rows.states import CLEAN
 from tests.dispatch.assign.situations import draw_situation
 
@@ -54,7 +49,7 @@ def test_costs_of_placements_differ_by_what_their_batches_cost(seed: int, worker
     one_B, other_B = np.random.default_rng(seed).integers(0, workers, (2, 16), dtype=np.int32)
     placed = Placement(situation, one_B)
     before = placed.cost()
-    placed.place(np.arange(16), other_B)
+    placed.move(np.arange(16), other_B)
     change = batch_cost(situation, other_B) - batch_cost(situation, one_B)
     assert placed.cost() == pytest.approx(Placement(situation, other_B).cost())
     assert placed.cost() - before == pytest.approx(change)
@@ -92,18 +87,18 @@ def _cold(seed: int) -> Situation:
 
 
 def test_annealing_makes_first_batches_cheaper_than_rounds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    annealed = sum(batch_cost(_cold(seed), Joint(8, 0).assign(_cold(seed))) for seed in range(4))
-    monkeypatch.setattr("dispatch.policies.joint.is_cold", lambda *_: False)
-    assert annealed < sum(batch_cost(_cold(seed), Joint(8, 0).assign(_cold(seed))) for seed in range(4))
+    annealed = sum(batch_cost(_cold(seed), Joint(8, 0).assign(_cold(seed)).worker_B) for seed in range(4))
+    monkeypatch.setattr("dispatch.assign.improvement.is_cold", lambda *_: False)
+    assert annealed < sum(batch_cost(_cold(seed), Joint(8, 0).assign(_cold(seed)).worker_B) for seed in range(4))
 
 
 def test_a_first_batch_is_assigned_alike_every_time() -> None:
-    assert np.array_equal(Joint(8, 3).assign(_cold(5)), Joint(8, 3).assign(_cold(5)))
+    assert np.array_equal(Joint(8, 3).assign(_cold(5)).worker_B, Joint(8, 3).assign(_cold(5)).worker_B)
 
 
 def test_a_first_batch_is_not_annealed_when_the_budget_is_spent() -> None:
     spent = dataclasses.replace(_cold(5), budget_seconds=0.0)
-    assert np.array_equal(Joint(8, 0).assign(spent), solve_transport(cost_matrix(spent), spent.capacity_n))
+    assert np.array_equal(Joint(8, 0).assign(spent).worker_B, solve_transport(cost_matrix(spent), spent.capacity_n))
 
 
 def test_samples_that_share_rows_are_brought_together() -> None:
@@ -115,7 +110,7 @@ def test_samples_that_share_rows_are_brought_together() -> None:
         row_cost_n=np.ones(2),
         capacity_n=np.full(2, 2, np.int64),
     )
-    at_B = Joint(rounds=8, seed=0).assign(situation)
+    at_B = Joint(rounds=8, seed=0).assign(situation).worker_B
     assert at_B[0] == at_B[2] != at_B[1] == at_B[3]
 
 
@@ -127,42 +122,20 @@ def test_a_row_that_a_sample_names_twice_counts_once() -> None:
 
 
 def test_the_seed_decides_which_half_moves() -> None:
-    answers = {Joint(1, seed).assign(draw_situation(4)).tobytes() for seed in range(8)}
+    answers = {Joint(1, seed).assign(draw_situation(4)).worker_B.tobytes() for seed in range(8)}
     assert len(answers) > 1
 
 
 def test_no_round_is_begun_when_the_budget_is_spent() -> None:
     situation = draw_situation(5)
     spent = dataclasses.replace(situation, budget_seconds=0.0)
-    assert np.array_equal(Joint(8, 0).assign(spent), solve_transport(cost_matrix(situation), situation.capacity_n))
-    assert not np.array_equal(Joint(8, 0).assign(situation), Joint(8, 0).assign(spent))
+    assert np.array_equal(
+        Joint(8, 0).assign(spent).worker_B, solve_transport(cost_matrix(situation), situation.capacity_n)
+    )
+    assert not np.array_equal(Joint(8, 0).assign(situation).worker_B, Joint(8, 0).assign(spent).worker_B)
 
 
 def test_fewer_rounds_than_set_are_told() -> None:
     policy, situation = Joint(8, 0), draw_situation(5)
-    policy.assign(dataclasses.replace(situation, budget_seconds=0.0))
-    assert policy.was_cut
-    policy.assign(dataclasses.replace(situation, budget_seconds=60.0))
-    assert not policy.was_cut
-
-
-@pytest.mark.parametrize(("spec", "is_cut"), [("joint:elastic", True), ("joint", True), ("laia", False)])
-def test_a_decision_cut_short_says_so(spec: str, is_cut: bool) -> None:
-    decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), build_policy(spec, 0), np.ones(2))
-    keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
-    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_cut is is_cut
-    assert not decider.decide(2, keys_BF).is_cut
-
-
-def test_a_decision_longer_than_its_budget_is_late() -> None:
-    decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), np.ones(2))
-    keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
-    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_late
-    assert not decider.decide(2, keys_BF, budget_seconds=60.0).is_late
-    assert not decider.decide(3, keys_BF).is_late
-
-
-@pytest.mark.parametrize("costs", [[1.0, float("nan")], [1.0, 0.0], [1.0, float("inf")], [1.0], [1.0, -1.0]])
-def test_costs_of_links_that_mean_nothing_are_refused(costs: list[float]) -> None:
-    with pytest.raises(BadCost, match="row costs"):
-        Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), np.array(costs))
+    assert policy.assign(dataclasses.replace(situation, budget_seconds=0.0)).was_cut
+    assert not policy.assign(dataclasses.replace(situation, budget_seconds=60.0)).was_cut

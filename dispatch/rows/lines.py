@@ -1,0 +1,75 @@
+"""Lines: what the directory's kernels write down for one round, before it is grouped by worker and by shard."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dispatch.arrays import I64
+from dispatch.rows.states import RowStates
+from infra.kernels import kernel
+
+OWNED_UPDATE = 0
+"""kinds of push; the last bit tells the part of a split row from an owned row"""
+PART_UPDATE = 1
+OWNED_EVICT = 2
+PART_EVICT = 3
+OWNED_FLUSH = 4
+PART_FLUSH = 5
+
+WITH_STATE = 0
+"""kinds of pull"""
+VALUE_ONLY = 1
+
+
+class RoundLines(NamedTuple):
+    """Plain arrays with room for the worst case. A line is (worker, row, slot, kind)."""
+
+    pushes_4: I64
+    pulls_4: I64
+    settled: I64
+    """split rows of which all parts have been pushed"""
+    counts: I64
+    """how many pushes, pulls and settled rows have been written"""
+
+
+def empty_lines(rows_U: I64, rows: RowStates, uses: int) -> RoundLines:
+    """Room for the worst case: every holder of a batch row pushes, and every use evicts something."""
+    held = int(np.bitwise_count(rows[rows_U, 1:]).sum())
+    return RoundLines(
+        pushes_4=np.empty((held + uses, 4), np.int64),
+        pulls_4=np.empty((uses, 4), np.int64),
+        settled=np.empty(rows_U.size + uses, np.int64),
+        counts=np.zeros(3, np.int64),
+    )
+
+
+def add_pushes(lines: RoundLines, pushes_4: I64) -> None:
+    lines.pushes_4[lines.counts[0] : lines.counts[0] + len(pushes_4)] = pushes_4
+    lines.counts[0] += len(pushes_4)
+
+
+def add_pulls(lines: RoundLines, pulls_4: I64) -> None:
+    lines.pulls_4[lines.counts[1] : lines.counts[1] + len(pulls_4)] = pulls_4
+    lines.counts[1] += len(pulls_4)
+
+
+@kernel
+def push(lines: RoundLines, worker: int, row: int, slot: int, kind: int) -> None:
+    at = lines.counts[0]
+    lines.pushes_4[at, 0], lines.pushes_4[at, 1] = worker, row
+    lines.pushes_4[at, 2], lines.pushes_4[at, 3] = slot, kind
+    lines.counts[0] = at + 1
+
+
+@kernel
+def pull(lines: RoundLines, worker: int, row: int, slot: int, kind: int) -> None:
+    at = lines.counts[1]
+    lines.pulls_4[at, 0], lines.pulls_4[at, 1] = worker, row
+    lines.pulls_4[at, 2], lines.pulls_4[at, 3] = slot, kind
+    lines.counts[1] = at + 1
+
+
+@kernel
+def settle(lines: RoundLines, row: int) -> None:
+    lines.settled[lines.counts[2]] = row
+    lines.counts[2] += 1
