@@ -16,7 +16,7 @@ BIN := .venv/bin
 STAMP := .venv/.freshet-setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check system clean FORCE
+.PHONY: help setup demo test prepare check kernels jars system clean FORCE
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -47,7 +47,18 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter
 system: ## Java, Maven, PostgreSQL, Chromium, kcat, through the system's package manager
 	@if [ "$(SYSTEM)" != no ]; then sh infra/deploy/system.sh; fi
 
-test: $(STAMP) system check ## set-up, checks, and the whole test suite
+kernels: $(STAMP) ## compiles what numba compiles, unless it is in the user's cache folder
+	@$(BIN)/python -m infra.run.warm_up
+
+# In the background: it is the network's time, and the first test that needs the jars waits for them. What goes wrong
+# is told by that test, too.
+jars: $(STAMP) system
+	@$(BIN)/python -c "from infra.kafka.jars import kafka_jars; kafka_jars()" >/dev/null 2>&1 </dev/null &
+
+prepare: system jars check kernels
+
+test: ## set-up, checks, and the whole test suite
+	@$(MAKE) --no-print-directory -j4 prepare
 	@$(BIN)/python -m pytest $(TESTS)
 
 clean: ## removes the environment and every cache, and no run
