@@ -2,6 +2,7 @@
 #
 #   ARGS           arguments of the demo:           make demo ARGS="--samples 20000 --json summary.json"
 #   TESTS          arguments of pytest:             make test TESTS="tests/ps -k pull"
+#   WORKERS        processes of pytest:             make test WORKERS=4 (0: none beside pytest itself)
 #   PYTHON         interpreter of a new .venv:      make setup PYTHON=python3.12
 #   FRESHET_TORCH  another torch build:             make setup FRESHET_TORCH="torch==2.15.0+cpu"
 #                  (its index is given by uv's own UV_INDEX; the choice is remembered until `make clean`)
@@ -9,6 +10,7 @@
 
 ARGS ?=
 TESTS ?=
+WORKERS ?= 2
 PYTHON ?=
 FRESHET_TORCH ?=
 SYSTEM ?= yes
@@ -59,7 +61,7 @@ prepare: system jars check kernels
 
 test: ## set-up, checks, and the whole test suite
 	@$(MAKE) --no-print-directory -j4 prepare
-	@$(BIN)/python -m pytest $(TESTS)
+	@PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(TESTS)
 
 clean: ## removes the environment and every cache, and no run
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
