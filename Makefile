@@ -2,6 +2,7 @@
 #
 #   ARGS           arguments of the demo:           make demo ARGS="--samples 20000 --json summary.json"
 #   TESTS          arguments of pytest:             make test TESTS="tests/ps -k pull"
+#   WORKERS        processes of pytest:             make test WORKERS=4 (0: none beside pytest itself)
 #   PYTHON         interpreter of a new .venv:      make setup PYTHON=python3.12
 #   FRESHET_TORCH  another torch build:             make setup FRESHET_TORCH="torch==2.15.0+cpu"
 #                  (its index is given by uv's own UV_INDEX; the choice is remembered until `make clean`)
@@ -9,6 +10,7 @@
 
 ARGS ?=
 TESTS ?=
+WORKERS ?= 2
 PYTHON ?=
 FRESHET_TORCH ?=
 SYSTEM ?= yes
@@ -16,7 +18,7 @@ BIN := .venv/bin
 STAMP := .venv/.freshet-setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check system clean FORCE
+.PHONY: help setup demo test prepare check kernels jars system clean FORCE
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -47,8 +49,19 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter
 system: ## Java, Maven, PostgreSQL, Chromium, kcat, through the system's package manager
 	@if [ "$(SYSTEM)" != no ]; then sh infra/deploy/system.sh; fi
 
-test: $(STAMP) system check ## set-up, checks, and the whole test suite
-	@$(BIN)/python -m pytest $(TESTS)
+kernels: $(STAMP) ## compiles what numba compiles, unless it is in the user's cache folder
+	@$(BIN)/python -m infra.run.warm_up
+
+# In the background: it is the network's time, and the first test that needs the jars waits for them. What goes wrong
+# is told by that test, too.
+jars: $(STAMP) system
+	@$(BIN)/python -c "from infra.kafka.jars import kafka_jars; kafka_jars()" >/dev/null 2>&1 </dev/null &
+
+prepare: system jars check kernels
+
+test: ## set-up, checks, and the whole test suite
+	@$(MAKE) --no-print-directory -j4 prepare
+	@PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(TESTS)
 
 clean: ## removes the environment and every cache, and no run
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

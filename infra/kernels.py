@@ -1,41 +1,216 @@
 """The decorator of every numba kernel, and where compiled kernels are kept.
 
-numba's own cache notices a change of a kernel's file, but not of a kernel in another file that it calls: after an
-upgrade it would go on running the old one. Here the compiled code is kept under a fingerprint of all sources that hold
-kernels, so a change of any of them compiles everything anew; what other versions left behind is removed.
+A compiled kernel is one file, named by everything that it depends on: the sources of its module and of all modules of
+ours that this one imports, the versions of Python and numba, whether bounds are checked, the types of its arguments and
+the processor. A change of any of these leads to another file, so that no stale code can run; and a checkout with the
+same sources finds what another one has compiled.
+
+    ~/.cache/freshet/kernels/MODULE-STAMP/FUNCTION-LINE.TYPES.nbc     (or below XDG_CACHE_HOME)
+
+numba's own cache numbers its files and keeps the numbers in an index. Two processes that compile the same kernel for
+different types at the same time can both take the first number, and one of them later loads code that was compiled for
+the types of the other. Names that follow from the content leave nothing to be mixed up: processes that compile the same
+thing write the same file, each in one step.
 """
 
+import fcntl
 import hashlib
+import os
+import re
 import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numba
 from numba import njit
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 
-ROOT = Path(__file__).resolve().parent
-FOLDERS = ("dispatch", "ingest/codec", "ps")
-PREFIX = "kernels-"
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+ROOT = Path(__file__).resolve().parents[1]
+WAIT_SECONDS = 60.0
+"""how long a process waits for another one that compiles the same kernel"""
+POLL_SECONDS = 0.02
+KEEP_SECONDS = 30 * 86_400.0
+"""what no process has used for so long is removed when its successor is compiled"""
+IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]+))", re.MULTILINE
+)
 
 
-def fingerprint(root: Path) -> str:
-    """Changes with any source file of the folders that hold kernels, and with numba itself."""
-    digest = hashlib.blake2b(numba.__version__.encode(), digest_size=8)
-    for folder in FOLDERS:
-        for file in sorted((root / folder).rglob("*.py")):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+@cache
+def imported_files(file: Path, root: Path) -> frozenset[Path]:
+    """The files below the root that a file imports itself."""
+    names: set[str] = set()
+    for module, members, modules in IMPORT.findall(file.read_text()):
+        words = re.findall(r"[\w.]+", members or modules)
+        names |= {module, *(f"{module}.{word}" for word in words)} if module else set(words)
+    candidates = (root / f"{name.replace('.', '/')}{end}" for name in names for end in (".py", "/__init__.py"))
+    return frozenset(candidate for candidate in candidates if candidate.is_file())
+
+
+def all_sources(file: Path, root: Path) -> list[Path]:
+    """A file and everything below the root that it imports, directly or not."""
+    found, open_ends = {file}, [file]
+    while open_ends:
+        new = imported_files(open_ends.pop(), root) - found
+        found |= new
+        open_ends += new
+    return sorted(found)
+
+
+@cache
+def stamp(file: Path, root: Path) -> str:
+    """Changes with everything but types and processor that the compiled kernels of a file depend on."""
+    checks = numba.config.BOUNDSCHECK  # type: ignore[attr-defined]
+    digest = hashlib.blake2b(f"{sys.version} {numba.__version__} {checks}".encode(), digest_size=8)
+    for source in all_sources(file, root):
+        digest.update(f"\0{source.relative_to(root)}\0".encode() + source.read_bytes())
     return digest.hexdigest()
 
 
-def choose_folder(root: Path, keep: Path) -> Path:
-    """The folder of this version's kernels; those of other versions in the same place go."""
-    chosen = keep / f"{PREFIX}{fingerprint(root)}"
-    for old in keep.glob(f"{PREFIX}*"):
-        if old != chosen:
-            shutil.rmtree(old, ignore_errors=True)
-    return chosen
+@cache
+def cache_folder() -> Path | None:
+    """The user's cache folder, or else the package's own; None if neither can be written to."""
+    candidates = [ROOT / "infra" / "__pycache__"]
+    with suppress(RuntimeError):  # a user without a home
+        candidates.insert(0, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshet")
+    for candidate in candidates:
+        folder = candidate / "kernels"
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK | os.X_OK):
+                return folder
+    return None
 
 
-numba.config.CACHE_DIR = str(choose_folder(ROOT.parent, ROOT / "__pycache__"))  # type: ignore[attr-defined]
+@cache
+def module_folder(file: Path, root: Path, keep: Path) -> Path:
+    """Where the kernels of a file are kept; notes the use, and removes versions that nobody has used for long."""
+    name = ".".join(file.relative_to(root).with_suffix("").parts)
+    folder = keep / f"{name}-{stamp(file, root)}"
+    if not folder.is_dir():
+        for other in keep.glob(f"{name}-*"):
+            with suppress(OSError):  # another process may be removing it
+                if other.stat().st_mtime < time.time() - KEEP_SECONDS:
+                    shutil.rmtree(other, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
+    with suppress(OSError):
+        os.utime(folder)
+    return folder
 
-kernel = njit(cache=True, nogil=True)
-"""plain arrays in and out, compiled once a version, the GIL released"""
+
+class KernelLocator(_CacheLocator):
+    """Tells numba the folder of a kernel's module."""
+
+    def __init__(self, line: int, folder: Path) -> None:
+        self._line, self._folder = line, folder
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> "KernelLocator | None":
+        """None where nothing can be kept: no folder, or a kernel that is not in a file of ours."""
+        keep, path = cache_folder(), Path(file)
+        if keep is None or not path.is_relative_to(ROOT) or not path.is_file():
+            return None
+        try:
+            return cls(function.__code__.co_firstlineno, module_folder(path, ROOT, keep))
+        except OSError:
+            return None
+
+    def ensure_cache_path(self) -> None:
+        """It was made with the locator."""
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._folder.name
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class KernelFiles(IndexDataCacheFile):
+    """One file for the code of each combination of types, and no index.
+
+    A process that finds no file locks its name until it has compiled it; others that want the same wait for it. A
+    kernel is locked before those that it calls, so no two processes can wait for each other.
+    """
+
+    def __init__(self, folder: str, name: str, stamp: str) -> None:
+        super().__init__(folder, name, stamp)  # type: ignore[no-untyped-call]
+        self._folder, self._name = Path(folder), name
+        self._locks: dict[Path, int] = {}
+
+    def load(self, key: tuple[Any, ...]) -> Any:
+        """None if this process is to compile it."""
+        path = self._path(key)
+        if not path.exists():
+            self._lock(path)
+        if not path.exists():
+            return None
+        self._unlock(path)
+        return self._load_data(path.name)  # type: ignore[no-untyped-call]
+
+    def save(self, key: tuple[Any, ...], code: Any) -> None:
+        path = self._path(key)
+        with suppress(OSError):  # a full disk: the next process compiles it again
+            self._save_data(path.name, code)  # type: ignore[no-untyped-call]
+        self._unlock(path)
+
+    def _lock(self, path: Path) -> None:
+        """Waits for another process that compiles it, but not forever: better compiled twice than never."""
+        if path in self._locks:  # an earlier attempt to compile it failed
+            return
+        with suppress(OSError):  # the folder is gone, or belongs to somebody else
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._locks[path] = lock = os.open(path.with_suffix(".lock"), flags, 0o644)
+            give_up = time.monotonic() + WAIT_SECONDS
+            while time.monotonic() < give_up and not path.exists() and not _try_lock(lock):
+                time.sleep(POLL_SECONDS)
+
+    def _unlock(self, path: Path) -> None:
+        """Whoever still waits for the lock sees that the kernel is there."""
+        if (lock := self._locks.pop(path, None)) is not None:
+            path.with_suffix(".lock").unlink(missing_ok=True)
+            os.close(lock)
+
+    def _path(self, key: tuple[Any, ...]) -> Path:
+        digest = hashlib.blake2b(repr(key).encode(), digest_size=12).hexdigest()
+        return self._folder / f"{self._name}.{digest}.nbc"
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class KernelCacheImpl(CompileResultCacheImpl):
+    """Has numba ask our locator alone."""
+
+    _locator_classes: list[Any] = [KernelLocator]  # noqa: RUF012 (numba declares it so)
+
+
+class KernelCache(FunctionCache):
+    """numba's cache of one kernel, with our folders and names."""
+
+    _impl_class = KernelCacheImpl
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._cache_file = KernelFiles(self.cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
+
+
+def kernel(function: Kernel) -> Kernel:
+    """Plain arrays in and out, compiled once for each combination of types, the GIL released."""
+    compiled: Any = njit(nogil=True)(function)
+    with suppress(RuntimeError):  # nowhere to keep it: compiled in every process
+        compiled._cache = KernelCache(function)
+    return compiled  # type: ignore[no-any-return]

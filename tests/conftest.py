@@ -1,11 +1,17 @@
 """Shared by all tests: hypothesis without deadlines, since the first call of a numba kernel compiles it; one broker."""
 
+import resource
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.brokers import TestBroker, shared_broker
+from tests.cores import core_files, explain
+from tests.scheduling import Shares, order_of
 
 settings.register_profile("freshet", deadline=None)
 settings.load_profile("freshet")
@@ -21,8 +27,40 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBroker]:
         yield broker
 
 
+BROKER_FIXTURE = "kafka"
+CORE_FILES = pytest.StashKey[list[Path]]()
+STARTED = time.time()
+
+
+def pytest_configure() -> None:
+    """A process that crashes leaves a core file where the system allows it, its children included."""
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
+    return Shares(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: order_of(item.nodeid))
     for item in items:
-        if "kafka" in getattr(item, "fixturenames", ()):
+        if BROKER_FIXTURE in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(DOWNLOAD_SECONDS))
             break
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A crash fails the run, even one that no test noticed."""
+    config = session.config
+    config.stash[CORE_FILES] = [] if hasattr(config, "workerinput") else core_files(config.rootpath, STARTED)
+    if config.stash[CORE_FILES]:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for core in config.stash.get(CORE_FILES, []):
+        terminalreporter.section("crash", red=True)
+        for line in explain(core):
+            terminalreporter.write_line(line)

@@ -16,6 +16,7 @@ Guarantees: as many samples per worker as asked for; equal input and draws give 
 """
 
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,17 @@ PRICE_STEP = 0.2
 """how much dearer one more sample makes a worker, in units of the noise"""
 SLACK = 1 / 8
 """by how much of its capacity a worker may be over-full between sweeps"""
+
+
+class Rooms(NamedTuple):
+    """The workers as a sweep sees them."""
+
+    count_n: I64
+    """samples at each worker; kept up to date"""
+    most_n: I64
+    price_n: F64
+    """added to the cost of a sample there; kept up to date"""
+    row_cost_n: F64
 
 
 def anneal(placed: Placement, places_n: I64, draw: np.random.Generator, deadline: float | None = None) -> None:
@@ -65,18 +77,8 @@ def move_round(placed: Placement, places_n: I64, draw: np.random.Generator, pric
 
 def sweep(placed: Placement, order_B: I64, noise_Bn: F64, price_n: F64, most_n: I64, price_step: float) -> None:
     """Every sample in this order to its best worker with room, by marginal cost, price and noise; changes prices."""
-    _sweep(
-        placed.shared,
-        placed.users,
-        placed.at_B,
-        placed.counts_n,
-        order_B,
-        noise_Bn,
-        price_n,
-        most_n,
-        price_step,
-        placed.row_cost_n,
-    )
+    rooms = Rooms(placed.counts_n, most_n, price_n, placed.row_cost_n)
+    _sweep(placed.shared, placed.users, placed.at_B, order_B, noise_Bn, rooms, price_step)
 
 
 def sweep_reference(
@@ -100,17 +102,9 @@ def sweep_reference(
 
 @kernel
 def _sweep(
-    shared: Shared,
-    users: Users,
-    at_B: I32,
-    count_n: I64,
-    order_B: I64,
-    noise_Bn: F64,
-    price_n: F64,
-    most_n: I64,
-    price_step: float,
-    row_cost_n: F64,
+    shared: Shared, users: Users, at_B: I32, order_B: I64, noise_Bn: F64, rooms: Rooms, price_step: float
 ) -> None:
+    count_n, most_n, price_n, row_cost_n = rooms
     cost_n = np.empty(row_cost_n.shape[0], np.float64)
     for q in range(order_B.shape[0]):
         i = order_B[q]

@@ -1,36 +1,129 @@
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
-import numba
+import numpy as np
+import pytest
 
-from infra.kernels import FOLDERS, choose_folder, fingerprint
+from infra import kernels
+from infra.kernels import KEEP_SECONDS, KernelFiles, all_sources, kernel, module_folder, stamp
+from tests.end_to_end.processes import ROOT
 
-
-def sources(root: Path) -> Path:
-    for folder in FOLDERS:
-        (root / folder / "policies").mkdir(parents=True)
-        (root / folder / "a.py").write_text("one")
-        (root / folder / "policies" / "b.py").write_text("two")
-    return root
-
-
-def test_a_change_of_any_source_changes_the_fingerprint(tmp_path: Path) -> None:
-    root = sources(tmp_path)
-    seen = {fingerprint(root)}
-    for number, file in enumerate(sorted(root.rglob("*.py"))):
-        file.write_text(f"changed {number}")
-        seen.add(fingerprint(root))
-    assert len(seen) == 1 + 2 * len(FOLDERS)
+SOURCES = {
+    "a/top.py": "from a.middle import x\nfrom b import (\n    low,\n    other,\n)\nimport numpy\n",
+    "a/middle.py": "def later():\n    import b.deep\n",
+    "a/__init__.py": "",
+    "b/__init__.py": "",
+    "b/low.py": "x = 1\n",
+    "b/deep.py": "from a import top\n",
+    "b/stranger.py": "",
+}
+IMPORTED = sorted(set(SOURCES) - {"b/stranger.py", "a/__init__.py"})
 
 
-def test_kernels_of_other_versions_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    root, keep = sources(tmp_path / "root"), tmp_path / "keep"
-    for name in ("kernels-old", "module.pyc"):
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, text in SOURCES.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(text)
+    return tmp_path / "root"
+
+
+def test_sources_of_a_kernel_are_all_that_its_module_imports(root: Path) -> None:
+    found = [str(path.relative_to(root)) for path in all_sources(root / "a/top.py", root)]
+    assert found == sorted([*IMPORTED, "a/__init__.py"])  # the last through b/deep.py
+
+
+@pytest.mark.parametrize("changed", SOURCES)
+def test_stamp_changes_with_every_imported_source_and_no_other(root: Path, changed: str) -> None:
+    before = stamp(root / "a/top.py", root)
+    (root / changed).write_text(SOURCES[changed] + "# changed\n")
+    stamp.cache_clear()
+    assert (stamp(root / "a/top.py", root) != before) is (changed != "b/stranger.py")
+
+
+def test_stamp_is_the_same_in_another_checkout(root: Path, tmp_path: Path) -> None:
+    root.rename(tmp_path / "elsewhere")
+    moved = stamp(tmp_path / "elsewhere/a/top.py", tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(root)
+    assert moved == stamp(root / "a/top.py", root)
+
+
+def test_kernels_with_bounds_checks_are_kept_apart(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = stamp(root / "a/top.py", root)
+    monkeypatch.setattr("numba.config.BOUNDSCHECK", 1)
+    stamp.cache_clear()
+    assert stamp(root / "a/top.py", root) != without
+    stamp.cache_clear()
+
+
+def test_versions_that_nobody_has_used_for_long_are_removed_and_nothing_else(root: Path, tmp_path: Path) -> None:
+    keep, long_ago = tmp_path / "keep", time.time() - KEEP_SECONDS - 60
+    for name in ("a.top-old", "a.top-lately", "a.middle-old"):
         (keep / name).mkdir(parents=True)
-    chosen = choose_folder(root, keep)
-    chosen.mkdir()
-    assert choose_folder(root, keep) == chosen
-    assert {path.name for path in keep.iterdir()} == {chosen.name, "module.pyc"}
+        if name.endswith("old"):
+            os.utime(keep / name, (long_ago, long_ago))
+    folder = module_folder(root / "a/top.py", root, keep)
+    assert {path.name for path in keep.iterdir()} == {"a.top-lately", "a.middle-old", folder.name}
 
 
-def test_compiled_kernels_go_to_the_chosen_folder() -> None:
-    assert Path(numba.config.CACHE_DIR).name.startswith("kernels-")  # type: ignore[attr-defined]
+def test_kernels_go_below_the_users_cache_folder_or_the_packages_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = kernels.cache_folder.__wrapped__
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert find() == tmp_path / "freshet" / "kernels"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert find() == ROOT / "infra" / "__pycache__" / "kernels"
+
+
+def test_two_processes_that_compile_for_different_types_at_once_do_not_mix_them_up(tmp_path: Path) -> None:
+    first, second = (KernelFiles(str(tmp_path), "kernel", "stamp") for _ in range(2))
+    assert first.load(("float32",)) is None
+    assert second.load(("float64",)) is None
+    second.save(("float64",), "for float64")
+    first.save(("float32",), "for float32")
+    assert (first.load(("float64",)), second.load(("float32",))) == ("for float64", "for float32")
+    assert [path.suffix for path in tmp_path.iterdir()] == [".nbc", ".nbc"]
+
+
+def test_whoever_wants_what_another_process_compiles_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (KernelFiles(str(tmp_path), "kernel", "stamp") for _ in range(2))
+    assert first.load(("float32",)) is None
+    monkeypatch.setattr("infra.kernels.time.sleep", lambda _: first.save(("float32",), "compiled"))
+    assert second.load(("float32",)) == "compiled"
+
+
+def test_nobody_waits_forever_for_a_process_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (KernelFiles(str(tmp_path), "kernel", "stamp") for _ in range(2))
+    monkeypatch.setattr("infra.kernels.WAIT_SECONDS", 0.05)
+    assert first.load(("float32",)) is None
+    assert second.load(("float32",)) is None
+
+
+USER = """
+from ingest.codec.duplicates import find_duplicates, scan
+find_duplicates([b"{}"])
+print(sum(scan.stats.cache_hits.values()), sum(scan.stats.cache_misses.values()))
+"""
+
+
+def test_a_second_process_loads_what_the_first_has_compiled(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    told = [
+        subprocess.run([sys.executable, "-c", USER], cwd=ROOT, env=environment, capture_output=True, text=True).stdout
+        for _ in range(2)
+    ]
+    assert told == ["0 1\n", "1 0\n"]
+
+
+def test_a_kernel_outside_our_files_works_without_being_kept() -> None:
+    space: dict[str, object] = {}
+    exec("def double(x):\n    return 2 * x", space)
+    doubled = kernel(space["double"])  # type: ignore[type-var]
+    np.testing.assert_array_equal(doubled(np.arange(3)), [0, 2, 4])  # type: ignore[operator]

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from infra.cli.main import app
 from infra.errors import ConfigError
 from tests.end_to_end.processes import ROOT, environment, freshet, run, start, wait_until
+from tests.infra.cli.conftest import Invoke
 
 COMMANDS = [
     *("demo", "up", "produce", "dispatcher", "worker", "ps", "api", "broker", "dead-letters", "settings", "keys"),
@@ -47,51 +48,64 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     assert f"Example: freshet {command}" in " ".join(shown.output.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["demo", "--set", "stream.batch=x"], "setting stream.batch = 'x' is wrong"),
-        (["up", "--config", "no.toml"], "cannot read settings file no.toml"),
-        (["up", "--from-time", "soon"], "--from-time 'soon' is no time"),
-        (["up", "--from-offsets", "0"], "--from-offsets '0' cannot be read at '0'"),
-        (["dispatcher", "--set", "kafka.servers=nowhere"], "Kafka server 'nowhere' is no address"),
-        (["produce", "--dataset", "criteo"], "no file given for dataset 'criteo'"),
-        (["produce", "--duration", "0"], "duration = 0.0: expected seconds above 0"),
-        (["topics", "create", "--retention", "7 moons"], "retention '7 moons' cannot be read"),
-        (["produce", "missing.tsv", "--dataset", "criteo"], "missing.tsv"),
-        (["worker", "--dispatcher", "tcp://127.0.0.1:1"], "0 shard endpoints for ps.shards = 2"),
-        (["worker", "--link", "0"], "a link cannot have 0.0 Gbit/s"),
-        (["ps", "--shard", "7"], "no endpoint for shard 7"),
-        (["dead-letters", "--run-folder", "nowhere"], "no settings of a run in nowhere"),
-        (["bench", "dispatch", *SYNTHETIC, "--policies", "herald"], "Policy cannot be built: got 'herald'"),
-        (["bench", "dispatch", *SYNTHETIC, "--links", "5,5,5,5,5,5,5,0"], "link of 0 Gbit/s"),
-        (["bench", "dispatch", *SYNTHETIC, "--links", "5,.5"], "2 links for 8 workers"),
-        (["bench", "dispatch", *SYNTHETIC, "--cache-ratio", "0.01"], "rows are too small"),
-        (["bench", "dispatch", "--format", "avazu"], "no file given for 'avazu'"),
-        (["bench", "paper", *SYNTHETIC[:3], "500"], "none of the paper's settings"),
-        (["bench", "quality", "--input", "no.tsv", "--format", "criteo"], "no file at no.tsv"),
-        (["demo", "--set", "stream.batch=[/]"], "setting stream.batch = '[/]' is wrong"),
-        (["up", "--set", "telemetry.metrics_port=9100"], "telemetry.metrics_port = 9100"),
-        (["up", "--folder", "a", "--set", "folder=b"], "--folder a and --set folder="),
-        (["bench", "ps", "--json", "no/where.json"], "cannot write no/where.json"),
-        (["keys", "secrets", "--worker", "a/b"], "the name 'a/b' cannot be used"),
-        (["keys", "secrets", "--worker", "../x"], "the name '../x' cannot be used"),
-        (["keys", "secrets", "--worker", ""], "the name '' cannot be used"),
-        (["keys", "secrets", "--worker", "x" * 65], "cannot be used"),
-        (["keys", "secrets", "--worker", "server"], "expected every name once"),
-        (["api", "--name", "../x"], "the name '../x' cannot be used"),
-    ],
-)
-def test_a_wrong_argument_gives_one_clear_line_and_no_traceback(arguments: list[str], message: str) -> None:
-    ended = run(*arguments)
+REFUSED: list[tuple[list[str], str]] = [
+    (["demo", "--set", "stream.batch=x"], "setting stream.batch = 'x' is wrong"),
+    (["up", "--config", "no.toml"], "cannot read settings file no.toml"),
+    (["up", "--from-time", "soon"], "--from-time 'soon' is no time"),
+    (["up", "--from-offsets", "0"], "--from-offsets '0' cannot be read at '0'"),
+    (["dispatcher", "--set", "kafka.servers=nowhere"], "Kafka server 'nowhere' is no address"),
+    (["produce", "--dataset", "criteo"], "no file given for dataset 'criteo'"),
+    (["produce", "--duration", "0"], "duration = 0.0: expected seconds above 0"),
+    (["topics", "create", "--retention", "7 moons"], "retention '7 moons' cannot be read"),
+    (["produce", "missing.tsv", "--dataset", "criteo"], "missing.tsv"),
+    (["worker", "--dispatcher", "tcp://127.0.0.1:1"], "0 shard endpoints for ps.shards = 2"),
+    (["worker", "--link", "0"], "a link cannot have 0.0 Gbit/s"),
+    (["ps", "--shard", "7"], "no endpoint for shard 7"),
+    (["dead-letters", "--run-folder", "nowhere"], "no settings of a run in nowhere"),
+    (["bench", "dispatch", *SYNTHETIC, "--policies", "herald"], "Policy cannot be built: got 'herald'"),
+    (["bench", "dispatch", *SYNTHETIC, "--links", "5,5,5,5,5,5,5,0"], "link of 0 Gbit/s"),
+    (["bench", "dispatch", *SYNTHETIC, "--links", "5,.5"], "2 links for 8 workers"),
+    (["bench", "dispatch", *SYNTHETIC, "--cache-ratio", "0.01"], "rows are too small"),
+    (["bench", "dispatch", "--format", "avazu"], "no file given for 'avazu'"),
+    (["bench", "paper", *SYNTHETIC[:3], "500"], "none of the paper's settings"),
+    (["bench", "quality", "--input", "no.tsv", "--format", "criteo"], "no file at no.tsv"),
+    (["demo", "--set", "stream.batch=[/]"], "setting stream.batch = '[/]' is wrong"),
+    (["up", "--set", "telemetry.metrics_port=9100"], "telemetry.metrics_port = 9100"),
+    (["up", "--folder", "a", "--set", "folder=b"], "--folder a and --set folder="),
+    (["bench", "ps", "--json", "no/where.json"], "cannot write no/where.json"),
+    (["keys", "secrets", "--worker", "a/b"], "the name 'a/b' cannot be used"),
+    (["keys", "secrets", "--worker", "../x"], "the name '../x' cannot be used"),
+    (["keys", "secrets", "--worker", ""], "the name '' cannot be used"),
+    (["keys", "secrets", "--worker", "x" * 65], "cannot be used"),
+    (["keys", "secrets", "--worker", "server"], "expected every name once"),
+    (["api", "--name", "../x"], "the name '../x' cannot be used"),
+]
+IN_A_PROCESS = ("demo", "worker", "bench")
+"""the first refusal of each of these commands comes from a real process, too"""
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_a_wrong_argument_gives_one_clear_line_and_no_traceback(
+    invoke: Invoke, arguments: list[str], message: str
+) -> None:
+    expect_one_line(invoke(*arguments), message)
+
+
+@pytest.mark.parametrize("command", IN_A_PROCESS)
+def test_a_real_process_is_refused_in_the_same_way(command: str) -> None:
+    arguments, message = next(refused for refused in REFUSED if refused[0][0] == command)
+    expect_one_line(run(*arguments), message)
+
+
+def expect_one_line(ended: "subprocess.CompletedProcess[str]", message: str) -> None:
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
 
 
-def test_a_summary_that_could_not_be_written_stops_a_run_before_it_starts(tmp_path: Path) -> None:
-    ended = run("demo", "--folder", tmp_path / "run", "--json", tmp_path / "missing" / "summary.json")
+def test_a_summary_that_could_not_be_written_stops_a_run_before_it_starts(invoke: Invoke, tmp_path: Path) -> None:
+    ended = invoke("demo", "--folder", tmp_path / "run", "--json", tmp_path / "missing" / "summary.json")
     assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
     assert "missing/summary.json" in ended.stderr
     assert not (tmp_path / "run" / "endpoints").exists()
@@ -100,9 +114,9 @@ def test_a_summary_that_could_not_be_written_stops_a_run_before_it_starts(tmp_pa
 @pytest.mark.parametrize(
     "arguments", [["demo", "--folder", "{}/x"], ["keys", "{}/x"], ["produce", "--set", "stream.folder={}/x"]]
 )
-def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_folder_that_cannot_be_made_is_one_clear_line(invoke: Invoke, tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "file").touch()
-    ended = run(*(argument.format(tmp_path / "file") for argument in arguments))
+    ended = invoke(*(argument.format(tmp_path / "file") for argument in arguments))
     assert ended.returncode == 1
     assert "Traceback" not in ended.stderr
     last = ended.stderr.splitlines()[-1]
@@ -110,10 +124,10 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path, argument
     assert "Not a directory" in last
 
 
-def test_garbage_in_a_key_file_is_one_clear_line(tmp_path: Path) -> None:
+def test_garbage_in_a_key_file_is_one_clear_line(invoke: Invoke, tmp_path: Path) -> None:
     for name in ("server.secret", "server.public"):
         (tmp_path / name).write_text("garbage garbage" if name.endswith("secret") else "garbage")
-    ended = run("ps", "--shard", "0", "--endpoint", "tcp://127.0.0.1:*", "--set", f"curve_folder={tmp_path}")
+    ended = invoke("ps", "--shard", "0", "--endpoint", "tcp://127.0.0.1:*", "--set", f"curve_folder={tmp_path}")
     assert ended.returncode == 2
     assert "no usable CURVE keys for 'server'" in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1

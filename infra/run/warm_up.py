@@ -1,0 +1,48 @@
+"""Compiles the kernels that runs and tests use, in two processes side by side; what is compiled already costs nothing.
+
+``make test`` runs it, so that no test pays for the compiler; nothing needs it, since a kernel that is missing is
+compiled when it is first called.
+
+    python -m infra.run.warm_up
+"""
+
+import subprocess
+import sys
+
+from dispatch.decide import warm_up as warm_up_policy
+from ingest.codec.duplicates import find_duplicates
+from ps.config import RowConfig
+from ps.main import warm_up as warm_up_shard
+
+SEED = 0
+DIRECTORY_POLICIES = ("random", "het", "fae", "laia", "laia_adaptive")
+"""their time goes into the kernels of the directory, which are common to all policies"""
+SOLVER_POLICIES = ("esd:0", "esd:0.5", "esd:1", "joint:elastic")
+
+
+def warm_up_directory() -> None:
+    for policy in DIRECTORY_POLICIES:
+        warm_up_policy(policy, SEED)
+
+
+def warm_up_others() -> None:
+    """By the time that it gets to the policies, most of the directory's kernels are there."""
+    find_duplicates([b"{}"])
+    for float_dtype in ("float32", "float64"):
+        warm_up_shard(RowConfig.model_validate({"float_dtype": float_dtype}))
+    for policy in SOLVER_POLICIES:
+        warm_up_policy(policy, SEED)
+
+
+def main() -> None:
+    """Without an argument this process takes one half and a child the other."""
+    if sys.argv[1:] == ["others"]:
+        warm_up_others()
+        return
+    with subprocess.Popen([sys.executable, "-m", "infra.run.warm_up", "others"]) as others:
+        warm_up_directory()
+    sys.exit(others.returncode)
+
+
+if __name__ == "__main__":
+    main()

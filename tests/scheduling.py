@@ -1,0 +1,39 @@
+"""How the workers of pytest-xdist share the tests: whole runs by function, all others by file, the long ones first.
+
+Tests that use the broker stay with one worker, so that there is one broker; one that is missing in the list below would
+work, with a broker of its own.
+"""
+
+from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
+
+LONG = ("tests/end_to_end/", "tests/infra/", "tests/benchmarks/", "tests/ingest/kafka/", "tests/trainer/")
+"""begun before all others, in this order, so that no worker is left with a long one at the end"""
+BY_FUNCTION = "tests/end_to_end/"
+BROKER_FILES = (
+    *("end_to_end/test_kafka.py", "end_to_end/test_kafka_poison.py", "end_to_end/test_kafka_processes.py"),
+    *("end_to_end/test_kcat.py", "infra/cli/test_stream.py", "benchmarks/test_kafka.py"),
+    *("ingest/kafka/test_source.py", "ingest/kafka/test_sink.py", "ingest/kafka/test_topics.py"),
+    *("ingest/kafka/test_letter_topic.py", "infra/kafka/test_broker.py"),
+)
+
+
+def share_of(test: str) -> str:
+    """Tests with the same answer go to one worker, one after the other."""
+    file, _, function = test.partition("::")
+    if file.removeprefix("tests/") in BROKER_FILES:
+        return "broker"
+    return f"{file}::{function.partition('[')[0]}" if file.startswith(BY_FUNCTION) else file
+
+
+def order_of(test: str) -> int:
+    """Tests with a lower answer are begun earlier. Those of the broker are, since they wait more than they compute."""
+    if share_of(test) == "broker":
+        return -1
+    return next((number for number, folder in enumerate(LONG) if test.startswith(folder)), len(LONG))
+
+
+class Shares(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out shares in the order in which the tests were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return share_of(nodeid)

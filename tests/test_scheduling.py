@@ -1,0 +1,23 @@
+import pytest
+
+from tests.conftest import BROKER_FIXTURE
+from tests.scheduling import BROKER_FILES, order_of, share_of
+
+
+def test_whole_runs_are_shared_by_function_and_others_by_file() -> None:
+    run = "tests/end_to_end/test_exactness.py::test_the_same"
+    assert (
+        share_of(f"{run}[esd:1]") == share_of(f"{run}[a::b]") != share_of("tests/end_to_end/test_exactness.py::test_b")
+    )
+    assert share_of("tests/ps/test_store.py::test_a") == share_of("tests/ps/test_store.py::test_b[1]")
+
+
+def test_long_tests_are_begun_first() -> None:
+    tests = ["tests/ps/test_store.py::a", "tests/infra/test_wire.py::b", "tests/end_to_end/test_stream.py::c"]
+    assert sorted(tests, key=order_of) == tests[::-1]
+
+
+def test_every_file_that_uses_the_broker_is_with_the_one_worker_that_has_it(request: pytest.FixtureRequest) -> None:
+    using = {item.path for item in request.session.items if BROKER_FIXTURE in getattr(item, "fixturenames", ())}
+    tests = request.config.rootpath / "tests"
+    assert {str(path.relative_to(tests)) for path in using} <= set(BROKER_FILES)
