@@ -8,6 +8,7 @@ Addresses are never looked up from the machine's host name: each worker listens 
 All ranks get the same bits, and the same bits every time: both transports sum each element once, in a fixed order.
 """
 
+import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +22,12 @@ from infra.errors import ConfigError
 from trainer.errors import PeersLost
 
 dist: Any = torch.distributed  # its type stubs leave out most of what it has
+
+# torch's flight recorder notes every collective of the process, with its Python stack, for a dump that nobody here asks
+# for. torch 2.10 to at least 2.11 fills its table of groups without a lock: when two groups of one process begin at the
+# same moment, as they do where several workers share a process, the heap is damaged. torch reads this once, at the
+# first collective.
+os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
 
 Transport = Literal["auto", "gloo", "nccl"]
 

@@ -1,5 +1,6 @@
 """The dense process group: several ranks as threads of one process, on loopback."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -36,6 +37,13 @@ def in_group(size: int, act: Callable[[int, DenseGroup], T], names: tuple[str, .
 
 def gradients(number: int) -> Tensor:
     return torch.randn(1000, generator=torch.Generator().manual_seed(number))
+
+
+def test_torch_records_no_collective() -> None:
+    """Its recorder is not safe where several groups live in one process."""
+    in_group(2, lambda number, group: group.start_sum(gradients(number))())
+    recorded = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())
+    assert "entries" not in recorded
 
 
 def summed(number: int, group: DenseGroup) -> Tensor:
