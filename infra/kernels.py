@@ -1,9 +1,9 @@
 """The decorator of every numba kernel, and where compiled kernels are kept.
 
 A compiled kernel is one file, named by everything that it depends on: the sources of its module and of all modules of
-ours that this one imports, the versions of Python and numba, whether bounds are checked, the types of its arguments and
-the processor. A change of any of these leads to another file, so that no stale code can run; and a checkout with the
-same sources finds what another one has compiled.
+ours that this one imports, the versions of Python and numba, numba's settings (bounds checks, optimization), the types
+of its arguments and the processor. A change of any of these leads to another file, so that no stale code can run; and a
+checkout with the same sources finds what another one has compiled.
 
     ~/.cache/freshet/kernels/MODULE-STAMP/FUNCTION-LINE.TYPES.nbc     (or below XDG_CACHE_HOME)
 
@@ -32,6 +32,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 ROOT = Path(__file__).resolve().parents[1]
+OPTIONS: dict[str, Any] = {"nogil": True}
 WAIT_SECONDS = 60.0
 """how long a process waits for another one that compiles the same kernel"""
 POLL_SECONDS = 0.02
@@ -66,9 +67,11 @@ def all_sources(file: Path, root: Path) -> list[Path]:
 @cache
 def stamp(file: Path, root: Path) -> str:
     """Changes with everything but types and processor that the compiled kernels of a file depend on."""
-    checks = numba.config.BOUNDSCHECK  # type: ignore[attr-defined]
-    digest = hashlib.blake2b(f"{sys.version} {numba.__version__} {checks}".encode(), digest_size=8)
+    settings = OPTIONS, numba.config.BOUNDSCHECK, str(numba.config.OPT)  # type: ignore[attr-defined]
+    digest = hashlib.blake2b(f"{sys.version} {numba.__version__} {settings}".encode(), digest_size=8)
     for source in all_sources(file, root):
+        if source == Path(__file__):  # what of it counts is in the settings
+            continue
         digest.update(f"\0{source.relative_to(root)}\0".encode() + source.read_bytes())
     return digest.hexdigest()
 
@@ -107,8 +110,8 @@ def module_folder(file: Path, root: Path, keep: Path) -> Path:
 class KernelLocator(_CacheLocator):
     """Tells numba the folder of a kernel's module."""
 
-    def __init__(self, line: int, folder: Path) -> None:
-        self._line, self._folder = line, folder
+    def __init__(self, file: str, line: int, folder: Path) -> None:
+        self._py_file, self._line, self._folder = file, line, folder  # numba reads the first, for a warning
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], file: str) -> "KernelLocator | None":
@@ -117,7 +120,7 @@ class KernelLocator(_CacheLocator):
         if keep is None or not path.is_relative_to(ROOT) or not path.is_file():
             return None
         try:
-            return cls(function.__code__.co_firstlineno, module_folder(path, ROOT, keep))
+            return cls(file, function.__code__.co_firstlineno, module_folder(path, ROOT, keep))
         except OSError:
             return None
 
@@ -210,7 +213,7 @@ class KernelCache(FunctionCache):
 
 def kernel(function: Kernel) -> Kernel:
     """Plain arrays in and out, compiled once for each combination of types, the GIL released."""
-    compiled: Any = njit(nogil=True)(function)
+    compiled: Any = njit(**OPTIONS)(function)
     with suppress(RuntimeError):  # nowhere to keep it: compiled in every process
         compiled._cache = KernelCache(function)
     return compiled  # type: ignore[no-any-return]
