@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from infra.kernels import kernel
 from infra.process import Stop
 from ingest.config import StreamConfig
-from ingest.main import run_producer
+from ingest.main import ProducerJob, run_producer
 from ps.config import RowConfig
 from tests.end_to_end import threads
 from tests.end_to_end.threads import Plan, train
@@ -54,11 +54,11 @@ def main() -> None:
     sys.stdout.write(f"{CHECKED}\n")
     for number, chosen in enumerate(PLANS):
         folder = Path(sys.argv[1]) / str(number)
-        run_producer(StreamConfig(folder=folder / "log", partitions=2), Stop(), limit=SAMPLES, seed=3)
+        run_producer(ProducerJob(StreamConfig(folder=folder / "log", partitions=2), limit=SAMPLES, seed=3), Stop())
         result = train(Plan(folder, batch=32, **chosen))  # type: ignore[arg-type]
-        evicted = sum(worker.evict_pushes for worker in result.status.workers)
+        evicted = sum(worker.traffic.evict_pushes for worker in result.status.workers)
         sys.stdout.write(f"{chosen['policy']}: {result.status.samples} samples, {evicted} evicted, ")
-        sys.stdout.write(f"{sum(worker.all_reduces for worker in result.status.workers)} replicated\n")
+        sys.stdout.write(f"{sum(worker.traffic.all_reduces for worker in result.status.workers)} replicated\n")
 
 
 if __name__ == "__main__":
