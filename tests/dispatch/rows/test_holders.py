@@ -40,8 +40,8 @@ def test_sets_are_the_same_if_they_have_the_same_workers(left: set[int], right: 
 @given(st.sets(st.integers(0, 63), min_size=1))
 def test_bits_are_taken_from_the_lowest(members: set[int]) -> None:
     word = packed(members)[0, 0]
-    assert worker_of(lowest_bit(word), 0) == min(members)
-    assert worker_of(lowest_bit(word), 2) == 128 + min(members)
+    assert worker_of(np.uint64(lowest_bit(word)), 0) == min(members)
+    assert worker_of(np.uint64(lowest_bit(word)), 2) == 128 + min(members)
 
 
 @pytest.mark.parametrize(("workers", "words"), [(1, 1), (64, 1), (65, 2), (128, 2), (130, 3)])
