@@ -64,12 +64,24 @@ class Prefetcher:
                 self._put(batch)
         except BaseException as caught:  # raised again by next(), in the thread that calls it
             error = caught
-        self._put(_End(error))
+        self._put_end(_End(error))
 
-    def _put(self, item: Batch | _End) -> None:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=REFRESH_SECONDS)
-                return
-            except queue.Full:
-                self._former.refresh()
+    def _put(self, batch: Batch) -> None:
+        """Waits for room; meanwhile the lag stays measured."""
+        while not self._try_put(batch):
+            self._former.refresh()
+
+    def _put_end(self, end: _End) -> None:
+        """Waits for room and asks the source nothing: it may be what broke, and next() must hear of it."""
+        while not self._try_put(end):
+            pass
+
+    def _try_put(self, item: Batch | _End) -> bool:
+        """Whether the item is in the queue, or nobody wants it any more."""
+        if self._closed.is_set():
+            return True
+        try:
+            self._queue.put(item, timeout=REFRESH_SECONDS)
+        except queue.Full:
+            return False
+        return True

@@ -1,5 +1,6 @@
 """A source that cannot answer now is not one that has ended."""
 
+import threading
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -52,6 +53,43 @@ def test_every_event_comes_from_a_source_that_falters(tmp_path: Path, stop_at_en
     job = LoaderJob(SYNTHETIC, 16, linger_seconds=0.0, limit=100, stop_at_end=stop_at_end, read_bytes=1024)
     assert sum(len(batch.samples) for batch in drain(Loader(source, job))) == 100
     assert source.refused > 10
+    source.close()
+
+
+class Breaking(LogReader):
+    """A log that answers nothing any more once one record has been read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "clicks")
+        self._reads = 0
+        self.has_broken, self.was_asked_again = threading.Event(), threading.Event()
+
+    def span(self, partition: int) -> tuple[int, int]:
+        if self.has_broken.is_set():
+            self.was_asked_again.set()
+            raise SourceError("broken")
+        return super().span(partition)
+
+    def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> Any:
+        self._reads += 1
+        if self._reads > 1:
+            self.has_broken.set()
+            raise SourceError("broken")
+        return super().read(partition, offset, max_bytes)
+
+
+def test_a_source_that_breaks_while_a_batch_waits_is_told_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingest.batches.prefetcher.REFRESH_SECONDS", 0.01)
+    write_json(tmp_path, events(100))
+    source = Breaking(tmp_path)
+    loader = Loader(source, LoaderJob(SYNTHETIC, 1, prefetch=1, read_bytes=1))
+    assert source.has_broken.wait(60)
+    assert not source.was_asked_again.wait(0.2)
+    assert loader.next(10) is not None
+    with pytest.raises(SourceError, match="broken"):
+        loader.next(10)
     source.close()
 
 
