@@ -10,11 +10,12 @@
 
 ARGS ?=
 TESTS ?=
-WORKERS ?= 2
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 PYTHON ?=
 FRESHET_TORCH ?=
 SYSTEM ?= yes
 BIN := .venv/bin
+PACKAGES := ingest dispatch trainer ps api infra benchmarks
 STAMP := .venv/.freshet-setup
 
 .DEFAULT_GOAL := help
@@ -49,7 +50,9 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter
 system: ## Java, Maven, PostgreSQL, Chromium, kcat, through the system's package manager
 	@if [ "$(SYSTEM)" != no ]; then sh infra/deploy/system.sh; fi
 
+# Bytecode, too: where Python is told to write none, every process of every test would compile all modules again.
 kernels: $(STAMP) ## compiles what numba compiles, unless it is in the user's cache folder
+	@$(BIN)/python -m compileall -q -j 0 $(PACKAGES)
 	@$(BIN)/python -m infra.run.warm_up
 
 # In the background: it is the network's time, and the first test that needs the jars waits for them. What goes wrong
