@@ -78,17 +78,23 @@ def stamp(file: Path, root: Path) -> str:
 
 @cache
 def cache_folder() -> Path | None:
-    """The user's cache folder, or else the package's own; None if neither can be written to."""
+    """The user's cache folder, or else the package's own; None if neither can be written to, by this user alone."""
     candidates = [ROOT / "infra" / "__pycache__"]
     with suppress(RuntimeError):  # a user without a home
         candidates.insert(0, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshet")
     for candidate in candidates:
         folder = candidate / "kernels"
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK | os.X_OK):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if is_private(folder):
                 return folder
     return None
+
+
+def is_private(folder: Path) -> bool:
+    """Whether this user alone can write there: what is found in the folder is run."""
+    status = folder.stat()
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK)
 
 
 @cache

@@ -80,6 +80,16 @@ def test_kernels_go_below_the_users_cache_folder_or_the_packages_own(
     assert find() == ROOT / "infra" / "__pycache__" / "kernels"
 
 
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = tmp_path / "freshet" / "kernels"
+    shared.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    shared.chmod(0o777)
+    assert kernels.cache_folder.__wrapped__() != shared
+    shared.chmod(0o700)
+    assert kernels.cache_folder.__wrapped__() == shared
+
+
 def test_two_processes_that_compile_for_different_types_at_once_do_not_mix_them_up(tmp_path: Path) -> None:
     first, second = (KernelFiles(str(tmp_path), "kernel", "stamp") for _ in range(2))
     assert first.load(("float32",)) is None
