@@ -19,6 +19,7 @@ DRAINING = (
     ("api",),
     ("broker",),
     ("bench", "quality"),
+    ("bench", "train"),
 )
 
 

@@ -70,6 +70,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
 def test_commands_that_drain_are_told_by_their_first_words() -> None:
     assert drains(["demo", "--samples", "3"])
     assert drains(["bench", "quality"])
+    assert drains(["bench", "train", "--steps", "9"])
     assert not drains(["bench", "step"])
     assert not drains(["settings", "--set", "demo"])
 
