@@ -6,6 +6,7 @@ FreshetError
 │   └── Fenced                      the sender belongs to another run or an old generation
 ├── ProcessFailed                   a supervised process ended when it should not have
 ├── MissingProgram                  a system program that is needed is missing or too old
+├── FileUnusable                    a file of the run cannot be written or read; the message names it
 ├── ingest.errors.IngestError
 ├── dispatch.errors.DispatchError
 ├── ps.errors.PsError
@@ -37,3 +38,7 @@ class ProcessFailed(FreshetError):
 
 class MissingProgram(FreshetError):
     """A system program that is needed is missing or too old."""
+
+
+class FileUnusable(FreshetError):
+    """A file of the run cannot be written or read."""

@@ -2,18 +2,23 @@
 
 A manifest is appended, and durable, before its batch is dispatched; a replay forms its batches from manifests alone, so
 a recovered run trains the same batches. Ranges cover rejected events too: every event lies in exactly one range, or in
-one of those that were skipped.
+one of those that were skipped. The file is framed (``ingest.log.frames``); one of an earlier format is refused.
 """
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
+from infra.files import naming
 from ingest.errors import LogCorrupt, LogError
 from ingest.log.frames import frame, lock, read_frames, sync_folder, truncate, write_durably
 from ingest.streams.position import Range
+
+OPENING = b"FRESHMF2"
+"""how the file begins: what it is, and the version of its format"""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -42,13 +47,16 @@ class ManifestLog:
 
     def __init__(self, path: Path) -> None:
         """Opens or creates the file; a torn last manifest (never dispatched) is cut off, other damage is an error."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file = lock(path)
-        manifests, end = _read(path)
-        truncate(self._file, end)
-        sync_folder(path.parent)
-        self._end = end
+        with ExitStack() as undo, naming(path, LogError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = lock(path)
+            undo.callback(os.close, self._file)
+            manifests, end = _read(path)
+            truncate(self._file, end)
+            self._end = end or write_durably(self._file, OPENING, 0, path)
+            sync_folder(path.parent)
+            undo.pop_all()
         self.last: Manifest | None = manifests[-1] if manifests else None
         """the newest manifest"""
 
@@ -60,7 +68,7 @@ class ManifestLog:
                 f"manifest of step {manifest.step} refused by {self.path}: run {manifest.run!r} has step {last.step}; "
                 "expected a later step; replay the recorded manifests instead of forming them again"
             )
-        self._end += write_durably(self._file, frame(_encoder.encode(manifest)), self._end)
+        self._end += write_durably(self._file, frame(_encoder.encode(manifest)), self._end, self.path)
         self.last = manifest
 
     def __iter__(self) -> Iterator[Manifest]:
@@ -79,7 +87,7 @@ def read_manifests(path: Path) -> list[Manifest]:
 
 
 def _read(path: Path) -> tuple[list[Manifest], int]:
-    bodies, end = read_frames(path)
+    bodies, end = read_frames(path, OPENING)
     try:
         return [_decoder.decode(body) for body in bodies], end
     except msgspec.DecodeError as error:

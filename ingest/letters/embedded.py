@@ -1,14 +1,17 @@
 """Dead letters in a topic of the embedded log."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
+from ingest.errors import LogError
 from ingest.letters.letter import DeadLetter, unseen
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.streams.position import Position
 from ingest.streams.sink import Entry
+from ingest.streams.source import Record
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(DeadLetter)
@@ -20,12 +23,15 @@ class DeadLetterLog:
     def __init__(
         self, folder: Path, topic: str = "dead-letters", origin: str = "", retention_bytes: int | None = None
     ) -> None:
-        self._writer = LogWriter(folder, topic, 1, retention_bytes=retention_bytes)
         self._origin = origin
         self._last: dict[int, Position] = {}
-        for letter in read_dead_letters(folder, topic):
-            if letter.origin == origin:
-                self._last[letter.partition] = Position(letter.offset, letter.index)
+        with ExitStack() as undo:
+            self._writer = LogWriter(folder, topic, 1, retention_bytes=retention_bytes)
+            undo.callback(self._writer.close)
+            for letter in read_dead_letters(folder, topic):
+                if letter.origin == origin:
+                    self._last[letter.partition] = Position(letter.offset, letter.index)
+            undo.pop_all()
 
     def append(self, letters: Sequence[DeadLetter]) -> int:
         """Writes those that are not kept yet, durably, and returns how many they were."""
@@ -52,6 +58,16 @@ def read_dead_letters(folder: Path, topic: str = "dead-letters") -> Iterator[Dea
                 records = reader.read(partition, offset)
                 offset += len(records)
                 for record in records:
-                    yield msgspec.structs.replace(_decoder.decode(record.payload), time_ms=record.time_ms)
+                    yield _decode(record, folder / topic)
     finally:
         reader.close()
+
+
+def _decode(record: Record, folder: Path) -> DeadLetter:
+    try:
+        return msgspec.structs.replace(_decoder.decode(record.payload), time_ms=record.time_ms)
+    except msgspec.DecodeError as error:
+        raise LogError(
+            f"record {record.offset} in {folder} is no dead letter: {error}; expected a topic of dead letters; name "
+            "the right one in stream.dead_letter_topic"
+        ) from error

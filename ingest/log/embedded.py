@@ -6,8 +6,10 @@
 
 Appending:  1. write the records  2. sync them  3. move the mark.  Readers in any process go as far as the mark, so they
 never see a record that a crash could take back. A crash after 1 or 2 leaves whole or torn records after the mark:
-opening for writing keeps the whole ones, cuts the torn rest and moves the mark. Damage to a record before the mark
-stops reader and writer with an error that names the file and the byte.
+opening for writing keeps the whole ones, cuts the torn rest and moves the mark (ingest.log.repair). Damage, which is
+anything that neither a crash nor retention explains (ingest.log.frames), stops reader and writer with an error that
+names the file: a record that was changed, a segment that is missing, emptied or cut, a mark that is broken or lost.
+Segments and marks begin with their version; those of the version before are refused.
 """
 
 from bisect import bisect_left
@@ -15,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ingest.log.partition_reader import PartitionReader
+from ingest.log.partition_reader import PartitionReader, has_begun
 from ingest.log.partition_writer import PartitionWriter
 from ingest.streams.sink import Entry
 from ingest.streams.source import Record
@@ -69,9 +71,8 @@ class LogReader:
         self._partitions: dict[int, PartitionReader] = {}
 
     def partitions(self) -> list[int]:
-        return sorted(
-            int(p.parent.name) for p in self._folder.glob("*/mark") if p.parent.name.isdigit() and p.stat().st_size
-        )
+        folders = (folder for folder in self._folder.glob("*/") if folder.name.isdigit())
+        return sorted(int(folder.name) for folder in folders if has_begun(folder))
 
     def span(self, partition: int) -> tuple[int, int]:
         mark = self._open(partition).mark()

@@ -1,36 +1,71 @@
-"""Framing of everything that is appended to files here: length, CRC-32C, body.
+"""Framing of everything that is appended to files here, so that a crash while appending can be told from damage.
 
-A crash can leave the last frames of a file torn; that is distinguished from damage in the middle, which is never
-repaired silently. A body is never empty, so zeros after a power cut are not a frame.
+    length | CRC-32C of the length | CRC-32C of the body, continued from the one before | body, whose last byte is END
+
+A wrong length is found by its own checksum before it is believed. What follows the last whole frame is a *torn tail* if
+one append that was cut short explains it: the beginning of a frame, and from there on nothing, or the zeros that a
+filesystem may show in place of what a power cut kept from being written. A torn tail was never acknowledged and is cut
+off. Everything else is *damage* and is never repaired silently: a frame that is broken with others behind it, a header
+whose checksum is wrong, and also a last frame that is complete but for its checksum, because END (never zero) tells
+that its end was written. A disk that writes the end of an append before its beginning can leave such a frame after a
+power cut; that, too, is reported and left to a person, since a changed bit looks the same.
 """
 
-import fcntl
 import os
 import struct
+from functools import lru_cache
 from pathlib import Path
 
 from crc32c import crc32c
 
+from infra.files import naming, refusal, try_lock
 from ingest.errors import LogBusy, LogCorrupt, LogError
 
-HEAD = struct.Struct("<II")
-"""body length, CRC-32C of the body"""
+HEAD = struct.Struct("<III")
+"""length of the body, its checksum, checksum of the body"""
+NUMBER = struct.Struct("<I")
+END = b"\xff"
 MAX_BODY = 1 << 30
 
 
-def frame(body: bytes) -> bytes:
-    return HEAD.pack(len(body), crc32c(body)) + body
+def frame(content: bytes) -> bytes:
+    return frame_body(content + END)
+
+
+def frame_body(body: bytes) -> bytes:
+    """The same, of a body that has its END already."""
+    length = len(body)
+    length_checksum = checksum_of(length)
+    return HEAD.pack(length, length_checksum, crc32c(body, length_checksum)) + body
+
+
+@lru_cache(maxsize=4096)
+def checksum_of(length: int) -> int:
+    """The checksum of a length; cached, because records are of similar lengths."""
+    return int(crc32c(NUMBER.pack(length)))
+
+
+def is_length(length: int, checksum: int) -> bool:
+    """Whether a length may be believed."""
+    return 0 < length <= MAX_BODY and checksum_of(length) == checksum
+
+
+def frame_bytes(view: bytes | memoryview, at: int = 0) -> int | None:
+    """Bytes of the frame at ``at``, by its header alone; None if no valid header starts there."""
+    if at + HEAD.size > len(view):
+        return None
+    length, checksum, _ = HEAD.unpack_from(view, at)
+    return HEAD.size + length if is_length(length, checksum) else None
 
 
 def next_frame(view: bytes | memoryview, at: int) -> int | None:
     """Where the frame at ``at`` ends, or None if no whole and valid frame starts there."""
-    if at + HEAD.size > len(view):
+    size = frame_bytes(view, at)
+    if size is None or at + size > len(view):
         return None
-    length, checksum = HEAD.unpack_from(view, at)
-    end: int = at + HEAD.size + length
-    if not 0 < length <= MAX_BODY or end > len(view) or crc32c(view[at + HEAD.size : end]) != checksum:
-        return None
-    return end
+    _, length_checksum, checksum = HEAD.unpack_from(view, at)
+    end = at + size
+    return end if crc32c(view[at + HEAD.size : end], length_checksum) == checksum else None
 
 
 def count_frames(view: bytes | memoryview, at: int = 0) -> tuple[int, int]:
@@ -42,43 +77,58 @@ def count_frames(view: bytes | memoryview, at: int = 0) -> tuple[int, int]:
 
 
 def is_torn(view: bytes | memoryview, at: int) -> bool:
-    """Whether the broken frame at ``at`` looks like a crash while appending: no valid frame follows it."""
-    if at + HEAD.size > len(view):
-        return True
-    length, _ = HEAD.unpack_from(view, at)
-    after = at + HEAD.size + length
-    return after >= len(view) or next_frame(view, after) is None
+    """Whether what follows the last whole frame is one append that was cut short."""
+    written = bytes(view[at:]).rstrip(b"\0")
+    length = int.from_bytes(written[: NUMBER.size], "little")
+    if length > MAX_BODY:
+        return False
+    checksum = NUMBER.pack(checksum_of(length))
+    return len(written) < HEAD.size + length and checksum.startswith(written[NUMBER.size : 2 * NUMBER.size])
 
 
-def read_frames(path: Path) -> tuple[list[bytes], int]:
-    """(bodies of all whole frames, where they end); a torn tail is left out, damage before it is an error."""
-    view = path.read_bytes() if path.exists() else b""
-    bodies, at = [], 0
+def read_frames(path: Path, opening: bytes) -> tuple[list[bytes], int]:
+    """(content of all whole frames, where they end); 0 if the file has not even its opening bytes yet.
+
+    A torn tail is left out; damage, and a file that opens otherwise, is an error.
+    """
+    with naming(path, LogError):
+        try:
+            view = path.read_bytes()
+        except FileNotFoundError:
+            view = b""
+    if not view.startswith(opening):
+        if opening.startswith(view.rstrip(b"\0")):  # a crash while the file was made
+            return [], 0
+        raise wrong_opening(path, view[: len(opening)], opening)
+    bodies, at = [], len(opening)
     while (end := next_frame(view, at)) is not None:
-        bodies.append(view[at + HEAD.size : end])
+        bodies.append(view[at + HEAD.size : end - len(END)])
         at = end
     if at < len(view) and not is_torn(view, at):
         raise LogCorrupt(
-            f"{path} is damaged at byte {at} of {len(view)}: checksum mismatch with valid frames after it; "
-            "expected an unchanged file; restore it from a copy"
+            f"{path} is damaged at byte {at} of {len(view)}: length or checksum is wrong, and no append that was cut "
+            "short explains it; expected an unchanged file; restore it from a copy"
         )
     return bodies, at
 
 
+def wrong_opening(path: Path, found: bytes, expected: bytes) -> LogCorrupt:
+    return LogCorrupt(
+        f"{path} is damaged at byte 0, or another version of Freshet wrote it: it begins with {found!r}; expected "
+        f"{expected!r}; restore it from a copy, read it with the version that wrote it, or use a new folder"
+    )
+
+
 def lock(path: Path) -> int:
     """Opens a file for one writer; the lock ends with the process."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(file)
-        raise LogBusy(
-            f"cannot write {path}: another process holds its lock; expected one writer; stop the other"
-        ) from error
+    with naming(path, LogError):
+        file = try_lock(path)
+    if file is None:
+        raise LogBusy(f"cannot write {path}: another process holds its lock; expected one writer; stop the other")
     return file
 
 
-def write_durably(file: int, content: bytes, at: int) -> int:
+def write_durably(file: int, content: bytes, at: int, path: Path) -> int:
     """Writes at a place, makes it durable, returns the bytes written; a failure leaves the file as it was."""
     written = 0
     try:
@@ -86,11 +136,17 @@ def write_durably(file: int, content: bytes, at: int) -> int:
             written += os.pwrite(file, memoryview(content)[written:], at + written)
         sync_content(file)
     except OSError as error:
-        os.ftruncate(file, at)
-        raise LogError(
-            f"cannot append {len(content)} bytes: {error}; expected room on the disk; make room and start again"
-        ) from error
+        _cut_back(file, at)
+        raise LogError(f"{len(content)} bytes were not appended: {refusal(error, path)}") from error
     return written
+
+
+def _cut_back(file: int, at: int) -> None:
+    """Removes what a failed append has written; where even that fails, the next writer finds a torn tail."""
+    try:
+        os.ftruncate(file, at)
+    except OSError:
+        return
 
 
 def sync_content(file: int) -> None:

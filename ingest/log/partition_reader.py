@@ -4,12 +4,19 @@ import os
 from bisect import bisect_right
 from pathlib import Path
 
-from ingest.errors import LogError, OffsetOutOfRange
-from ingest.log.frames import HEAD
+from infra.files import naming
+from ingest.errors import LogCorrupt, LogError, OffsetOutOfRange
+from ingest.log.frames import HEAD, frame_bytes
 from ingest.log.segments import (
+    SEGMENT,
     HighWaterMark,
+    check_head,
+    cut_short,
     damaged,
     decode_records,
+    lost_mark,
+    mark_path,
+    missing,
     read_mark,
     segment_firsts,
     segment_path,
@@ -19,6 +26,22 @@ from ingest.streams.source import Record
 
 SKIP_BYTES = 1 << 20
 """read at once when records are only skipped"""
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a partition can be read: its writer has made the mark. Raises LogCorrupt if the mark was lost since."""
+    with naming(mark_path(folder), LogError):
+        if mark_path(folder).exists() and mark_path(folder).stat().st_size:
+            return True
+    _check_no_records(folder)
+    return False
+
+
+def _check_no_records(folder: Path) -> None:
+    """Raises LogCorrupt if a partition without a mark has records."""
+    with naming(folder, LogError):
+        if any(segment_path(folder, first).stat().st_size > SEGMENT.size for first in segment_firsts(folder)):
+            raise lost_mark(folder)
 
 
 class PartitionReader:
@@ -34,14 +57,18 @@ class PartitionReader:
         self._next = (-1, 0)
         """where the last read ended"""
         try:
-            self._mark_file = os.open(folder / "mark", os.O_RDONLY | os.O_CLOEXEC)
+            self._mark_file = os.open(mark_path(folder), os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise LogError(
                 f"cannot read partition {folder}: {error}; expected an existing partition; start its producer"
             ) from error
 
     def mark(self) -> HighWaterMark:
-        return read_mark(self._mark_file) or HighWaterMark(0, 0, 0, 0)
+        found = read_mark(self._mark_file, self.folder)
+        if found is None:
+            _check_no_records(self.folder)
+            return HighWaterMark(0, 0, 0, SEGMENT.size)
+        return found
 
     def read(self, offset: int, max_bytes: int) -> list[Record]:
         mark = self.mark()
@@ -49,17 +76,14 @@ class PartitionReader:
             raise self._out_of_range(offset, mark)
         if offset == mark.end:
             return []
-        try:
-            limit = self._enter(offset, mark)
-        except FileNotFoundError:
-            raise self._out_of_range(offset, self.mark()) from None
-        place = self._find(offset, limit)
-        records, used = self._records(offset, place, min(max_bytes, limit - place))
-        if not records:
-            length, _ = HEAD.unpack(os.pread(self._file, HEAD.size, place))
-            records, used = self._records(offset, place, min(HEAD.size + length, limit - place))
-        if not records:
-            raise damaged(segment_path(self.folder, self._segment), place, offset)
+        with naming(self.folder, LogError):
+            limit, until = self._enter(offset, mark)
+            place = self._find(offset, limit)
+            records, used = self._records(offset, place, min(max_bytes, limit - place))
+            if not records:
+                records, used = self._records(offset, place, self._frame_bytes(offset, place, limit))
+        if offset + len(records) > until:
+            raise self._too_many(until)
         self._next = (offset + len(records), place + used)
         self._remember(*self._next)
         return records
@@ -70,25 +94,61 @@ class PartitionReader:
                 os.close(file)
         self._file = self._mark_file = -1
 
-    def _records(self, offset: int, place: int, size: int) -> tuple[list[Record], int]:
-        return decode_records(
-            os.pread(self._file, size, place), offset, segment_path(self.folder, self._segment), place
-        )
+    @property
+    def _path(self) -> Path:
+        """Of the open segment."""
+        return segment_path(self.folder, self._segment)
 
-    def _enter(self, offset: int, mark: HighWaterMark) -> int:
-        """Opens the segment that holds the offset and returns how many of its bytes are durable."""
-        if offset >= mark.segment:
-            first = mark.segment
-        else:
-            if not self._firsts or offset < self._firsts[0] or self._firsts[-1] < mark.segment:
-                self._firsts = segment_firsts(self.folder)
-            first = self._firsts[bisect_right(self._firsts, offset) - 1] if self._firsts else -1
+    def _records(self, offset: int, place: int, size: int) -> tuple[list[Record], int]:
+        return decode_records(os.pread(self._file, size, place), offset, self._path, place)
+
+    def _frame_bytes(self, offset: int, place: int, limit: int) -> int:
+        """Bytes of the frame at that place of the open segment, which must be whole within the limit."""
+        if place >= limit:
+            raise cut_short(self._path, place, offset)
+        size = frame_bytes(os.pread(self._file, HEAD.size, place))
+        if size is None or place + size > limit:
+            raise damaged(self._path, place, offset)
+        return size
+
+    def _enter(self, offset: int, mark: HighWaterMark) -> tuple[int, int]:
+        """Opens the segment that holds the offset; returns (how many of its bytes are durable, the offset after it)."""
+        first, until = (mark.segment, mark.end) if offset >= mark.segment else self._locate(offset, mark)
         if first != self._segment:
-            file = os.open(segment_path(self.folder, first), os.O_RDONLY | os.O_CLOEXEC)
-            if self._file >= 0:
-                os.close(self._file)
-            self._file, self._segment, self._known, self._next = file, first, [(first, 0)], (-1, 0)
-        return mark.durable_bytes if first == mark.segment else os.fstat(self._file).st_size
+            self._open(first, offset)
+        size = os.fstat(self._file).st_size
+        if first != mark.segment:
+            return size, until
+        if size < mark.durable_bytes:
+            raise LogCorrupt(
+                f"{self._path} has {size} bytes but {mark.durable_bytes} were durable; expected an unchanged file; "
+                "restore it from a copy"
+            )
+        return mark.durable_bytes, until
+
+    def _locate(self, offset: int, mark: HighWaterMark) -> tuple[int, int]:
+        """(first offset of the older segment that holds this one, that of the next segment)."""
+        if not self._firsts or offset < self._firsts[0] or self._firsts[-1] < mark.segment:
+            self._firsts = segment_firsts(self.folder)
+        after = bisect_right(self._firsts, offset)
+        first = self._firsts[after - 1] if after else mark.first
+        return first, self._firsts[after] if after < len(self._firsts) else mark.segment
+
+    def _open(self, first: int, offset: int) -> None:
+        path = segment_path(self.folder, first)
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            mark = self.mark()
+            raise (missing(path) if offset >= mark.first else self._out_of_range(offset, mark)) from None
+        try:
+            check_head(os.pread(file, SEGMENT.size, 0), path)
+        except (LogError, OSError):
+            os.close(file)
+            raise
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._segment, self._known, self._next = file, first, [(first, SEGMENT.size)], (-1, 0)
 
     def _find(self, offset: int, limit: int) -> int:
         """The byte at which a record of the open segment starts."""
@@ -98,11 +158,7 @@ class PartitionReader:
         while at < offset:
             skipped, used = skip_records(os.pread(self._file, min(SKIP_BYTES, limit - place), place), offset - at)
             if not skipped:
-                head = os.pread(self._file, HEAD.size, place)
-                used = HEAD.size + HEAD.unpack(head)[0] if len(head) == HEAD.size else limit
-                skipped = 1
-            if place + used > limit:
-                raise damaged(segment_path(self.folder, self._segment), place, at)
+                skipped, used = 1, self._frame_bytes(at, place, limit)
             at, place = at + skipped, place + used
             self._remember(at, place)
         return place
@@ -110,6 +166,12 @@ class PartitionReader:
     def _remember(self, offset: int, place: int) -> None:
         if not self._known or place >= self._known[-1][1] + (SKIP_BYTES >> 4):
             self._known.append((offset, place))
+
+    def _too_many(self, until: int) -> LogCorrupt:
+        return LogCorrupt(
+            f"{self._path} holds more records than up to {until - 1}, with which the next segment or the mark says "
+            "that it ends; expected an unchanged file; restore it from a copy"
+        )
 
     def _out_of_range(self, offset: int, mark: HighWaterMark) -> OffsetOutOfRange:
         return OffsetOutOfRange(

@@ -1,8 +1,11 @@
 """The files of one partition: segments of framed records, and the high-water mark that readers obey.
 
-A segment is named by the offset of its first record. The mark says how far records are durable; it is one small
-checksummed write in place, so readers of other processes see an old or a new mark, never half of one. It is not
-synced itself: after a power cut it may be old, and the writer finds the durable records after it when it opens.
+A segment is named by the offset of its first record. Its header repeats that offset and names the segment before it and
+the first one that retention had left, so that a segment which is missing is known to be.
+
+The mark says how far records are durable; it is one small checksummed write in place, so readers of other processes see
+an old or a new mark, never half of one. It is synced when it is made and when a segment is begun, but not with every
+append: after a power cut it may be old, and the writer finds the durable records after it when it opens.
 """
 
 import os
@@ -12,14 +15,29 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ingest.errors import LogCorrupt
-from ingest.log.frames import HEAD, frame
+from infra.files import naming
+from ingest.errors import LogCorrupt, LogError
+from ingest.log.frames import END, HEAD, NUMBER, frame_body, frame_bytes, is_length, sync_folder, wrong_opening
 from ingest.streams.source import Record
 
 RECORD = struct.Struct("<qi")
 """unix milliseconds, length of the key or -1 for none; then key and payload"""
 MARK = struct.Struct("<4sIQQQQ")
-MAGIC = b"FLG1"
+MARK_MAGIC = b"FLG2"
+SEGMENT_MAGIC = b"FRESHLG2"
+SEGMENT = struct.Struct("<8sQQQI")
+"""magic, the numbers of SegmentHead, CRC-32C of all before it"""
+
+
+class SegmentHead(NamedTuple):
+    """How a segment begins."""
+
+    first: int
+    """offset of its first record"""
+    previous: int
+    """first offset of the segment before it; its own if there was none"""
+    retained: int
+    """first offset that retention had left when it was begun"""
 
 
 class HighWaterMark(NamedTuple):
@@ -35,27 +53,43 @@ class HighWaterMark(NamedTuple):
     """of that segment"""
 
 
-def write_mark(file: int, mark: HighWaterMark) -> None:
+# ── the mark ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def mark_path(folder: Path) -> Path:
+    return folder / "mark"
+
+
+def write_mark(file: int, mark: HighWaterMark, folder: Path) -> None:
     body = struct.pack("<QQQQ", *mark)
-    os.pwrite(file, MARK.pack(MAGIC, crc32c(body), *mark), 0)
+    with naming(mark_path(folder), LogError):
+        os.pwrite(file, MARK.pack(MARK_MAGIC, crc32c(body), *mark), 0)
 
 
-def read_mark(file: int) -> HighWaterMark | None:
+def read_mark(file: int, folder: Path) -> HighWaterMark | None:
     """The mark, or None if there is none yet. A write in progress is read again."""
     for _ in range(1000):
-        content = os.pread(file, MARK.size, 0)
-        if not content:
+        with naming(mark_path(folder), LogError):
+            content = os.pread(file, MARK.size, 0)
+        if not content.rstrip(b"\0"):
             return None
         if len(content) == MARK.size:
             magic, checksum, *numbers = MARK.unpack(content)
-            if magic == MAGIC and crc32c(content[8:]) == checksum:
+            if magic == MARK_MAGIC and crc32c(content[8:]) == checksum:
                 return HighWaterMark(*numbers)
     raise LogCorrupt(
-        f"high-water mark is damaged: {content!r}; expected {MARK.size} checksummed bytes; "
-        "remove the partition's file 'mark' and open it for writing to rebuild it"
+        f"high-water mark {mark_path(folder)} is damaged at byte 0, or another version of Freshet wrote it: "
+        f"{content!r}; expected {MARK.size} checksummed bytes that begin with {MARK_MAGIC!r}; of this version, remove "
+        "the file, and the next writer rebuilds it from the segments; of another, use a new folder"
     )
 
 
+def lost_mark(folder: Path) -> LogCorrupt:
+    return LogCorrupt(
+        f"high-water mark {mark_path(folder)} is missing or empty, though the partition has records; expected the "
+        "file; restore it from a copy, or open the topic for writing ('freshet produce --limit 0'), which rebuilds it"
+    )
+
+
+# ── segments ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def segment_path(folder: Path, first: int) -> Path:
     return folder / f"{first:020d}.log"
 
@@ -65,9 +99,58 @@ def segment_firsts(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in folder.glob("*.log") if path.stem.isdigit())
 
 
+def create_segment(folder: Path, head: SegmentHead) -> int:
+    """Makes a segment without records, opens it, and returns once both the file and its name are durable."""
+    path = segment_path(folder, head.first)
+    with naming(path, LogError):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(file, encode_head(head), 0)
+            os.fsync(file)
+            sync_folder(folder)
+        except OSError:
+            os.close(file)
+            raise
+    return file
+
+
+def encode_head(head: SegmentHead) -> bytes:
+    content = SEGMENT.pack(SEGMENT_MAGIC, *head, 0)[: -NUMBER.size]
+    return content + NUMBER.pack(crc32c(content))
+
+
+def check_head(content: bytes, path: Path) -> SegmentHead:
+    """The header of a segment, from its first bytes."""
+    head = _decode_head(content, path)
+    if head is not None:
+        return head
+    if not content.startswith(SEGMENT_MAGIC):
+        raise wrong_opening(path, content[: len(SEGMENT_MAGIC)], SEGMENT_MAGIC)
+    raise LogCorrupt(
+        f"{path} is damaged at byte 0: its header is {content[: SEGMENT.size]!r}; expected {SEGMENT.size} checksummed "
+        "bytes for a segment of that name; restore the file from a copy"
+    )
+
+
+def is_unfinished(content: bytes, path: Path) -> bool:
+    """Whether a file, of which these are the first bytes, is a segment that was being made when a crash came."""
+    written = content.rstrip(b"\0")
+    is_begun = len(content) <= SEGMENT.size and SEGMENT_MAGIC.startswith(written[: len(SEGMENT_MAGIC)])
+    return is_begun and _decode_head(content, path) is None
+
+
+def _decode_head(content: bytes, path: Path) -> SegmentHead | None:
+    if len(content) < SEGMENT.size:
+        return None
+    _, *numbers, checksum = SEGMENT.unpack_from(content)
+    is_whole = crc32c(content[: SEGMENT.size - NUMBER.size]) == checksum
+    return SegmentHead(*numbers) if is_whole and numbers[0] == int(path.stem) else None
+
+
+# ── records ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def encode_record(key: bytes | None, payload: bytes, time_ms: int) -> bytes:
     head = RECORD.pack(time_ms, -1 if key is None else len(key))
-    return frame(b"".join((head, key or b"", payload)))
+    return frame_body(b"".join((head, key or b"", payload, END)))
 
 
 def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[list[Record], int]:
@@ -76,36 +159,48 @@ def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[li
     path and place (the byte of the file at which the view begins) are for messages.
     """
     records: list[Record] = []
-    at, size, start = 0, len(view), HEAD.size
+    at, size, start, last = 0, len(view), HEAD.size, -len(END)
     while at + start <= size:
-        length, checksum = HEAD.unpack_from(view, at)
+        length, length_checksum, checksum = HEAD.unpack_from(view, at)
         end = at + start + length
-        if end > size and length >= RECORD.size:
+        if end > size and is_length(length, length_checksum):
             break
         body = view[at + start : end]
-        if length < RECORD.size or crc32c(body) != checksum:
+        # The checksum of the body covers that of the length, so a length is checked by itself only where it is used.
+        if end > size or length <= RECORD.size or crc32c(body, length_checksum) != checksum:
             raise damaged(path, place + at, offset)
         time_ms, key_length = RECORD.unpack_from(body)
         split = RECORD.size + max(key_length, 0)
         key = None if key_length < 0 else body[RECORD.size : split]
-        records.append(Record(offset, key, body[split:], time_ms))
+        records.append(Record(offset, key, body[split:last], time_ms))
         offset, at = offset + 1, end
     return records, at
 
 
 def skip_records(view: bytes, count: int) -> tuple[int, int]:
-    """(records skipped, bytes skipped) of at most count whole frames, by their lengths alone."""
+    """(records skipped, bytes skipped) of at most count whole frames, by their headers alone."""
     at, skipped = 0, 0
-    while skipped < count and at + HEAD.size <= len(view):
-        length, _ = HEAD.unpack_from(view, at)
-        if at + HEAD.size + length > len(view):
-            break
-        at, skipped = at + HEAD.size + length, skipped + 1
+    while skipped < count and (size := frame_bytes(view, at)) is not None and at + size <= len(view):
+        at, skipped = at + size, skipped + 1
     return skipped, at
 
 
+# ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def damaged(path: Path, place: int, offset: int) -> LogCorrupt:
     return LogCorrupt(
         f"{path} is damaged at byte {place} (record {offset}): length or checksum is wrong though it was durable; "
         "expected an unchanged file; restore the file from a copy"
+    )
+
+
+def missing(path: Path) -> LogCorrupt:
+    return LogCorrupt(
+        f"segment {path} is missing, and retention has not removed it; expected the file; restore it from a copy"
+    )
+
+
+def cut_short(path: Path, place: int, offset: int) -> LogCorrupt:
+    return LogCorrupt(
+        f"{path} ends at byte {place}, before record {offset}, and no segment begins with that record; expected "
+        f"{segment_path(path.parent, offset).name} beside it, or a longer file; restore the one that is missing or cut"
     )

@@ -1,7 +1,10 @@
 import os
+import struct
 from pathlib import Path
 
+import msgspec
 import pytest
+from crc32c import crc32c
 
 from ingest.batches.manifest import Manifest, ManifestLog, read_manifests
 from ingest.errors import LogBusy, LogCorrupt, LogError
@@ -45,9 +48,28 @@ def test_file_torn_at_any_byte_keeps_every_whole_manifest(tmp_path: Path) -> Non
 def test_damage_before_the_last_manifest_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "m", 1, 2, 3)
     content = bytearray((tmp_path / "m").read_bytes())
-    content[12] ^= 1
+    content[20] ^= 1
     (tmp_path / "m").write_bytes(content)
-    with pytest.raises(LogCorrupt, match="damaged at byte 0"):
+    for _ in range(2):  # the lock is given back each time
+        with pytest.raises(LogCorrupt, match="m is damaged at byte 8"):
+            ManifestLog(tmp_path / "m")
+
+
+def test_no_flip_of_a_bit_reads_as_other_or_fewer_manifests(tmp_path: Path) -> None:
+    write(tmp_path / "m", *range(1, 6))
+    whole = (tmp_path / "m").read_bytes()
+    for bit in range(len(whole) * 8):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "m").write_bytes(flipped)
+        with pytest.raises(LogCorrupt, match=str(tmp_path / "m")):
+            read_manifests(tmp_path / "m")
+
+
+def test_a_file_of_the_format_before_is_refused(tmp_path: Path) -> None:
+    body = msgspec.msgpack.encode(manifest(1))
+    (tmp_path / "m").write_bytes(struct.pack("<II", len(body), crc32c(body)) + body)
+    with pytest.raises(LogCorrupt, match="another version of Freshet wrote it: it begins with"):
         ManifestLog(tmp_path / "m")
 
 

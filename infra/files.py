@@ -1,0 +1,72 @@
+"""Files that a run needs: who may write them, and what a refusal by the system means for whoever reads the message."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra.errors import FileUnusable, FreshetError
+
+REMEDIES = {
+    errno.ENOSPC: "expected room on its disk; make room there, or use a folder on another disk",
+    errno.EDQUOT: "expected room within the disk quota; make room there, or use a folder on another disk",
+    errno.EROFS: "expected a disk that can be written; use a folder on another one, or mount it for writing",
+    errno.EACCES: "expected permission to use it; change its owner or mode, or use another folder",
+    errno.EPERM: "expected permission to use it; change its owner or mode, or use another folder",
+    errno.EIO: "expected a disk that works; check it, and use a folder on another one",
+    errno.EISDIR: "expected a file and found a folder; move the folder away",
+    errno.EFBIG: "expected to be allowed files of that size; raise the limit ('ulimit -f')",
+}
+"""what was expected and what to do, by the error number"""
+LITTLE_BYTES = 64 << 10
+"""a disk with less room than this counts as full"""
+
+
+def remedy(error: OSError) -> str:
+    """What was expected and what to do, as the end of a message."""
+    return REMEDIES.get(error.errno or 0, "expected a path that exists and is writable; correct it")
+
+
+def refusal(error: OSError, path: Path | str | None = None) -> str:
+    """A message about a file or folder that cannot be used; without a path, the one that the error names."""
+    where = error.filename if path is None else path
+    return f"cannot use{'' if where is None else f' {where}'}: {error.strerror or error}; {remedy(error)}"
+
+
+@contextmanager
+def naming(path: Path, kind: type[FreshetError] = FileUnusable) -> Iterator[None]:
+    """Turns an error of the system into one of ours that names the file, which a failed write alone does not."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(refusal(error, error.filename or path)) from error
+
+
+def describe_room(path: Path) -> str:
+    """Why nothing can be written beside this path, if its disk is the reason; else nothing."""
+    try:
+        found = os.statvfs(path.parent)
+    except OSError:
+        return ""
+    free_bytes = found.f_bavail * found.f_frsize
+    if found.f_flag & os.ST_RDONLY:
+        return f"the disk of {path} is read-only; {REMEDIES[errno.EROFS]}"
+    if free_bytes < LITTLE_BYTES:
+        return f"the disk of {path} is full ({free_bytes} bytes free); {REMEDIES[errno.ENOSPC]}"
+    return ""
+
+
+def try_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
+    """Opens a file and locks it for this process, until it is closed; None if another one holds the lock."""
+    file = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    except OSError:
+        os.close(file)
+        raise
+    return file
