@@ -2,10 +2,14 @@
 
 import errno
 import fcntl
+import io
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import Any, TextIO
 
 from infra.errors import FileUnusable, FreshetError
 
@@ -44,6 +48,22 @@ def naming(path: Path, kind: type[FreshetError] = FileUnusable) -> Iterator[None
         raise kind(refusal(error, error.filename or path)) from error
 
 
+@contextmanager
+def writing_whole(path: Path) -> Iterator[Path]:
+    """Gives a file to write that then takes the place of this one: a reader sees all of the new one, or the old one.
+
+    Raises FileUnusable, which names the path, and leaves nothing behind if it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise FileUnusable(refusal(error, path)) from error
+
+
 def describe_room(path: Path) -> str:
     """Why nothing can be written beside this path, if its disk is the reason; else nothing."""
     try:
@@ -70,3 +90,41 @@ def try_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
         os.close(file)
         raise
     return file
+
+
+# ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+class LogFile(io.FileIO):
+    """The end of a log. What cannot be written is lost and warned of: a log that fails does not end a run."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "a")
+        self._path = path
+
+    def write(self, text: Any, /) -> int:
+        size = memoryview(text).nbytes
+        try:
+            super().write(text)
+        except OSError as error:
+            _warn(self._path, refusal(error, self._path))
+        return size
+
+
+def open_log(path: Path) -> LogFile:
+    """The end of a log, or of nothing where the log cannot be opened."""
+    try:
+        return LogFile(path)
+    except OSError as error:
+        _warn(path, refusal(error, path))
+        return LogFile(Path(os.devnull))
+
+
+def text_log(path: Path) -> TextIO:
+    """The same for text, a line at a time."""
+    return io.TextIOWrapper(io.BufferedWriter(open_log(path)), encoding="utf-8", line_buffering=True)
+
+
+@cache
+def _warn(path: Path, why: str) -> None:
+    """Says on stderr, once, that a log is incomplete."""
+    with suppress(OSError):
+        sys.stderr.write(f"freshet: the log {path} is incomplete, and the run goes on: {why}\n")

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from infra.errors import ConfigError
+from infra.files import writing_whole
 
 INTERRUPTED = 130
 """exit status of a command that Ctrl-C ended"""
@@ -91,9 +92,8 @@ def end_with_parent() -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a small file atomically: a reader sees all of it or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    with writing_whole(path) as temporary:
+        temporary.write_text(text)
 
 
 def check_output(path: Path | None) -> None:

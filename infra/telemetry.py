@@ -16,6 +16,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from infra.errors import ConfigError
+from infra.files import text_log
 
 MASK = "********"
 SECRET_NAME = re.compile(r"secret|password|passwd|passphrase|token|credential|private|api_?key", re.IGNORECASE)
@@ -31,7 +32,7 @@ def configure_logging(
     process: str, run: str, form: LogFormat = "console", level: LogLevel = "info", path: Path | None = None
 ) -> TextIO:
     """Sends every later event to stderr, or to the end of a file, with run and process on it; returns that stream."""
-    stream: TextIO = sys.stderr if path is None else path.open("a", buffering=1, encoding="utf-8")
+    stream = sys.stderr if path is None else text_log(path)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

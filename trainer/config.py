@@ -8,6 +8,8 @@ from infra.config import Section
 
 ModelName = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
 
+DENSE_FILE = "dense.safetensors"
+"""the saved weights, in the run's folder"""
 Width = Annotated[int, Field(gt=0)]
 
 

@@ -3,7 +3,7 @@
 Weights and gradients of every layer are views into one tensor each: an all-reduce sends the gradients as they lie, the
 optimizer is one call, a newcomer gets everything in a handful of broadcasts. Each layer starts on a 64-byte boundary.
 
-On disk it is one safetensors file with, per weight, its value and its optimizer state, by name.
+On disk it is one safetensors file with, per weight, its value and its optimizer state, by name, and a checksum.
 """
 
 import os
@@ -13,13 +13,18 @@ from typing import Any
 
 import safetensors
 import torch
+from crc32c import crc32c
+from numpy.typing import NDArray
 from safetensors.numpy import save
 from torch import Tensor, nn
 
-from infra.errors import ConfigError
+from infra.errors import ConfigError, FileUnusable
+from infra.files import naming, writing_whole
 from trainer.config import ModelConfig
 
 ALIGNED_FLOATS = 16
+CHECKSUM = "checksum"
+"""entry of the file's metadata"""
 
 
 class Sgd:
@@ -115,12 +120,12 @@ def save_dense(path: Path, dense: Dense, about: Mapping[str, Any]) -> None:
     """Writes weights and optimizer state so that a reader sees all of the file or the one before it."""
     # Saved as numpy arrays: safetensors.torch would leave reference cycles for the garbage collector.
     tensors = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in dense.named()}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(save(tensors, {name: str(value) for name, value in about.items()}))
+    metadata = {name: str(value) for name, value in about.items()}
+    content = save(tensors, {**metadata, CHECKSUM: _checksum(tensors, metadata)})
+    with writing_whole(path) as temporary, temporary.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -128,11 +133,36 @@ def save_dense(path: Path, dense: Dense, about: Mapping[str, Any]) -> None:
         os.close(folder)
 
 
+def _checksum(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+    """Of every name, shape and value; a safetensors file itself has none."""
+    total = crc32c(repr(sorted(metadata.items())).encode())
+    for name, values in sorted(tensors.items()):
+        total = crc32c(values.tobytes(), crc32c(f"{name} {values.dtype} {values.shape}".encode(), total))
+    return str(total)
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    """The tensors of a file, unchanged since they were written."""
+    try:
+        with naming(path), safetensors.safe_open(path, framework="np") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is not a dict)
+            metadata = dict(file.metadata() or {})
+    except safetensors.SafetensorError as error:
+        raise FileUnusable(
+            f"{path} is damaged: {error}; expected a whole file of dense weights; restore it from a copy"
+        ) from error
+    if metadata.pop(CHECKSUM, "") != _checksum(found, metadata):
+        raise FileUnusable(
+            f"{path} is damaged, or another version of Freshet wrote it: its checksum is wrong or missing; expected an "
+            "unchanged file; restore it from a copy"
+        )
+    return found
+
+
 def load_dense(path: Path, dense: Dense) -> None:
     """Reads what ``save_dense`` wrote into a model of the same shape; checks everything before it changes anything."""
     wanted = dict(dense.named())
-    with safetensors.safe_open(path, framework="pt") as file:
-        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is not a dict)
+    found = _read(path)
     differing = wanted.keys() ^ found.keys() | {
         n for n in wanted.keys() & found.keys() if wanted[n].shape != found[n].shape
     }
@@ -142,4 +172,4 @@ def load_dense(path: Path, dense: Dense) -> None:
             "widths and optimizer; use the settings the file was written with"
         )
     for name, tensor in wanted.items():
-        tensor.copy_(found[name])
+        tensor.copy_(torch.from_numpy(found[name]))

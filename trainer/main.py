@@ -25,6 +25,7 @@ from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, connect, receive, send
 from ps.client import ShardClient
+from trainer.config import DENSE_FILE
 from trainer.dense import save_dense
 from trainer.errors import DispatcherLost, Rejected
 from trainer.job import WorkerJob
@@ -37,7 +38,6 @@ LINGER_MILLISECONDS = 1000
 """how long a last message may keep an ending worker"""
 UNWELCOMED_SECONDS = 1.0
 """how long a worker that asked to leave before it was welcomed waits for a Welcome on its way"""
-DENSE_FILE = "dense.safetensors"
 
 
 def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: Meter | None = None) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from infra.cli import bench, commands, daemons, stream
 from infra.cli.options import SettingsOptions, grouped
 from infra.errors import ConfigError, FreshetError
+from infra.files import refusal
 from infra.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
 
 if TYPE_CHECKING:
@@ -114,16 +115,17 @@ def _run(
     """Runs all processes with a display, and prints the summary."""
     from infra.run.cluster import check_ports, run_cluster
     from infra.run.display import Display, render_summary
+    from infra.run.folder import claim
     from infra.telemetry import configure_logging
 
     check_ports(settings)
-    settings.folder.mkdir(parents=True, exist_ok=True)
-    check_output(json_file)
-    configure_logging("supervisor", settings.run, path=settings.folder / "supervisor.log")
-    daemons.log_settings(settings)
-    console = Console()
-    console.print(Text.assemble("run folder ", (str(settings.folder), "bold"), " (logs, manifests, settings)"))
-    summary = run_cluster(settings, extras, stop, Display(console), best)
+    with claim(settings.folder):
+        check_output(json_file)
+        configure_logging("supervisor", settings.run, path=settings.folder / "supervisor.log")
+        daemons.log_settings(settings)
+        console = Console()
+        console.print(Text.assemble("run folder ", (str(settings.folder), "bold"), " (logs, manifests, settings)"))
+        summary = run_cluster(settings, extras, stop, Display(console), best)
     console.print(render_summary(summary))
     if json_file is not None:
         write_whole(json_file, msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n")
@@ -133,9 +135,11 @@ def _with_kafka(settings: "Settings") -> tuple["Settings", int | None]:
     """Settings that read events from Kafka, and the port of the broker to start, unless brokers are named."""
     from infra.kafka.broker import HOST, free_port
     from infra.kafka.jars import find_java, kafka_jars
+    from infra.run.folder import check_unused
     from infra.run.settings import names_brokers
     from ingest.kafka.topics import ensure_topics
 
+    check_unused(settings.folder)  # before topics are made for a run that is then refused
     stream = settings.stream.model_copy(update={"source": "kafka"})
     if names_brokers():
         ensure_topics(settings.kafka, stream)
@@ -175,10 +179,7 @@ def run_command() -> None:
     except FreshetError as error:
         _fail(str(error), 1)
     except OSError as error:
-        where = f" {error.filename}" if error.filename is not None else ""
-        _fail(
-            f"cannot use{where}: {error.strerror or error}; expected a path that exists and is writable; correct it", 1
-        )
+        _fail(refusal(error), 1)
     except zmq.ZMQError as error:
         _fail(f"a connection failed: {error}; expected endpoints and keys that fit; check them and try again", 1)
 

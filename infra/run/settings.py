@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -30,6 +31,8 @@ from ps.config import PsConfig, RowConfig
 from trainer.config import ModelConfig, TrainerConfig
 
 STORED = "settings.json"
+CHECKSUM = "checksum"
+"""entry of the stored settings that tells whether they have changed"""
 NONE = "none"
 """stands for no value in the environment and in --set"""
 PREFIX = "FRESHET_"
@@ -154,21 +157,30 @@ def store_settings(settings: Settings) -> Path:
     """Writes the effective settings into the run's folder; the counterpart of ``read_stored``."""
     settings.folder.mkdir(parents=True, exist_ok=True)
     path = settings.folder / STORED
-    write_whole(path, settings.model_dump_json(indent=2))
+    stored = settings.model_dump(mode="json")
+    write_whole(path, json.dumps({CHECKSUM: _checksum(stored), **stored}, indent=2) + "\n")
     return path
 
 
 def read_stored(folder: Path) -> Settings:
     """The settings a run was started with; only secrets are taken from the environment."""
+    path = folder / STORED
     try:
-        stored = json.loads((folder / STORED).read_bytes())
+        stored = json.loads(path.read_bytes())
+        if stored.pop(CHECKSUM, None) != _checksum(stored):
+            raise ValueError(f"{path} has changed since the run was started, or another version of Freshet wrote it")
         secrets = {name: os.environ[_variable(name)] for name in SECRETS if _variable(name) in os.environ}
         _merge(stored, {"kafka": secrets})
         return Settings.model_validate(stored)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"no settings of a run in {folder}: {error}; expected the folder of 'freshet up'; correct --run-folder"
+            f"no settings of a run in {path}: {error}; expected the folder of 'freshet up'; correct --run-folder"
         ) from error
+
+
+def _checksum(stored: Mapping[str, Any]) -> int:
+    """Of the settings as values, however they are written down."""
+    return int(crc32c(json.dumps(stored, sort_keys=True).encode()))
 
 
 def read_toml(file: Path) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from typing import Literal
 import structlog
 
 from infra.errors import ConfigError, ProcessFailed
+from infra.files import open_log
 from infra.process import SUPERVISED, Stop
 
 PASS_SECONDS = 0.05
@@ -116,7 +117,7 @@ class Child:
         argv = spec.argv(endpoints) if callable(spec.argv) else spec.argv
         env = {**os.environ, **spec.env, SUPERVISED: str(os.getpid())}
         try:
-            with self.log.open("ab") as log:
+            with open_log(self.log) as log:
                 self._popen = subprocess.Popen(
                     list(argv), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )

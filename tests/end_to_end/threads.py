@@ -42,9 +42,9 @@ from ingest.streams.source import Source
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import ShardJob, run_shard
-from trainer.config import ModelConfig, TrainerConfig
+from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
 from trainer.job import WorkerJob
-from trainer.main import DENSE_FILE, run_worker
+from trainer.main import run_worker
 from trainer.reference import Reference
 
 RUN = "test"

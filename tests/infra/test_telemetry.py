@@ -41,6 +41,19 @@ def test_json_lines_carry_run_and_process_from_every_thread(path: Path) -> None:
     ]
 
 
+def test_a_log_on_a_full_disk_is_warned_of_once_and_the_process_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").symlink_to("/dev/full")
+    stream = configure_logging("supervisor", "demo", path=tmp_path / "log")
+    for number in range(3):
+        structlog.get_logger().info("lost", number=number)
+    structlog.reset_defaults()
+    stream.close()
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert f"cannot use {tmp_path}/log: No space left on device; expected room on its disk; make room" in warning
+
+
 def test_level_hides_what_is_below(path: Path) -> None:
     structlog.get_logger().debug("hidden")
     structlog.get_logger().info("shown")

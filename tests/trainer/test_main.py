@@ -26,6 +26,7 @@ from dispatch.protocol import (
     Saved,
     Welcome,
 )
+from infra.errors import FileUnusable
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
@@ -34,10 +35,10 @@ from ps.config import RowConfig
 from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
-from trainer.config import ModelConfig, TrainerConfig
+from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
 from trainer.errors import DispatcherLost, Rejected
 from trainer.job import WorkerJob
-from trainer.main import DENSE_FILE, Dispatcher, host_of, run_worker
+from trainer.main import Dispatcher, host_of, run_worker
 
 ROWS, MODEL = RowConfig(dim=2), ModelConfig(mlp=(4,))
 PATIENCE_MILLISECONDS = 60_000
@@ -152,7 +153,7 @@ def test_weights_that_cannot_be_saved_are_not_confirmed(tmp_path: Path) -> None:
     with working(tmp_path / "no folder", Stop()) as (dispatcher, ended):
         dispatcher.welcome()
         dispatcher.say(Goodbye, save_dense=True)
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(FileUnusable):
             ended.result(60)
         assert not dispatcher.has_word()
 

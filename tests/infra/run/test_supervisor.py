@@ -359,3 +359,13 @@ def test_last_lines_of_a_long_log(tmp_path: Path) -> None:
     path.write_text("".join(f"line {i}\n" for i in range(100_000)))
     assert last_lines(path, 2) == ["line 99998", "line 99999"]
     assert last_lines(tmp_path / "none", 2) == []
+
+
+def test_a_log_that_cannot_be_opened_is_warned_of_and_does_not_end_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs" / "a.log").mkdir(parents=True)
+    supervisor = Supervisor([child(tmp_path, "a", "print('lost')", ends_run=True)], tmp_path)
+    assert supervisor.run(Stop()).reason == "finished"
+    assert story(tmp_path) == ["a started"]
+    assert f"the log {tmp_path}/logs/a.log is incomplete, and the run goes on" in capsys.readouterr().err
