@@ -142,8 +142,9 @@ class PartitionReader:
             mark = self.mark()
             raise (missing(path) if offset >= mark.first else self._out_of_range(offset, mark)) from None
         try:
-            check_head(os.pread(file, SEGMENT.size, 0), path)
-        except (LogError, OSError):
+            with naming(path, LogError):
+                check_head(os.pread(file, SEGMENT.size, 0), path)
+        except LogError:
             os.close(file)
             raise
         if self._file >= 0:

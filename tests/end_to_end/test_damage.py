@@ -1,0 +1,207 @@
+"""Damage to every file of a finished run, read again as the product reads it.
+
+Whatever happens to one file, a reader gets exactly what was there, or an error of ours that names the file; of the
+manifests, which end with a torn tail after a crash, it may also get a part from the beginning if the file was cut.
+"""
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from infra.errors import FreshetError
+from infra.run.folder import check_unused
+from infra.run.settings import Settings, read_stored
+from infra.run.supervisor import last_lines
+from ingest.batches.manifest import ManifestLog, read_manifests
+from ingest.batches.replay import form_batch
+from ingest.letters.embedded import DeadLetterLog, read_dead_letters
+from ingest.log.embedded import LogReader, LogWriter
+from ingest.log.frames import frame_bytes
+from ingest.log.segments import SEGMENT
+from tests.end_to_end.processes import run
+from trainer.dense import Dense, load_dense
+from trainer.models.registry import build_model
+
+SEED = 20261115
+CASES = 2
+"""random cases of each kind and file in one round"""
+SETTINGS = ("stream.batch=32", "stream.segment_bytes=8192", "dispatch.workers=1", "ps.shards=1", "api.port=0")
+Look = Callable[[Path], Any]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short real run that has rejected some events."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    chosen = [part for one in (*SETTINGS, f"stream.folder={folder}/log") for part in ("--set", one)]
+    summary = ("--json", folder / "summary.json")
+    for command in (("produce", "--limit", "200", "--poison", "0.1"), ("up", "--samples", "160", "--folder", folder)):
+        ended = run(*command, *chosen, *(summary if command[0] == "up" else ()))
+        assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+# ── what the product reads ────────────────────────────────────────────────────────────────────────────────────────────
+def read_settings(folder: Path) -> str:
+    return read_stored(folder).model_dump_json()
+
+
+def read_events(folder: Path) -> list[Any]:
+    with closing(LogReader(folder / "log", "clicks")) as reader:
+        found = []
+        for partition in reader.partitions():
+            offset, end = reader.span(partition)
+            while offset < end:
+                records = reader.read(partition, offset, 4096)
+                found += records
+                offset += len(records)
+        return found
+
+
+def read_letters(folder: Path) -> list[Any]:
+    return list(read_dead_letters(folder / "log"))
+
+
+def read_steps(folder: Path) -> list[Any]:
+    return list(read_manifests(folder / "manifests.log"))
+
+
+def reopen_manifests(folder: Path) -> list[Any]:
+    with closing(ManifestLog(folder / "manifests.log")) as log:
+        return list(log)
+
+
+def reopen_events(folder: Path) -> list[Any]:
+    LogWriter(folder / "log", "clicks", 2).close()
+    return read_events(folder)
+
+
+def reopen_letters(folder: Path) -> list[Any]:
+    DeadLetterLog(folder / "log").close()
+    return read_letters(folder)
+
+
+def replay(folder: Path) -> list[Any]:
+    schema = Settings().event_schema
+    with closing(LogReader(folder / "log", "clicks")) as reader:
+        batches = [form_batch(reader, schema, manifest.ranges) for manifest in read_steps(folder)]
+    return [(batch.samples.keys_BF.tobytes(), batch.samples.labels_B.tobytes()) for batch in batches]
+
+
+def read_weights(folder: Path) -> bytes:
+    settings = Settings()
+    schema = settings.event_schema
+    model = build_model(
+        settings.model, schema.fields, settings.rows.dim, schema.dense, 0, torch.float32, torch.device("cpu")
+    )
+    dense = Dense(model, settings.model)
+    load_dense(folder / "dense.safetensors", dense)
+    return b"".join(tensor.numpy().tobytes() for _, tensor in dense.named())
+
+
+def read_logs(folder: Path) -> int:
+    return sum(len(last_lines(path, 12)) > 12 for path in folder.rglob("*.log"))
+
+
+LOOKS: dict[str, tuple[Look, ...]] = {
+    "settings.json": (read_settings,),
+    "manifests.log": (read_steps, replay, reopen_manifests),
+    "dense.safetensors": (read_weights,),
+    "log/clicks": (read_events, replay, reopen_events),
+    "log/dead-letters": (read_letters, reopen_letters),
+    "": (read_logs,),
+}
+
+
+# ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def damages(content: bytes, chance: random.Random, cases: int) -> Iterator[tuple[str, bytes | None]]:
+    """(kind, what is left of the file); None: it is gone, or a folder is in its place."""
+    yield from (("deleted", None), ("folder", None), ("cut", b""))
+    for cut in boundaries(content, chance, cases):
+        yield "cut", content[:cut]
+    for _ in range(cases if content else 0):
+        flipped = bytearray(content)
+        flipped[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        yield "flipped", bytes(flipped)
+        start = chance.randrange(len(content))
+        zeros = chance.randrange(1, len(content) - start + 1)
+        rest = content[start + zeros :]
+        yield "zeroed" if rest else "cut", content[:start] + b"\0" * zeros + rest
+        yield "appended", content + chance.randbytes(chance.randrange(1, 100))
+
+
+def boundaries(content: bytes, chance: random.Random, cases: int) -> set[int]:
+    """Places where frames end, one byte around them, and some others."""
+    at, found = 8 if content.startswith(b"FRESHMF") else SEGMENT.size, set()
+    while (size := frame_bytes(content, at)) is not None:
+        found |= {at - 1, at, at + 1}
+        at += size
+    found = set(chance.sample(sorted(found), min(len(found), 4 * cases)))
+    return {place for place in found | {chance.randrange(len(content) + 1)} if place < len(content)}
+
+
+def spoil(path: Path, kind: str, left: bytes | None) -> None:
+    if left is not None:
+        path.write_bytes(left)
+        return
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+
+
+def restore(folder: Path, finished: Path, file: Path) -> None:
+    """Undoes the damage, and what a writer has done about it."""
+    if (folder / file).is_dir():
+        (folder / file).rmdir()
+    if file.parts[0] == "log":
+        shutil.rmtree(folder / file.parent)
+        shutil.copytree(finished / file.parent, folder / file.parent)
+    else:
+        shutil.copyfile(finished / file, folder / file)
+
+
+def look_again(look: Look, folder: Path, path: Path) -> Any:
+    """What a reader finds, or None if it raises an error of ours that names the file."""
+    try:
+        return look(folder)
+    except FreshetError as error:
+        if path.name in str(error):
+            return None
+        raise AssertionError(f"{look.__name__} does not name {path}") from error
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about power cuts."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda file: None)
+
+
+@pytest.mark.timeout(600)
+def test_damage_to_any_file_of_a_run_is_named_or_changes_nothing(
+    finished: Path, tmp_path: Path, quick: None, fuzz_rounds: int
+) -> None:
+    chance = random.Random(SEED)
+    files = sorted(path.relative_to(finished) for path in finished.rglob("*") if path.is_file())
+    assert len(files) > 25
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    for file in files:
+        looks = next(looks for place, looks in LOOKS.items() if file.as_posix().startswith(place))
+        expected = {look: look(finished) for look in looks}
+        for kind, left in damages((finished / file).read_bytes(), chance, CASES * fuzz_rounds):
+            may_be_shorter = file.name == "manifests.log" and kind in ("cut", "deleted")
+            for look in looks:
+                spoil(folder / file, kind, left)
+                with pytest.raises(FreshetError):
+                    check_unused(folder)
+                found, whole = look_again(look, folder, folder / file), expected[look]
+                assert found is None or found == (whole[: len(found)] if may_be_shorter else whole), (file, kind, look)
+                restore(folder, finished, file)
