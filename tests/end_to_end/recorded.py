@@ -83,7 +83,7 @@ def record(folder: Path, name: str) -> Recorded:
         result = train(Plan(folder, batch=BATCH, **RUNS[name]))
     dense = [result.dense[key] for key in sorted(result.dense)]
     return Recorded(
-        manifests=hashlib.sha256((folder / "manifests.log").read_bytes()).hexdigest()[:16],
+        manifests=hashlib.sha256(b"".join(map(msgspec.msgpack.encode, result.manifests))).hexdigest()[:16],
         assignments=digest(*assigned),
         traffic=digest(*_sorted_ledger(result)),
         rows=digest(result.rows_RT, result.versions_R),
