@@ -19,7 +19,7 @@ from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Idle, Join, Order,
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import Codec, connect, receive, send
-from ingest.batches.manifest import read_manifests
+from ingest.batches.manifest import Manifest, ManifestLog, read_manifests
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.errors import LogError, SinkUnavailable
@@ -128,6 +128,22 @@ def test_the_manifest_is_there_before_its_dead_letters(tmp_path: Path, monkeypat
     _, error = dispatched(tmp_path, [b"bad"], lambda _: False)
     assert isinstance(error, LogError)
     assert [(m.samples, m.rejected) for m in read_manifests(tmp_path / "manifests.log")] == [(0, 1)]
+
+
+def test_a_step_whose_manifest_cannot_be_written_is_not_ordered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append_once(log: ManifestLog, manifest: Manifest) -> None:
+        if manifest.step > 1:
+            raise LogError("the disk is full")
+        append(log, manifest)
+
+    append = ManifestLog.append
+    monkeypatch.setattr(ManifestLog, "append", append_once)
+    received, error = dispatched(tmp_path, good(40), lambda got: len(got) == 3, report_seconds=1e6, drain_seconds=0.1)
+    assert isinstance(error, LogError)
+    assert [type(message) for message in received if isinstance(message, Order)] == [Order]
+    assert [manifest.step for manifest in read_manifests(tmp_path / "manifests.log")] == [1]
 
 
 def test_workers_are_kept_alive_while_dead_letters_wait_for_their_broker(
