@@ -64,17 +64,17 @@ def writing_whole(path: Path) -> Iterator[Path]:
         raise FileUnusable(refusal(error, path)) from error
 
 
-def describe_room(path: Path) -> str:
-    """Why nothing can be written beside this path, if its disk is the reason; else nothing."""
+def describe_room(folder: Path) -> str:
+    """Why nothing can be written in this folder, if its disk is the reason; else nothing."""
     try:
-        found = os.statvfs(path.parent)
+        found = os.statvfs(folder)
     except OSError:
         return ""
     free_bytes = found.f_bavail * found.f_frsize
     if found.f_flag & os.ST_RDONLY:
-        return f"the disk of {path} is read-only; {REMEDIES[errno.EROFS]}"
+        return f"the disk of {folder} is read-only; {REMEDIES[errno.EROFS]}"
     if free_bytes < LITTLE_BYTES:
-        return f"the disk of {path} is full ({free_bytes} bytes free); {REMEDIES[errno.ENOSPC]}"
+        return f"the disk of {folder} is full ({free_bytes} bytes free); {REMEDIES[errno.ENOSPC]}"
     return ""
 
 

@@ -28,7 +28,7 @@ def claim(folder: Path) -> Iterator[None]:
         yield
     except ProcessFailed as error:
         # A process whose log is on a full disk could not say why it failed.
-        if room := describe_room(folder / LOCK):
+        if room := describe_room(folder):
             raise ProcessFailed(f"{error}\n{room}") from error
         raise
     finally:

@@ -83,12 +83,12 @@ def test_dead_letters_on_a_full_disk_stay_whole(tmp_path: Path) -> None:
 
 def test_a_disk_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 256) as disk:
-        assert describe_room(disk / "file") == ""
+        assert describe_room(disk) == ""
         filling = fill(disk)
-        assert f"the disk of {disk}/file is full" in describe_room(disk / "file")
+        assert f"the disk of {disk} is full" in describe_room(disk)
         filling.unlink()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        assert f"the disk of {disk}/file is read-only" in describe_room(disk / "file")
+        assert f"the disk of {disk} is read-only" in describe_room(disk)
         with pytest.raises(LogError, match="Read-only file system; expected a disk that can be written"):
             ManifestLog(disk / "manifests.log")
         with pytest.raises(FileUnusable, match=f"cannot use {disk}/.*Read-only file system"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from infra.errors import ConfigError
+from infra.errors import ConfigError, FileUnusable
 from trainer.config import ModelConfig
 from trainer.dense import Dense, load_dense, save_dense
 from trainer.models.layers import ClickModel
@@ -89,4 +89,15 @@ def test_file_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) ->
     before = [tensor.clone() for tensor in dense.tensors()]
     with pytest.raises(ConfigError, match="does not fit"):
         load_dense(tmp_path / "dense.safetensors", dense)
+    assert all(torch.equal(a, b) for a, b in zip(before, dense.tensors(), strict=True))
+
+
+def test_a_file_with_a_changed_bit_is_named_and_changes_nothing(tmp_path: Path) -> None:
+    path, dense = tmp_path / "dense.safetensors", Dense(*built())
+    save_dense(path, Dense(*built(seed=1)), {"step": 3})
+    whole, before = path.read_bytes(), [tensor.clone() for tensor in dense.tensors()]
+    for place in (0, 9, 40, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(FileUnusable, match=f"{path} is damaged"):
+            load_dense(path, dense)
     assert all(torch.equal(a, b) for a, b in zip(before, dense.tensors(), strict=True))

@@ -148,3 +148,10 @@ def test_a_stored_setting_is_not_changed_by_the_environment(tmp_path: Path, monk
     monkeypatch.setenv("FRESHET_KAFKA", "a:1")
     assert read_stored(tmp_path).stream.batch == 30
     assert read_stored(tmp_path).kafka.servers == ("127.0.0.1:9092",)
+
+
+def test_stored_settings_that_were_changed_are_refused(tmp_path: Path) -> None:
+    path = store_settings(load_settings(None, [f"folder={tmp_path}", "stream.batch=512"]))
+    path.write_text(path.read_text().replace('"batch": 512', '"batch": 513'))
+    with pytest.raises(ConfigError, match=f"{path} has changed since the run was started"):
+        read_stored(tmp_path)
