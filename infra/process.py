@@ -78,6 +78,11 @@ def stop_on_signals() -> Stop:
     return stop
 
 
+def is_supervised() -> bool:
+    """Whether a supervisor started this process."""
+    return SUPERVISED in os.environ
+
+
 def end_with_parent() -> None:
     """In a supervised process on Linux: asks the kernel to kill this process if the supervisor dies.
 

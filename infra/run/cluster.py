@@ -16,7 +16,7 @@ import zmq
 
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
-from infra.errors import ConfigError
+from infra.errors import ConfigError, ProcessFailed
 from infra.process import Stop
 from infra.run.display import Display
 from infra.run.settings import Settings, secret_environment, store_settings
@@ -24,7 +24,7 @@ from infra.run.supervisor import ProcessSpec, Supervisor
 from infra.wire import Curve, connect, load_curve
 from ingest.producing.synthetic import CHUNK, World
 
-BROKER, DISPATCHER = "broker", "dispatcher"
+BROKER, DISPATCHER, WORKER = "broker", "dispatcher", "worker-"
 LATE_STATUS_MILLISECONDS = 200
 """how long to wait for the dispatcher's last status once its process has ended"""
 
@@ -61,10 +61,12 @@ def run_cluster(
     supervisor = Supervisor(list(specs(settings, extras)), settings.folder)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
     with StatusSubscription(supervisor, curve) as statuses, display:
+        gathering = Gathering(supervisor)
 
         def show() -> None:
             status = statuses.newest()
             if status is not None:
+                gathering.check(status, statuses.received)
                 display.show(with_best(status, best_auc))
 
         outcome = supervisor.run(stop, show)
@@ -122,6 +124,7 @@ class StatusSubscription:
         self._socket.subscribe(b"")
         self._endpoints = ""
         self._last: Status | None = None
+        self.received = 0
 
     def __enter__(self) -> "StatusSubscription":
         return self
@@ -141,7 +144,24 @@ class StatusSubscription:
             self._endpoints = endpoints
         if self._socket.poll(wait_milliseconds):
             self._last = self._decoder.decode(self._socket.recv())
+            self.received += 1
         return self._last
+
+
+class Gathering:
+    """Notices a worker that left before the first generation began: the run would wait for it for ever."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._left: dict[str, int] = {}
+        """statuses received when each such worker had just left"""
+
+    def check(self, status: Status, received: int) -> None:
+        """Raises ProcessFailed when two later statuses tell that the run still waits; one may have been on its way."""
+        for name, child in self._supervisor.children.items():
+            has_left = not status.generation and child.state == "finished" and name.startswith(WORKER)
+            if has_left and received >= self._left.setdefault(name, received) + 2:
+                raise ProcessFailed(child.explain())
 
 
 # ── the processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -159,7 +179,7 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
     links = settings.dispatch.links_gbit
     for number in range(settings.dispatch.workers):
         link = ("--link", str(links[number])) if links else ()
-        yield _worker(settings, f"worker-{number}", shards, link)
+        yield _worker(settings, f"{WORKER}{number}", shards, link)
     if extras.api:
         yield replace(_listening(settings, "api", "api"), restart="on_failure", essential=False, stop_order=4)
     if extras.produce is not None:
@@ -204,7 +224,7 @@ def _worker(settings: Settings, name: str, shards: tuple[str, ...], link: tuple[
         command = [*_command("worker", settings), "--name", name, "--dispatcher", endpoint, *link]
         return [*command, *_shard_arguments(endpoints, shards)]
 
-    return ProcessSpec(name, argv, needs=(DISPATCHER,), env=_worker_env(settings), stop_order=2)
+    return ProcessSpec(name, argv, needs=(DISPATCHER,), env=_worker_env(settings), may_finish=True, stop_order=2)
 
 
 def _producer(settings: Settings, extras: Extras, arguments: tuple[str, ...]) -> ProcessSpec:
@@ -214,6 +234,7 @@ def _producer(settings: Settings, extras: Extras, arguments: tuple[str, ...]) ->
         env=secret_environment(settings),
         needs=_brokers(extras),
         restart="on_failure",
+        may_finish=True,
         essential=False,
         stop_order=0,
     )

@@ -1,11 +1,13 @@
+import sys
 from pathlib import Path
 
 import pytest
 
-from infra.errors import ConfigError
-from infra.run.cluster import Extras, KnownBest, check_ports, specs
+from dispatch.progress.status import Status
+from infra.errors import ConfigError, ProcessFailed
+from infra.run.cluster import Extras, Gathering, KnownBest, check_ports, specs
 from infra.run.settings import load_settings
-from infra.run.supervisor import ProcessSpec
+from infra.run.supervisor import ProcessSpec, Supervisor
 from ingest.producing.synthetic import CHUNK, World
 
 PLAIN = Extras()
@@ -65,6 +67,27 @@ def test_the_end_of_the_dispatcher_alone_ends_the_run(tmp_path: Path) -> None:
     found = made(tmp_path, extras=Extras(produce=()))
     assert [name for name, spec in found.items() if spec.ends_run] == ["dispatcher"]
     assert [name for name, spec in found.items() if not spec.essential] == ["api", "produce"]
+
+
+def test_shards_must_not_end_and_workers_may_leave(tmp_path: Path) -> None:
+    found = made(tmp_path, extras=Extras(produce=(), broker_port=9092))
+    assert [name for name, spec in found.items() if spec.may_finish] == ["worker-0", "worker-1", "worker-2", "produce"]
+
+
+def test_a_worker_that_left_before_the_first_generation_ends_the_run(tmp_path: Path) -> None:
+    leaves = ProcessSpec("worker-0", [sys.executable, "-c", "print('left')"], may_finish=True)
+    stays = ProcessSpec("dispatcher", ["sleep", "60"])
+    with Supervisor([leaves, stays], tmp_path) as supervisor:
+        while supervisor.children["worker-0"].state != "finished":
+            assert supervisor.poll()
+        assert supervisor.children["worker-0"].status == 0
+        gathering, later = Gathering(supervisor), Gathering(supervisor)
+        for received in (5, 5, 6):
+            gathering.check(Status(run="r"), received)
+            later.check(Status(run="r", generation=1), received)
+        with pytest.raises(ProcessFailed, match="'worker-0' ended with status 0"):
+            gathering.check(Status(run="r"), 7)
+        later.check(Status(run="r", generation=1), 7)
 
 
 def test_the_dispatcher_may_drain_longer_than_it_waits_for_workers(tmp_path: Path) -> None:
