@@ -16,8 +16,9 @@ import zmq
 
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
-from infra.errors import ConfigError, ProcessFailed
+from infra.errors import ProcessFailed
 from infra.process import Stop
+from infra.run.checks import check_start
 from infra.run.display import Display
 from infra.run.settings import Settings, secret_environment, store_settings
 from infra.run.supervisor import ProcessSpec, Supervisor
@@ -56,7 +57,7 @@ def run_cluster(
 
     best_auc: the best possible AUC on so many samples, where it is known.
     """
-    check_ports(settings)
+    check_start(settings)
     store_settings(settings)
     supervisor = Supervisor(list(specs(settings, extras)), settings.folder)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
@@ -73,15 +74,6 @@ def run_cluster(
         unstarted = Status(run=settings.run, policy=settings.dispatch.policy)
         last = statuses.newest(LATE_STATUS_MILLISECONDS) or unstarted
         return summarize(with_best(last, best_auc), outcome.reason, outcome.restarts, outcome.killed)
-
-
-def check_ports(settings: Settings) -> None:
-    """Raises ConfigError for a port that the processes of one machine would have to share."""
-    if port := settings.telemetry.metrics_port:
-        raise ConfigError(
-            f"telemetry.metrics_port = {port} is one port for all processes of this machine; expected 0, with which "
-            f"each process chooses a free port and writes it to {settings.folder}/endpoints/NAME.metrics; unset it"
-        )
 
 
 def with_best(status: Status, best_auc: Callable[[int], float] | None) -> Status:

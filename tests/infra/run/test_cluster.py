@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from dispatch.progress.status import Status
-from infra.errors import ConfigError, ProcessFailed
-from infra.run.cluster import Extras, Gathering, KnownBest, check_ports, specs
+from infra.errors import ProcessFailed
+from infra.run.cluster import Extras, Gathering, KnownBest, specs
 from infra.run.settings import load_settings
 from infra.run.supervisor import ProcessSpec, Supervisor
 from ingest.producing.synthetic import CHUNK, World
@@ -40,11 +40,6 @@ def test_the_known_best_leaves_room_to_learn_and_adds_up() -> None:
     assert best(0) == 0.5
     assert 0.75 < best(20_000) < 0.9
     assert best(30_000) == KnownBest(0)(30_000)
-
-
-def test_one_metrics_port_for_many_processes_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"telemetry\.metrics_port = 9100 .*endpoints/NAME\.metrics; unset it"):
-        check_ports(load_settings(None, ["telemetry.metrics_port=9100"]))
 
 
 def test_every_worker_gets_its_own_link_and_every_endpoint(tmp_path: Path) -> None:
