@@ -226,7 +226,7 @@ def _bytes_in(partition: Path) -> int:
 @contextmanager
 def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Produced"], None]]:
     """A progress bar on a terminal; nothing elsewhere."""
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         yield lambda so_far: None
         return
     columns = (TextColumn("producing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))

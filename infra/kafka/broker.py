@@ -159,7 +159,8 @@ class Broker:
         log_start = self._launch(java, jars)
         if self._await_started(log_start):
             return True
-        if self._lost_port(log_start):
+        self.kill()
+        if any(text in self._output(log_start) for text in PORT_TAKEN):
             return False
         raise self._failed("did not start", log_start)
 
@@ -238,11 +239,6 @@ class Broker:
                 return False
             time.sleep(0.05)
         return False
-
-    def _lost_port(self, log_start: int) -> bool:
-        """Whether the start failed because another process has one of the ports."""
-        self.kill()
-        return any(text in self._output(log_start) for text in PORT_TAKEN)
 
     def _output(self, start: int) -> bytes:
         with self.log.open("rb") as log:

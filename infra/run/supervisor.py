@@ -202,6 +202,10 @@ class Child:
         self.restarts += again
         self.state = "pausing" if again else "failed"
 
+    def last_words(self) -> str:
+        """The last line of its log, which for a process that failed is the reason."""
+        return next(iter(last_lines(self.log, 1)), "").removeprefix("freshet: ")
+
     def explain(self) -> str:
         """The error message: what failed, how, what was expected, and the end of its log."""
         how = self._why or describe_status(self.status)
@@ -275,6 +279,10 @@ class Supervisor:
     def ready(self) -> bool:
         """Whether every process is ready or has finished its work."""
         return all(child.state in ("ready", "finished") for child in self.children.values())
+
+    def awaited(self) -> list[str]:
+        """Names of the processes that were started and are not ready yet."""
+        return [name for name, child in self.children.items() if child.state in ("starting", "pausing")]
 
     def stop_all(self, each_pass: Callable[[], None] | None = None, longest_seconds: float = math.inf) -> None:
         """Sends SIGTERM in stop order, one group after the other, and SIGKILL to processes that do not exit in time.

@@ -1,11 +1,14 @@
+import io
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from dispatch.progress.status import Status
 from infra.errors import ProcessFailed
-from infra.run.cluster import Extras, Gathering, KnownBest, specs
+from infra.run.cluster import EarlyLeavers, Extras, KnownBest, Notices, specs, tell_dense_part
+from infra.run.display import Display
 from infra.run.settings import load_settings
 from infra.run.supervisor import ProcessSpec, Supervisor
 from ingest.producing.synthetic import CHUNK, World
@@ -76,13 +79,38 @@ def test_a_worker_that_left_before_the_first_generation_ends_the_run(tmp_path: P
         while supervisor.children["worker-0"].state != "finished":
             assert supervisor.poll()
         assert supervisor.children["worker-0"].status == 0
-        gathering, later = Gathering(supervisor), Gathering(supervisor)
+        gathering, later = EarlyLeavers(supervisor), EarlyLeavers(supervisor)
         for received in (5, 5, 6):
             gathering.check(Status(run="r"), received)
             later.check(Status(run="r", generation=1), received)
         with pytest.raises(ProcessFailed, match="'worker-0' ended with status 0"):
             gathering.check(Status(run="r"), 7)
         later.check(Status(run="r", generation=1), 7)
+
+
+def test_an_api_that_fails_is_told_once_with_its_reason_and_where_it_listens_otherwise(tmp_path: Path) -> None:
+    fails = "echo settings; echo freshet: the port is taken; exit 2"
+    serves = f"printf http://h:1 > {tmp_path / 'at.part'}; mv {tmp_path / 'at.part'} {tmp_path / 'at'}; sleep 60"
+    for script, state, told in ((fails, "failed", "failed: the port is taken"), (serves, "ready", "API at http://h:1")):
+        at = tmp_path / "at"
+        spec = ProcessSpec("api", ["sh", "-c", script], endpoint_file=at, essential=False, restart="on_failure")
+        with Supervisor([spec, ProcessSpec("ps-0", ["sleep", "60"])], tmp_path / state) as supervisor:
+            notices, lines = Notices(supervisor), list[str]()
+            while supervisor.children["api"].state != state:
+                assert supervisor.poll()
+            for _ in range(2):
+                lines += notices.new()
+        assert [line.endswith(told) for line in lines] == [True], lines
+
+
+def test_a_heavy_dense_part_is_told_before_anything_starts(tmp_path: Path) -> None:
+    output = io.StringIO()
+    settings = load_settings(None, ["rows.dim=1024"], folder=tmp_path)
+    part = tell_dense_part(settings, Display(Console(file=output, width=80)))
+    assert output.getvalue().startswith("warning: the dense part has 171M weights")
+    assert part.weights > 171_000_000
+    tell_dense_part(load_settings(), Display(Console(file=output, width=80)))
+    assert len(output.getvalue().splitlines()) == 1
 
 
 def test_the_dispatcher_may_drain_longer_than_it_waits_for_workers(tmp_path: Path) -> None:
