@@ -28,8 +28,6 @@ from infra.wire import Curve, connect, load_curve
 from ingest.producing.synthetic import CHUNK, World
 
 API, BROKER, DISPATCHER, WORKER = "api", "broker", "dispatcher", "worker-"
-JOIN_SECONDS = 600.0
-"""how long a worker may take until it has joined: a large model takes a while to build"""
 LATE_STATUS_MILLISECONDS = 200
 """how long to wait for the dispatcher's last status once its process has ended"""
 
@@ -262,7 +260,6 @@ def _worker(settings: Settings, name: str, shards: tuple[str, ...], link: tuple[
         env=_worker_env(settings),
         needs=(DISPATCHER,),
         endpoint_file=settings.folder / "endpoints" / name,
-        ready_seconds=JOIN_SECONDS,
         may_finish=True,
         stop_order=2,
     )

@@ -22,6 +22,9 @@ from infra.run.figures import count, duration, number, percent, ratio, size, spa
 WIDE_COLUMNS = 100
 """from this width on the table has room for the phases of a step"""
 WIDEST_COLUMNS = 110
+LONG_START_SECONDS = 10.0
+FIRST_START = " (the first start of a version compiles kernels)"
+"""what a start that takes longer than that is told with"""
 FRAME_COLUMNS = 6
 """border and padding of the panel"""
 TILES_COLUMNS = 70
@@ -338,7 +341,7 @@ class Display:
         self._console = console or Console()
         self._line_seconds = line_seconds
         self._clock = clock
-        self._next_line = clock()
+        self._next_line = self._began = clock()
         self._shown: tuple[RunState, int] | None = None
         can_redraw = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live = Live(console=self._console, auto_refresh=False) if can_redraw else None
@@ -361,6 +364,7 @@ class Display:
     def starting(self, awaited: Sequence[str]) -> None:
         """Shows which processes the run waits for, before there is a status."""
         line = f"starting: waiting for {', '.join(awaited)}" if awaited else "starting"
+        line += FIRST_START if self._clock() - self._began > LONG_START_SECONDS else ""
         if self._live is not None:
             self._live.update(Text(f" ● {line}", style="yellow", no_wrap=True, overflow="ellipsis"), refresh=True)
         elif awaited and self._clock() >= self._next_line:

@@ -59,8 +59,8 @@ class ProcessSpec:
     """processes that must be ready, or finished, before this one is started"""
     endpoint_file: Path | None = None
     """written whole by the child once it is ready, with its endpoint; None: ready as soon as it runs"""
-    ready_seconds: float = 120.0
-    """how long it may take until the endpoint file exists"""
+    ready_seconds: float = 600.0
+    """how long it may take until the endpoint file exists; the first start of a version compiles kernels"""
     restart: Literal["never", "on_failure"] = "never"
     max_restarts: int = 3
     """consecutive failures that are followed by a restart; the next one is final"""

@@ -128,3 +128,11 @@ def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str, scrip
     (folder / program).write_text(f"#!/bin/sh\n{script}\n")
     (folder / program).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_jars_are_kept_in_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert jars.cache_folder() == tmp_path / "freshet"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert jars.cache_folder() == tmp_path / "home" / ".cache" / "freshet"
