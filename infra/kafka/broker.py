@@ -108,8 +108,9 @@ class Broker:
                 self._ports = ports
                 return
             time.sleep(0.2 * attempt)
+        named = ", ".join(map(str, taken or ports.values()))
         raise ProcessFailed(
-            f"the broker in {self.folder} cannot listen on port {taken or list(ports.values())} of {HOST}, which "
+            f"the broker in {self.folder} cannot listen on {HOST}, port {named}, which "
             "another process has; expected a free port; stop that process, or choose another --port (0 for any)"
         )
 
