@@ -343,6 +343,7 @@ class Display:
         self._clock = clock
         self._next_line = self._began = clock()
         self._shown: tuple[RunState, int] | None = None
+        self._start_line = ""
         can_redraw = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live = Live(console=self._console, auto_refresh=False) if can_redraw else None
 
@@ -367,9 +368,9 @@ class Display:
         line += FIRST_START if self._clock() - self._began > LONG_START_SECONDS else ""
         if self._live is not None:
             self._live.update(Text(f" ● {line}", style="yellow", no_wrap=True, overflow="ellipsis"), refresh=True)
-        elif awaited and self._clock() >= self._next_line:
+        elif awaited and line != self._start_line and self._clock() >= self._next_line:
             self._console.print(Text(line), soft_wrap=True)
-            self._next_line = self._clock() + self._line_seconds
+            self._start_line, self._next_line = line, self._clock() + self._line_seconds
 
     def show(self, status: Status, awaited: Sequence[str] = ()) -> None:
         """Redraws the picture; elsewhere prints a line if one is due or the state has changed."""

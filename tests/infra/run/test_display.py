@@ -192,7 +192,14 @@ def test_not_a_terminal_prints_a_line_when_it_is_time_or_the_state_changes() -> 
 def test_the_start_tells_which_process_is_waited_for() -> None:
     output, now = io.StringIO(), [0.0]
     with Display(Console(file=output, width=80), line_seconds=5, clock=lambda: now[0]) as display:
-        for moment, awaited in ((0, ["ps-0", "ps-1"]), (1, ["ps-1"]), (6, ["dispatcher"]), (20, ["api"]), (30, [])):
+        for moment, awaited in (
+            (0, ["ps-0", "ps-1"]),
+            (1, ["ps-1"]),
+            (6, ["dispatcher"]),
+            (20, ["api"]),
+            (28, ["api"]),
+            (30, []),
+        ):
             now[0] = moment
             display.starting(awaited)
         display.tell("API at http://127.0.0.1:8000")
