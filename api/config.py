@@ -10,5 +10,5 @@ class ApiConfig(Section):
 
     host: str = "127.0.0.1"
     """address to listen on; 0.0.0.0 for every interface of the machine"""
-    port: int = Field(default=8000, ge=0, le=65535)
-    """port to listen on; 0 for any that is free"""
+    port: int | None = Field(default=None, ge=0, le=65535)
+    """port to listen on; 0 for any that is free; none for 8000, or any where that is taken"""

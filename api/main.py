@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import Callable, Iterator
 
+import structlog
 import uvicorn
 
 from api.app import create_app
@@ -12,26 +14,36 @@ from infra.errors import ConfigError
 from infra.process import Stop
 
 PASS_SECONDS = 0.05
+USUAL_PORT = 8000
 OPEN_REQUESTS_SECONDS = 5
 """how long open requests may take after a stop is requested"""
 
 
-def run_api(host: str, port: int, stop: Stop, on_ready: Callable[[str], None]) -> None:
+def run_api(host: str, port: int | None, stop: Stop, on_ready: Callable[[str], None]) -> None:
     """Serves until ``stop``; ``on_ready`` gets the real address, as in ``http://127.0.0.1:8000``."""
     with listen(host, port) as listener:
+        structlog.get_logger().info("listening", address=address(listener))
         asyncio.run(_serve(listener, stop, on_ready))
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; bound here because uvicorn exits when a port is in use."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def listen(host: str, port: int | None) -> socket.socket:
+    """A listening socket; bound here because uvicorn exits when a port is in use.
+
+    Without a port it is the usual one, or any: runs side by side on one machine do not get into each other's way.
+    """
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return _bound(host, USUAL_PORT if port is None else port)
     except (OSError, OverflowError) as error:
+        if port is None and isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            return _bound(host, 0)
         raise ConfigError(
-            f"the API cannot listen on {host}:{port}: {error}; expected an address of this machine and a free port; "
-            "choose another, or port 0 for any"
+            f"the API cannot listen on {host}:{USUAL_PORT if port is None else port}: {error}; expected an address of "
+            "this machine and a free port; choose another api.host or api.port, or port 0 for any"
         ) from error
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
 
 
 class QuietServer(uvicorn.Server):

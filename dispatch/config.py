@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from dispatch.assign.choices import OptBackend
 from dispatch.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
 from dispatch.policies.registry import parse_spec
-from infra.config import Section
+from infra.config import Section, check_endpoint
 from infra.errors import ConfigError
 
 
@@ -55,6 +55,11 @@ class DispatchConfig(Section):
     @classmethod
     def _check_policy(cls, policy: str) -> str:
         return str(parse_spec(policy))
+
+    @field_validator("endpoint", "status_endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str) -> str:
+        return check_endpoint(endpoint)
 
     @model_validator(mode="after")
     def _check_links(self) -> "DispatchConfig":

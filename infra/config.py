@@ -9,6 +9,8 @@ from infra.errors import ConfigError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """names of runs and processes: they become file names"""
+ENDPOINT = re.compile(r"tcp://(?:\[[^\s\]/]+\]|[^\s:/\[\]]+):(?P<port>\*|\d{1,5})|(?:ipc|inproc)://\S+")
+LAST_PORT = 65535
 Names = TypeVar("Names", str, list[str] | None)
 
 
@@ -21,6 +23,18 @@ def check_names(names: Names) -> Names:
                 "letter or digit first; choose another"
             )
     return names
+
+
+def check_endpoint(endpoint: str) -> str:
+    """Returns an endpoint as given; raises ConfigError for one that is malformed."""
+    found = ENDPOINT.fullmatch(endpoint)
+    port = found["port"] if found is not None else None
+    if found is None or (port is not None and port != "*" and int(port) > LAST_PORT):
+        raise ConfigError(
+            f"{endpoint!r} is no endpoint; expected tcp://HOST:PORT, with a port up to {LAST_PORT} or * for any that "
+            "is free; correct it"
+        )
+    return endpoint
 
 
 class Section(BaseModel):

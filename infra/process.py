@@ -1,6 +1,7 @@
 """How a process is asked to stop, writes small files, and ends with its supervisor.
 
-SIGTERM and SIGINT only set a flag: the main loop checks it between steps, drains and exits 0.
+SIGTERM, SIGINT and SIGHUP (a closed terminal) only set a flag: the main loop checks it between steps, drains and exits
+0. Whoever starts a process with SIGHUP ignored, as nohup does, wants it to go on without a terminal.
 """
 
 import ctypes
@@ -62,7 +63,7 @@ class Stop:
 
 @cache
 def stop_on_signals() -> Stop:
-    """Turns SIGTERM and SIGINT into a request to stop; every call returns the same one.
+    """Turns SIGTERM, SIGINT and SIGHUP into a request to stop; every call returns the same one.
 
     Call it before anything slow is imported.
     """
@@ -73,7 +74,14 @@ def stop_on_signals() -> Stop:
 
     signal.signal(signal.SIGTERM, requested)
     signal.signal(signal.SIGINT, requested)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, requested)
     return stop
+
+
+def is_supervised() -> bool:
+    """Whether a supervisor started this process."""
+    return SUPERVISED in os.environ
 
 
 def end_with_parent() -> None:

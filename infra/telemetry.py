@@ -5,6 +5,7 @@ like a secret is masked. Metrics are Prometheus metrics, created at first use an
 """
 
 import logging
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -66,7 +67,11 @@ def _renderers(form: LogFormat, stream: TextIO) -> list[structlog.typing.Process
     if form == "json":
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     plain = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain, pad_event_to=0)]
+    return [structlog.dev.ConsoleRenderer(colors=_takes_colors(stream), exception_formatter=plain, pad_event_to=0)]
+
+
+def _takes_colors(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def describe(settings: Mapping[str, Any]) -> dict[str, Any]:

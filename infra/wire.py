@@ -187,12 +187,9 @@ def guarded(context: "zmq.Context[zmq.Socket[bytes]]", curve: Curve | None) -> I
 
 def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None) -> str:
     """Binds and returns the real endpoint (a port of * or 0 becomes the one chosen)."""
-    if curve is None and not _is_local(endpoint):
-        raise ConfigError(
-            f"{endpoint!r} can be reached from other machines, and connections would not be encrypted; expected a "
-            "loopback address, or keys: make them with 'freshet keys' and set curve_folder"
-        )
-    if curve is not None:
+    if curve is None:
+        check_local(endpoint)
+    else:
         socket.curve_publickey, socket.curve_secretkey = curve.public, curve.secret
         socket.curve_server = True
     try:
@@ -203,6 +200,15 @@ def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None)
             "choose a free tcp://HOST:PORT"
         ) from error
     return bytes(socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+
+
+def check_local(endpoint: str) -> None:
+    """Raises ConfigError for an address that needs keys, because other machines can reach it."""
+    if not _is_local(endpoint):
+        raise ConfigError(
+            f"{endpoint!r} can be reached from other machines, and connections would not be encrypted; expected a "
+            "loopback address, or keys: make them with 'freshet keys' and set curve_folder"
+        )
 
 
 def _is_local(endpoint: str) -> bool:

@@ -4,9 +4,12 @@ Kafka's modules are imported only when they are needed, because its client libra
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from infra.process import Stop
 from ingest.config import StreamConfig
+from ingest.errors import LogBusy
 from ingest.kafka.config import KafkaConfig
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.letters.letter import DeadLetter, DeadLetters
@@ -37,7 +40,8 @@ def open_sink(stream: StreamConfig, kafka: KafkaConfig, stop: Stop) -> Sink:
     """The embedded log, created if it is missing, or a Kafka topic, which must exist."""
     if stream.source == "log":
         sizes = (stream.segment_bytes, stream.retention_bytes)
-        return LogWriter(stream.folder, stream.topic, stream.partitions, *sizes)
+        with _one_writer(stream.folder, stream.topic, "stream.topic"):
+            return LogWriter(stream.folder, stream.topic, stream.partitions, *sizes)
     from ingest.kafka.sink import KafkaSink
 
     return KafkaSink(kafka, stream.topic, stop)
@@ -47,7 +51,8 @@ def open_letters(stream: StreamConfig, kafka: KafkaConfig, run: str) -> DeadLett
     """The dead letters of one run, for writing; the log is created if it is missing, a Kafka topic must exist."""
     origin = f"{run}/{stream.topic}"
     if stream.source == "log":
-        return DeadLetterLog(stream.folder, stream.dead_letter_topic, origin, stream.retention_bytes)
+        with _one_writer(stream.folder, stream.dead_letter_topic, "stream.dead_letter_topic"):
+            return DeadLetterLog(stream.folder, stream.dead_letter_topic, origin, stream.retention_bytes)
     from ingest.kafka.letter_topic import KafkaLetters
 
     return KafkaLetters(kafka, stream.dead_letter_topic, stream.topic, origin)
@@ -60,3 +65,15 @@ def read_letters(stream: StreamConfig, kafka: KafkaConfig) -> Iterator[DeadLette
     from ingest.kafka.letter_topic import read_kafka_letters
 
     return read_kafka_letters(kafka, stream.dead_letter_topic)
+
+
+@contextmanager
+def _one_writer(folder: Path, topic: str, setting: str) -> Iterator[None]:
+    """Says which settings keep two writers apart."""
+    try:
+        yield
+    except LogBusy as error:
+        raise LogBusy(
+            f"topic {topic!r} in {folder} cannot be written: another process, as that of a second run, writes it; "
+            f"expected one writer; stop the other, or set {setting} or stream.folder to another"
+        ) from error

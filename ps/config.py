@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from infra.config import Section
+from infra.config import Section, check_endpoint
 from ps.protocol import RowShape
 
 OptimizerName = Literal["sgd", "adagrad", "rowwise_adagrad"]
@@ -46,3 +46,8 @@ class PsConfig(Section):
     """tcp://HOST:PORT of each shard; empty lets the supervisor choose"""
     chunk_rows: int = Field(default=65536, ge=1)
     """rows by which a shard's memory grows at a time"""
+
+    @field_validator("endpoints")
+    @classmethod
+    def _check_endpoints(cls, endpoints: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_endpoint(endpoint) for endpoint in endpoints)

@@ -115,6 +115,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """times each process was restarted, those that were"""
     killed: tuple[str, ...] = ()
     """processes that did not stop in time"""
+    dense_weights: int = 0
+    """of the model's dense part"""
+    dense_bytes: int = 0
 
 
 def summarize(

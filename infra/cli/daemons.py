@@ -17,8 +17,9 @@ from infra.cli.options import RunOptions, grouped
 from infra.config import check_names
 from infra.errors import ConfigError
 from infra.link import Link
-from infra.process import Stop, end_with_parent, stop_on_signals, write_whole
-from infra.run.settings import Settings
+from infra.process import Stop, end_with_parent, is_supervised, stop_on_signals, write_whole
+from infra.run.dense_part import dense_part, heavy_warning
+from infra.run.settings import STORED, Settings
 from infra.telemetry import Meter, configure_logging, describe, start_metrics
 from infra.wire import Curve, load_curve
 
@@ -177,6 +178,7 @@ def worker(
         curve=curve_of(settings, name),
     )
     announce = begin(settings, name)
+    log_dense_part(settings)
     run_worker(job, stop, lambda: announce(where), Meter())
 
 
@@ -214,7 +216,10 @@ def begin(settings: Settings, name: str) -> Callable[[str], None]:
     host = settings.telemetry.metrics_host
     port = start_metrics(settings.telemetry.metrics_port, host)
     metrics = f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
-    log_settings(settings)
+    if is_supervised():  # the supervisor has logged and stored them
+        structlog.get_logger().info("settings", stored=str(settings.folder / STORED))
+    else:
+        log_settings(settings)
     structlog.get_logger().info("serving metrics", address=metrics)
 
     def announce(endpoint: str) -> None:
@@ -227,8 +232,16 @@ def begin(settings: Settings, name: str) -> Callable[[str], None]:
 
 
 def log_settings(settings: Settings) -> None:
-    """Logs the effective settings, once per process, without secrets."""
+    """Logs the effective settings, without secrets."""
     structlog.get_logger().info("settings", settings=describe(settings.model_dump(mode="json")))
+
+
+def log_dense_part(settings: Settings) -> None:
+    """Logs the size of a worker's dense part before it is allocated."""
+    part, log = dense_part(settings), structlog.get_logger()
+    log.info("dense part", weights=part.weights, bytes=part.bytes, bytes_of_a_worker=part.worker_bytes)
+    if part.is_heavy:
+        log.warning(heavy_warning(settings, part))
 
 
 def curve_of(settings: Settings, name: str) -> Curve | None:

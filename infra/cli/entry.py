@@ -1,12 +1,13 @@
 """Where the command begins: it installs signal handlers first, and only then imports anything slow.
 
-A command that drains turns SIGTERM and SIGINT into a request to stop from its first moment on. Every other command
-ends at Ctrl-C with one line and status 130.
+A command that drains turns SIGTERM, SIGINT and SIGHUP into a request to stop from its first moment on, and outlives
+its output: a closed terminal or pipe ends nothing. Every other command ends at Ctrl-C with one line and status 130.
 """
 
 import sys
 from collections.abc import Sequence
 
+from infra.output import keep_output_harmless
 from infra.process import INTERRUPTED, stop_on_signals
 
 DRAINING = (
@@ -27,6 +28,7 @@ def main() -> None:
     """The command ``freshet``."""
     if drains(sys.argv[1:]):
         stop_on_signals()
+        keep_output_harmless()
     try:
         from infra.cli.main import run_command
 

@@ -58,12 +58,14 @@ def demo(
     Example: freshet demo --samples 20000 --json summary.json
     """
     stop = stop_on_signals()
+    from infra.run.checks import check_start
     from infra.run.cluster import Extras, KnownBest
     from infra.run.demo import demo_settings
 
     settings = demo_settings(
         given.config, _chosen(given, folder), _defaults("demo"), keep_all=not rate, own_topics=kafka
     )
+    check_start(settings)
     produce = ["--seed-from-settings", *(["--rate", str(rate)] if rate else [])]
     produce += ["--limit", str(samples)] if samples is not None else []
     settings, port = _with_kafka(settings) if kafka else (settings, None)
@@ -92,12 +94,14 @@ def up(
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
     """
     stop = stop_on_signals()
+    from infra.run.checks import check_start
     from infra.run.cluster import Extras
     from infra.run.defaults import up_settings
     from ingest.streams.start import start_arguments
 
     start = start_arguments(from_time, from_offsets)
     settings = up_settings(given.config, _chosen(given, folder), _defaults("up"))
+    check_start(settings)
     settings, port = _with_kafka(settings) if kafka else (settings, None)
     _run(settings, Extras(samples=samples, broker_port=port, start_arguments=start), stop, json_file)
 
@@ -113,12 +117,11 @@ def _run(
     settings: "Settings", extras: "Extras", stop: Stop, json_file: Path | None, best: "KnownBest | None" = None
 ) -> None:
     """Runs all processes with a display, and prints the summary."""
-    from infra.run.cluster import check_ports, run_cluster
+    from infra.run.cluster import run_cluster
     from infra.run.display import Display, render_summary
     from infra.run.folder import claim
     from infra.telemetry import configure_logging
 
-    check_ports(settings)
     with claim(settings.folder):
         check_output(json_file)
         configure_logging("supervisor", settings.run, path=settings.folder / "supervisor.log")

@@ -1,9 +1,9 @@
-"""The commands around the stream: writing events, reading dead letters, making and looking at topics on Kafka."""
+"""The commands around the stream: writing events, reading dead letters, making and looking at topics."""
 
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +18,7 @@ from rich.text import Text
 from infra.cli import daemons
 from infra.cli.options import RunOptions, SettingsOptions, grouped
 from infra.errors import ConfigError
+from infra.run.figures import count, size
 
 if TYPE_CHECKING:
     from infra.run.settings import Settings
@@ -29,7 +30,9 @@ UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 UNITS_BYTES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 FOREVER = "-1"
 
-topics = typer.Typer(help="Topics on Kafka: create, list, describe.", no_args_is_help=True)
+topics = typer.Typer(
+    help="Topics: create and list them on Kafka, describe them there or in the embedded log.", no_args_is_help=True
+)
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ def dead_letters(kafka: Kafka = False, *, given: RunOptions) -> None:
     settings = given.load(kafka=kafka)
     from ingest.opening import read_letters
 
+    if settings.stream.source == "log":
+        _check_embedded(settings.stream.folder, settings.stream.dead_letter_topic, "stream.dead_letter_topic")
     for letter in read_letters(settings.stream, settings.kafka):
         line = {**msgspec.structs.asdict(letter), "payload": letter.payload.decode(errors="backslashreplace")}
         typer.echo(msgspec.json.encode(line).decode())
@@ -152,17 +157,28 @@ def list_all(given: SettingsOptions) -> None:
 @grouped
 def describe(
     topic: Annotated[str | None, typer.Argument(help="stream.topic by default.", show_default=False)] = None,
+    kafka: Kafka = False,
     *,
     given: RunOptions,
 ) -> None:
-    """Show what each partition of a topic holds, and how far the display group (kafka.group) has read it.
+    """Show what each partition of a topic holds: of the embedded log, or on Kafka where servers are named.
+
+    On Kafka it also shows how far the display group (kafka.group) has read it.
 
     Example: freshet topics describe clicks
     """
-    settings = given.load()
+    settings = given.load(kafka=kafka)
+    name = topic or settings.stream.topic
+    is_on_kafka = given.run_folder is None and "servers" in settings.kafka.model_fields_set
+    if settings.stream.source == "kafka" or is_on_kafka:
+        _describe_on_kafka(settings, name)
+    else:
+        _describe_embedded(settings, name)
+
+
+def _describe_on_kafka(settings: "Settings", name: str) -> None:
     from ingest.kafka.topics import describe_topic, missing_topic, partition_spans
 
-    name = topic or settings.stream.topic
     found = describe_topic(settings.kafka, name)
     if found is None:
         raise missing_topic(settings.kafka, name, "the name")
@@ -174,11 +190,43 @@ def describe(
     _print_table(("partition", "first", "end", f"read by {settings.kafka.group!r}", "lag"), rows)
 
 
+def _describe_embedded(settings: "Settings", name: str) -> None:
+    from ingest.log.embedded import LogReader
+
+    stream = settings.stream
+    _check_embedded(stream.folder, name, "the name")
+    with closing(LogReader(stream.folder, name)) as log:
+        spans = {partition: log.span(partition) for partition in log.partitions()}
+    kept = "everything" if stream.retention_bytes is None else f"{size(stream.retention_bytes)} a partition"
+    typer.echo(f"{name}: {count(len(spans), 'partition')} in {stream.folder}, keeps {kept} (stream.retention_bytes)")
+    rows = [
+        (partition, first, end, size(_bytes_in(stream.folder / name / f"{partition:05d}")))
+        for partition, (first, end) in spans.items()
+    ]
+    _print_table(("partition", "first", "end", "size"), rows)
+
+
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
+def _check_embedded(folder: Path, topic: str, setting: str) -> None:
+    """Raises ConfigError for a topic that the embedded log in this folder does not have."""
+    if (folder / topic).is_dir():
+        return
+    found = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    there = f"it has {', '.join(found)}" if found else "nothing was written there"
+    raise ConfigError(
+        f"no topic {topic!r} in the embedded log {folder}: {there}; expected the folder and the topic of a run; "
+        f"correct stream.folder or {setting}, or name the run with --run-folder"
+    )
+
+
+def _bytes_in(partition: Path) -> int:
+    return sum(segment.stat().st_size for segment in partition.glob("*.log"))
+
+
 @contextmanager
 def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Produced"], None]]:
     """A progress bar on a terminal; nothing elsewhere."""
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         yield lambda so_far: None
         return
     columns = (TextColumn("producing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))

@@ -103,15 +103,16 @@ class Broker:
         self.folder.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, TRIES + 1):
             ports = self._ports or self._choose_ports()
-            self._write_properties(ports)
-            self._format(java, jars)
-            log_start = self._launch(java, jars)
-            if self._await_started(log_start):
+            taken = [port for port in ports.values() if not is_free(port)]
+            if not taken and self._came_up(java, jars, ports):
                 self._ports = ports
                 return
-            if attempt == TRIES or not self._lost_port(log_start):
-                raise self._failed("did not start", log_start)
             time.sleep(0.2 * attempt)
+        named = ", ".join(map(str, taken or ports.values()))
+        raise ProcessFailed(
+            f"the broker in {self.folder} cannot listen on {HOST}, port {named}, which "
+            "another process has; expected a free port; stop that process, or choose another --port (0 for any)"
+        )
 
     def check(self) -> None:
         """Raises ProcessFailed if the broker has exited."""
@@ -145,11 +146,24 @@ class Broker:
             ports: dict[str, int] = {}
             for name in self._protocols:
                 probe = held.enter_context(socket.socket())
-                wanted = self._port if name == "PLAINTEXT" else 0
-                with suppress(OSError):  # a given port that is taken: the broker itself will report it
-                    probe.bind((HOST, wanted))
-                ports[name] = wanted or probe.getsockname()[1]
+                if name == "PLAINTEXT" and self._port:
+                    ports[name] = self._port
+                    continue
+                probe.bind((HOST, 0))
+                ports[name] = probe.getsockname()[1]
             return ports
+
+    def _came_up(self, java: str, jars: Path, ports: Mapping[str, int]) -> bool:
+        """Starts the process and waits until it answers; False if another process took one of its ports."""
+        self._write_properties(ports)
+        self._format(java, jars)
+        log_start = self._launch(java, jars)
+        if self._await_started(log_start):
+            return True
+        self.kill()
+        if any(text in self._output(log_start) for text in PORT_TAKEN):
+            return False
+        raise self._failed("did not start", log_start)
 
     def _write_properties(self, ports: Mapping[str, int]) -> None:
         listeners = {name: f"{name}://{HOST}:{port}" for name, port in ports.items()}
@@ -227,11 +241,6 @@ class Broker:
             time.sleep(0.05)
         return False
 
-    def _lost_port(self, log_start: int) -> bool:
-        """Whether the start failed because another process has one of the ports."""
-        self.kill()
-        return any(text in self._output(log_start) for text in PORT_TAKEN)
-
     def _output(self, start: int) -> bytes:
         with self.log.open("rb") as log:
             log.seek(start)
@@ -252,6 +261,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def is_free(port: int) -> bool:
+    """Whether a server may listen on the port; what is left of its earlier connections does not matter."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def _import_path() -> str:

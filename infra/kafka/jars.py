@@ -1,5 +1,7 @@
 """Apache Kafka's jars: resolved once by Maven from ``infra/kafka/pom.xml``, kept in the user's cache folder.
 
+    ~/.cache/freshet/kafka-HASH     (or below XDG_CACHE_HOME)
+
 A finished download is a folder named by a hash of the pom. It appears whole (lock, then rename), so that any number of
 callers may ask at once, and an interrupted download leaves nothing that looks finished.
 """
@@ -15,7 +17,6 @@ from pathlib import Path
 from infra.errors import MissingProgram, ProcessFailed
 
 POM = Path(__file__).parent / "pom.xml"
-CACHE = Path.home() / ".cache" / "freshet"
 JAVA_VERSION = 17
 """the oldest Java that Kafka 4 runs on"""
 MAVEN_SECONDS = 600.0
@@ -39,8 +40,13 @@ def find_java() -> str:
     return java
 
 
-def kafka_jars(cache: Path = CACHE) -> Path:
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "freshet"
+
+
+def kafka_jars(cache: Path | None = None) -> Path:
     """The folder with every jar of the broker; the first call downloads them, which takes about a minute."""
+    cache = cache or cache_folder()
     folder = cache / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
     if folder.is_dir():
         return folder

@@ -12,19 +12,22 @@ from types import TracebackType
 
 import msgspec
 import numpy as np
+import structlog
 import zmq
 
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
-from infra.errors import ConfigError
+from infra.errors import ProcessFailed
 from infra.process import Stop
+from infra.run.checks import check_start
+from infra.run.dense_part import DensePart, dense_part, heavy_warning
 from infra.run.display import Display
 from infra.run.settings import Settings, secret_environment, store_settings
 from infra.run.supervisor import ProcessSpec, Supervisor
 from infra.wire import Curve, connect, load_curve
 from ingest.producing.synthetic import CHUNK, World
 
-BROKER, DISPATCHER = "broker", "dispatcher"
+API, BROKER, DISPATCHER, WORKER = "api", "broker", "dispatcher", "worker-"
 LATE_STATUS_MILLISECONDS = 200
 """how long to wait for the dispatcher's last status once its process has ended"""
 
@@ -56,30 +59,40 @@ def run_cluster(
 
     best_auc: the best possible AUC on so many samples, where it is known.
     """
-    check_ports(settings)
+    check_start(settings)
     store_settings(settings)
     supervisor = Supervisor(list(specs(settings, extras)), settings.folder)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
+    dense = tell_dense_part(settings, display)
     with StatusSubscription(supervisor, curve) as statuses, display:
+        leavers, notices = EarlyLeavers(supervisor), Notices(supervisor)
 
         def show() -> None:
+            for line in notices.new():
+                display.tell(line)
             status = statuses.newest()
-            if status is not None:
-                display.show(with_best(status, best_auc))
+            if status is None:
+                display.starting(supervisor.awaited())
+            else:
+                leavers.check(status, statuses.received)
+                display.show(with_best(status, best_auc), supervisor.awaited())
 
         outcome = supervisor.run(stop, show)
         unstarted = Status(run=settings.run, policy=settings.dispatch.policy)
         last = statuses.newest(LATE_STATUS_MILLISECONDS) or unstarted
-        return summarize(with_best(last, best_auc), outcome.reason, outcome.restarts, outcome.killed)
+        summary = summarize(with_best(last, best_auc), outcome.reason, outcome.restarts, outcome.killed)
+        return msgspec.structs.replace(summary, dense_weights=dense.weights, dense_bytes=dense.bytes)
 
 
-def check_ports(settings: Settings) -> None:
-    """Raises ConfigError for a port that the processes of one machine would have to share."""
-    if port := settings.telemetry.metrics_port:
-        raise ConfigError(
-            f"telemetry.metrics_port = {port} is one port for all processes of this machine; expected 0, with which "
-            f"each process chooses a free port and writes it to {settings.folder}/endpoints/NAME.metrics; unset it"
-        )
+def tell_dense_part(settings: Settings, display: Display) -> DensePart:
+    """Logs the size of the dense part, and warns if it is heavy before a worker allocates it."""
+    part, log = dense_part(settings), structlog.get_logger("supervisor")
+    log.info("dense part", weights=part.weights, bytes=part.bytes, bytes_of_a_worker=part.worker_bytes)
+    if part.is_heavy:
+        told = heavy_warning(settings, part)
+        log.warning(told)
+        display.tell(f"warning: {told}")
+    return part
 
 
 def with_best(status: Status, best_auc: Callable[[int], float] | None) -> Status:
@@ -122,6 +135,7 @@ class StatusSubscription:
         self._socket.subscribe(b"")
         self._endpoints = ""
         self._last: Status | None = None
+        self.received = 0
 
     def __enter__(self) -> "StatusSubscription":
         return self
@@ -141,7 +155,43 @@ class StatusSubscription:
             self._endpoints = endpoints
         if self._socket.poll(wait_milliseconds):
             self._last = self._decoder.decode(self._socket.recv())
+            self.received += 1
         return self._last
+
+
+class Notices:
+    """What becomes of the processes that a run can do without: each is told once."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._told: set[tuple[str, str]] = set()
+
+    def new(self) -> Iterator[str]:
+        """Where the API listens, and what has failed for good while the run goes on."""
+        for name, child in self._supervisor.children.items():
+            if (name, child.state) in self._told or child.spec.essential:
+                continue
+            self._told.add((name, child.state))
+            if child.state == "failed":
+                yield f"the run goes on without process {name!r}, which failed: {child.last_words()}"
+            elif name == API and child.state == "ready":
+                yield f"API at {child.endpoint}"
+
+
+class EarlyLeavers:
+    """Notices a worker that left before the first generation began: the run would wait for it for ever."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._left: dict[str, int] = {}
+        """statuses received when each such worker had just left"""
+
+    def check(self, status: Status, received: int) -> None:
+        """Raises ProcessFailed when two later statuses tell that the run still waits; one may have been on its way."""
+        for name, child in self._supervisor.children.items():
+            has_left = not status.generation and child.state == "finished" and name.startswith(WORKER)
+            if has_left and received >= self._left.setdefault(name, received) + 2:
+                raise ProcessFailed(child.explain())
 
 
 # ── the processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -159,9 +209,9 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
     links = settings.dispatch.links_gbit
     for number in range(settings.dispatch.workers):
         link = ("--link", str(links[number])) if links else ()
-        yield _worker(settings, f"worker-{number}", shards, link)
+        yield _worker(settings, f"{WORKER}{number}", shards, link)
     if extras.api:
-        yield replace(_listening(settings, "api", "api"), restart="on_failure", essential=False, stop_order=4)
+        yield replace(_listening(settings, API, "api"), restart="on_failure", essential=False, stop_order=4)
     if extras.produce is not None:
         yield _producer(settings, extras, extras.produce)
 
@@ -204,7 +254,15 @@ def _worker(settings: Settings, name: str, shards: tuple[str, ...], link: tuple[
         command = [*_command("worker", settings), "--name", name, "--dispatcher", endpoint, *link]
         return [*command, *_shard_arguments(endpoints, shards)]
 
-    return ProcessSpec(name, argv, needs=(DISPATCHER,), env=_worker_env(settings), stop_order=2)
+    return ProcessSpec(
+        name,
+        argv,
+        env=_worker_env(settings),
+        needs=(DISPATCHER,),
+        endpoint_file=settings.folder / "endpoints" / name,
+        may_finish=True,
+        stop_order=2,
+    )
 
 
 def _producer(settings: Settings, extras: Extras, arguments: tuple[str, ...]) -> ProcessSpec:
@@ -214,6 +272,7 @@ def _producer(settings: Settings, extras: Extras, arguments: tuple[str, ...]) ->
         env=secret_environment(settings),
         needs=_brokers(extras),
         restart="on_failure",
+        may_finish=True,
         essential=False,
         stop_order=0,
     )

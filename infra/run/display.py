@@ -17,22 +17,34 @@ from rich.text import Text
 
 from dispatch.progress.status import RunState, Status, Summary, WorkerStatus
 from dispatch.tally import PHASES, Phase, WorkerTraffic
-from infra.run.figures import duration, number, percent, ratio, size, sparkline
+from infra.run.figures import count, duration, number, percent, ratio, size, sparkline
 
-WIDE_COLUMNS = 96
+WIDE_COLUMNS = 100
 """from this width on the table has room for the phases of a step"""
 WIDEST_COLUMNS = 110
+LONG_START_SECONDS = 10.0
+FIRST_START = " (the first start of a version compiles kernels)"
+"""what a start that takes longer than that is told with"""
+FRAME_COLUMNS = 6
+"""border and padding of the panel"""
+TILES_COLUMNS = 70
+"""inside the panel, from which on all tiles fit"""
+LEFT_OUT = ("recent AUC", "lag", "loss")
+"""tiles that are left out where there is little room, in this order"""
+PHASE_COLUMNS = 26
+"""what the phases of a step take from the table"""
 STATE_STYLES: dict[RunState, str] = {"waiting": "yellow", "training": "green", "draining": "magenta", "done": "blue"}
-COLUMNS = (
-    "link\nGbit/s",
-    "\nsamples",
-    "cache\nhits",
-    "miss\npulls",
-    "update\npushes",
-    "evict\npushes",
-    "bytes\npulled",
-    "bytes\npushed",
-)
+COLUMNS = {
+    "link\nGbit/s": 3,
+    "\nsamples": 1,
+    "cache\nhits": 2,
+    "miss\npulls": 6,
+    "update\npushes": 7,
+    "evict\npushes": 8,
+    "bytes\npulled": 4,
+    "bytes\npushed": 5,
+}
+"""columns of the table and their ranks: where there is little room, those of the highest ranks are left out"""
 PHASE_STYLES: dict[Phase, str] = {
     "push": "magenta",
     "pull": "blue",
@@ -47,14 +59,14 @@ PHASE_STYLES: dict[Phase, str] = {
 class Picture:
     """Draws a status with rich, laid out for the width of the console."""
 
-    def __init__(self, status: Status) -> None:
-        self.status = status
+    def __init__(self, status: Status, awaited: Sequence[str] = ()) -> None:
+        self.status, self.awaited = status, awaited
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status, width = self.status, min(options.max_width, WIDEST_COLUMNS)
         style = STATE_STYLES[status.state]
         yield Panel(
-            Group(*_stack(status, width)),
+            Group(*_stack(status, self.awaited, width)),
             title=_title(status.run, (f"● {status.state}", f"bold {style}")),
             title_align="left",
             subtitle=Text.assemble(" Ctrl-C drains and stops ", style="dim") if status.state == "training" else None,
@@ -70,35 +82,48 @@ def _title(run: str, end: tuple[str, str]) -> Text:
     return Text.assemble(" ", ("freshet", "bold"), f" · {run} · ", end, " ")
 
 
-def _stack(status: Status, width: int) -> list[RenderableType]:
-    table = worker_table(status.workers, width)
-    return [_tiles(status), "", _curves(status, width - 6), "", table, "", _facts(status)]
+def _stack(status: Status, awaited: Sequence[str], width: int) -> list[RenderableType]:
+    inside = width - FRAME_COLUMNS
+    table = worker_table(status.workers, width) if status.workers else Text(_before_workers(awaited), style="dim")
+    return [_tiles(status, inside), "", _curves(status, inside), "", table, "", _facts(status)]
 
 
-def _tiles(status: Status) -> RenderableType:
+def _before_workers(awaited: Sequence[str]) -> str:
+    return f"waiting for {', '.join(awaited)}" if awaited else "no worker yet"
+
+
+def _tiles(status: Status, width: int) -> RenderableType:
+    """The figures that matter most, each under its title and above a note; fewer of them where there is little room."""
     quality = status.quality
-    best = "" if status.best_auc is None else f"best possible {ratio(status.best_auc, 3)}"
+    known = "" if status.best_auc is None else ratio(status.best_auc, 3)
+    best = known and f"{'best possible' if width >= TILES_COLUMNS else 'best'} {known}"
     tiles = [
-        (14, "samples/s", number(status.samples_per_second), f"{number(status.samples)} samples", "bold cyan"),
-        (14, "loss", ratio(quality.logloss), f"entropy {ratio(quality.normalized_entropy, 3)}", "bold"),
-        (19, "AUC", ratio(quality.auc), best, "bold green"),
-        (14, "recent AUC", ratio(status.recent_quality.auc), f"calibr. {ratio(quality.calibration, 3)}", "bold green"),
-        (9, "lag", number(status.events.lag), f"{number(status.events.dead_letters)} dead", "bold"),
+        ("samples/s", number(status.samples_per_second), f"{number(status.samples)} samples", "bold cyan"),
+        ("loss", ratio(quality.logloss), f"entropy {ratio(quality.normalized_entropy, 3)}", "bold"),
+        ("AUC", ratio(quality.auc), best, "bold green"),
+        ("recent AUC", ratio(status.recent_quality.auc), f"calibr. {ratio(quality.calibration, 3)}", "bold green"),
+        ("lag", number(status.events.lag), f"{number(status.events.dead_letters)} dead", "bold"),
     ]
+    widths = {tile[0]: max(len(text) for text in tile[:3]) + 1 for tile in tiles}
+    for title in LEFT_OUT:
+        if sum(widths.values()) > width:
+            del widths[title]
+    tiles = [tile for tile in tiles if tile[0] in widths]
     grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
-    for columns, *_rest in tiles:
+    for columns in widths.values():
         grid.add_column(ratio=columns, no_wrap=True)
-    grid.add_row(*[Text(title, style="dim") for _columns, title, *_rest in tiles])
-    grid.add_row(*[Text(value, style=style) for _columns, _title, value, _note, style in tiles])
-    grid.add_row(*[Text(note, style="dim") for _columns, _title, _value, note, _style in tiles])
+    grid.add_row(*[Text(title, style="dim") for title, *_rest in tiles])
+    grid.add_row(*[Text(value, style=style) for _title, value, _note, style in tiles])
+    grid.add_row(*[Text(note, style="dim") for _title, _value, note, _style in tiles])
     return grid
 
 
 def _curves(status: Status, width: int) -> RenderableType:
     """AUC and loss side by side, each with its first and last value."""
     if not status.history.auc:
-        return Text("AUC and loss appear with the first steps", style="dim")
-    each = max(8, (width - 39) // 2)
+        hint = "" if status.state != "training" or status.samples else "; 'freshet produce' writes events"
+        return Text(f"AUC and loss appear with the first steps{hint}", style="dim")
+    each = max(1, (width - 39) // 2)
     grid = Table.grid(padding=(0, 1))
     cells: list[RenderableType] = []
     for title, values, style in (("AUC", status.history.auc, "green"), ("loss", status.history.logloss, "cyan")):
@@ -111,7 +136,7 @@ def _curves(status: Status, width: int) -> RenderableType:
 
 def _facts(status: Status) -> RenderableType:
     facts = [f"step {status.step:,}", f"generation {status.generation}", duration(status.seconds)]
-    if status.policy:
+    if status.policy and status.steps:
         facts.append(f"{status.policy} decides in {status.decisions.mean_ms:.1f} ms")
     if reduced := _reduced(status.workers):
         facts.append(reduced)
@@ -126,7 +151,8 @@ def _facts(status: Status) -> RenderableType:
 
 
 def _diverged(status: Status) -> str:
-    return f"{status.quality.not_finite:,} predictions were not finite: the model has diverged"
+    found = count(status.quality.not_finite, "prediction")
+    return f"{found} {'was' if status.quality.not_finite == 1 else 'were'} not finite: the model has diverged"
 
 
 def _reduced(workers: Sequence[WorkerStatus]) -> str:
@@ -140,20 +166,37 @@ def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
     if not workers:
         return Text("no worker yet", style="dim")
     wide = width >= WIDE_COLUMNS and any(worker.seconds.total for worker in workers)
+    rows = [[_link(worker), *_counts(worker.traffic)] for worker in workers]
+    total = [Text(""), *_counts(_total(workers))]
+    names = max(len(worker.name) for worker in workers)
+    room = width - FRAME_COLUMNS - names - (PHASE_COLUMNS if wide else 0)
+    shown = _columns_for(room, [*rows, total])
     table = Table(box=box.SIMPLE_HEAD, expand=True, padding=0, pad_edge=False, header_style="dim", show_edge=False)
-    table.add_column("worker\n", no_wrap=True)
-    for title in COLUMNS:
-        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("worker\n", no_wrap=True, min_width=names)
+    for column in shown:
+        table.add_column(list(COLUMNS)[column], justify="right", no_wrap=True)
     if wide:
         table.add_column("step\n", justify="right", no_wrap=True)
         table.add_column(_phase_legend(), no_wrap=True)
-    for worker in workers:
+    for worker, row in zip(workers, rows, strict=True):
         timing: list[RenderableType] = [_milliseconds(worker), _phases(worker)] if wide else []
-        table.add_row(Text(worker.name), _link(worker), *_counts(worker.traffic), *timing)
+        table.add_row(Text(worker.name), *(row[column] for column in shown), *timing)
     if len(workers) > 1:
         table.add_section()
-        table.add_row(Text("all", style="bold"), "", *_counts(_total(workers)), *([""] * (2 if wide else 0)))
+        blanks = [""] * (2 if wide else 0)
+        table.add_row(Text("all", style="bold"), *(total[column] for column in shown), *blanks)
     return table
+
+
+def _columns_for(room: int, rows: Sequence[Sequence[Text]]) -> list[int]:
+    """The columns that fit side by side, with a gap before each; the important ones come first."""
+    shown: list[int] = []
+    for column, (title, _rank) in sorted(enumerate(COLUMNS.items()), key=lambda item: item[1][1]):
+        room -= 1 + max(*(len(part) for part in title.split("\n")), *(len(row[column]) for row in rows))
+        if room < 0:
+            break
+        shown.append(column)
+    return sorted(shown)
 
 
 def _link(worker: WorkerStatus) -> Text:
@@ -164,15 +207,15 @@ def _link(worker: WorkerStatus) -> Text:
     return Text(f"{worker.link_gbit:g}", style="yellow" if worker.link_gbit < 1 else "")
 
 
-def _counts(traffic: WorkerTraffic) -> list[RenderableType]:
+def _counts(traffic: WorkerTraffic) -> list[Text]:
     return [
-        number(traffic.samples),
+        Text(number(traffic.samples)),
         Text(percent(traffic.hit_ratio), style="green"),
-        number(traffic.miss_pulls),
-        number(traffic.update_pushes),
-        number(traffic.evict_pushes),
-        size(traffic.pulled_bytes),
-        size(traffic.pushed_bytes),
+        Text(number(traffic.miss_pulls)),
+        Text(number(traffic.update_pushes)),
+        Text(number(traffic.evict_pushes)),
+        Text(size(traffic.pulled_bytes)),
+        Text(size(traffic.pushed_bytes)),
     ]
 
 
@@ -203,8 +246,10 @@ def _total(workers: Sequence[WorkerStatus]) -> WorkerTraffic:
     return sum((worker.traffic for worker in workers), start=WorkerTraffic())
 
 
-def plain_line(status: Status) -> str:
+def plain_line(status: Status, awaited: Sequence[str] = ()) -> str:
     """One line for a log."""
+    if awaited and status.state == "waiting":
+        return f"waiting: for {', '.join(awaited)}"
     best = "" if status.best_auc is None else f" (best possible {ratio(status.best_auc, 3)})"
     total, quality, events = _total(status.workers), status.quality, status.events
     return (
@@ -248,16 +293,21 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
     best = "" if status.best_auc is None else f", best possible {ratio(status.best_auc)}"
     entropy, calibration = ratio(quality.normalized_entropy), ratio(quality.calibration)
     facts = [
-        ("trained", f"{status.samples:,} samples in {status.steps:,} steps, {speed}"),
+        ("trained", f"{count(status.samples, 'sample')} in {count(status.steps, 'step')}, {speed}"),
         ("loss", f"{ratio(quality.logloss)}, normalized entropy {entropy}, calibration {calibration}"),
         ("AUC", f"{ratio(quality.auc)}, lately {ratio(status.recent_quality.auc)}{best}"),
-        ("left", f"{status.events.lag:,} events in the topic, {status.events.dead_letters:,} dead letters"),
+        (
+            "left",
+            f"{count(status.events.lag, 'event')} in the topic, {count(status.events.dead_letters, 'dead letter')}",
+        ),
         ("policy", _decided(status)),
     ]
+    if summary.dense_weights:
+        facts.append(("dense part", f"{count(summary.dense_weights, 'weight')}, {size(summary.dense_bytes)}"))
     if reduced := _reduced(status.workers):
         facts.append(("hot rows", reduced))
     if status.events.skipped:
-        facts.append(("skipped", f"{status.events.skipped:,} events, to keep up or because they were gone"))
+        facts.append(("skipped", f"{count(status.events.skipped, 'event')}, to keep up or because they were gone"))
     if quality.not_finite:
         facts.append(("broken", _diverged(status)))
     if summary.restarts:
@@ -269,9 +319,11 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
 
 def _decided(status: Status) -> str:
     """The policy, and how many decisions missed their deadline or were shortened to meet it."""
-    generations = f"{status.generation} generation{'s' if status.generation != 1 else ''}"
+    generations = count(status.generation, "generation")
     cut = f", {status.decisions.cut_short:,} cut short" if status.decisions.cut_short else ""
-    late = f", {status.decisions.deadline_misses:,} decisions too late" if status.decisions.deadline_misses else ""
+    late = (
+        f", {count(status.decisions.deadline_misses, 'decision')} too late" if status.decisions.deadline_misses else ""
+    )
     return f"{status.policy}, {generations}{cut}{late}"
 
 
@@ -289,9 +341,11 @@ class Display:
         self._console = console or Console()
         self._line_seconds = line_seconds
         self._clock = clock
-        self._next_line = clock()
+        self._next_line = self._began = clock()
         self._shown: tuple[RunState, int] | None = None
-        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+        self._start_line = ""
+        can_redraw = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._live = Live(console=self._console, auto_refresh=False) if can_redraw else None
 
     def __enter__(self) -> "Display":
         if self._live is not None:
@@ -304,13 +358,27 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, status: Status) -> None:
+    def tell(self, line: str) -> None:
+        """Prints one line; on a terminal it stays above the picture."""
+        self._console.print(Text(line), soft_wrap=self._live is None)
+
+    def starting(self, awaited: Sequence[str]) -> None:
+        """Shows which processes the run waits for, before there is a status."""
+        line = f"starting: waiting for {', '.join(awaited)}" if awaited else "starting"
+        line += FIRST_START if self._clock() - self._began > LONG_START_SECONDS else ""
+        if self._live is not None:
+            self._live.update(Text(f" ● {line}", style="yellow", no_wrap=True, overflow="ellipsis"), refresh=True)
+        elif awaited and line != self._start_line and self._clock() >= self._next_line:
+            self._console.print(Text(line), soft_wrap=True)
+            self._start_line, self._next_line = line, self._clock() + self._line_seconds
+
+    def show(self, status: Status, awaited: Sequence[str] = ()) -> None:
         """Redraws the picture; elsewhere prints a line if one is due or the state has changed."""
         if self._live is not None:
-            self._live.update(Picture(status), refresh=True)
+            self._live.update(Picture(status, awaited), refresh=True)
             return
         changed = self._shown is None or self._shown[0] != status.state
         if changed or (self._clock() >= self._next_line and self._shown != (status.state, status.step)):
-            self._console.print(Text(plain_line(status)), soft_wrap=True)
+            self._console.print(Text(plain_line(status, awaited)), soft_wrap=True)
             self._shown = (status.state, status.step)
             self._next_line = self._clock() + self._line_seconds

@@ -6,6 +6,11 @@ from itertools import pairwise
 BARS = "▁▂▃▄▅▆▇█"
 
 
+def count(amount: int, noun: str) -> str:
+    """1 step, 2,345 steps."""
+    return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"
+
+
 def number(value: float) -> str:
     """1,234 up to 9,999, then 12.3k, 4.56M, 7.89G: at most five characters."""
     if abs(value) < 9_999.5:

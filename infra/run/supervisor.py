@@ -4,7 +4,7 @@ One pass (``Supervisor.poll``) checks every child once and never waits, so a req
 even during the start. No child is left behind: leaving the ``with`` block stops them all, and if the supervisor is
 killed, the kernel kills its children (``infra.process.end_with_parent``).
 
-    waiting ──► starting ──► ready ──► finished     exited with 0 by itself
+    waiting ──► starting ──► ready ──► finished     exited with 0 by itself, which only some processes may
                    │  ▲        │
                    ▼  │        ▼
                  pausing ◄──────────► failed        after its last restart, or it may not be restarted
@@ -31,10 +31,15 @@ import structlog
 from infra.errors import ConfigError, ProcessFailed
 from infra.files import open_log
 from infra.process import SUPERVISED, Stop
+from infra.run.figures import count
 
 PASS_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 30.0
 TAIL_LINES = 12
+LINE_CHARACTERS = 1000
+"""of a line of a log that an error message quotes"""
+WRONG_SETTING = 2
+"""exit status of a process that found a setting wrong: it would find it wrong again"""
 FAILED_SECONDS = 3.0
 """how long a process may drain once another has failed: it may be waiting for that one"""
 
@@ -55,8 +60,8 @@ class ProcessSpec:
     """processes that must be ready, or finished, before this one is started"""
     endpoint_file: Path | None = None
     """written whole by the child once it is ready, with its endpoint; None: ready as soon as it runs"""
-    ready_seconds: float = 120.0
-    """how long it may take until the endpoint file exists"""
+    ready_seconds: float = 600.0
+    """how long it may take until the endpoint file exists; the first start of a version compiles kernels"""
     restart: Literal["never", "on_failure"] = "never"
     max_restarts: int = 3
     """consecutive failures that are followed by a restart; the next one is final"""
@@ -68,6 +73,8 @@ class ProcessSpec:
     """whether its final failure stops everything"""
     ends_run: bool = False
     """whether the run is over when it exits with 0"""
+    may_finish: bool = False
+    """whether it may exit with 0 while the run goes on; any other process that does so has failed"""
     stop_order: int = 0
     """low numbers are stopped first; equal ones together"""
     stop_seconds: float = 20.0
@@ -187,22 +194,27 @@ class Child:
         if time.monotonic() - self._since >= self.spec.healthy_seconds:
             self._failures = 0
         self._since = time.monotonic()
-        if self.status == 0:
+        if self.status == 0 and (self.spec.may_finish or self.spec.ends_run):
             self.state = "finished"
             return
         self._failures += 1
-        again = self.spec.restart == "on_failure" and self._failures <= self.spec.max_restarts
+        may_restart = self.spec.restart == "on_failure" and self.status != WRONG_SETTING
+        again = may_restart and self._failures <= self.spec.max_restarts
         self.restarts += again
         self.state = "pausing" if again else "failed"
+
+    def last_words(self) -> str:
+        """The last line of its log, which for a process that failed is the reason."""
+        return next(iter(last_lines(self.log, 1)), "").removeprefix("freshet: ")
 
     def explain(self) -> str:
         """The error message: what failed, how, what was expected, and the end of its log."""
         how = self._why or describe_status(self.status)
-        again = f", restarted {self.restarts} times" if self.restarts else ""
+        again = f", restarted {count(self.restarts, 'time')}" if self.restarts else ""
         tail = "\n".join(f"  | {line}" for line in last_lines(self.log, TAIL_LINES))
         return (
-            f"process {self.spec.name!r} {how}{again}; expected it to run until it is "
-            f"stopped, and then to exit with 0; see the end of its log {self.log}:\n{tail or '  | (empty)'}"
+            f"process {self.spec.name!r} {how}{again}; expected it to run until the run is over; see the end of its "
+            f"log {self.log}:\n{tail or '  | (empty)'}"
         )
 
 
@@ -268,6 +280,10 @@ class Supervisor:
     def ready(self) -> bool:
         """Whether every process is ready or has finished its work."""
         return all(child.state in ("ready", "finished") for child in self.children.values())
+
+    def awaited(self) -> list[str]:
+        """Names of the processes that were started and are not ready yet."""
+        return [name for name, child in self.children.items() if child.state in ("starting", "pausing")]
 
     def stop_all(self, each_pass: Callable[[], None] | None = None, longest_seconds: float = math.inf) -> None:
         """Sends SIGTERM in stop order, one group after the other, and SIGKILL to processes that do not exit in time.
@@ -353,11 +369,12 @@ def describe_status(status: int | None) -> str:
         return f"was ended by signal {-status}"
 
 
-def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a log, without reading all of it."""
+def last_lines(path: Path, lines: int) -> list[str]:
+    """The last lines of a log, without reading all of it; of a long line its beginning."""
     try:
         with path.open("rb") as log:
-            log.seek(max(0, path.stat().st_size - 400 * count))
-            return log.read().decode(errors="replace").splitlines()[-count:]
+            log.seek(max(0, path.stat().st_size - LINE_CHARACTERS * lines))
+            found = log.read().decode(errors="replace").splitlines()[-lines:]
     except OSError:
         return []
+    return [line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}…" for line in found]

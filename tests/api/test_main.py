@@ -50,8 +50,18 @@ def test_unknown_path_is_problem_json(server: str) -> None:
 
 
 def test_port_in_use_is_a_config_error() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match="choose another"):
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match=r"choose another api\.host or api\.port"):
         listen("127.0.0.1", taken.getsockname()[1])
+
+
+def test_without_a_port_a_taken_one_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listen("127.0.0.1", 0) as taken:
+        usual = taken.getsockname()[1]
+        monkeypatch.setattr("api.main.USUAL_PORT", usual)
+        with listen("127.0.0.1", None) as other:
+            assert other.getsockname()[1] != usual
+    with listen("127.0.0.1", None) as free:
+        assert free.getsockname()[1] == usual
 
 
 def test_api_does_not_load_torch() -> None:

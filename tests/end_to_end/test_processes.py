@@ -78,6 +78,20 @@ def test_a_killed_process_ends_the_run_with_a_clear_error_and_no_orphans(tmp_pat
     assert children_of(folder) == []
 
 
+def test_a_shard_that_ends_with_0_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(*demo_arguments(folder))
+    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    (shard,) = (p for p in named(folder, ["ps-0"]) if p.pid != process.pid)
+    shard.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "process 'ps-0' ended with status 0; expected it to run until the run is over" in output
+    assert "reason=SIGTERM" in output.splitlines()[-1], "the report ends with what the shard said last"
+    assert max(map(len, output.splitlines())) < 1100
+    assert children_of(folder) == []
+
+
 def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder))

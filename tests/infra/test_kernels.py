@@ -80,6 +80,17 @@ def test_kernels_go_below_the_users_cache_folder_or_the_packages_own(
     assert find() == ROOT / "infra" / "__pycache__" / "kernels"
 
 
+def test_kernels_are_compiled_in_every_process_where_nothing_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(kernels, "ROOT", tmp_path / "file")
+    assert kernels.cache_folder.__wrapped__() is None
+    monkeypatch.setattr(kernels, "cache_folder", lambda: None)
+    assert kernel(lambda number: number + 1)(2) == 3
+
+
 def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = tmp_path / "freshet" / "kernels"
     shared.mkdir(parents=True)

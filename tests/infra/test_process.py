@@ -36,8 +36,7 @@ def test_request_wakes_every_waiter() -> None:
     assert woken == [True, True, True]
 
 
-def test_signal_ends_the_loop_which_then_drains_and_exits_0() -> None:
-    code = """
+DRAIN = """
 from infra.process import stop_on_signals
 stop = stop_on_signals()
 print("ready", flush=True)
@@ -45,13 +44,27 @@ while not stop.wait(60):
     pass
 print("drained after", stop.reason)
 """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with run_python(code) as child:
+
+
+def test_signal_ends_the_loop_which_then_drains_and_exits_0() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        with run_python(DRAIN) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
             child.send_signal(number)
             assert child.stdout.read() == f"drained after {number.name}\n"
         assert child.returncode == 0
+
+
+def test_nohup_is_respected() -> None:
+    command = ["nohup", sys.executable, "-c", DRAIN]
+    env = {**os.environ, "PYTHONPATH": "."}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        for number in (signal.SIGHUP, signal.SIGTERM):  # a process handles the lower number first
+            child.send_signal(number)
+        assert child.stdout.read() == "drained after SIGTERM\n"
 
 
 def test_signal_at_any_point_of_wait_is_noticed() -> None:

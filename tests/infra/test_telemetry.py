@@ -1,6 +1,9 @@
 """What reaches the log and the metrics endpoint."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -135,3 +138,27 @@ def test_one_name_for_two_kinds_is_refused() -> None:
     meter.gauge("lag", 1)
     with pytest.raises(ValueError, match="Gauge and was used as a Counter"):
         meter.count("lag")
+
+
+LOG_A_LINE = """
+import structlog
+from infra.telemetry import configure_logging
+configure_logging("ps", "r")
+structlog.get_logger().info("hi")
+"""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "coloured"),
+    [({"TERM": "xterm"}, True), ({"TERM": "dumb"}, False), ({"TERM": "xterm", "NO_COLOR": "1"}, False)],
+)
+def test_logs_on_a_terminal_are_coloured_where_colours_are_wanted(terminal: dict[str, str], coloured: bool) -> None:
+    master, side = os.openpty()
+    kept = {name: value for name, value in os.environ.items() if name not in ("TERM", "NO_COLOR", "FORCE_COLOR")}
+    env = {**kept, "PYTHONPATH": str(Path.cwd()), **terminal}
+    subprocess.run([sys.executable, "-c", LOG_A_LINE], stderr=side, env=env, check=True, timeout=60)
+    shown = os.read(master, 10_000)
+    os.close(side)
+    os.close(master)
+    assert b"hi" in shown
+    assert (b"\x1b" in shown) is coloured

@@ -1,6 +1,7 @@
 """Every model of the registry: shapes, gradients, the wide part, absent dense inputs, the start."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from trainer.models.dlrm import Dlrm
 from trainer.models.layers import ClickModel
 from trainer.models.ncf import Ncf
 from trainer.models.registry import MODELS, build_model
+from trainer.models.size import dense_weights
 
 B, F, D, N = 5, 4, 6, 3
 CPU = torch.device("cpu")
@@ -47,6 +49,17 @@ def test_one_finite_logit_a_sample(name: str, fields: int, dense: int) -> None:
     logits = stirred(built(name, fields, dense))(*inputs(fields, dense))
     assert logits.shape == (B,)
     assert torch.isfinite(logits).all()
+
+
+@every_model
+@pytest.mark.parametrize(("fields", "dense"), [(F, N), (F, 0), (2, 0)])
+@pytest.mark.parametrize("settings", [{}, {"mlp": ()}, {"mlp": (9,), "cross_layers": 3}])
+def test_the_number_of_weights_is_known_without_building_the_model(
+    name: str, fields: int, dense: int, settings: dict[str, Any]
+) -> None:
+    config = ModelConfig.model_validate({"name": name, "mlp": (7, 5), **settings})
+    weights = sum(weight.numel() for weight in built(name, fields, dense, **settings).parameters())
+    assert dense_weights(config, fields, D, dense) == weights
 
 
 @every_model

@@ -19,7 +19,7 @@ Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Invoke]:
     """Runs a command to its end, as ``processes.run`` does; what it changes in the process is undone afterwards."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     configured = structlog.get_config()
     monkeypatch.setattr("os.environ", environment())
     monkeypatch.chdir(tmp_path)

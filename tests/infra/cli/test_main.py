@@ -104,6 +104,23 @@ def expect_one_line(ended: "subprocess.CompletedProcess[str]", message: str) -> 
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("stream.schema_name=mine.toml", "cannot read schema 'mine.toml'"),
+        ("dispatch.endpoint=10.0.0.4:5500", "'10.0.0.4:5500' is no endpoint"),
+        ("ps.endpoints=tcp://127.0.0.1:x", "'tcp://127.0.0.1:x' is no endpoint"),
+        ("telemetry.metrics_host=nowhere.invalid", "telemetry.metrics_host = 'nowhere.invalid' cannot be listened on"),
+    ],
+)
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_a_wrong_setting_is_found_before_anything_is_made(
+    invoke: Invoke, tmp_path: Path, command: str, setting: str, message: str
+) -> None:
+    expect_one_line(invoke(command, "--set", setting), message)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_summary_that_could_not_be_written_stops_a_run_before_it_starts(invoke: Invoke, tmp_path: Path) -> None:
     ended = invoke("demo", "--folder", tmp_path / "run", "--json", tmp_path / "missing" / "summary.json")
     assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)

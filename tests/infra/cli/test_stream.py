@@ -78,6 +78,26 @@ def test_a_missing_topic_is_one_line_and_status_1(commands: Commands) -> None:
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
+def test_a_topic_of_the_embedded_log_is_described(tmp_path: Path) -> None:
+    stream = StreamConfig(folder=tmp_path / "log")
+    run_producer(ProducerJob(stream, limit=100), Stop())
+    log = ["--set", f"stream.folder={tmp_path / 'log'}", "--set", "stream.retention_bytes=65536"]
+    done = CliRunner().invoke(app, ["topics", "describe", *log], catch_exceptions=False)
+    first, columns, *rows = done.output.splitlines()
+    assert first == f"clicks: 2 partitions in {tmp_path / 'log'}, keeps 65.5 kB a partition (stream.retention_bytes)"
+    assert columns.split() == ["partition", "first", "end", "size"]
+    assert sum(int(row.split()[2]) for row in rows) == 100
+    assert all(row.split()[3:] == [*row.split()[3:4], "kB"] for row in rows)
+
+
+@pytest.mark.parametrize("command", [("dead-letters",), ("topics", "describe")])
+def test_a_folder_without_the_topic_is_an_error_and_not_an_empty_list(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "log" / "clocks").mkdir(parents=True)
+    for folder, there in ((tmp_path / "lgo", "nothing was written there"), (tmp_path / "log", "it has clocks")):
+        with pytest.raises(ConfigError, match=rf"in the embedded log {folder}: {there}; .*correct stream\.folder"):
+            CliRunner().invoke(app, [*command, "--set", f"stream.folder={folder}"], catch_exceptions=False)
+
+
 @pytest.mark.parametrize("given", ["7", "1.5d", "d", "7 weeks"])
 def test_a_retention_without_a_unit_that_is_known_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match="cannot be read; expected a number with a unit"):

@@ -65,6 +65,20 @@ def test_a_broker_that_does_not_start_is_reported_with_its_log(tmp_path: Path, m
         broker.Broker(tmp_path / "broker").start()
 
 
+def test_a_port_that_is_taken_is_named_without_starting_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_first(monkeypatch, tmp_path, "java", f"echo 'version \"17\"' >&2; [ $# = 1 ] || touch {tmp_path}/started")
+    monkeypatch.setattr(broker, "kafka_jars", lambda: tmp_path)
+    monkeypatch.setattr(broker, "TRIES", 1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ProcessFailed, match=rf"cannot listen on 127.0.0.1, port {port}, .*choose another --port"
+        ) as refused:
+            broker.Broker(tmp_path / "broker", port=port).start()
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "started").exists()
+
+
 def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version, started = "-version) echo 'version \"17\"' >&2;;", "*) echo Kafka Server started; exec sleep 600;;"
     put_first(monkeypatch, tmp_path, "java", f"case $* in {version} *StorageTool*) ;; {started} esac")
@@ -116,3 +130,11 @@ def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str, scrip
     (folder / program).write_text(f"#!/bin/sh\n{script}\n")
     (folder / program).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_jars_are_kept_in_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert jars.cache_folder() == tmp_path / "freshet"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert jars.cache_folder() == tmp_path / "home" / ".cache" / "freshet"

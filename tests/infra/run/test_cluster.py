@@ -1,11 +1,16 @@
+import io
+import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from infra.errors import ConfigError
-from infra.run.cluster import Extras, KnownBest, check_ports, specs
+from dispatch.progress.status import Status
+from infra.errors import ProcessFailed
+from infra.run.cluster import EarlyLeavers, Extras, KnownBest, Notices, specs, tell_dense_part
+from infra.run.display import Display
 from infra.run.settings import load_settings
-from infra.run.supervisor import ProcessSpec
+from infra.run.supervisor import ProcessSpec, Supervisor
 from ingest.producing.synthetic import CHUNK, World
 
 PLAIN = Extras()
@@ -40,11 +45,6 @@ def test_the_known_best_leaves_room_to_learn_and_adds_up() -> None:
     assert best(30_000) == KnownBest(0)(30_000)
 
 
-def test_one_metrics_port_for_many_processes_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"telemetry\.metrics_port = 9100 .*endpoints/NAME\.metrics; unset it"):
-        check_ports(load_settings(None, ["telemetry.metrics_port=9100"]))
-
-
 def test_every_worker_gets_its_own_link_and_every_endpoint(tmp_path: Path) -> None:
     found = made(tmp_path, "dispatch.links_gbit=5,1,0.5")
     workers = [found[f"worker-{number}"] for number in range(3)]
@@ -65,6 +65,52 @@ def test_the_end_of_the_dispatcher_alone_ends_the_run(tmp_path: Path) -> None:
     found = made(tmp_path, extras=Extras(produce=()))
     assert [name for name, spec in found.items() if spec.ends_run] == ["dispatcher"]
     assert [name for name, spec in found.items() if not spec.essential] == ["api", "produce"]
+
+
+def test_shards_must_not_end_and_workers_may_leave(tmp_path: Path) -> None:
+    found = made(tmp_path, extras=Extras(produce=(), broker_port=9092))
+    assert [name for name, spec in found.items() if spec.may_finish] == ["worker-0", "worker-1", "worker-2", "produce"]
+
+
+def test_a_worker_that_left_before_the_first_generation_ends_the_run(tmp_path: Path) -> None:
+    leaves = ProcessSpec("worker-0", [sys.executable, "-c", "print('left')"], may_finish=True)
+    stays = ProcessSpec("dispatcher", ["sleep", "60"])
+    with Supervisor([leaves, stays], tmp_path) as supervisor:
+        while supervisor.children["worker-0"].state != "finished":
+            assert supervisor.poll()
+        assert supervisor.children["worker-0"].status == 0
+        gathering, later = EarlyLeavers(supervisor), EarlyLeavers(supervisor)
+        for received in (5, 5, 6):
+            gathering.check(Status(run="r"), received)
+            later.check(Status(run="r", generation=1), received)
+        with pytest.raises(ProcessFailed, match="'worker-0' ended with status 0"):
+            gathering.check(Status(run="r"), 7)
+        later.check(Status(run="r", generation=1), 7)
+
+
+def test_an_api_that_fails_is_told_once_with_its_reason_and_where_it_listens_otherwise(tmp_path: Path) -> None:
+    fails = "echo settings; echo freshet: the port is taken; exit 2"
+    serves = f"printf http://h:1 > {tmp_path / 'at.part'}; mv {tmp_path / 'at.part'} {tmp_path / 'at'}; sleep 60"
+    for script, state, told in ((fails, "failed", "failed: the port is taken"), (serves, "ready", "API at http://h:1")):
+        at = tmp_path / "at"
+        spec = ProcessSpec("api", ["sh", "-c", script], endpoint_file=at, essential=False, restart="on_failure")
+        with Supervisor([spec, ProcessSpec("ps-0", ["sleep", "60"])], tmp_path / state) as supervisor:
+            notices, lines = Notices(supervisor), list[str]()
+            while supervisor.children["api"].state != state:
+                assert supervisor.poll()
+            for _ in range(2):
+                lines += notices.new()
+        assert [line.endswith(told) for line in lines] == [True], lines
+
+
+def test_a_heavy_dense_part_is_told_before_anything_starts(tmp_path: Path) -> None:
+    output = io.StringIO()
+    settings = load_settings(None, ["rows.dim=1024"], folder=tmp_path)
+    part = tell_dense_part(settings, Display(Console(file=output, width=80)))
+    assert output.getvalue().startswith("warning: the dense part has 171M weights")
+    assert part.weights > 171_000_000
+    tell_dense_part(load_settings(), Display(Console(file=output, width=80)))
+    assert len(output.getvalue().splitlines()) == 1
 
 
 def test_the_dispatcher_may_drain_longer_than_it_waits_for_workers(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the live picture, the plain lines and the closing table say."""
 
 import io
+import re
 
 import pytest
 from msgspec import structs
@@ -66,6 +67,48 @@ def test_picture_shows_everything_uncut(width: int) -> None:
         assert part in text
     assert "…" not in text
     assert max(len(line) for line in text.splitlines()) <= width
+
+
+LONG = "edge-" + "7" * 20
+
+
+@pytest.mark.parametrize("width", [44, 52, 60, 72, 80])
+@pytest.mark.parametrize("name", ["worker-0", LONG])
+def test_a_narrow_picture_keeps_names_and_leaves_out_what_matters_least(width: int, name: str) -> None:
+    status = structs.replace(STATUS, workers=(structs.replace(WORKERS[0], name=name), *WORKERS[1:]))
+    for shown in (Picture(status), render_summary(summarize(status, "finished"))):
+        text = drawn(shown, width)
+        assert "…" not in text
+        assert max(len(line) for line in text.splitlines()) <= width
+        for part in (name, "worker-3", "samples", "308k", "demo-1", "0.7123"):
+            assert part in text, text
+
+
+def test_sixty_columns_have_room_for_bytes_and_not_for_every_count() -> None:
+    text = drawn(Picture(STATUS), 60)
+    for part in ("9,876", "0.4561", "best 0.782", "2,048", "12 dead", "81.2 MB", "61.0 MB", "85.0%", "Gbit/s"):
+        assert part in text
+    assert "45.7k" not in text, "evict pushes matter least"
+
+
+def test_a_picture_without_workers_tells_whom_it_waits_for() -> None:
+    waiting = Status(run="demo-1")
+    assert "waiting for worker-0, worker-2" in drawn(Picture(waiting, ["worker-0", "worker-2"]), 80)
+    assert plain_line(waiting, ["worker-0"]) == "waiting: for worker-0"
+    idle = structs.replace(waiting, state="training")
+    assert "'freshet produce' writes events" in drawn(Picture(idle), 80)
+
+
+def test_one_of_a_thing_is_singular() -> None:
+    once = structs.replace(STATUS, samples=1, steps=1, events=EventCounts(lag=1, dead_letters=1))
+    text = drawn(render_summary(summarize(once, "finished")), 100)
+    assert "1 sample in 1 step," in text
+    assert "1 event in the topic, 1 dead letter " in text
+
+
+def test_the_summary_tells_the_size_of_the_dense_part() -> None:
+    summary = structs.replace(summarize(STATUS, "finished"), dense_weights=70_207, dense_bytes=280_828)
+    assert "dense part  70,207 weights, 281 kB" in drawn(render_summary(summary), 80)
 
 
 def test_rows_all_reduced_are_shown_where_there_are_any() -> None:
@@ -144,6 +187,55 @@ def test_not_a_terminal_prints_a_line_when_it_is_time_or_the_state_changes() -> 
         "training: step 3",
         "draining: step 4",
     ]
+
+
+def test_the_start_tells_which_process_is_waited_for() -> None:
+    output, now = io.StringIO(), [0.0]
+    with Display(Console(file=output, width=80), line_seconds=5, clock=lambda: now[0]) as display:
+        for moment, awaited in (
+            (0, ["ps-0", "ps-1"]),
+            (1, ["ps-1"]),
+            (6, ["dispatcher"]),
+            (20, ["api"]),
+            (28, ["api"]),
+            (30, []),
+        ):
+            now[0] = moment
+            display.starting(awaited)
+        display.tell("API at http://127.0.0.1:8000")
+    assert output.getvalue().splitlines() == [
+        "starting: waiting for ps-0, ps-1",
+        "starting: waiting for dispatcher",
+        "starting: waiting for api (the first start of a version compiles kernels)",
+        "API at http://127.0.0.1:8000",
+    ]
+
+
+def shown_on(terminal: dict[str, str]) -> str:
+    output = io.StringIO()
+    console = Console(file=output, width=100, height=40, force_terminal=True, _environ=terminal)
+    with Display(console) as display:
+        display.starting(["ps-0"])
+        display.tell("API at http://127.0.0.1:8000")
+        display.show(STATUS)
+        display.show(structs.replace(STATUS, step=1204, state="draining"))
+    console.print(render_summary(summarize(STATUS, "finished")))
+    return output.getvalue()
+
+
+def test_a_dumb_terminal_gets_lines_without_control_sequences() -> None:
+    text = shown_on({"TERM": "dumb"})
+    assert "\x1b" not in text
+    assert text.splitlines()[0] == "starting: waiting for ps-0"
+
+
+def test_no_color_means_no_colours() -> None:
+    def colours(text: str) -> list[str]:
+        codes = [code for sequence in re.findall(r"\x1b\[([0-9;]*)m", text) for code in sequence.split(";")]
+        return [code for code in codes if code.startswith(("3", "4", "9", "10")) and code != "3"]
+
+    assert colours(shown_on({"TERM": "xterm-256color"}))
+    assert not colours(shown_on({"TERM": "xterm-256color", "NO_COLOR": "1"}))
 
 
 def test_terminal_is_redrawn_in_place() -> None:

@@ -86,11 +86,35 @@ def test_end_of_the_run_stops_the_others(tmp_path: Path) -> None:
 
 
 def test_process_that_finishes_its_work_leaves_the_others_running(tmp_path: Path) -> None:
-    with Supervisor([child(tmp_path, "producer", "pass"), child(tmp_path, "ps")], tmp_path) as supervisor:
+    with Supervisor(
+        [child(tmp_path, "producer", "pass", may_finish=True), child(tmp_path, "ps")], tmp_path
+    ) as supervisor:
         poll_until(supervisor, lambda: supervisor.children["producer"].state == "finished")
         poll_until(supervisor, supervisor.ready)
         assert supervisor.poll()
         assert supervisor.children["ps"].state == "ready"
+
+
+def test_process_that_exits_with_0_before_the_run_is_over_has_failed_and_is_named(tmp_path: Path) -> None:
+    specs = [child(tmp_path, "ps", "note('ends'); sys.exit(0)"), child(tmp_path, "worker")]
+    with pytest.raises(ProcessFailed, match="'ps' ended with status 0; expected it to run until the run is over"):
+        Supervisor(specs, tmp_path).run(Stop())
+    assert "ps ends" in story(tmp_path)
+
+
+def test_process_that_must_not_end_is_restarted_after_0_where_it_may_be(tmp_path: Path) -> None:
+    ends_once = "stop.wait(60 if story_lines() > 1 else 0)"
+    code = f"story_lines = lambda: len((folder / 'story').read_text().splitlines())\n{ends_once}"
+    supervisor = Supervisor([child(tmp_path, "broker", code, restart="on_failure")], tmp_path)
+    outcome = run_until(supervisor, lambda: len(story(tmp_path)) == 2)
+    assert outcome.restarts == {"broker": 1}
+
+
+def test_process_with_a_wrong_setting_is_not_restarted(tmp_path: Path) -> None:
+    spec = child(tmp_path, "api", "sys.exit(2)", restart="on_failure", essential=False)
+    with Supervisor([spec, child(tmp_path, "ps")], tmp_path) as supervisor:
+        poll_until(supervisor, lambda: supervisor.children["api"].state == "failed")
+    assert story(tmp_path).count("api started") == 1
 
 
 def test_failure_is_restarted_and_counted(tmp_path: Path) -> None:
@@ -125,7 +149,7 @@ def test_essential_process_that_fails_for_good_stops_everything_and_is_named(tmp
         child(tmp_path, "ps"),
         child(tmp_path, "worker", broken, needs=("ps",), restart="on_failure", max_restarts=1),
     ]
-    with pytest.raises(ProcessFailed, match=r"'worker' ended with status 3, restarted 1 times(.|\n)*the disk is full"):
+    with pytest.raises(ProcessFailed, match=r"'worker' ended with status 3, restarted 1 time(.|\n)*the disk is full"):
         Supervisor(specs, tmp_path).run(Stop())
     assert story(tmp_path) == ["ps started", "worker started", "worker started", "ps drained"]
 
@@ -359,6 +383,8 @@ def test_last_lines_of_a_long_log(tmp_path: Path) -> None:
     path.write_text("".join(f"line {i}\n" for i in range(100_000)))
     assert last_lines(path, 2) == ["line 99998", "line 99999"]
     assert last_lines(tmp_path / "none", 2) == []
+    path.write_text(f"{'x' * 1100}\nthe reason\n")
+    assert last_lines(path, 2) == [f"{'x' * 1000}…", "the reason"]
 
 
 def test_a_log_that_cannot_be_opened_is_warned_of_and_does_not_end_the_run(

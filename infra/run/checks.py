@@ -1,0 +1,52 @@
+"""What can be known to be wrong before any process of a run is started: found here, nothing has been made yet."""
+
+import socket
+
+from infra.errors import ConfigError
+from infra.run.settings import Settings
+from infra.wire import check_local, load_curve
+
+
+def check_start(settings: Settings) -> None:
+    """Raises ConfigError for settings with which one of the processes would fail."""
+    _ = settings.event_schema
+    check_ports(settings)
+    check_endpoints(settings)
+    check_host("telemetry.metrics_host", settings.telemetry.metrics_host)
+    check_host("api.host", settings.api.host)
+    if settings.curve_folder is not None:
+        for name in ("server", *(f"worker-{number}" for number in range(settings.dispatch.workers))):
+            load_curve(settings.curve_folder, name)
+
+
+def check_ports(settings: Settings) -> None:
+    """Raises ConfigError for a port that the processes of one machine would have to share."""
+    if port := settings.telemetry.metrics_port:
+        raise ConfigError(
+            f"telemetry.metrics_port = {port} is one port for all processes of this machine; expected 0, with which "
+            f"each process chooses a free port and writes it to {settings.folder}/endpoints/NAME.metrics; unset it"
+        )
+
+
+def check_endpoints(settings: Settings) -> None:
+    """Raises ConfigError for too few or too many shards, or an address that is not safe without keys."""
+    shards, endpoints = settings.ps.shards, settings.ps.endpoints
+    if len(endpoints) not in (0, shards):
+        raise ConfigError(
+            f"ps.endpoints = {list(endpoints)} for ps.shards = {shards}; expected one per shard, or none; correct one"
+        )
+    if settings.curve_folder is None:
+        for endpoint in (settings.dispatch.endpoint, settings.dispatch.status_endpoint, *endpoints):
+            check_local(endpoint)
+
+
+def check_host(name: str, host: str) -> None:
+    """Raises ConfigError unless this machine can listen at the address."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"{name} = {host!r} cannot be listened on: {error}; expected an address of this machine, as 127.0.0.1; "
+            "correct it"
+        ) from error

@@ -1,0 +1,54 @@
+"""How large the dense part of a run's model is, beside the rows that a step moves; known before anything starts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infra.run.figures import number, size
+from infra.run.settings import Settings
+from trainer.models.size import dense_weights
+
+NOTABLE_BYTES = 1_000_000
+"""a smaller dense part is not worth a warning"""
+COPIES = {"adam": 4, "sgd": 2}
+"""tensors of the size of the weights that a worker holds: weights, gradients, and what the optimizer keeps"""
+
+
+@dataclass(frozen=True)
+class DensePart:
+    """The weights that every worker holds and that all workers all-reduce in every step."""
+
+    weights: int
+    bytes: int
+    worker_bytes: int
+    """with gradients and the optimizer's state"""
+    row_bytes: int
+    """of the rows that one step can use at most"""
+
+    @property
+    def is_heavy(self) -> bool:
+        return self.bytes > max(NOTABLE_BYTES, self.row_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.weights:,} weights, {size(self.bytes)}"
+
+
+def dense_part(settings: Settings) -> DensePart:
+    """The dense part of the model that these settings describe."""
+    schema, rows = settings.event_schema, settings.rows
+    weights = dense_weights(settings.model, schema.fields, rows.dim, schema.dense)
+    itemsize = np.dtype(rows.float_dtype).itemsize
+    used = settings.stream.batch * schema.fields * rows.shape().value
+    copies = COPIES[settings.model.dense_optimizer]
+    return DensePart(weights, weights * itemsize, copies * weights * itemsize, used * itemsize)
+
+
+def heavy_warning(settings: Settings, part: DensePart) -> str:
+    """What a heavy dense part costs, and what to do about it."""
+    model = settings.model
+    layers = "fewer model.cross_layers or another model.name" if model.name == "dcn" else "narrower model.mlp"
+    return (
+        f"the dense part has {number(part.weights)} weights ({size(part.bytes)}, {size(part.worker_bytes)} in every "
+        f"worker), more than all rows of a step (at most {size(part.row_bytes)}), and is all-reduced in every step; "
+        f"choose a smaller rows.dim than {settings.rows.dim:,}, {layers}, or a larger stream.batch"
+    )

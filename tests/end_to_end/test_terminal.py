@@ -1,0 +1,88 @@
+"""A run and a daemon whose terminal is closed, or whose output nobody can take."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ingest.batches.manifest import read_manifests
+from tests.end_to_end.processes import ROOT, children_of, environment, freshet, wait_until
+
+SMALL = ("stream.batch=128", "dispatch.workers=1", "dispatch.links_gbit=1", "ps.shards=1", "api.port=0")
+
+
+def demo(folder: Path, *more: str) -> list[str]:
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    return freshet("demo", "--folder", folder, "--json", folder / "summary.json", *settings, *more)
+
+
+def api(folder: Path) -> list[str]:
+    return freshet("api", "--set", "api.port=0", "--set", f"folder={folder}")
+
+
+def in_a_terminal(command: list[str]) -> tuple["subprocess.Popen[bytes]", int]:
+    """Starts a command as a terminal's foreground process; returns it and the end that keeps the terminal open."""
+    master, terminal = os.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *command], cwd=ROOT, env=environment(), stdin=terminal, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    os.set_blocking(master, False)
+    return process, master
+
+
+def close_when(condition: Callable[[], bool], process: "subprocess.Popen[bytes]", master: int) -> None:
+    """Reads what the terminal shows until the condition holds, and closes the terminal."""
+
+    def is_time() -> bool:
+        assert process.poll() is None
+        with suppress(BlockingIOError):
+            os.read(master, 1 << 16)
+        return condition()
+
+    wait_until(is_time)
+    os.close(master)
+
+
+@pytest.mark.timeout(180)
+def test_a_closed_terminal_drains_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process, master = in_a_terminal(demo(folder))
+    close_when(lambda: len(read_manifests(folder / "manifests.log")) > 3, process, master)
+    assert process.wait(60) == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["exit_reason"], summary["killed"]) == ("SIGHUP", [])
+    assert summary["status"]["steps"] == len(read_manifests(folder / "manifests.log"))
+    assert children_of(folder) == []
+
+
+def test_a_closed_terminal_drains_a_daemon(tmp_path: Path) -> None:
+    process, master = in_a_terminal(api(tmp_path))
+    close_when((tmp_path / "endpoints" / "api").exists, process, master)
+    assert process.wait(60) == 0
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("output", ["ascii", "no reader", "/dev/full"])
+def test_output_that_cannot_be_written_ends_no_run(tmp_path: Path, output: str) -> None:
+    folder, env = tmp_path / "run", environment()
+    reader, writer = os.pipe()
+    if output == "ascii":
+        env |= {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    elif output == "no reader":
+        os.close(reader)
+    else:
+        os.dup2(os.open(output, os.O_WRONLY), writer)
+    ended = subprocess.run(
+        demo(folder, "--samples", "300"), cwd=ROOT, env=env, stdout=writer, stderr=subprocess.PIPE, timeout=120
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert json.loads((folder / "summary.json").read_text())["status"]["samples"] == 300
+    if output == "ascii":
+        with os.fdopen(reader, encoding="ascii") as told:
+            assert "300 samples in 3 steps" in told.read()

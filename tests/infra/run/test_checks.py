@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from infra.cli.commands import keys
+from infra.errors import ConfigError
+from infra.run.checks import check_ports, check_start
+from infra.run.settings import load_settings
+
+
+def test_one_metrics_port_for_many_processes_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"telemetry\.metrics_port = 9100 .*endpoints/NAME\.metrics; unset it"):
+        check_ports(load_settings(None, ["telemetry.metrics_port=9100"]))
+
+
+WRONG = {
+    "stream.schema_name=no.toml": "cannot read schema 'no.toml'",
+    "dispatch.endpoint=tcp://0.0.0.0:5500": "can be reached from other machines",
+    "ps.endpoints=tcp://127.0.0.1:5600": "for ps.shards = 2; expected one per shard",
+    "telemetry.metrics_host=256.0.0.1": "telemetry.metrics_host = '256.0.0.1' cannot be listened on",
+    "api.host=no such host": "api.host = 'no such host' cannot be listened on",
+    "curve_folder=nowhere": "no usable CURVE keys for 'server' in nowhere",
+}
+
+
+@pytest.mark.parametrize("setting", WRONG)
+def test_a_setting_with_which_a_process_would_fail_is_found_first(setting: str) -> None:
+    with pytest.raises(ConfigError, match=WRONG[setting].replace("(", r"\(")):
+        check_start(load_settings(None, [setting]))
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["127.0.0.1:5600", "tcp://127.0.0.1", "tcp://h:70000", "tcp://h h:1", "tcp://:1", ""]
+)
+@pytest.mark.parametrize("name", ["dispatch.endpoint", "dispatch.status_endpoint", "ps.endpoints"])
+def test_a_malformed_endpoint_is_a_wrong_setting(name: str, endpoint: str) -> None:
+    if (name, endpoint) != ("ps.endpoints", ""):
+        with pytest.raises(ConfigError, match=f"setting {name}: .* is no endpoint; expected tcp://HOST:PORT"):
+            load_settings(None, [f"{name}={endpoint}"])
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "tcp://[::1]:5600", "tcp://edge-1.local:0", "ipc:///tmp/x"])
+def test_an_endpoint_may_name_any_host_and_port(endpoint: str) -> None:
+    assert load_settings(None, [f"dispatch.endpoint={endpoint}"]).dispatch.endpoint == endpoint
+
+
+def test_keys_are_wanted_for_every_worker(tmp_path: Path) -> None:
+    keys(tmp_path / "keys", ["worker-0"])
+    with pytest.raises(ConfigError, match="no usable CURVE keys for 'worker-1'"):
+        check_start(load_settings(None, [f"curve_folder={tmp_path / 'keys'}", "dispatch.workers=2"]))
+
+
+def test_settings_that_are_right_pass() -> None:
+    check_start(load_settings())

@@ -1,0 +1,57 @@
+"""How many dense weights a model has, from its settings alone: known before any is allocated, and without torch.
+
+Every function mirrors the constructor of its model; F keys of D columns and N dense inputs come in.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from trainer.config import ModelConfig, ModelName
+
+
+def dense_weights(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
+    """Weights of the dense part, the rows left out."""
+    return SIZES[config.name](config, fields, dim, dense)
+
+
+def _wdl(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
+    return _deep(fields * dim + dense, config.mlp)
+
+
+def _deepfm(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
+    return _deep(fields * dim + dense, config.mlp) + dim
+
+
+def _dcn(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
+    inputs = fields * dim + dense
+    return config.cross_layers * _linear(inputs, inputs) + _deep(inputs, config.mlp) + inputs
+
+
+def _dlrm(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
+    vectors = fields + (1 if dense else 0)
+    bottom = _linear(dense, dim) if dense else 0
+    return bottom + _deep(vectors * dim + vectors * (vectors - 1) // 2, config.mlp)
+
+
+def _ncf(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
+    product = dim // 2
+    return _deep(fields * (dim - product) + dense, config.mlp) + product
+
+
+def _linear(inputs: int, outputs: int) -> int:
+    return inputs * outputs + outputs
+
+
+def _deep(inputs: int, widths: Sequence[int]) -> int:
+    """An MLP, and the output layer's weights of its last vector, with their bias."""
+    layers = (inputs, *widths)
+    return sum(_linear(left, right) for left, right in pairwise(layers)) + layers[-1] + 1
+
+
+SIZES: Mapping[ModelName, Callable[[ModelConfig, int, int, int], int]] = {
+    "wdl": _wdl,
+    "deepfm": _deepfm,
+    "dcn": _dcn,
+    "dlrm": _dlrm,
+    "ncf": _ncf,
+}
