@@ -53,6 +53,7 @@ class Shards:
                 settled=shard.settled,
                 changed=shard.fresh,
                 changed_steps=shard.fresh_steps,
+                pushed=shard.pushed,
             )
             send(socket, self._requests, header, arrays)
 

@@ -7,6 +7,7 @@ from pydantic import Field
 from infra.config import Section
 from ps.protocol import RowShape
 
+HELD_BYTES = 1 << 30
 OptimizerName = Literal["sgd", "adagrad", "rowwise_adagrad"]
 
 
@@ -46,3 +47,5 @@ class PsConfig(Section):
     """tcp://HOST:PORT of each shard; empty lets the supervisor choose"""
     chunk_rows: int = Field(default=65536, ge=1)
     """rows by which a shard's memory grows at a time"""
+    held_bytes: int = Field(default=HELD_BYTES, ge=1 << 20)
+    """bytes of messages that a shard holds while their round is not announced or not complete; more are refused"""

@@ -50,7 +50,7 @@ def test_pushed_rows_come_back_as_they_were_pushed(shards: int) -> None:
     written = np.random.default_rng(0).random((5, SHAPE.total), np.float32)
     with stage(ROWS, shards) as staged:
         staged.announcer.announce(0, new=NEW)
-        staged.announcer.announce(1, pushers=[[0]] * shards, changed=dict.fromkeys(rows.tolist(), 0))
+        staged.announcer.announce(1, pushes={0: (rows.tolist(), [])}, changed=dict.fromkeys(rows.tolist(), 0))
         client = staged.client(0)
         sent = client.push(1, TRAIN, rows, written, NO_ROWS, NO_PARTS)
         pulled = list(client.pull(1, rows, NO_ROWS))
@@ -64,7 +64,7 @@ def test_pushed_rows_come_back_as_they_were_pushed(shards: int) -> None:
 def test_shard_without_rows_is_not_asked() -> None:
     with stage(ROWS, shards=2) as staged:
         staged.announcer.announce(0, new=NEW)
-        staged.announcer.announce(1, pushers=[[0], []])
+        staged.announcer.announce(1, pushes={0: ([4], [])})
         client = staged.client(0)
         client.push(1, TRAIN, ints(4), np.zeros((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
         assert [pulled.full for pulled in client.pull(1, ints(4), NO_ROWS)] == [slice(0, 1)]
@@ -74,7 +74,7 @@ def test_shard_without_rows_is_not_asked() -> None:
 def test_one_shards_rows_arrive_while_another_still_waits() -> None:
     with stage(ROWS, shards=2) as staged:
         staged.announcer.announce(0, new=NEW)
-        staged.announcer.announce(1, pushers=[[1], []])
+        staged.announcer.announce(1, pushes={1: ([4], [])})
         answers = staged.client(0).pull(1, placed([4, 5], 2), NO_ROWS)
         assert next(answers).full == slice(1, 2)
         staged.client(1).push(1, TRAIN, ints(4), np.ones((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
@@ -84,7 +84,7 @@ def test_one_shards_rows_arrive_while_another_still_waits() -> None:
 def test_refused_push_is_raised_by_the_next_pull() -> None:
     with stage(ROWS) as staged:
         staged.announcer.announce(0, new=NEW)
-        staged.announcer.announce(1, pushers=[[0]])
+        staged.announcer.announce(1, pushes={0: ([4], [])})
         client = staged.client(0)
         client.push(1, TRAIN, ints(77), np.zeros((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
         with pytest.raises(PsError, match="never announced"):

@@ -10,7 +10,7 @@ from ps.config import RowConfig
 from ps.protocol import TRAIN, Announce, AnnounceArrays, Open, Peek, PeekArrays, Pull, PullArrays, Push, Rows
 from ps.rounds import Received
 from ps.shard import Reply, Shard
-from tests.ps.doubles import NO_ROWS, ints, owned
+from tests.ps.doubles import NO_ROWS, fingerprints, ints, owned
 
 ROWS = RowConfig(dim=3)
 NO_FLOATS = np.empty(0, np.float32)
@@ -32,7 +32,7 @@ def opened() -> Shard:
 def test_fenced_push_is_counted_but_not_answered() -> None:
     shard = opened()
     assert tell(shard, Push, owned(NO_ROWS, NO_FLOATS), phase=TRAIN, worker=0, generation=0) == []
-    assert shard.refused == {"Push": 1}
+    assert shard.refused.by_type == {"Push": 1}
 
 
 def test_reply_that_was_sent_lends_its_memory_to_the_next() -> None:
@@ -47,7 +47,8 @@ def test_reply_that_was_sent_lends_its_memory_to_the_next() -> None:
 
 
 def announced(shard: Shard, step: int, pushers: list[int], settled: NDArray[np.int64] = NO_ROWS) -> list[Reply]:
-    return tell(shard, Announce, AnnounceArrays(settled=settled), step=step, phase=TRAIN, pushers=pushers)
+    arrays = AnnounceArrays(settled=settled, pushed=fingerprints(*[([], [])] * len(pushers)))
+    return tell(shard, Announce, arrays, step=step, phase=TRAIN, pushers=pushers)
 
 
 def test_round_with_a_pusher_outside_the_generation_is_refused_and_not_waited_for() -> None:
