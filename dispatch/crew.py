@@ -2,6 +2,10 @@
 
 Workers are known by name; in a generation each has a number, its rank in the dense process group. Their number may
 change from one generation to the next.
+
+A message that cannot be read or does not belong here is refused, counted and otherwise without effect, unless a member
+of the generation sent it: then the run stops, since a member that sends such a message cannot be trusted to have
+trained.
 """
 
 from dataclasses import dataclass
@@ -12,9 +16,10 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from dispatch.errors import CrewFailed
+from dispatch.errors import BadReport, CrewFailed
 from dispatch.protocol import (
     FROM_DISPATCHER,
+    MOST_SAMPLES,
     TO_DISPATCHER,
     Goodbye,
     Idle,
@@ -28,10 +33,13 @@ from dispatch.protocol import (
 )
 from dispatch.rows.plan import WorkerPlan
 from infra.errors import WireError
-from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, send
+from infra.telemetry import Refusals
+from infra.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
 from ingest.samples import Samples
-from ps.protocol import FLUSH, TRAIN
+from ps.protocol import FLUSH, MOST_WORKERS, TRAIN
 
+FRAME_BYTES = 4 * MOST_SAMPLES + HEADER_BYTES
+"""of the largest message: a logit of each sample; the connection of a peer that sends more is cut"""
 WAIT_SECONDS = 1.0
 """how long to listen before everyone is kept alive again"""
 
@@ -51,13 +59,19 @@ class Crew:
     """The ROUTER socket all workers connect to."""
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, run: str, curve: Curve | None = None
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        run: str,
+        curve: Curve | None = None,
+        refused: Refusals | None = None,
     ) -> None:
         self._run = run
         self._incoming, self._outgoing = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
         self._socket = context.socket(zmq.ROUTER)
         self._socket.set(zmq.LINGER, 1000)
         self._socket.set(zmq.SNDHWM, 0)
+        self._socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
         self.endpoint = bind(self._socket, endpoint, curve)
         self._joined: dict[str, Member] = {}
         self._leaving: set[str] = set()
@@ -65,7 +79,7 @@ class Crew:
         """members of the current generation, by number"""
         self.generation = 0
         self._saved = False
-        self.refused = 0
+        self.refused = refused or Refusals()
         """messages that could not be read or had no place in this run"""
 
     @property
@@ -165,23 +179,32 @@ class Crew:
         """Waits for one message; returns it if it is a report of this generation."""
         if not self._socket.poll(int(timeout_seconds * 1000)):
             return None
-        sender, *frames = self._socket.recv_multipart(copy=False)
+        frame, *frames = self._socket.recv_multipart(copy=False)
+        sender = frame.bytes
         try:
             header, arrays = self._incoming.decode(frames)
         except WireError as error:
-            self._refuse(sender.bytes, str(error))
+            self._reject(sender, Refusals.UNREADABLE, str(error))
             return None
         if header.run != self._run:
-            self._refuse(sender.bytes, f"this dispatcher runs {self._run!r}, not {header.run!r}; use the same run name")
+            reason = f"this dispatcher runs {self._run!r}, not {header.run!r}; use the same run name"
+            self._reject(sender, type(header).__name__, reason)
         elif isinstance(header, Join):
-            self._join(sender.bytes, header)
+            self._join(sender, header)
         elif isinstance(header, Leave):
-            self._leave(sender.bytes)
+            self._leave(sender)
         elif isinstance(header, Saved):
-            self._saved = self._saved or self._is_member(sender.bytes, header, 0)
-        elif self._is_member(sender.bytes, header, header.worker):
+            self._saved = self._saved or self._is_member(sender, header, 0)
+        elif self._is_member(sender, header, header.worker):
             return header, arrays.logits
+        else:
+            self._reject_report(sender, header)
         return None
+
+    def refuse(self, sender: bytes, kind: str, reason: str) -> None:
+        """Counts a message as refused and answers it."""
+        self.refused.add(kind, sender, reason)
+        send(self._socket, self._outgoing, Refused(**self._common(0), reason=cut_reason(reason)), to=sender)
 
     def close(self) -> None:
         self._socket.close()
@@ -189,7 +212,11 @@ class Crew:
     def _join(self, sender: bytes, join: Join) -> None:
         known = self._joined.get(join.worker)
         if known is not None and known.identity != sender:
-            self._refuse(sender, f"a worker named {join.worker!r} has joined already; give this one another --name")
+            reason = f"a worker named {join.worker!r} has joined already; give this one another --name"
+            self.refuse(sender, Join.__name__, reason)
+        elif known is None and len(self._joined) >= MOST_WORKERS:
+            reason = f"{MOST_WORKERS} workers have joined, the most there can be; start it when another has left"
+            self.refuse(sender, Join.__name__, reason)
         else:
             self._joined[join.worker] = Member(join.worker, sender, join.store, join.link_gbit)
 
@@ -206,9 +233,24 @@ class Crew:
         is_current = message.generation == self.generation and 0 <= number < len(self.members)
         return is_current and self.members[number].identity == sender
 
-    def _refuse(self, sender: bytes, reason: str) -> None:
-        self.refused += 1
-        send(self._socket, self._outgoing, Refused(**self._common(0), reason=reason), to=sender)
+    def _reject(self, sender: bytes, kind: str, reason: str) -> None:
+        """Refuses a message; raises BadReport if a member of the generation sent it."""
+        self.refuse(sender, kind, reason)
+        for member in self.members:
+            if member.identity == sender:
+                raise BadReport(
+                    f"worker {member.name} sent a message that cannot be used: {reason}; "
+                    "the run stops, because what this worker trained cannot be trusted; see its log"
+                )
+
+    def _reject_report(self, sender: bytes, report: Report) -> None:
+        self._reject(
+            sender,
+            Report.__name__,
+            f"a report of step {report.step} names worker number {report.worker} of generation {report.generation}; "
+            f"expected the sender's own number, below {len(self.members)}, and generation {self.generation}; its "
+            "sender must join again",
+        )
 
     def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
         send(self._socket, self._outgoing, header, arrays, to=member.identity)

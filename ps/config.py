@@ -14,7 +14,7 @@ OptimizerName = Literal["sgd", "adagrad", "rowwise_adagrad"]
 class RowConfig(Section):
     """What one row holds and how a gradient changes it; the same for workers and shards."""
 
-    dim: int = Field(default=16, ge=1)
+    dim: int = Field(default=16, ge=1, le=1 << 16)
     """embedding columns of a row"""
     wide: bool = True
     """whether a row also carries a wide weight, as its last value column"""
