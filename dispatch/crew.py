@@ -175,6 +175,9 @@ class Crew:
             self.dismiss(member, step, save_dense=False)
         return self._saved or not self.members
 
+    def has_message(self) -> bool:
+        return bool(self._socket.poll(0))
+
     def listen(self, timeout_seconds: float) -> tuple[Report, NDArray[np.float32]] | None:
         """Waits for one message; returns it if it is a report of this generation."""
         if not self._socket.poll(int(timeout_seconds * 1000)):
