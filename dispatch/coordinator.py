@@ -39,8 +39,6 @@ KEEP_ALIVE_SECONDS = 5.0
 """between two messages that tell idle workers that the dispatcher is still there"""
 WAIT_SECONDS = 0.05
 """longest wait for one message or batch"""
-MESSAGES_A_TURN = 1024
-"""taken from workers before anything else is done, so that reports are not kept waiting by messages that are refused"""
 
 
 class Coordinator:
@@ -90,10 +88,8 @@ class Coordinator:
         Returns whether a report arrived.
         """
         has_report = self._receive(timeout_seconds)
-        for _ in range(MESSAGES_A_TURN):
-            if not self.crew.has_message():
-                break
-            has_report |= self._receive(0.0)
+        while self._receive(0.0):
+            has_report = True
         self._complete_reported()
         self.shards.check()
         if self.crew.members and not self.crew.wanted:

@@ -40,8 +40,14 @@ from ps.protocol import FLUSH, MOST_WORKERS, TRAIN
 
 FRAME_BYTES = 4 * MOST_SAMPLES + HEADER_BYTES
 """of the largest message: a logit of each sample; the connection of a peer that sends more is cut"""
+MESSAGES_A_TURN = 1024
+"""taken at once; a sender of more must not keep the dispatcher from everything else"""
 WAIT_SECONDS = 1.0
 """how long to listen before everyone is kept alive again"""
+
+
+Reported = tuple[Report, NDArray[np.float32]]
+"""a report and its logits"""
 
 
 @dataclass(frozen=True)
@@ -175,13 +181,30 @@ class Crew:
             self.dismiss(member, step, save_dense=False)
         return self._saved or not self.members
 
-    def has_message(self) -> bool:
-        return bool(self._socket.poll(0))
+    def listen(self, timeout_seconds: float) -> Reported | None:
+        """Waits for a message; takes those that have arrived up to the next report of this generation, and returns it.
 
-    def listen(self, timeout_seconds: float) -> tuple[Report, NDArray[np.float32]] | None:
-        """Waits for one message; returns it if it is a report of this generation."""
-        if not self._socket.poll(int(timeout_seconds * 1000)):
-            return None
+        Reports are not kept waiting by messages that are refused, however many.
+        """
+        timeout_ms = int(timeout_seconds * 1000)
+        for _ in range(MESSAGES_A_TURN):
+            if not self._socket.poll(timeout_ms):
+                return None
+            if reported := self._take():
+                return reported
+            timeout_ms = 0
+        return None
+
+    def refuse(self, sender: bytes, kind: str, reason: str) -> None:
+        """Counts a message as refused and answers it."""
+        self.refused.add(kind, sender, reason)
+        send(self._socket, self._outgoing, Refused(**self._common(0), reason=cut_reason(reason)), to=sender)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _take(self) -> Reported | None:
+        """Carries out or refuses the next message; returns it if it is a report of this generation."""
         frame, *frames = self._socket.recv_multipart(copy=False)
         sender = frame.bytes
         try:
@@ -201,16 +224,8 @@ class Crew:
         elif self._is_member(sender, header, header.worker):
             return header, arrays.logits
         else:
-            self._reject_report(sender, header)
+            self._reject(sender, Report.__name__, _misplaced(header, len(self.members), self.generation))
         return None
-
-    def refuse(self, sender: bytes, kind: str, reason: str) -> None:
-        """Counts a message as refused and answers it."""
-        self.refused.add(kind, sender, reason)
-        send(self._socket, self._outgoing, Refused(**self._common(0), reason=cut_reason(reason)), to=sender)
-
-    def close(self) -> None:
-        self._socket.close()
 
     def _join(self, sender: bytes, join: Join) -> None:
         known = self._joined.get(join.worker)
@@ -246,15 +261,6 @@ class Crew:
                     "the run stops, because what this worker trained cannot be trusted; see its log"
                 )
 
-    def _reject_report(self, sender: bytes, report: Report) -> None:
-        self._reject(
-            sender,
-            Report.__name__,
-            f"a report of step {report.step} names worker number {report.worker} of generation {report.generation}; "
-            f"expected the sender's own number, below {len(self.members)}, and generation {self.generation}; its "
-            "sender must join again",
-        )
-
     def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
         send(self._socket, self._outgoing, header, arrays, to=member.identity)
 
@@ -273,6 +279,13 @@ def _moves(plan: WorkerPlan) -> OrderArrays:
         full_slots=plan.pull_full.slots,
         value_rows=plan.pull_values.rows,
         value_slots=plan.pull_values.slots,
+    )
+
+
+def _misplaced(report: Report, members: int, generation: int) -> str:
+    return (
+        f"a report of step {report.step} names worker number {report.worker} of generation {report.generation}; "
+        f"expected the sender's own number, below {members}, and generation {generation}; its sender must join again"
     )
 
 

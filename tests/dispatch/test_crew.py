@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zmq
 
-from dispatch.crew import Crew
+from dispatch.crew import FRAME_BYTES, Crew
 from dispatch.errors import BadReport
 from dispatch.protocol import (
     FROM_DISPATCHER,
@@ -184,6 +184,15 @@ def test_seconds_that_are_no_duration_stop_the_run_and_name_the_worker(seconds: 
         in_generation(crew, a)
         with pytest.raises(BadReport, match=r"worker a .*seconds\.forward"):
             a.report(0, 1, PhaseSeconds(0.0, 0.0, seconds, 0.0, 0.0, 0.0))
+
+
+def test_a_message_too_large_for_any_report_never_arrives() -> None:
+    with crew_and("a", "b") as (crew, (a, stranger)):
+        in_generation(crew, a)
+        stranger.socket.send_multipart([b"", bytes(FRAME_BYTES + 1)])
+        assert a.report(0, 1) is not None
+        assert crew.listen(0.2) is None
+        assert crew.refused.total == 0
 
 
 def test_no_more_workers_join_than_a_generation_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from infra.errors import Fenced
+from infra.errors import Fenced, WireError
 from infra.link import Link
 from infra.wire import Codec, bind, send
 from ps.client import ShardClient
@@ -125,6 +125,22 @@ def test_answer_of_an_older_generation_is_not_taken_for_this_one() -> None:
             header = Rows(run="test", generation=generation, step=3)
             send(shard, replies, header, RowsArrays(full=rows, values=rows[:0]), to=asker)
         assert np.all(next(answers).full_KT == 2)
+        client.close()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_answer_of_another_number_of_rows_than_asked_for_is_an_error(rows: int) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as shard:
+        endpoint = bind(shard, "tcp://127.0.0.1:*")
+        client = ShardClient(context, [endpoint], ROWS, "test")
+        client.open(2, 0)
+        answers = client.pull(3, ints(4, 5), NO_ROWS)
+        asker, *_ = shard.recv_multipart()
+        full = np.zeros(rows * SHAPE.total, np.float32)
+        header = Rows(run="test", generation=2, step=3)
+        send(shard, Codec(*FROM_SHARD), header, RowsArrays(full=full, values=full[:0]), to=asker)
+        with pytest.raises(WireError, match="same settings"):
+            next(answers)
         client.close()
 
 

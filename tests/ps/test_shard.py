@@ -4,10 +4,25 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
 
-from infra.wire import NO_ARRAYS, Arrays, Header, Refused
+from infra.telemetry import Meter, Refusals
+from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused
 from ps.config import RowConfig
-from ps.protocol import TRAIN, Announce, AnnounceArrays, Open, Peek, PeekArrays, Pull, PullArrays, Push, Rows
+from ps.main import answer
+from ps.protocol import (
+    TO_SHARD,
+    TRAIN,
+    Announce,
+    AnnounceArrays,
+    Open,
+    Peek,
+    PeekArrays,
+    Pull,
+    PullArrays,
+    Push,
+    Rows,
+)
 from ps.rounds import Received
 from ps.shard import Reply, Shard
 from tests.ps.doubles import NO_ROWS, fingerprints, ints, owned
@@ -72,3 +87,12 @@ def test_waiting_pull_of_an_unknown_row_is_refused_alone() -> None:
     for row in (9, 2):
         assert tell(shard, Pull, PullArrays(full_numbers=ints(row)), step=1, worker=0) == []
     assert [type(reply.header) for reply in announced(shard, 1, [])] == [Refused, Rows]
+
+
+def test_refused_messages_are_a_metric_by_type() -> None:
+    registry = CollectorRegistry()
+    shard = Shard(ROWS, "r", seed=1, chunk_rows=4, refused=Refusals(Meter(registry)))
+    list(answer(shard, Codec(*TO_SHARD), b"w", [b"garbage"]))
+    tell(shard, Pull, PullArrays(full_numbers=ints(0)), worker=0)
+    for message in ("unreadable", "Pull"):
+        assert registry.get_sample_value("freshet_refused_messages_total", {"message": message}) == 1
