@@ -97,6 +97,7 @@ def open_socket(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]
     socket.set(zmq.SNDHWM, 0)
     socket.set(zmq.RCVHWM, 0)
     socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
+    socket.set(zmq.ROUTER_HANDOVER, 1)  # a dispatcher that connects again is still the one that opened the generation
     socket.set(zmq.LINGER, LINGER_MILLISECONDS)
     return socket
 

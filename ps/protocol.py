@@ -65,7 +65,7 @@ class AnnounceArrays(NamedTuple):
 
 
 class Announce(Header, frozen=True):
-    """What round (step, phase) will do on one shard. Rounds are announced in order."""
+    """What round (step, phase) will do on one shard. Rounds are announced in order, by who opened the generation."""
 
     ARRAYS: ClassVar = AnnounceArrays
     EQUALLY_LONG: ClassVar = (("new_numbers", "new_keys"), ("changed", "changed_steps"))

@@ -79,6 +79,8 @@ class Shard:
         self.generation = -1
         self._run = run
         self._workers = 0
+        self._opener = b""
+        """who opened the generation"""
         self._held_bytes = held_bytes
         self._rounds = Rounds(held_bytes)
         self._broken: PsError | None = None
@@ -89,6 +91,8 @@ class Shard:
         """Carries out one message and yields every reply it makes possible; must be read to the end."""
         try:
             self._check_fence(message.header)
+            if isinstance(message.header, Announce):
+                self._check_opener(message.sender)
             yield from self._carry_out(message)
         except (PsError, WireError) as error:
             refusal = self.refuse(message, error)
@@ -146,10 +150,19 @@ class Shard:
                 f"expected 0 to {self._workers - 1}; it must join again"
             )
 
+    def _check_opener(self, sender: bytes) -> None:
+        """Only who opened the generation says what its rounds do."""
+        if sender != self._opener:
+            raise OutOfOrder(
+                f"a round of generation {self.generation} was announced by {sender!r}; expected {self._opener!r}, "
+                "which opened the generation; a dispatcher must open a generation of its own first"
+            )
+
     def _open(self, message: Received) -> Iterator[Reply]:
         header: Open = message.header
         if header.generation > self.generation:
             self.generation, self._workers, self._broken = header.generation, header.workers, None
+            self._opener = message.sender
             yield from self._refuse_waiting(Fenced(f"generation {header.generation} has begun; join again"))
             self._rounds = Rounds(self._held_bytes)
             self.parts.drop()

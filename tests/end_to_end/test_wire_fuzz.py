@@ -56,6 +56,7 @@ def misplaced_at_shard(step: int) -> Iterator[Message]:
             yield placed(kind, run="another")
             yield placed(kind, generation=0)
     yield placed(Announce, generation=7)
+    yield placed(Announce, [b""] * 6, step=LATER, how="who sends it")
     yield placed(Announce, [b""] * 6)
     for pushers, fingerprints in (([5], 1), ([0, 0], 2), ([0], 2)):
         yield placed(Announce, [*[b""] * 5, bytes(8 * fingerprints)], step=LATER, pushers=pushers)

@@ -244,7 +244,7 @@ def test_duplicate_push_is_refused_and_the_first_counts(one_shard: ShardStage) -
 
 def test_new_rows_out_of_order_are_refused(one_shard: ShardStage) -> None:
     created = AnnounceArrays(new_numbers=ints(12), new_keys=np.array([5], np.uint64))
-    header, _ = one_shard.peer().ask(Announce, created, step=1, phase=TRAIN, pushers=[])
+    header, _ = one_shard.announcer.peers[0].ask(Announce, created, step=1, phase=TRAIN, pushers=[])
     assert isinstance(header, Refused)
     assert "do not follow the 10 rows known" in header.reason
 
@@ -315,8 +315,15 @@ def test_more_rows_than_there_are_are_not_gathered(one_shard: ShardStage, kind: 
     assert "each row at most once" in one_shard.peer().ask(kind, asked, **fields)[0].reason
 
 
+def test_round_announced_by_another_than_opened_the_generation_is_refused(one_shard: ShardStage) -> None:
+    header, _ = one_shard.peer().ask(Announce, AnnounceArrays(), step=9, phase=TRAIN, pushers=[])
+    assert "which opened the generation" in header.reason
+    one_shard.announcer.announce(1)
+    assert isinstance(one_shard.peer().ask(Pull, PullArrays(full_numbers=ints(1)), step=1, worker=0)[0], Rows)
+
+
 def test_refused_announcement_creates_no_row(one_shard: ShardStage) -> None:
-    peer = one_shard.peer()
+    peer = one_shard.announcer.peers[0]
     created = AnnounceArrays(new_numbers=ints(10), new_keys=np.array([5], np.uint64), settled=ints(11))
     assert "never announced" in peer.ask(Announce, created, step=1, phase=TRAIN, pushers=[])[0].reason
     assert peer.ledger()[0].rows == 10
