@@ -2,6 +2,10 @@
 
 Workers are known by name; in a generation each has a number, its rank in the dense process group. Their number may
 change from one generation to the next.
+
+A message that cannot be read or does not belong here is refused, counted and otherwise without effect, unless a member
+of the generation sent it: then the run stops, since a member that sends such a message cannot be trusted to have
+trained.
 """
 
 from dataclasses import dataclass
@@ -12,9 +16,10 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from dispatch.errors import CrewFailed
+from dispatch.errors import BadReport, CrewFailed
 from dispatch.protocol import (
     FROM_DISPATCHER,
+    MOST_SAMPLES,
     TO_DISPATCHER,
     Goodbye,
     Idle,
@@ -28,12 +33,21 @@ from dispatch.protocol import (
 )
 from dispatch.rows.plan import WorkerPlan
 from infra.errors import WireError
-from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, send
+from infra.telemetry import Refusals
+from infra.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
 from ingest.samples import Samples
-from ps.protocol import FLUSH, TRAIN
+from ps.protocol import FLUSH, MOST_WORKERS, TRAIN
 
+FRAME_BYTES = 4 * MOST_SAMPLES + HEADER_BYTES
+"""of the largest message: a logit of each sample; the connection of a peer that sends more is cut"""
+MESSAGES_A_TURN = 1024
+"""taken at once; a sender of more must not keep the dispatcher from everything else"""
 WAIT_SECONDS = 1.0
 """how long to listen before everyone is kept alive again"""
+
+
+Reported = tuple[Report, NDArray[np.float32]]
+"""a report and its logits"""
 
 
 @dataclass(frozen=True)
@@ -51,13 +65,19 @@ class Crew:
     """The ROUTER socket all workers connect to."""
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, run: str, curve: Curve | None = None
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        run: str,
+        curve: Curve | None = None,
+        refused: Refusals | None = None,
     ) -> None:
         self._run = run
         self._incoming, self._outgoing = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
         self._socket = context.socket(zmq.ROUTER)
         self._socket.set(zmq.LINGER, 1000)
         self._socket.set(zmq.SNDHWM, 0)
+        self._socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
         self.endpoint = bind(self._socket, endpoint, curve)
         self._joined: dict[str, Member] = {}
         self._leaving: set[str] = set()
@@ -65,7 +85,7 @@ class Crew:
         """members of the current generation, by number"""
         self.generation = 0
         self._saved = False
-        self.refused = 0
+        self.refused = refused or Refusals()
         """messages that could not be read or had no place in this run"""
 
     @property
@@ -161,35 +181,60 @@ class Crew:
             self.dismiss(member, step, save_dense=False)
         return self._saved or not self.members
 
-    def listen(self, timeout_seconds: float) -> tuple[Report, NDArray[np.float32]] | None:
-        """Waits for one message; returns it if it is a report of this generation."""
-        if not self._socket.poll(int(timeout_seconds * 1000)):
-            return None
-        sender, *frames = self._socket.recv_multipart(copy=False)
-        try:
-            header, arrays = self._incoming.decode(frames)
-        except WireError as error:
-            self._refuse(sender.bytes, str(error))
-            return None
-        if header.run != self._run:
-            self._refuse(sender.bytes, f"this dispatcher runs {self._run!r}, not {header.run!r}; use the same run name")
-        elif isinstance(header, Join):
-            self._join(sender.bytes, header)
-        elif isinstance(header, Leave):
-            self._leave(sender.bytes)
-        elif isinstance(header, Saved):
-            self._saved = self._saved or self._is_member(sender.bytes, header, 0)
-        elif self._is_member(sender.bytes, header, header.worker):
-            return header, arrays.logits
+    def listen(self, timeout_seconds: float) -> Reported | None:
+        """Waits for a message; takes those that have arrived up to the next report of this generation, and returns it.
+
+        Reports are not kept waiting by messages that are refused, however many.
+        """
+        timeout_ms = int(timeout_seconds * 1000)
+        for _ in range(MESSAGES_A_TURN):
+            if not self._socket.poll(timeout_ms):
+                return None
+            if reported := self._take():
+                return reported
+            timeout_ms = 0
         return None
+
+    def refuse(self, sender: bytes, kind: str, reason: str) -> None:
+        """Counts a message as refused and answers it."""
+        self.refused.add(kind, sender, reason)
+        send(self._socket, self._outgoing, Refused(**self._common(0), reason=cut_reason(reason)), to=sender)
 
     def close(self) -> None:
         self._socket.close()
 
+    def _take(self) -> Reported | None:
+        """Carries out or refuses the next message; returns it if it is a report of this generation."""
+        frame, *frames = self._socket.recv_multipart(copy=False)
+        sender = frame.bytes
+        try:
+            header, arrays = self._incoming.decode(frames)
+        except WireError as error:
+            self._reject(sender, Refusals.UNREADABLE, str(error))
+            return None
+        if header.run != self._run:
+            reason = f"this dispatcher runs {self._run!r}, not {header.run!r}; use the same run name"
+            self._reject(sender, type(header).__name__, reason)
+        elif isinstance(header, Join):
+            self._join(sender, header)
+        elif isinstance(header, Leave):
+            self._leave(sender)
+        elif isinstance(header, Saved):
+            self._saved = self._saved or self._is_member(sender, header, 0)
+        elif self._is_member(sender, header, header.worker):
+            return header, arrays.logits
+        else:
+            self._reject(sender, Report.__name__, _misplaced(header, len(self.members), self.generation))
+        return None
+
     def _join(self, sender: bytes, join: Join) -> None:
         known = self._joined.get(join.worker)
         if known is not None and known.identity != sender:
-            self._refuse(sender, f"a worker named {join.worker!r} has joined already; give this one another --name")
+            reason = f"a worker named {join.worker!r} has joined already; give this one another --name"
+            self.refuse(sender, Join.__name__, reason)
+        elif known is None and len(self._joined) >= MOST_WORKERS:
+            reason = f"{MOST_WORKERS} workers have joined, the most there can be; start it when another has left"
+            self.refuse(sender, Join.__name__, reason)
         else:
             self._joined[join.worker] = Member(join.worker, sender, join.store, join.link_gbit)
 
@@ -206,9 +251,15 @@ class Crew:
         is_current = message.generation == self.generation and 0 <= number < len(self.members)
         return is_current and self.members[number].identity == sender
 
-    def _refuse(self, sender: bytes, reason: str) -> None:
-        self.refused += 1
-        send(self._socket, self._outgoing, Refused(**self._common(0), reason=reason), to=sender)
+    def _reject(self, sender: bytes, kind: str, reason: str) -> None:
+        """Refuses a message; raises BadReport if a member of the generation sent it."""
+        self.refuse(sender, kind, reason)
+        for member in self.members:
+            if member.identity == sender:
+                raise BadReport(
+                    f"worker {member.name} sent a message that cannot be used: {reason}; "
+                    "the run stops, because what this worker trained cannot be trusted; see its log"
+                )
 
     def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
         send(self._socket, self._outgoing, header, arrays, to=member.identity)
@@ -228,6 +279,13 @@ def _moves(plan: WorkerPlan) -> OrderArrays:
         full_slots=plan.pull_full.slots,
         value_rows=plan.pull_values.rows,
         value_slots=plan.pull_values.slots,
+    )
+
+
+def _misplaced(report: Report, members: int, generation: int) -> str:
+    return (
+        f"a report of step {report.step} names worker number {report.worker} of generation {report.generation}; "
+        f"expected the sender's own number, below {members}, and generation {generation}; its sender must join again"
     )
 
 

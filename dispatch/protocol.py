@@ -3,27 +3,35 @@
 Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
+
+from msgspec import Meta
 
 from dispatch.tally import PhaseSeconds
-from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Header, Refused
+from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
+from ps.protocol import RoundPhase, WorkerCount, WorkerNumber
+
+MOST_SAMPLES = 1_000_000
+"""of a batch"""
+SampleCount = Annotated[int, Meta(ge=0, le=MOST_SAMPLES)]
+Gbit = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 # ── worker → dispatcher ───────────────────────────────────────────────────────────────────────────────────────────────
 class Join(Header, frozen=True):
     """A worker offers itself; answered by Welcome when a generation with it starts."""
 
-    worker: str
-    store: str
+    worker: Name
+    store: Name
     """host:port of the torch store this worker opened; rank 0's is used"""
-    link_gbit: float = 0.0
+    link_gbit: Gbit = 0.0
     """speed of its link in Gbit/s; 0: not known, and taken to be as fast as the fastest"""
 
 
 class Leave(Header, frozen=True):
     """A worker asks to go; it flushes with everyone at the next step boundary, then gets Goodbye."""
 
-    worker: str
+    worker: Name
 
 
 class ReportArrays(NamedTuple):
@@ -36,16 +44,16 @@ class Report(Header, frozen=True):
 
     ARRAYS: ClassVar = ReportArrays
 
-    phase: int
-    worker: int
+    phase: RoundPhase
+    worker: WorkerNumber
     seconds: PhaseSeconds
-    pulled_bytes: int
-    pushed_bytes: int
-    reduced_bytes: int = 0
+    pulled_bytes: Bytes
+    pushed_bytes: Bytes
+    reduced_bytes: Bytes = 0
     """sent to other workers to sum the gradients of replicated rows; as many came back at the same time"""
-    link_bytes: int = 0
+    link_bytes: Bytes = 0
     """moved in transfers whose time is known, both directions"""
-    link_seconds: float = 0.0
+    link_seconds: Seconds = 0.0
     """how long these transfers took"""
 
 
@@ -57,11 +65,11 @@ class Saved(Header, frozen=True):
 class Welcome(Header, frozen=True):
     """A generation starts: the worker's number in it, its size, and where the dense process group meets."""
 
-    worker: int
-    workers: int
-    store: str
+    worker: WorkerNumber
+    workers: WorkerCount
+    store: Name
     """host:port of rank 0's torch store"""
-    cache_rows: int
+    cache_rows: Number
 
 
 class OrderArrays(NamedTuple):
@@ -92,15 +100,21 @@ class Order(Header, frozen=True):
     """One worker's part of one round. A row's place in the PS is (shard, number) = (row % shards, row // shards)."""
 
     ARRAYS: ClassVar = OrderArrays
+    EQUALLY_LONG: ClassVar = (
+        ("owned_rows", "owned_slots"),
+        ("part_rows", "part_slots"),
+        ("full_rows", "full_slots"),
+        ("value_rows", "value_slots"),
+    )
 
-    phase: int
-    samples: int
+    phase: RoundPhase
+    samples: SampleCount
     """size of the micro-batch"""
-    batch: int
+    batch: SampleCount
     """size of the whole batch; the loss is divided by it"""
-    alone: int
+    alone: Number
     """how many of the used slots hold rows that no other worker uses in this step"""
-    replicated: int = 0
+    replicated: Number = 0
     """how many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker,
     their gradients summed over all, the optimizer applied by each"""
 

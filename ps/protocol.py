@@ -7,17 +7,23 @@ without training. For each round the dispatcher announces to every shard what wi
 pull; a shard answers a pull only when every announced push of that round has been applied: no other barrier is needed.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
-from infra.wire import I64, NO_I64, NO_U64, U64, Float, Header, Refused
+from infra.wire import I64, NO_I64, NO_U64, U64, Float, Header, Number, Refused, Seconds
 
 TRAIN = 0
 FLUSH = 1
+MOST_WORKERS = 128
+"""of a generation"""
 
 Round = tuple[int, int]
 """(step, phase), ordered"""
+RoundPhase = Annotated[int, Meta(ge=TRAIN, le=FLUSH)]
+WorkerNumber = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
+WorkerCount = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
 
 
 class RowShape(msgspec.Struct, frozen=True):
@@ -40,7 +46,7 @@ class RowShape(msgspec.Struct, frozen=True):
 class Open(Header, frozen=True):
     """Starts a generation: rounds of older ones are refused from now on. Answered by Done."""
 
-    workers: int
+    workers: WorkerCount
 
 
 class AnnounceArrays(NamedTuple):
@@ -54,15 +60,18 @@ class AnnounceArrays(NamedTuple):
     """rows that this round brings up to date"""
     changed_steps: I64 = NO_I64
     """the step that last changed each of those"""
+    pushed: U64 = NO_U64
+    """fingerprint of the rows that each pusher brings, see ps.rounds.fingerprint"""
 
 
 class Announce(Header, frozen=True):
-    """What round (step, phase) will do on one shard. Rounds are announced in order."""
+    """What round (step, phase) will do on one shard. Rounds are announced in order, by who opened the generation."""
 
     ARRAYS: ClassVar = AnnounceArrays
+    EQUALLY_LONG: ClassVar = (("new_numbers", "new_keys"), ("changed", "changed_steps"))
 
-    phase: int
-    pushers: list[int]
+    phase: RoundPhase
+    pushers: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)]
     """workers that will send exactly one Push to this shard in this round"""
 
 
@@ -81,8 +90,8 @@ class Push(Header, frozen=True):
 
     ARRAYS: ClassVar = PushArrays
 
-    phase: int
-    worker: int
+    phase: RoundPhase
+    worker: WorkerNumber
 
 
 class PullArrays(NamedTuple):
@@ -97,7 +106,7 @@ class Pull(Header, frozen=True):
 
     ARRAYS: ClassVar = PullArrays
 
-    worker: int
+    worker: WorkerNumber
 
 
 class PeekArrays(NamedTuple):
@@ -133,7 +142,7 @@ class Rows(Header, frozen=True):
 
     ARRAYS: ClassVar = RowsArrays
 
-    held_seconds: float = 0.0
+    held_seconds: Seconds = 0.0
     """from the request's arrival to this answer: time that the link is not to blame for"""
 
 
@@ -154,8 +163,9 @@ class Ledger(Header, frozen=True):
     """What the shard saw, one line per (step, phase, worker), oldest first; a bounded number of lines is kept."""
 
     ARRAYS: ClassVar = LedgerArrays
+    EQUALLY_LONG: ClassVar = (LedgerArrays._fields,)
 
-    rows: int
+    rows: Number
     """rows that the shard holds"""
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import zmq
 
-from dispatch.crew import Crew
+from dispatch.crew import FRAME_BYTES, Crew
+from dispatch.errors import BadReport
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
@@ -21,7 +22,7 @@ from dispatch.protocol import (
     Saved,
     Welcome,
 )
-from dispatch.tally import PhaseSeconds
+from dispatch.tally import NO_SECONDS, PhaseSeconds
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
 
 RUN = "test"
@@ -51,11 +52,11 @@ class Person:
     def leave(self) -> None:
         self.tell(Leave, worker=self.name)
 
-    def report(self, worker: int, generation: int) -> object:
+    def report(self, worker: int, generation: int, seconds: PhaseSeconds = NO_SECONDS) -> object:
         common = {
             "phase": 0,
             "worker": worker,
-            "seconds": PhaseSeconds(*[0.0] * 6),
+            "seconds": seconds,
             "pulled_bytes": 0,
             "pushed_bytes": 0,
         }
@@ -141,7 +142,7 @@ def test_a_second_process_of_one_name_is_refused() -> None:
         refusal = second.hear()
         assert isinstance(refusal, Refused)
         assert "has joined already" in refusal.reason
-        assert len(crew.everyone) == crew.refused == 1
+        assert len(crew.everyone) == crew.refused.total == 1
 
 
 def test_a_worker_of_another_run_and_a_stranger_are_refused() -> None:
@@ -156,13 +157,52 @@ def test_a_worker_of_another_run_and_a_stranger_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("worker", "generation"), [(1, 1), (-1, 1), (7, 1), (0, 0), (0, 2)])
-def test_a_report_of_another_number_or_generation_is_left_out(worker: int, generation: int) -> None:
+def test_a_members_report_of_another_number_or_generation_stops_the_run(worker: int, generation: int) -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        assert a.report(0, 1) is not None
+        with pytest.raises(BadReport, match="worker a sent a message that cannot be used"):
+            a.report(worker, generation)
+        assert isinstance(a.hear(), Refused)
+        assert crew.refused.total == 1
+
+
+def test_a_strangers_report_is_refused_and_changes_nothing() -> None:
+    with crew_and("a", "b") as (crew, (a, stranger)):
+        in_generation(crew, a)
+        assert stranger.report(0, 1) is None
+        refusal = stranger.hear()
+        assert isinstance(refusal, Refused)
+        assert "must join again" in refusal.reason
+        assert crew.refused.by_type == {"Report": 1}
+        assert a.report(0, 1) is not None
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan"), 2e9])
+def test_seconds_that_are_no_duration_stop_the_run_and_name_the_worker(seconds: float) -> None:
+    with crew_and("a") as (crew, (a,)):
+        in_generation(crew, a)
+        with pytest.raises(BadReport, match=r"worker a .*seconds\.forward"):
+            a.report(0, 1, PhaseSeconds(0.0, 0.0, seconds, 0.0, 0.0, 0.0))
+
+
+def test_a_message_too_large_for_any_report_never_arrives() -> None:
+    with crew_and("a", "b") as (crew, (a, stranger)):
+        in_generation(crew, a)
+        stranger.socket.send_multipart([b"", bytes(FRAME_BYTES + 1)])
+        assert a.report(0, 1) is not None
+        assert crew.listen(0.2) is None
+        assert crew.refused.total == 0
+
+
+def test_no_more_workers_join_than_a_generation_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.crew.MOST_WORKERS", 1)
     with crew_and("a", "b") as (crew, (a, b)):
         a.join()
         b.join()
-        crew.start_generation(0, 8)
-        assert a.report(worker, generation) is None
-        assert a.report(0, 1) is not None
+        assert isinstance(b.hear(), Refused)
+        a.join()
+        assert names_of(crew) == ["a"]
 
 
 def test_everyone_is_kept_alive_members_or_not() -> None:
