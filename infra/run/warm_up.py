@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from dispatch.decide import warm_up as warm_up_policy
-from ingest.codec.duplicates import find_duplicates
+from ingest.codec.structure import scan_structure
 from ps.config import RowConfig
 from ps.main import warm_up as warm_up_shard
 
@@ -27,7 +27,7 @@ def warm_up_directory() -> None:
 
 def warm_up_others() -> None:
     """By the time that it gets to the policies, most of the directory's kernels are there."""
-    find_duplicates([b"{}"])
+    scan_structure([b"{}"])
     for float_dtype in ("float32", "float64"):
         warm_up_shard(RowConfig.model_validate({"float_dtype": float_dtype}))
     for policy in SOLVER_POLICIES:
