@@ -31,6 +31,8 @@ class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """most values the field may hold; more than 1 makes it a list"""
     bucket: Literal["none", "log_square"] = "none"
     """log_square: the field is a number v and the raw value is floor(ln(v+1)^2), or v itself when negative"""
+    required: bool = False
+    """an event without the field is rejected"""
 
     @property
     def field(self) -> str:
@@ -49,6 +51,8 @@ class DenseField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """an event with a smaller number is rejected"""
     max: float = 1e12
     """an event with a larger number is rejected"""
+    required: bool = False
+    """an event without the field is rejected"""
 
     @property
     def field(self) -> str:
@@ -85,13 +89,27 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return len(self.dense_fields)
 
     @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The fields of an event that are used, each once."""
+        return tuple(dict.fromkeys(use.field for use in self._uses))
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """Those of them that no event may lack."""
+        return tuple(dict.fromkeys(use.field for use in self._uses if use.required))
+
+    @property
+    def _uses(self) -> tuple[KeyTable | DenseField, ...]:
+        return (*self.tables, *self.dense_fields)
+
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """The table of each of the F keys."""
         return tuple(table.name for table in self.tables for _ in range(table.values))
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits, equal where keys and dense floats mean the same; limits do not count."""
+        """16 hex digits, equal where keys and dense floats mean the same; limits and requirements do not count."""
         tables = [(t.name, t.field, t.values, t.bucket) for t in self.tables]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
         return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense]))

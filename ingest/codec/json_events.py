@@ -95,7 +95,7 @@ class JsonCodec:
 
     def _event_type(self) -> Any:
         """A struct with one attribute per used field, so that decoding builds no dict and skips the rest."""
-        names = {f"field_{i}": source for i, source in enumerate(self._converter.sources)}
+        names = {f"field_{i}": source for i, source in enumerate(self.schema.sources)}
         fields = msgspec.defstruct(
             "Fields", [(name, self._value_type(source), None) for name, source in names.items()], rename=names, gc=False
         )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ingest.columns import MAX_TIME, Faults, time_fault, to_float32
 from ingest.convert import Converter, Event
 from ingest.errors import EncodeError
+from ingest.presence import missing_faults
 from ingest.samples import Samples
 from ingest.schema import FLOAT32_MAX, Schema
 
@@ -110,7 +111,9 @@ class PackedCodec:
         for place in range(self.schema.dense):  # by column: rows are too short for numpy to be fast along them
             column_B = dense_BN[:, place]
             good_B &= (column_B >= self._low_N[place]) & (column_B <= self._high_N[place])
-        return {int(row): self._fault(samples, row) for row in np.flatnonzero(~good_B)}
+        faults = {int(row): self._fault(samples, row) for row in np.flatnonzero(~good_B)}
+        missing_faults(samples, self.schema, faults)
+        return faults
 
     def _fault(self, samples: Samples, row: Any) -> str:
         if not 0 <= samples.times_B[row] < MAX_TIME:
