@@ -25,14 +25,14 @@ class _AnyEvent(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_AnyEvent)
 
 
-def all_fields(payload: bytes) -> dict[str, Any]:
-    """The fields of a JSON event, known or not; none of what cannot be decoded, or is packed."""
+def all_fields(payload: bytes) -> dict[str, Any] | None:
+    """The fields of a JSON event, known or not; None for what cannot be decoded, or is packed."""
     if is_packed(payload) or is_too_deep(payload):
-        return {}
+        return None
     try:
         return _decoder.decode(payload).fields
     except (msgspec.DecodeError, ValueError):
-        return {}
+        return None
 
 
 def unknown_fields(payloads: Iterable[bytes], schema: Schema) -> dict[str, str]:
@@ -40,7 +40,7 @@ def unknown_fields(payloads: Iterable[bytes], schema: Schema) -> dict[str, str]:
     known = {*schema.sources, schema.partition_by}
     found: dict[str, str] = {}
     for payload in payloads:
-        for name, value in all_fields(payload).items():
+        for name, value in (all_fields(payload) or {}).items():
             if name not in known and value is not None and len(found) < MOST_UNKNOWN:
                 found.setdefault(show_text(name), show_value(value))
     return found
@@ -51,9 +51,9 @@ def show_value(value: object) -> str:
     return show_text(msgspec.json.encode(value).decode())
 
 
-def show_text(text: str) -> str:
+def show_text(text: str, most: int = SHOWN_LETTERS) -> str:
     """Text of an event, cut and escaped, so that it can do nothing to a terminal or a log."""
-    short = text if len(text) <= SHOWN_LETTERS else f"{text[: SHOWN_LETTERS - 1]}…"
+    short = text if len(text) <= most else f"{text[: most - 1]}…"
     return short if short.isprintable() else ascii(short)[1:-1]
 
 

@@ -1,5 +1,6 @@
 import math
 import struct
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.codec.decoder import KEPT_BYTES, Decoder, Reject
+from ingest.codec.decoder import KEPT_BYTES, KINDS, Decoder, Reject
 from ingest.codec.json_events import JsonCodec, encode_json
 from ingest.codec.packed import HEADER, PackedCodec
 from ingest.columns import MAX_TIME
@@ -273,6 +274,11 @@ def test_every_kind_of_json_poison_is_one_reject_in_every_schema(kind: str, name
     payload = POISON[kind](Event(1.0, 1, {"user": "u", "C1": "a"}), schema)
     decoded = Decoder(schema).decode([Record(0, None, payload, 0)], Position(0))
     assert (len(decoded), len(decoded.rejects)) == (0, 1)
+
+
+def test_every_reason_is_documented() -> None:
+    table = (Path(__file__).parents[3] / "docs" / "schemas.md").read_text()
+    assert [kind for kind in KINDS if f"`{kind}`" not in table] == []
 
 
 def test_mixed_json_and_packed_records_keep_their_order() -> None:
