@@ -228,7 +228,7 @@ def plain_line(status: Status) -> str:
         f"loss {ratio(quality.logloss)}, AUC {ratio(quality.auc)}{best}, lag {number(events.lag)}, "
         f"{f'skipped {number(events.skipped)}, ' if events.skipped else ''}"
         f"hits {percent(total.hit_ratio)}, pulled {size(total.pulled_bytes)}, pushed {size(total.pushed_bytes)}"
-        + (f", {_absent(status)}" if status.fields.absent else "")
+        + (f", no event has {_listed(status.fields.absent)}" if status.fields.absent else "")
         + (f", {reduced}" if (reduced := _reduced(status.workers)) else "")
     )
 

@@ -41,7 +41,7 @@ def unknown_fields(payloads: Iterable[bytes], schema: Schema) -> dict[str, str]:
     found: dict[str, str] = {}
     for payload in payloads:
         for name, value in (all_fields(payload) or {}).items():
-            if name not in known and value is not None and len(found) < MOST_UNKNOWN:
+            if name not in known and value not in (None, []) and len(found) < MOST_UNKNOWN:
                 found.setdefault(show_text(name), show_value(value))
     return found
 
