@@ -98,3 +98,11 @@ def test_a_schema_names_each_field_once() -> None:
             "s",
         ).fingerprint
     )
+
+
+def test_a_schema_without_numbers_is_counted_too() -> None:
+    movielens, events = load_schema("movielens"), [Event(1.0, 1, {"user": 1, "item": 2}), Event(1.0, 1, {"user": 3})]
+    payload = PackedCodec(movielens).encode_events(events)
+    for payloads in ([encode_json(event) for event in events], [payload]):
+        decoded = Decoder(movielens).decode(json_records(payloads), Position(0))
+        assert count_present(decoded.samples, movielens).tolist() == [2, 1]
