@@ -189,7 +189,8 @@ class Coordinator:
                 raise silent([self.crew.members[worker].name for worker in self.underway.oldest.missing], limit)
 
     def status(self) -> Status:
-        return self.accounts.status(self.state, self.crew.generation, self.intake.step, self.intake.events())
+        intake = self.intake
+        return self.accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _receive(self, timeout_seconds: float) -> bool:

@@ -10,9 +10,10 @@ import structlog
 
 from dispatch.errors import RunExists
 from dispatch.job import DispatchJob
-from dispatch.progress.status import EventCounts
+from dispatch.progress.status import EventCounts, FieldsStatus
 from infra.process import Stop
 from infra.telemetry import Meter
+from ingest.batches.absent import FieldWatch
 from ingest.batches.batch import Batch
 from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
@@ -35,6 +36,7 @@ class Intake:
         self._letters = letters
         self._manifests = open_manifests(job)
         self._loader = open_loader(job, source)
+        self._watch = FieldWatch(job.schema, job.stream.absent_window, job.stream.on_absent_field)
 
     @property
     def has_ended(self) -> bool:
@@ -45,9 +47,17 @@ class Intake:
         """The events that were not trained."""
         return EventCounts(lag=self._loader.lag(), dead_letters=self._dead_letters, skipped=self._skipped)
 
+    def fields(self) -> FieldsStatus:
+        """Which fields the events handed out have."""
+        absence = self._watch.absence
+        return FieldsStatus(present=self._watch.shares(), absent=absence.fields, unknown=absence.unknown)
+
     def next_batch(self, timeout_seconds: float) -> Batch | None:
-        """The next batch, or None if there is none yet."""
-        return self._loader.next(timeout_seconds)
+        """The next batch, or None if there is none yet; AbsentField if its events lack a field and that is to stop."""
+        batch = self._loader.next(timeout_seconds)
+        if batch is not None:
+            self._watch.add(len(batch.samples), batch.present_S, batch.examples)
+        return batch
 
     def append_manifest(self, batch: Batch, generation: int) -> int:
         """Gives the batch its step and writes both down; durable when this returns."""
@@ -106,6 +116,7 @@ def open_loader(job: DispatchJob, source: Source) -> Loader:
         stop_at_end=job.stop_at_end,
         read_bytes=job.stream.read_bytes,
         on_out_of_range=job.stream.on_out_of_range,
+        look_at=job.stream.absent_window if job.stream.on_absent_field == "stop" else None,
         skip_above=job.stream.skip_above,
     )
     return Loader(source, wanted)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.keys import Raw, absent_key, hash_values, table_seed, text_of
+from ingest.samples import ABSENT
 from ingest.schema import DenseField, KeyTable
 
 Faults = dict[int, str]
@@ -70,13 +71,26 @@ def _number(name: str, value: Any, row: int, faults: Faults) -> float:
         return math.nan
 
 
-def read_dense(dense: DenseField, numbers_B: NDArray[np.float64], faults: Faults) -> NDArray[np.float64]:
-    values_B = np.nan_to_num(numbers_B, nan=0.0)
-    wrong_B = ~np.isnan(numbers_B) & ((numbers_B < dense.min) | (numbers_B > dense.max))
+def read_dense(dense: DenseField, numbers_B: NDArray[np.float64], faults: Faults) -> NDArray[np.float32]:
+    """The floats of a dense field: ABSENT where there is no number, finite wherever there is no fault."""
+    absent_B = np.isnan(numbers_B)
+    values_B = np.where(absent_B, 0.0, numbers_B)
+    wrong_B = (values_B < dense.min) | (values_B > dense.max)
+    wrong_B &= ~absent_B
     for row in np.flatnonzero(wrong_B):
         faults.setdefault(int(row), range_fault(dense, float(numbers_B[row])))
     values_B[wrong_B] = 0.0
-    return transform(dense, values_B)
+    floats_B = to_float32(dense, values_B)
+    for row in np.flatnonzero(~np.isfinite(floats_B)):
+        faults.setdefault(int(row), f"not finite: field {dense.field!r} is {numbers_B[row]:g}, too large for a float32")
+    floats_B[absent_B] = ABSENT
+    return floats_B
+
+
+def to_float32(dense: DenseField, values_B: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Transformed, as the model gets them; a zero is never ABSENT, and what no float32 can hold is infinite."""
+    with np.errstate(over="ignore"):
+        return transform(dense, values_B).astype(np.float32) + np.float32(0)
 
 
 def transform(dense: DenseField, values_B: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -140,7 +154,7 @@ def _text_fault(field: str, value: Raw, limit: int) -> str | None:
     try:
         size = len(text_of(value).encode())
     except UnicodeEncodeError:
-        return f"not decodable: field {field!r} is no valid text"
+        return f"lone surrogate: field {field!r} has half a character"
     return f"oversized: field {field!r} has {size} bytes, at most {limit}" if size > limit else None
 
 

@@ -34,6 +34,11 @@ class StreamConfig(Section):
     """Bytes asked of a partition in one read."""
     on_out_of_range: Literal["stop", "earliest", "newest"] = "stop"
     """Where to go on when retention has removed what comes next: nowhere, or at the oldest or the newest record."""
+    on_absent_field: Literal["warn", "stop"] = "warn"
+    """What to do when none of many events has a field of the schema: warn, or stop, before any of them is trained if
+    they are there at the start."""
+    absent_window: int = Field(1000, ge=1)
+    """How many events that is."""
     lag_policy: Literal["catch_up", "skip_to_newest"] = "catch_up"
     """What to do when training falls behind: read everything, or leave out what is older than the newest record."""
     lag_bound: int = Field(1_000_000, ge=1)

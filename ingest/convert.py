@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ingest.columns import Faults, hash_column, hash_lists, read_dense, read_labels, read_numbers, read_times
 from ingest.keys import Raw, absent_key, key_of, log_squares
+from ingest.presence import missing_faults
 from ingest.samples import Samples
 from ingest.schema import KeyTable, Schema
 
@@ -37,9 +38,6 @@ class Converter:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        names = dict.fromkeys([t.field for t in schema.tables] + [d.field for d in schema.dense_fields])
-        self.sources: tuple[str, ...] = tuple(names)
-        """the event's fields that are used, in column order"""
         self.numeric = {d.field for d in schema.dense_fields} | {t.field for t in schema.tables if t.bucket != "none"}
         """fields that must be numbers"""
         self.lists = {t.field: t.values for t in schema.tables if t.values > 1}
@@ -51,11 +49,11 @@ class Converter:
     def convert(
         self, times: Sequence[float], labels: Sequence[int], columns: Sequence[Sequence[Value]]
     ) -> tuple[Samples, Faults]:
-        """Samples of all rows (rows with faults hold nonsense) and the faults; columns are in the order of sources."""
-        column = dict(zip(self.sources, columns, strict=True))
+        """Samples of all rows (rows with faults hold nonsense) and the faults; a column for each of schema.sources."""
+        column = dict(zip(self.schema.sources, columns, strict=True))
         faults: Faults = {}
         times_B, labels_B = read_times(times, faults), read_labels(labels, faults)
-        numbers = {name: read_numbers(name, column[name], faults) for name in self.sources if name in self.numeric}
+        numbers = {name: read_numbers(name, column[name], faults) for name in column if name in self.numeric}
         keys_BF = np.empty((len(times), self.schema.fields), np.uint64)
         at = 0
         for table in self.schema.tables:
@@ -64,13 +62,15 @@ class Converter:
         dense_BN = np.empty((len(times), self.schema.dense), np.float32)
         for place, dense in enumerate(self.schema.dense_fields):
             dense_BN[:, place] = read_dense(dense, numbers[dense.field], faults)
-        return Samples(labels_B, dense_BN, keys_BF, times_B), faults
+        samples = Samples(labels_B, dense_BN, keys_BF, times_B)
+        missing_faults(samples, self.schema, faults)
+        return samples, faults
 
     def convert_events(self, events: Sequence[Event]) -> tuple[Samples, Faults]:
         """Samples of events in memory; a field of a wrong type is a fault like any other."""
-        columns = [[event.fields.get(name) for event in events] for name in self.sources]
+        columns = [[event.fields.get(name) for event in events] for name in self.schema.sources]
         faults: Faults = {}
-        for name, column in zip(self.sources, columns, strict=True):
+        for name, column in zip(self.schema.sources, columns, strict=True):
             self._check_types(name, column, faults)
         samples, more = self.convert([e.event_time for e in events], [e.label for e in events], columns)
         return samples, {**more, **faults}

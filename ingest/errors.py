@@ -1,5 +1,6 @@
 """IngestError
 ├── InputError          a file to replay is broken; the message names its line
+├── AbsentField         no event of many has a field of the schema
 ├── EncodeError         an event that does not fit its schema was given to an encoder
 ├── SourceError         events that a manifest or a position names cannot be read
 │   ├── OffsetOutOfRange    retention has removed them, or they were never written
@@ -26,6 +27,10 @@ class IngestError(FreshetError):
 
 class InputError(IngestError):
     """A file to replay is broken."""
+
+
+class AbsentField(IngestError):
+    """No event of many has a field of the schema, and the settings say to stop then."""
 
 
 class EncodeError(IngestError):

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+ABSENT = np.float32(-0.0)
+"""Dense float of an absent field: it trains like the 0 that it equals, and its sign tells it from a number 0."""
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:

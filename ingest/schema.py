@@ -5,7 +5,6 @@ in the order of the tables, ``values`` of them for each table; a shorter list is
 Dense floats are in the order of the dense fields; an absent one is 0.
 """
 
-import math
 import tomllib
 from functools import cached_property
 from importlib import resources
@@ -17,6 +16,8 @@ import xxhash
 
 from infra.errors import ConfigError
 
+FLOAT32_MAX = 3.4028234663852886e38
+"""the largest float32; limits of dense fields lie within it, since a larger number would become infinite"""
 BUILT_IN = ("avazu", "criteo", "movielens", "synthetic")
 
 
@@ -30,6 +31,8 @@ class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """most values the field may hold; more than 1 makes it a list"""
     bucket: Literal["none", "log_square"] = "none"
     """log_square: the field is a number v and the raw value is floor(ln(v+1)^2), or v itself when negative"""
+    required: bool = False
+    """an event without the field is rejected"""
 
     @property
     def field(self) -> str:
@@ -48,6 +51,8 @@ class DenseField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """an event with a smaller number is rejected"""
     max: float = 1e12
     """an event with a larger number is rejected"""
+    required: bool = False
+    """an event without the field is rejected"""
 
     @property
     def field(self) -> str:
@@ -84,13 +89,27 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return len(self.dense_fields)
 
     @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The fields of an event that are used, each once."""
+        return tuple(dict.fromkeys(use.field for use in self._uses))
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """Those of them that no event may lack."""
+        return tuple(dict.fromkeys(use.field for use in self._uses if use.required))
+
+    @property
+    def _uses(self) -> tuple[KeyTable | DenseField, ...]:
+        return (*self.tables, *self.dense_fields)
+
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """The table of each of the F keys."""
         return tuple(table.name for table in self.tables for _ in range(table.values))
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits, equal where keys and dense floats mean the same; limits do not count."""
+        """16 hex digits, equal where keys and dense floats mean the same; limits and requirements do not count."""
         tables = [(t.name, t.field, t.values, t.bucket) for t in self.tables]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
         return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense]))
@@ -115,13 +134,15 @@ def parse_schema(text: str, origin: str) -> Schema:
     """A schema from TOML text; origin names it in messages."""
     try:
         schema = msgspec.convert(tomllib.loads(text), Schema)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"schema {origin!r} is not TOML: {error}; expected TOML 1.0; correct the file") from error
+    except RecursionError as error:
+        raise ConfigError(f"schema {origin!r} is nested too deeply; expected tables of values; correct it") from error
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"schema {origin!r} is wrong: {error}; expected name, tables, dense_fields, partition_by, limits as in "
             "ingest/schemas; correct the file"
         ) from error
+    except ValueError as error:  # TOML's own, or an integer of thousands of digits
+        raise ConfigError(f"schema {origin!r} is not TOML: {error}; expected TOML 1.0; correct the file") from error
     for fault, expected in _faults(schema):
         raise ConfigError(f"schema {origin!r} is wrong: {fault}; expected {expected}; correct the file")
     return schema
@@ -144,8 +165,13 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
         if table.bucket != "none" and table.values != 1:
             faults.append((f"table {table.name!r} has both a bucket and {table.values} values", "values = 1"))
     for dense in schema.dense_fields:
-        if not (math.isfinite(dense.min) and math.isfinite(dense.max) and dense.min <= dense.max):
-            faults.append((f"dense field {dense.name!r} has min {dense.min} and max {dense.max}", "finite min <= max"))
+        if not -FLOAT32_MAX <= dense.min <= dense.max <= FLOAT32_MAX:
+            faults.append(
+                (
+                    f"dense field {dense.name!r} has min {dense.min} and max {dense.max}",
+                    f"finite min <= max, of a float32: {FLOAT32_MAX:g} at most in size",
+                )
+            )
     if schema.limits.record_bytes < 64 or schema.limits.string_bytes < 1:
         faults.append((f"limits are {schema.limits}", "record_bytes >= 64 and string_bytes >= 1"))
     single = {t.field for t in schema.tables if t.values == 1} | _numeric(schema)

@@ -27,6 +27,8 @@ SPECS: dict[str, type[Spec]] = {
     )
 }
 
+SHOWN_LETTERS = 80
+
 
 def parse_spec(text: str) -> Spec:
     """Reads a policy's name and parameters; anything unknown is refused with the choices."""
@@ -35,13 +37,20 @@ def parse_spec(text: str) -> Spec:
         spec = SPECS[name].parse(parameters) if name in SPECS else None
     except WrongParameter as wrong:
         raise ConfigError(
-            f"policy cannot be built; {wrong.name} of {text!r} is {wrong.written!r}; expected {wrong.expected}; "
-            f"correct dispatch.policy, for example to {wrong.example!r}"
+            f"policy cannot be built; {wrong.name} of {_cut(text)} is {_cut(wrong.written)}; expected "
+            f"{wrong.expected}; correct dispatch.policy, for example to {wrong.example!r}"
         ) from wrong
     if spec is None:
         choices = ", ".join(known.form for known in SPECS.values())
-        raise ConfigError(f"policy cannot be built; got {text!r}; expected one of {choices}; correct dispatch.policy")
+        raise ConfigError(
+            f"policy cannot be built; got {_cut(text)}; expected one of {choices}; correct dispatch.policy"
+        )
     return spec
+
+
+def _cut(text: str) -> str:
+    """What was written, in quotes, at a length that fits into a line."""
+    return repr(text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…")
 
 
 def build_policy(text: str, seed: int, opt_backend: OptBackend = "cpu") -> Policy:

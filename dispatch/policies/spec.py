@@ -86,5 +86,5 @@ def parse_number(written: str) -> float:
 
 
 def parse_count(written: str) -> int:
-    """-1 for what is no whole number from 0 on."""
-    return int(written) if written.isascii() and written.isdecimal() else -1
+    """-1 for what is no whole number from 0 on of at most 18 digits."""
+    return int(written) if written.isascii() and written.isdecimal() and len(written) <= 18 else -1

@@ -6,7 +6,16 @@ from time import monotonic
 from typing import NamedTuple
 
 from dispatch.progress.prequential import Prequential, Quality, ScoreSums
-from dispatch.progress.status import EventCounts, QualityHistory, RunState, SinceMark, Status, WorkerStatus
+from dispatch.progress.status import (
+    NO_FIELDS,
+    EventCounts,
+    FieldsStatus,
+    QualityHistory,
+    RunState,
+    SinceMark,
+    Status,
+    WorkerStatus,
+)
 from dispatch.progress.times import RECENT_STEPS, DecisionTimes, StepTimes
 from dispatch.tally import NO_SECONDS, PhaseSeconds, WorkerTraffic
 
@@ -106,7 +115,9 @@ class Accounts:
                 workers={name: account.totals for name, account in self._workers.items()},
             )
 
-    def status(self, state: RunState, generation: int, step: int, events: EventCounts) -> Status:
+    def status(
+        self, state: RunState, generation: int, step: int, events: EventCounts, fields: FieldsStatus = NO_FIELDS
+    ) -> Status:
         recent = self.quality.recent()
         self._remember(recent)
         return Status(
@@ -128,6 +139,7 @@ class Accounts:
             ),
             since_mark=self._since(self._baseline) if self._baseline is not None else None,
             events=events,
+            fields=fields,
             decisions=self.decisions.status(),
             workers=tuple(account.status(name) for name, account in self._workers.items()),
         )

@@ -41,6 +41,7 @@ class StatusPublisher:
         quality = status.quality
         gauges = {
             "lag": status.events.lag,
+            "fields_absent": len(status.fields.absent),
             "generation": status.generation,
             "samples_per_second": status.samples_per_second,
             "logloss": quality.logloss,
@@ -51,6 +52,8 @@ class StatusPublisher:
         for name, value in gauges.items():
             if value is not None:
                 self._meter.gauge(name, value)
+        for field, share in status.fields.present.items():
+            self._meter.gauge("field_present_share", share, field=field)
         for worker in status.workers:
             if worker.measured_gbit is not None:
                 self._meter.gauge("link_gbit", worker.measured_gbit, worker=worker.name)

@@ -51,6 +51,20 @@ class EventCounts(msgspec.Struct, frozen=True, kw_only=True):
     """left out by the lag policy, or gone by retention"""
 
 
+class FieldsStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the schema's fields the events have."""
+
+    present: dict[str, float] = {}
+    """share of the samples with a value, by field"""
+    absent: tuple[str, ...] = ()
+    """fields that none of the latest many samples has: perhaps a wrong name or schema"""
+    unknown: tuple[str, ...] = ()
+    """what these events have instead, with examples; looked for only where fields are absent"""
+
+
+NO_FIELDS = FieldsStatus()
+
+
 class DecisionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How long decisions take."""
 
@@ -98,6 +112,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     since_mark: SinceMark | None = None
     """where a mark was asked for and reached"""
     events: EventCounts = EventCounts()
+    fields: FieldsStatus = NO_FIELDS
     decisions: DecisionStatus = DecisionStatus()
     workers: tuple[WorkerStatus, ...] = ()
 

@@ -11,7 +11,7 @@ import zmq
 from rich.console import Console
 from rich.text import Text
 
-from infra.cli import bench, commands, daemons, stream
+from infra.cli import bench, check, commands, daemons, stream
 from infra.cli.options import SettingsOptions, grouped
 from infra.errors import ConfigError, FreshetError
 from infra.files import refusal
@@ -107,6 +107,7 @@ def up(
 
 
 app.command(rich_help_panel="Start here")(stream.produce)
+app.command(rich_help_panel="Look around")(check.check)
 app.command(rich_help_panel="Look around")(stream.dead_letters)
 app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
 for look in (commands.settings, commands.keys):

@@ -265,7 +265,7 @@ def _bytes(text: str | None) -> str | None:
 def _amount(name: str, text: str, units: dict[str, int], examples: str) -> str:
     if text == "forever":
         return FOREVER
-    found = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text)
+    found = re.fullmatch(r"(\d{1,18})\s*([A-Za-z]*)", text)
     if found is None or found[2] not in units:
         raise ConfigError(
             f"{name} {text!r} cannot be read; expected a number with a unit, as in {examples}; correct it"

@@ -33,6 +33,8 @@ LEFT_OUT = ("recent AUC", "lag", "loss")
 """tiles that are left out where there is little room, in this order"""
 PHASE_COLUMNS = 26
 """what the phases of a step take from the table"""
+MOST_NAMES = 6
+"""shown of a list of fields"""
 STATE_STYLES: dict[RunState, str] = {"waiting": "yellow", "training": "green", "draining": "magenta", "done": "blue"}
 COLUMNS = {
     "link\nGbit/s": 3,
@@ -147,12 +149,25 @@ def _facts(status: Status) -> RenderableType:
     lines = Text()
     if status.quality.not_finite:
         lines.append(f"{_diverged(status)}\n", style="bold red")
+    if status.fields.absent:
+        lines.append(f"{_absent(status)}\n", style="bold red")
     return Align.left(lines.append(" · ".join(facts), style="dim"))
 
 
 def _diverged(status: Status) -> str:
     found = count(status.quality.not_finite, "prediction")
     return f"{found} {'was' if status.quality.not_finite == 1 else 'were'} not finite: the model has diverged"
+
+
+def _absent(status: Status) -> str:
+    """Which fields no event has, and what the events have instead."""
+    instead = f"; not in the schema: {_listed(status.fields.unknown)}" if status.fields.unknown else ""
+    return f"no event has {_listed(status.fields.absent)}{instead}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _reduced(workers: Sequence[WorkerStatus]) -> str:
@@ -258,6 +273,7 @@ def plain_line(status: Status, awaited: Sequence[str] = ()) -> str:
         f"loss {ratio(quality.logloss)}, AUC {ratio(quality.auc)}{best}, lag {number(events.lag)}, "
         f"{f'skipped {number(events.skipped)}, ' if events.skipped else ''}"
         f"hits {percent(total.hit_ratio)}, pulled {size(total.pulled_bytes)}, pushed {size(total.pushed_bytes)}"
+        + (f", no event has {_listed(status.fields.absent)}" if status.fields.absent else "")
         + (f", {reduced}" if (reduced := _reduced(status.workers)) else "")
     )
 
@@ -310,6 +326,8 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(("skipped", f"{count(status.events.skipped, 'event')}, to keep up or because they were gone"))
     if quality.not_finite:
         facts.append(("broken", _diverged(status)))
+    if status.fields.absent:
+        facts.append(("fields", _absent(status)))
     if summary.restarts:
         facts.append(("restarts", ", ".join(f"{name} {count}" for name, count in sorted(summary.restarts.items()))))
     if summary.killed:

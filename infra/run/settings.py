@@ -190,7 +190,7 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(
             f"cannot read settings file {file}: {error.strerror}; expected a file that can be read; correct --config"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML's own, not UTF-8, endless digits, endless nesting
         raise ConfigError(
             f"settings file {file} is not TOML: {error}; expected name = value under [section]; correct that line"
         ) from error

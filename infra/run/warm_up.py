@@ -10,7 +10,10 @@ import subprocess
 import sys
 
 from dispatch.decide import warm_up as warm_up_policy
-from ingest.codec.duplicates import find_duplicates
+from ingest.batches.counting import count_present
+from ingest.codec.structure import scan_structure
+from ingest.samples import no_samples
+from ingest.schema import load_schema
 from ps.config import RowConfig
 from ps.main import warm_up as warm_up_shard
 
@@ -27,7 +30,9 @@ def warm_up_directory() -> None:
 
 def warm_up_others() -> None:
     """By the time that it gets to the policies, most of the directory's kernels are there."""
-    find_duplicates([b"{}"])
+    scan_structure([b"{}"])
+    schema = load_schema("synthetic")
+    count_present(no_samples(schema.fields, schema.dense), schema)
     for float_dtype in ("float32", "float64"):
         warm_up_shard(RowConfig.model_validate({"float_dtype": float_dtype}))
     for policy in SOLVER_POLICIES:

@@ -3,6 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.batches.counting import count_present
 from ingest.codec.decoder import Decoded, Reject
 from ingest.letters.letter import DeadLetter
 from ingest.samples import Samples, join_samples, no_samples
@@ -17,6 +21,10 @@ class Batch:
     ranges: tuple[Range, ...]
     samples: Samples
     dead_letters: tuple[DeadLetter, ...]
+    present_S: NDArray[np.int64]
+    """samples that have a value, per field of the schema"""
+    examples: tuple[bytes, ...] = ()
+    """some records that were read lately, as they came"""
     skipped: tuple[Range, ...] = ()
     """ranges that were left out since the batch before: by the lag policy, or removed by retention"""
     skipped_events: int = 0
@@ -34,7 +42,7 @@ def join_batch(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:
     letters = tuple(_dead_letter(r.partition, bad) for r, decoded in parts for bad in decoded.rejects)
     samples = [decoded.samples for _, decoded in parts if len(decoded)]
     joined = join_samples(samples) if samples else no_samples(schema.fields, schema.dense)
-    return Batch(tuple(r for r, _ in parts), joined, letters)
+    return Batch(tuple(r for r, _ in parts), joined, letters, count_present(joined, schema))
 
 
 def _dead_letter(partition: int, bad: Reject) -> DeadLetter:

@@ -3,12 +3,17 @@
 from ingest.batches.job import LoaderJob
 from ingest.codec.decoder import Decoded, Decoder, cut, end_of, join_decoded
 from ingest.errors import OffsetOutOfRange, SourceUnavailable
+from ingest.samples import Samples
 from ingest.streams.position import Position, Range
 from ingest.streams.source import Record, Source
 
 MANY_REJECTS = 4096
 MANY_REJECTED_BYTES = 8 << 20
 """With this many bad events waiting in a partition the batch goes out, so that poison cannot fill the memory."""
+
+
+EXAMPLES, EXAMPLE_BYTES = 16, 4096
+"""most records kept as examples, and bytes of the largest of them"""
 
 
 class Feed:
@@ -25,6 +30,8 @@ class Feed:
         self.skipped: list[Range] = []
         """ranges left out since the last batch"""
         self.skipped_events = 0
+        self.examples: list[bytes] = []
+        """some of the records read last, as they came"""
         self._source, self._decoder, self._job = source, decoder, job
         self._records_read = self._events_read = 0
         self._hold(decoder.nothing(start))
@@ -33,6 +40,11 @@ class Feed:
     def ready(self) -> int:
         """Good events decoded and not yet taken."""
         return len(self._pending)
+
+    @property
+    def samples(self) -> Samples:
+        """The good events decoded and not yet taken."""
+        return self._pending.samples
 
     @property
     def rejected(self) -> int:
@@ -71,6 +83,7 @@ class Feed:
             if not records:
                 self.is_at_end = True
                 return
+            self.examples = [r.payload for r in records[:EXAMPLES] if len(r.payload) <= EXAMPLE_BYTES]
             decoded = self._decoder.decode(records, self._pending.end)
             self._records_read += len(records)
             self._events_read += len(decoded) + len(decoded.rejects)

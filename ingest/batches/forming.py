@@ -9,14 +9,18 @@ this one when it is partial. With the same records in the source the same batche
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from threading import Event
 
+from ingest.batches.absent import FieldWatch
 from ingest.batches.batch import Batch, join_batch
-from ingest.batches.feed import Feed
+from ingest.batches.counting import count_present
+from ingest.batches.feed import EXAMPLES, Feed
 from ingest.batches.job import LoaderJob
 from ingest.batches.lag import Lag
 from ingest.batches.partitions import Partitions
 from ingest.errors import SourceUnavailable
+from ingest.samples import join_samples
 from ingest.schema import Schema
 from ingest.streams.source import Source
 
@@ -33,6 +37,7 @@ class BatchFormer:
         self._source, self._job, self._lag = source, job, lag
         self._partitions = Partitions(source, job)
         self._left = job.limit
+        self._look_at = job.look_at
         self._refreshed_at = 0.0
 
     def batches(self, closed: Event) -> Iterator[Batch]:
@@ -42,7 +47,7 @@ class BatchFormer:
         self._refreshed_at = time.monotonic()
         waiting_since: float | None = None
         while not closed.is_set() and self._left != 0:
-            want = self._job.batch if self._left is None else min(self._job.batch, self._left)
+            want = self._look_at or min(self._job.batch, self._job.batch if self._left is None else self._left)
             try:
                 feeds, shares = self._fill(want)
             except SourceUnavailable:
@@ -50,18 +55,18 @@ class BatchFormer:
                 continue
             waits = any(feed.has_something for feed in feeds)
             waiting_since = (waiting_since or time.monotonic()) if waits else None
-            if any(feed.is_flooded and not feed.is_at_end for feed in feeds):
-                yield self._form(feeds, shares, is_partial=True)
-            elif sum(shares) == want:
-                yield self._form(feeds, shares, is_partial=False)
-            elif waits and (self._job.stop_at_end or self._has_lingered(waiting_since)):
-                yield self._form(feeds, shares, is_partial=True)
+            is_flooded = any(feed.is_flooded and not feed.is_at_end for feed in feeds)
+            is_full = sum(shares) == want and not is_flooded
+            if is_full or is_flooded or self._has_lingered(waiting_since):
+                if self._look_at:
+                    self._look(feeds)
+                    continue
+                yield self._form(feeds, shares, is_partial=not is_full)
+                waiting_since = None
             elif self._job.stop_at_end:
                 return
             else:
                 closed.wait(POLL_SECONDS)
-                continue
-            waiting_since = None
 
     def refresh(self) -> None:
         """Measures the lag and commits positions, while batches wait to be taken."""
@@ -94,7 +99,16 @@ class BatchFormer:
             self._partitions.skip_to_end()
 
     def _has_lingered(self, since: float | None) -> bool:
-        return since is not None and time.monotonic() - since >= self._job.linger_seconds
+        """Whether what waits since then is to go out, although it is no full batch."""
+        return since is not None and (self._job.stop_at_end or time.monotonic() - since >= self._job.linger_seconds)
+
+    def _look(self, feeds: list[Feed]) -> None:
+        """Raises AbsentField if no event that waits has a value of some field, and there are enough of them."""
+        assert self._look_at is not None
+        waiting = join_samples([feed.samples for feed in feeds])
+        present_S = count_present(waiting, self._job.schema)
+        FieldWatch(self._job.schema, self._look_at, "stop").add(len(waiting), present_S, examples_of(feeds))
+        self._look_at = None
 
     def _form(self, feeds: list[Feed], shares: list[int], is_partial: bool) -> Batch:
         batch = assemble(feeds, shares, is_partial, self._job.schema)
@@ -144,4 +158,9 @@ def assemble(feeds: Sequence[Feed], shares: Sequence[int], is_partial: bool, sch
         join_batch(taken, schema),
         skipped=tuple(left_out for ranges, _ in skipped for left_out in ranges),
         skipped_events=sum(events for _, events in skipped),
+        examples=examples_of(feeds),
     )
+
+
+def examples_of(feeds: Sequence[Feed]) -> tuple[bytes, ...]:
+    return tuple(islice((payload for feed in feeds for payload in feed.examples), EXAMPLES))

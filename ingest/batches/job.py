@@ -31,5 +31,8 @@ class LoaderJob:
     """asked of a partition in one read"""
     on_out_of_range: OutOfRange = "stop"
     """where to go on when retention has removed what comes next"""
+    look_at: int | None = None
+    """before the first batch, see whether so many events have every field (linger_seconds is the longest wait for
+    them), and raise AbsentField if not; None: do not look"""
     skip_above: int | None = None
     """leave out what waits in the source once it is more than so many events; None: never"""

@@ -23,13 +23,29 @@ KEPT_BYTES = 1_000_000
 """At most this much of a rejected payload is kept, so that its letter fits into a Kafka topic with default settings."""
 
 
+KINDS = {
+    "not decodable": "no JSON, no UTF-8, a name twice in an object, or a packed record that is broken",
+    "lone surrogate": "an escape such as \\ud800 without its other half, which is no character",
+    "too deep": "more than 64 objects and lists inside each other",
+    "wrong type": "a value of another type than the schema's field",
+    "wrong schema": "a packed record that was made with another schema",
+    "missing": "no event_time, label or fields, or no value of a field that the schema requires",
+    "label": "neither 0 nor 1",
+    "not finite": "a number that no float32 can hold",
+    "negative": "a time or number below 0, and below its limit",
+    "too small": "a number below its limit",
+    "oversized": "a record, text, time or number above its limit",
+    "too many values": "a list longer than the field's",
+}
+"""Why an event is rejected."""
+
+
 class Reject(msgspec.Struct, frozen=True):
     """One event that is not trained on."""
 
     position: Position
     reason: str
-    """``kind: detail``; kinds: not decodable, missing, wrong type, wrong schema, not finite, negative, too small,
-    oversized, too many values, label"""
+    """``kind: detail``, of one of KINDS"""
     payload: bytes
     """the record, or the sample's bytes of a packed record; cut off at KEPT_BYTES"""
     size: int

@@ -4,17 +4,20 @@
 
 Fields that the schema does not know are ignored, so that a device may be newer than its schema; a field that is missing
 or null is absent. An object in which a name occurs twice, at any depth, makes its event a bad one: of two readers one
-would take the first value and one the last. An integer may have any size (an id of 2**63 and beyond is a raw value like
-any other, by its digits), as long as its digits fit into the schema's ``string_bytes``; numbers of dense fields and
-buckets have the limits of their field.
+would take the first value and one the last; so does nesting of more than 64 objects and lists, wherever it is. An
+integer may have any size (an id of 2**63 and beyond is a raw value like any other, by its digits), as long as its
+digits fit into the schema's ``string_bytes``; numbers of dense fields and buckets have the limits of their field.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from ingest.codec.nesting import MOST_DEPTH
 from ingest.columns import Faults
 from ingest.convert import Converter, Event
 from ingest.keys import Raw
@@ -22,6 +25,11 @@ from ingest.samples import Samples, no_samples
 from ingest.schema import Schema
 
 _encoder = msgspec.json.Encoder()
+_HEX = rb"[0-9a-fA-F]"
+_ESCAPES = re.compile(
+    rb"\\u[dD][89abAB]%b{2}\\u[dD][c-fC-F]%b{2}|(\\u[dD][89a-fA-F]%b{2})|\\." % (_HEX, _HEX, _HEX), re.DOTALL
+)
+"""a whole surrogate pair, (half of one), or any other escape"""
 
 
 def encode_json(event: Event) -> bytes:
@@ -36,15 +44,20 @@ class JsonCodec:
         self.schema = schema
         self._converter = Converter(schema)
         self._decoder = msgspec.json.Decoder(self._event_type())
-        from ingest.codec.duplicates import find_duplicates  # loads numba, which encoding does not need
+        from ingest.codec import structure  # loads numba, which encoding does not need
 
-        self._find_duplicates = find_duplicates
+        self._structure = structure
 
     def decode(self, payloads: Sequence[bytes]) -> tuple[Samples, Faults]:
         """Samples of all payloads (those with faults hold nonsense) and the faults by place in the list."""
         faults: Faults = {}
-        events = [self._decode_one(row, payload, faults) for row, payload in enumerate(payloads)]
-        self._drop_ambiguous(events, payloads, faults)
+        found_B = self._scan(payloads, faults)
+        events = [
+            None if row in faults else self._decode_one(row, payload, faults) for row, payload in enumerate(payloads)
+        ]
+        for row in np.flatnonzero(found_B == self._structure.UNSURE).tolist():
+            if events[row] is not None and self._structure.has_duplicates(payloads[row]):
+                events[row], faults[row] = None, "not decodable: a name is given twice in one object"
         good = [row for row, event in enumerate(events) if event is not None]
         if len(good) == len(events):
             return self._convert(events)
@@ -52,12 +65,16 @@ class JsonCodec:
         faults.update({good[row]: reason for row, reason in more.items()})
         return _spread(samples, good, len(events), self.schema), faults
 
-    def _drop_ambiguous(self, events: list[Any], payloads: Sequence[bytes], faults: Faults) -> None:
-        """Rejects events in which a name occurs twice."""
-        decoded = [row for row, event in enumerate(events) if event is not None]
-        for place in self._find_duplicates([payloads[row] for row in decoded]):
-            row = decoded[place]
-            events[row], faults[row] = None, "not decodable: a name is given twice in one object, or it cannot be told"
+    def _scan(self, payloads: Sequence[bytes], faults: Faults) -> NDArray[np.uint8]:
+        """What the structure of each payload is; adds faults for those that must not be parsed."""
+        limit = self.schema.limits.record_bytes
+        if not all(payloads) or max(map(len, payloads), default=0) > limit:
+            faults.update({row: fault for row, p in enumerate(payloads) if (fault := _size_fault(p, limit))})
+            payloads = [b"" if row in faults else payload for row, payload in enumerate(payloads)]
+        found_B: NDArray[np.uint8] = self._structure.scan_structure(payloads)
+        for row in np.flatnonzero(found_B == self._structure.DEEP).tolist():
+            faults[row] = f"too deep: more than {MOST_DEPTH} objects and lists inside each other"
+        return found_B
 
     def _convert(self, events: Sequence[Any]) -> tuple[Samples, Faults]:
         if not events:
@@ -66,13 +83,6 @@ class JsonCodec:
         return self._converter.convert([e.event_time for e in events], [e.label for e in events], columns)
 
     def _decode_one(self, row: int, payload: bytes, faults: Faults) -> Any:
-        limit = self.schema.limits.record_bytes
-        if not payload:
-            faults[row] = "not decodable: the record is empty"
-            return None
-        if len(payload) > limit:
-            faults[row] = f"oversized: record of {len(payload)} bytes, at most {limit}"
-            return None
         try:
             if not payload.isascii():
                 payload.decode()  # msgspec does not check the text of fields that it skips
@@ -80,14 +90,12 @@ class JsonCodec:
         except msgspec.ValidationError as error:
             faults[row] = _kind(str(error))
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-            faults[row] = f"not decodable: {error}"
-        except RecursionError:
-            faults[row] = "not decodable: nested too deeply"
+            faults[row] = surrogate_fault(payload) or f"not decodable: {error}"
         return None
 
     def _event_type(self) -> Any:
         """A struct with one attribute per used field, so that decoding builds no dict and skips the rest."""
-        names = {f"field_{i}": source for i, source in enumerate(self._converter.sources)}
+        names = {f"field_{i}": source for i, source in enumerate(self.schema.sources)}
         fields = msgspec.defstruct(
             "Fields", [(name, self._value_type(source), None) for name, source in names.items()], rename=names, gc=False
         )
@@ -97,6 +105,18 @@ class JsonCodec:
         if source in self._converter.numeric:
             return int | float | None
         return Raw | list[Raw] | None if source in self._converter.lists else Raw | None
+
+
+def _size_fault(payload: bytes, limit: int) -> str | None:
+    if not payload:
+        return "not decodable: the record is empty"
+    return f"oversized: record of {len(payload)} bytes, at most {limit}" if len(payload) > limit else None
+
+
+def surrogate_fault(payload: bytes) -> str | None:
+    """Names the first half of an escaped surrogate pair that is without its other half, if there is one."""
+    lone = next((escape for escape in _ESCAPES.finditer(payload) if escape[1]), None)
+    return lone and f"lone surrogate: {lone[0].decode()} at byte {lone.start()} is half a character"
 
 
 def _kind(message: str) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.columns import MAX_TIME, Faults, time_fault, transform
+from ingest.columns import MAX_TIME, Faults, time_fault, to_float32
 from ingest.convert import Converter, Event
 from ingest.errors import EncodeError
+from ingest.presence import missing_faults
 from ingest.samples import Samples
-from ingest.schema import Schema
+from ingest.schema import FLOAT32_MAX, Schema
 
 MAGIC = b"FSHT"
 VERSION = 1
@@ -39,10 +40,10 @@ class PackedCodec:
         )
         self._fingerprint = int(schema.fingerprint, 16)
         self._converter = Converter(schema)
-        low = [transform(d, np.array([d.min]))[0] for d in schema.dense_fields]
-        high = [transform(d, np.array([d.max]))[0] for d in schema.dense_fields]
-        self._low_N = np.minimum(np.array(low, np.float32), np.float32(0))
-        self._high_N = np.maximum(np.array(high, np.float32), np.float32(0))
+        low = [to_float32(d, np.array([d.min]))[0] for d in schema.dense_fields]
+        high = [to_float32(d, np.array([d.max]))[0] for d in schema.dense_fields]
+        self._low_N = np.clip(np.array(low, np.float32), -FLOAT32_MAX, 0).astype(np.float32)
+        self._high_N = np.clip(np.array(high, np.float32), 0, FLOAT32_MAX).astype(np.float32)
         self.most = (schema.limits.record_bytes - HEADER.size) // self.dtype.itemsize
         """samples that fit into one record"""
 
@@ -110,7 +111,9 @@ class PackedCodec:
         for place in range(self.schema.dense):  # by column: rows are too short for numpy to be fast along them
             column_B = dense_BN[:, place]
             good_B &= (column_B >= self._low_N[place]) & (column_B <= self._high_N[place])
-        return {int(row): self._fault(samples, row) for row in np.flatnonzero(~good_B)}
+        faults = {int(row): self._fault(samples, row) for row in np.flatnonzero(~good_B)}
+        missing_faults(samples, self.schema, faults)
+        return faults
 
     def _fault(self, samples: Samples, row: Any) -> str:
         if not 0 <= samples.times_B[row] < MAX_TIME:

@@ -7,23 +7,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
+import structlog
 
-from ingest.codec.decoder import Decoder
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError
 from ingest.kafka.access import check_access
 from ingest.kafka.clients.admin import Admin, Topic, TopicSpec, open_admin
 from ingest.kafka.clients.peek import peek
 from ingest.kafka.config import KafkaConfig
-from ingest.keys import absent_key
-from ingest.samples import Samples
 from ingest.schema import Schema
-from ingest.streams.position import Position
-from ingest.streams.source import Record
+from ingest.streams.span import both_ends
+from ingest.survey import Survey
 
 SAMPLED_RECORDS = 16
 """at each end of each partition, to see whether they are events of the schema"""
+
+SHOWN_FIELDS = 8
+"""unknown to the schema, in a message"""
 
 
 @dataclass(frozen=True)
@@ -124,30 +124,40 @@ def check_stream(config: KafkaConfig, stream: StreamConfig, schema: Schema) -> N
 
 
 def _check_events(config: KafkaConfig, topic: Topic, stream: StreamConfig, schema: Schema) -> None:
-    """Raises BrokerError if records were looked at, at both ends of the topic, and none is an event of the schema."""
-    spans = partition_spans(config, topic)
-    newest = {span.partition: (max(span.first, span.end - SAMPLED_RECORDS), span.end) for span in spans}
-    oldest = {span.partition: (span.first, min(span.end, span.first + SAMPLED_RECORDS)) for span in spans}
-    decoder, reason, looked = Decoder(schema), "", 0
-    for ranges in (newest, oldest):
-        for record in peek(config, topic.name, ranges):
-            decoded = decoder.decode([Record(record.offset, None, record.value or b"", 0)], Position(record.offset))
-            if len(decoded) and not _is_blank(decoded.samples, schema):
-                return
-            blank = "it has none of the schema's fields"
-            looked, reason = looked + 1, reason or (decoded.rejects[0].reason if decoded.rejects else blank)
-    if looked:
+    """Raises BrokerError if records were looked at, at both ends of the topic, and none is an event of the schema.
+
+    One unknown field is no fault, but only unknown fields are. Fields that none of the records has are logged.
+    """
+    survey = Survey(schema)
+    survey.add(list(peek_ends(config, topic.name, 2 * SAMPLED_RECORDS * topic.partitions)))
+    found = survey.findings()
+    instead = ", ".join(f"{each.name} ({each.examples[0]})" for each in found.unknown[:SHOWN_FIELDS] if each.examples)
+    if found.records and not found.fitting:
+        blank = f"have none of the schema's fields, but {instead or 'no others'}"
+        reason = f"are rejected, the first because of {found.rejects[0]!r}" if found.rejects else blank
         raise BrokerError(
-            f"topic {topic.name!r} holds no event of schema {stream.schema_name!r}: each of the {looked} records "
-            f"looked at is rejected, the first because of {reason!r}; expected some that fit; correct "
-            "stream.schema_name or stream.topic, or set kafka.check_events=false to make them all dead letters"
+            f"topic {topic.name!r} holds no event of schema {stream.schema_name!r}: the {found.records} records looked "
+            f"at {reason}; expected some that fit; correct stream.schema_name or stream.topic ('freshet check' says "
+            "more), or set kafka.check_events=false to take them as they are"
         )
+    shares = {each.name: round(each.share, 3) for each in found.fields}
+    structlog.get_logger().info("looked at events", topic=topic.name, records=found.records, present=shares)
+    if found.records and found.absent:
+        structlog.get_logger().warning("fields in no record looked at", absent=found.absent, unknown=instead)
 
 
-def _is_blank(samples: Samples, schema: Schema) -> bool:
-    """Whether no field of the schema has a value: one unknown field is no fault, but only unknown fields are."""
-    absent_F = np.array([absent_key(column) for column in schema.columns], np.uint64)
-    return bool((samples.keys_BF == absent_F).all() and not samples.dense_BN.any())
+def peek_ends(config: KafkaConfig, name: str, records: int) -> Iterator[bytes]:
+    """The payloads of about so many records, the newest and the oldest of each partition."""
+    topic = describe_topic(config, name)
+    if topic is None:
+        raise missing_topic(config, name, "the name")
+    spans = {span.partition: (span.first, span.end) for span in partition_spans(config, topic)}
+    ranges = both_ends(spans, records)
+    newest = {partition: (first, end) for partition, first, end in ranges if end == spans[partition][1]}
+    oldest = {partition: (first, end) for partition, first, end in ranges if end != spans[partition][1]}
+    for chosen in (newest, oldest):
+        for record in peek(config, name, chosen):
+            yield record.value or b""
 
 
 def missing_topic(config: KafkaConfig, name: str, setting: str) -> BrokerError:

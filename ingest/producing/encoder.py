@@ -12,6 +12,7 @@ import msgspec
 import xxhash
 
 from ingest.codec.json_events import encode_json
+from ingest.codec.nesting import is_too_deep
 from ingest.codec.packed import PackedCodec
 from ingest.convert import Converter, Event
 from ingest.errors import EncodeError
@@ -33,11 +34,13 @@ def partition_key(event: Event | bytes, schema: Schema) -> bytes | None:
     """The text of the event's partition_by field, or None if it has none."""
     if not schema.partition_by:
         return None
+    if isinstance(event, bytes) and is_too_deep(event):
+        return None
     try:
         fields = event.fields if isinstance(event, Event) else _decoder.decode(event).fields
         value = fields.get(schema.partition_by)
         return text_of(value).encode() if isinstance(value, Raw) else None
-    except (msgspec.DecodeError, ValueError, RecursionError):
+    except (msgspec.DecodeError, ValueError):
         return None  # not an event, or not a text: whoever decodes the record will reject it
 
 

@@ -6,6 +6,9 @@ from infra.errors import ConfigError
 from ingest.streams.position import Position
 from ingest.streams.source import Source
 
+MOST_DIGITS = 19
+"""of a number of 63 bits"""
+
 
 def start_positions(
     source: Source, from_time: str | None = None, from_offsets: str | None = None
@@ -52,13 +55,18 @@ def parse_offsets(text: str) -> dict[int, int]:
     offsets: dict[int, int] = {}
     for part in text.split(","):
         number, colon, offset = part.strip().partition(":")
-        if not (colon and number.isdecimal() and offset.isdecimal()) or int(number) in offsets:
+        if not (colon and _is_number(number) and _is_number(offset)) or int(number) in offsets:
             raise ConfigError(
                 f"--from-offsets {text!r} cannot be read at {part!r}; expected partition:offset, each partition once, "
                 "as in 0:123,1:77; correct it"
             )
         offsets[int(number)] = int(offset)
     return offsets
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number that can be an offset, which has 64 bits."""
+    return text.isdecimal() and len(text) <= MOST_DIGITS
 
 
 def _checked(source: Source, offsets: dict[int, int]) -> dict[int, Position]:

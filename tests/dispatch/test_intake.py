@@ -9,28 +9,29 @@ from dispatch.config import DispatchConfig
 from dispatch.errors import RunExists
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
-from dispatch.progress.status import EventCounts
+from dispatch.progress.status import EventCounts, FieldsStatus
 from infra.process import Stop
 from infra.telemetry import Meter
 from ingest.batches.batch import Batch
 from ingest.batches.manifest import read_manifests
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
-from ingest.errors import SinkUnavailable
+from ingest.errors import AbsentField, SinkUnavailable
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
+from ingest.schema import Schema, load_schema
 from tests.ingest.topics import SYNTHETIC, events
 
 PATIENCE_SECONDS = 60.0
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Intake]:
+def opened(folder: Path, schema: Schema = SYNTHETIC, **settings: object) -> Iterator[Intake]:
     """The intake of a topic of two good events and a bad one."""
     with closing(LogWriter(folder / "log", "clicks", 1)) as writer:
         writer.append(0, [(None, payload) for payload in (*map(encode_json, events(2)), b"bad")])
-    stream = StreamConfig(folder=folder / "log", batch=4, linger_seconds=0)
-    job = DispatchJob("r", 0, folder, stream, DispatchConfig(), SYNTHETIC, shard_endpoints=(), stop_at_end=True)
+    stream = StreamConfig(folder=folder / "log", batch=4, linger_seconds=0, **settings)
+    job = DispatchJob("r", 0, folder, stream, DispatchConfig(), schema, shard_endpoints=(), stop_at_end=True)
     source = LogReader(folder / "log", "clicks")
     letters, meter = DeadLetterLog(folder / "log"), Meter(CollectorRegistry())
     with closing(source), closing(letters), closing(Intake(job, source, letters, meter)) as intake:
@@ -54,6 +55,29 @@ def test_a_batch_gets_its_step_and_its_dead_letters_are_counted(tmp_path: Path) 
     (manifest,) = read_manifests(tmp_path / "manifests.log")
     assert (manifest.generation, manifest.step, manifest.samples, manifest.rejected) == (3, 1, 2, 1)
     assert len(list(read_dead_letters(tmp_path / "log"))) == 1
+
+
+def test_the_fields_of_events_handed_out_are_counted(tmp_path: Path) -> None:
+    with opened(tmp_path) as intake:
+        assert intake.fields() == FieldsStatus()
+        first_batch(intake)
+        assert intake.fields().present["user"] == intake.fields().present["price"] == 1.0
+        assert intake.fields().absent == ()
+
+
+@pytest.mark.parametrize("on_absent_field", ["warn", "stop"])
+def test_events_of_another_schema_are_told_or_end_the_run(tmp_path: Path, on_absent_field: str) -> None:
+    settings = {"absent_window": 2, "on_absent_field": on_absent_field}
+    with opened(tmp_path, load_schema("criteo"), **settings) as intake:
+        if on_absent_field == "stop":
+            with pytest.raises(AbsentField, match="are absent from all of the first 2 events; they hold user"):
+                first_batch(intake)
+            return
+        first_batch(intake)
+        fields = intake.fields()
+        assert len(fields.absent) == 39
+        assert set(fields.present.values()) == {0.0}
+        assert any(name.startswith("price (") for name in fields.unknown)
 
 
 def test_letters_wait_for_a_broker_that_is_away_until_a_stop_is_requested(

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 
 from dispatch.errors import CacheTooSmall, RunExists
 from infra.process import Stop
-from ingest.batches.manifest import Manifest
+from ingest.batches.manifest import Manifest, read_manifests
 from ingest.codec.decoder import KEPT_BYTES, Decoder
+from ingest.errors import AbsentField
 from ingest.letters.embedded import read_dead_letters
 from ingest.log.embedded import LogReader
 from ingest.producing.poison import POISON
@@ -29,7 +30,7 @@ REASONS = {
     "not_json": "not decodable",
     "cut_off": "not decodable",
     "empty": "not decodable",
-    "nested": "not decodable",
+    "nested": "too deep",
     "no_label": "missing: .*label",
     "bad_label": "label: 2, expected 0 or 1",
     "wrong_type": "wrong type",
@@ -225,6 +226,19 @@ def test_a_worker_that_waits_longer_than_silence_allows_is_kept(
         start_worker(threads, plan, "worker-1", dispatcher, shards)
 
     assert train(plan, beside=come_late).status.samples == 500
+
+
+def test_a_run_of_events_of_another_schema_says_so(write_topic: WriteTopic) -> None:
+    status = train(Plan(write_topic(1_200), schema_name="criteo")).status
+    assert (status.samples, len(status.fields.absent)) == (1_200, 39)
+    assert set(status.fields.present.values()) == {0.0}
+
+
+def test_a_run_that_stops_for_absent_fields_trains_none_of_their_events(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(1_200), schema_name="criteo", on_absent_field="stop")
+    with pytest.raises(AbsentField, match="'criteo' are absent from all of the first 1,200 events"):
+        train(plan)
+    assert read_manifests(plan.folder / "manifests.log") == []
 
 
 def test_a_folder_with_steps_is_refused(write_topic: WriteTopic) -> None:

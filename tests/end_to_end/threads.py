@@ -84,6 +84,7 @@ class Plan:
     """where dead letters go; below log/ by default"""
     topic: str = "clicks"
     dead_letter_topic: str = "dead-letters"
+    on_absent_field: str = "warn"
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
@@ -108,6 +109,7 @@ class Plan:
             schema_name=self.schema_name,
             batch=self.batch,
             linger_seconds=0,
+            on_absent_field=self.on_absent_field,
             lag_policy="catch_up" if self.lag_bound is None else "skip_to_newest",
             lag_bound=self.lag_bound or 1,
         )

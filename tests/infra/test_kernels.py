@@ -128,8 +128,8 @@ def test_nobody_waits_forever_for_a_process_that_hangs(tmp_path: Path, monkeypat
 
 
 USER = """
-from ingest.codec.duplicates import find_duplicates, scan
-find_duplicates([b"{}"])
+from ingest.codec.structure import scan, scan_structure
+scan_structure([b"{}"])
 print(sum(scan.stats.cache_hits.values()), sum(scan.stats.cache_misses.values()))
 """
 

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 
 from dispatch.progress.prequential import Quality
 from dispatch.progress.publisher import StatusPublisher
-from dispatch.progress.status import EventCounts, Status, WorkerStatus
+from dispatch.progress.status import EventCounts, FieldsStatus, Status, WorkerStatus
 from infra.telemetry import Meter
 
 STATUS = Status(
@@ -13,6 +13,7 @@ STATUS = Status(
     generation=2,
     quality=Quality(samples=10, auc=0.75),
     events=EventCounts(lag=7),
+    fields=FieldsStatus(present={"user": 0.5, "item": 0.0}, absent=("item",)),
     workers=(WorkerStatus(name="a", measured_gbit=0.5), WorkerStatus(name="b")),
 )
 
@@ -38,6 +39,8 @@ def test_known_figures_are_gauges_and_unknown_ones_are_left_out() -> None:
     assert values == [7, 2, 0.75, None]
     speeds = [registry.get_sample_value("freshet_link_gbit", {"worker": name}) for name in "ab"]
     assert speeds == [0.5, None]
+    shares = [registry.get_sample_value("freshet_field_present_share", {"field": name}) for name in ("user", "item")]
+    assert (shares, registry.get_sample_value("freshet_fields_absent")) == ([0.5, 0.0], 1)
 
 
 def test_the_next_status_is_due_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

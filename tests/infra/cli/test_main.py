@@ -14,7 +14,20 @@ from tests.end_to_end.processes import ROOT, environment, freshet, run, start, w
 from tests.infra.cli.conftest import Invoke
 
 COMMANDS = [
-    *("demo", "up", "produce", "dispatcher", "worker", "ps", "api", "broker", "dead-letters", "settings", "keys"),
+    *(
+        "demo",
+        "up",
+        "produce",
+        "dispatcher",
+        "worker",
+        "ps",
+        "api",
+        "broker",
+        "dead-letters",
+        "settings",
+        "keys",
+        "check",
+    ),
     *("topics create", "topics list", "topics describe"),
     *(
         "bench step",
@@ -61,6 +74,8 @@ REFUSED: list[tuple[list[str], str]] = [
     (["worker", "--dispatcher", "tcp://127.0.0.1:1"], "0 shard endpoints for ps.shards = 2"),
     (["worker", "--link", "0"], "a link cannot have 0.0 Gbit/s"),
     (["ps", "--shard", "7"], "no endpoint for shard 7"),
+    (["check", "nowhere"], "no events at runs/log/nowhere"),
+    (["up", "--set", f"dispatch.policy=joint:{'9' * 5000}"], "policy cannot be built; number of rounds of 'joint:9"),
     (["dead-letters", "--run-folder", "nowhere"], "no settings of a run in nowhere"),
     (["bench", "dispatch", *SYNTHETIC, "--policies", "herald"], "policy cannot be built; got 'herald'"),
     (["bench", "dispatch", *SYNTHETIC, "--links", "5,5,5,5,5,5,5,0"], "link of 0 Gbit/s"),

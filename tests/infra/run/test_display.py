@@ -8,7 +8,15 @@ from msgspec import structs
 from rich.console import Console, RenderableType
 
 from dispatch.progress.prequential import Quality
-from dispatch.progress.status import DecisionStatus, EventCounts, QualityHistory, Status, WorkerStatus, summarize
+from dispatch.progress.status import (
+    DecisionStatus,
+    EventCounts,
+    FieldsStatus,
+    QualityHistory,
+    Status,
+    WorkerStatus,
+    summarize,
+)
 from dispatch.tally import PhaseSeconds, WorkerTraffic
 from infra.run.display import Display, Picture, plain_line, render_summary
 
@@ -251,3 +259,12 @@ def test_a_model_that_has_diverged_is_shown() -> None:
     status = structs.replace(STATUS, quality=Quality(not_finite=77))
     for shown in (Picture(status), render_summary(summarize(status, "finished"))):
         assert "77 predictions were not finite" in drawn(shown, 100)
+
+
+def test_fields_that_no_event_has_are_shown_wherever_a_run_is_shown() -> None:
+    fields = FieldsStatus(present={"user": 1.0, "item": 0.0}, absent=("item",), unknown=("itm (7; meant for item?)",))
+    wrong = structs.replace(STATUS, fields=fields)
+    shown = (drawn(Picture(wrong), 110), drawn(render_summary(summarize(wrong, "finished")), 110))
+    assert all("no event has item; not in the schema: itm (7; meant for item?)" in text for text in shown)
+    assert "no event has item" in plain_line(wrong)
+    assert "no event has" not in drawn(Picture(STATUS), 110) + plain_line(STATUS)

@@ -65,6 +65,13 @@ def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
         load_settings(tmp_path / "latin.toml")
 
 
+@pytest.mark.parametrize("value", ["[" * 5000, "9" * 5000])
+def test_a_file_without_end_is_named(tmp_path: Path, value: str) -> None:
+    (tmp_path / "endless.toml").write_text(f"seed = {value}")
+    with pytest.raises(ConfigError, match=r"endless\.toml is not TOML"):
+        load_settings(tmp_path / "endless.toml")
+
+
 def test_defaults_of_a_command_are_beaten_by_the_file_the_environment_and_flags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 import math
 import struct
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.codec.decoder import KEPT_BYTES, Decoder, Reject
+from ingest.codec.decoder import KEPT_BYTES, KINDS, Decoder, Reject
 from ingest.codec.json_events import JsonCodec, encode_json
 from ingest.codec.packed import HEADER, PackedCodec
 from ingest.columns import MAX_TIME
@@ -15,7 +16,7 @@ from ingest.convert import Converter, Event
 from ingest.errors import EncodeError
 from ingest.keys import absent_key, key_of
 from ingest.producing.poison import PACKED_RECORD_POISON, PACKED_SAMPLE_POISON, POISON, poison_packed
-from ingest.schema import BUILT_IN, load_schema, parse_schema
+from ingest.schema import BUILT_IN, DenseField, KeyTable, Schema, load_schema, parse_schema
 from ingest.streams.position import Position
 from ingest.streams.source import Record
 from tests.ingest.topics import SMALL, SYNTHETIC, events, json_records
@@ -58,7 +59,7 @@ def test_absent_fields_become_absent_keys_and_zeros() -> None:
     [
         (b"\xff" * 40, "not decodable: 'utf-8' codec can't decode byte 0xff"),
         (b"", "not decodable: the record is empty"),
-        (b'{"x":' + b"[" * 2000, "not decodable: nested too deeply"),
+        (b'{"x":' + b"[" * 2000, "too deep: more than 64 objects and lists"),
         (b"[1]", "wrong type: Expected `object`, got `array`"),
         (b'{"event_time":1,"label":1}', "missing: Object missing required field `fields`"),
         (b'{"event_time":1,"fields":{}}', "missing: Object missing required field `label`"),
@@ -69,7 +70,10 @@ def test_absent_fields_become_absent_keys_and_zeros() -> None:
         (b'{"event_time":1e300,"label":1,"fields":{}}', "oversized: event_time is 1e+300"),
         (b'{"event_time":NaN,"label":1,"fields":{}}', "not decodable"),
         (b'{"event_time":1,"label":1,"fields":{"user":"\xff"}}', "not decodable"),
-        (b'{"event_time":1,"label":1,"fields":{"user":"\\ud800x"}}', "not decodable"),
+        (b'{"event_time":1,"label":1,"fields":{"user":"\\ud800x"}}', "lone surrogate: \\ud800 at byte 44"),
+        (b'{"event_time":1,"label":1,"fields":{"user":"\\uDC00"}}', "lone surrogate: \\uDC00 at byte 44"),
+        (b'{"event_time":1,"label":1,"fields":{"x":"\\ud83d\\ude00\\ud83d"}}', "lone surrogate: \\ud83d at byte 53"),
+        (b'{"event_time":1,"label":1,"fields":{"user":"\\\\ud800\\q"}}', "not decodable: JSON is malformed"),
         (b'{"event_time":1,"label":1,"fields":{"user":1e999}}', "oversized: Number out of range"),
         (b'{"event_time":1,"label":1,"fields":{"age":Infinity}}', "not decodable"),
         (with_fields(user=["a"]), "wrong type: Expected `bool | int | float | str | null`, got `array`"),
@@ -233,6 +237,22 @@ def test_packed_infinity_and_oversized_floats_are_rejected() -> None:
     assert sorted(codec.decode([codec.encode(samples)])[1]) == [0, 1]
 
 
+WIDE = Schema("wide", (KeyTable("user"),), (DenseField("huge", transform="identity", max=1e300),))
+"""no file can hold it, because its limit is beyond float32"""
+
+
+def test_a_number_beyond_float32_is_rejected_whatever_the_schema_says() -> None:
+    _, faults = Converter(WIDE).convert_events([Event(1.0, 1, {"huge": number}) for number in (3.4e38, 1e39, 1e299)])
+    assert faults == {
+        row: f"not finite: field 'huge' is 1e+{n}, too large for a float32" for row, n in ((1, 39), (2, 299))
+    }
+    codec = PackedCodec(WIDE)
+    samples, _ = codec.decode([codec.encode_events([Event(1.0, 1, {"huge": 3.4e38})] * 2)])
+    samples = samples.where(np.ones(2, np.bool_))
+    samples.dense_BN[1, 0] = np.inf
+    assert list(codec.decode([codec.encode(samples)])[1]) == [1]
+
+
 def test_packed_time_of_the_year_10000_is_rejected() -> None:
     codec = PackedCodec(SMALL)
     samples, _ = codec.decode([codec.encode_events([Event(1.0, 1, {})] * 2)])
@@ -254,6 +274,11 @@ def test_every_kind_of_json_poison_is_one_reject_in_every_schema(kind: str, name
     payload = POISON[kind](Event(1.0, 1, {"user": "u", "C1": "a"}), schema)
     decoded = Decoder(schema).decode([Record(0, None, payload, 0)], Position(0))
     assert (len(decoded), len(decoded.rejects)) == (0, 1)
+
+
+def test_every_reason_is_documented() -> None:
+    table = (Path(__file__).parents[3] / "docs" / "schemas.md").read_text()
+    assert [kind for kind in KINDS if f"`{kind}`" not in table] == []
 
 
 def test_mixed_json_and_packed_records_keep_their_order() -> None:

@@ -1,4 +1,5 @@
 import pytest
+from structlog.testing import capture_logs
 
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
@@ -12,7 +13,7 @@ from ingest.kafka.topics import (
     list_topics,
     partition_spans,
 )
-from ingest.schema import load_schema
+from ingest.schema import load_schema, parse_schema
 from tests.brokers import TestBroker, fill_topic
 from tests.ingest.topics import SYNTHETIC, events
 
@@ -76,6 +77,19 @@ def test_a_topic_of_other_events_is_reported(kafka: TestBroker, schema: str, pay
     ):
         check_stream(config, stream, load_schema(schema))
     check_stream(config.model_copy(update={"check_events": False}), stream, load_schema(schema))
+
+
+def test_a_field_that_no_record_has_is_a_warning_before_the_run(kafka: TestBroker) -> None:
+    schema = parse_schema('name = "mine"\ntables = [{name = "user"}, {name = "itm"}]', "mine")
+    stream, config = stream_of(kafka), kafka.config()
+    ensure_topics(config, stream)
+    fill_topic(config, stream.topic, {0: [encode_json(event) for event in events(5)]})
+    with capture_logs() as logs:
+        check_stream(config, stream, schema)
+    looked, warning = logs
+    assert (looked["records"], looked["present"]) == (5, {"user": 1.0, "itm": 0.0})
+    assert (warning["log_level"], warning["absent"]) == ("warning", ("itm",))
+    assert "item (" in warning["unknown"]
 
 
 def test_a_missing_topic_is_reported_with_its_setting(kafka: TestBroker) -> None:

@@ -48,6 +48,7 @@ def test_offsets_are_taken_and_other_partitions_begin_at_their_first_record(sour
         ("yesterday", None, r"--from-time 'yesterday' is no time; expected ISO 8601"),
         ("-5", None, r"--from-time '-5' is no time"),
         (None, "0-5", r"cannot be read at '0-5'; expected partition:offset"),
+        (None, f"0:{'9' * 5000}", r"cannot be read at '0:9999"),
         (None, "0:1,0:2", r"each partition once"),
         (None, "4:0", r"names partitions \[4\]; expected some of \[0, 1\]"),
         (None, "0:11", r"partition 0 holds 0 to 9; expected"),

@@ -1,7 +1,8 @@
-"""Finds JSON objects in which a name occurs twice: of two readers one would take the first value, the other the last.
+"""Looks at the structure of JSON before and after it is parsed: nesting beyond the limit, and names given twice.
 
-A kernel scans all records of a batch. It compares hashes and gives up where it cannot be sure (equal hashes, escapes in
-a name, very many names, deep nesting); those records are then parsed exactly.
+Of an object in which a name occurs twice one reader would take the first value, the other the last. A kernel scans all
+records of a batch, whatever bytes they are. It compares hashes of names and is not sure where hashes are equal, a name
+has escapes, or there are very many; such a record, if it is JSON, is parsed exactly.
 Legend: B records.
 """
 
@@ -13,31 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infra.kernels import kernel
+from ingest.codec.nesting import MOST_DEPTH
 
-CLEAR, UNSURE = 0, 1
+CLEAR, UNSURE, DEEP = 0, 1, 2
 NAMES = 256
 """most names of open objects the kernel keeps"""
-DEPTH = 32
 QUOTE, BACKSLASH, COMMA = ord('"'), ord("\\"), ord(",")
 OBJECT, END_OBJECT, LIST, END_LIST = ord("{"), ord("}"), ord("["), ord("]")
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
-def find_duplicates(payloads: Sequence[bytes]) -> list[int]:
-    """Numbers of the payloads, all of them valid JSON, that have an object in which a name occurs twice."""
-    if not payloads:
-        return []
+def scan_structure(payloads: Sequence[bytes]) -> NDArray[np.uint8]:
+    """DEEP for payloads nested too deeply; of the others CLEAR for those in which no name occurs twice, else UNSURE."""
     text = np.frombuffer(b"".join(payloads), np.uint8)
-    ends_B = np.cumsum([len(payload) for payload in payloads])
-    unsure_B = scan(text, ends_B)
-    return [row for row in np.flatnonzero(unsure_B).tolist() if has_duplicates(payloads[row])]
+    return scan(text, np.cumsum([len(payload) for payload in payloads], dtype=np.int64))
 
 
 def has_duplicates(payload: bytes) -> bool:
-    """The same for one payload, exactly: the kernel's reference, which also decides where the kernel is not sure."""
+    """Whether an object has a name twice, exactly, of valid JSON within MOST_DEPTH: the reference of the kernel."""
     try:
         json.loads(payload, object_pairs_hook=_check, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):  # a duplicate, or an object too deep to parse
+    except ValueError:  # a duplicate, or something that only this parser refuses: in doubt the event is a bad one
         return True
     return False
 
@@ -49,11 +46,11 @@ def _check(pairs: list[tuple[str, Any]]) -> None:
 
 @kernel
 def scan(text: NDArray[np.uint8], ends_B: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """CLEAR for records in which no name occurs twice, UNSURE for all others."""
+    """What scan_structure tells, of payloads one after the other."""
     found_B = np.zeros(ends_B.size, np.uint8)
     names = np.empty(NAMES, np.uint64)
-    begins = np.zeros(DEPTH, np.int64)
-    is_object = np.zeros(DEPTH, np.bool_)
+    begins = np.zeros(MOST_DEPTH, np.int64)
+    is_object = np.zeros(MOST_DEPTH, np.bool_)
     start = 0
     for row in range(ends_B.size):
         found_B[row] = scan_one(text[start : ends_B[row]], names, begins, is_object)
@@ -65,7 +62,7 @@ def scan(text: NDArray[np.uint8], ends_B: NDArray[np.int64]) -> NDArray[np.uint8
 def scan_one(
     text: NDArray[np.uint8], names: NDArray[np.uint64], begins: NDArray[np.int64], is_object: NDArray[np.bool_]
 ) -> int:
-    depth, count, at = -1, 0, 0
+    depth, count, at, found = 0, 0, 0, CLEAR
     is_name = False
     while at < text.size:
         letter = text[at]
@@ -73,25 +70,26 @@ def scan_one(
             at = end_of_string(text, at + 1)
         elif letter == QUOTE:
             at, hashed, is_plain = read_name(text, at + 1)
-            if not is_plain or count == NAMES or is_among(hashed, names[begins[depth] : count]):
-                return UNSURE
-            names[count] = hashed
-            count += 1
+            if not is_plain or count == NAMES or is_among(hashed, names[begins[depth - 1] : count]):
+                found = UNSURE
+            else:
+                names[count] = hashed
+                count += 1
             is_name = False
         elif letter in (OBJECT, LIST):
-            depth += 1
-            if depth == DEPTH:
-                return UNSURE
+            if depth == MOST_DEPTH:
+                return DEEP
             begins[depth] = count
             is_object[depth] = is_name = letter == OBJECT
-        elif letter in (END_OBJECT, END_LIST):
-            count = begins[depth]
+            depth += 1
+        elif letter in (END_OBJECT, END_LIST) and depth:
             depth -= 1
+            count = begins[depth]
             is_name = False
-        elif letter == COMMA:
-            is_name = is_object[depth]
+        elif letter == COMMA and depth:
+            is_name = is_object[depth - 1]
         at += 1
-    return CLEAR
+    return found
 
 
 @kernel
@@ -108,7 +106,7 @@ def read_name(text: NDArray[np.uint8], at: int) -> tuple[int, np.uint64, bool]:
     hashed = FNV_START
     while at < text.size and text[at] != QUOTE:
         if text[at] == BACKSLASH:
-            return at, hashed, False
+            return end_of_string(text, at), hashed, False
         hashed = (hashed ^ np.uint64(text[at])) * FNV_PRIME
         at += 1
     return at, hashed, True

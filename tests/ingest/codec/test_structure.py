@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.codec.duplicates import DEPTH, NAMES, find_duplicates, has_duplicates
 from ingest.codec.json_events import JsonCodec
+from ingest.codec.nesting import MOST_DEPTH, is_too_deep
+from ingest.codec.structure import CLEAR, DEEP, NAMES, UNSURE, has_duplicates, scan_structure
 from tests.ingest.topics import SYNTHETIC
 
 
@@ -35,8 +36,38 @@ values = st.recursive(
 @given(st.lists(st.lists(st.tuples(names, values), max_size=4).map(Pairs), max_size=4), st.booleans())
 def test_the_kernel_finds_what_the_reference_finds(objects: list[Pairs], ascii_only: bool) -> None:
     payloads = [json.dumps(given, ensure_ascii=ascii_only).encode() for given in objects]
-    expected = [row for row, payload in enumerate(payloads) if has_duplicates(payload)]
-    assert find_duplicates(payloads) == expected
+    found = scan_structure(payloads).tolist()
+    assert [kind == UNSURE and has_duplicates(payload) for kind, payload in zip(found, payloads, strict=True)] == [
+        has_duplicates(payload) for payload in payloads
+    ]
+
+
+bytes_of_json = st.text(alphabet='{}[]",:\\a', max_size=400).map(str.encode)
+
+
+@given(st.lists(bytes_of_json.map(lambda text: text.replace(b"a", b'{"x":[' * 8)), max_size=4))
+def test_the_kernel_finds_the_depth_that_the_reference_finds(payloads: list[bytes]) -> None:
+    assert [kind == DEEP for kind in scan_structure(payloads).tolist()] == [is_too_deep(p) for p in payloads]
+
+
+@pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"x":', "}"), ('{"\\"":[', "]}")])
+def test_nesting_is_allowed_up_to_the_limit(opened: str, closed: str) -> None:
+    levels = MOST_DEPTH // len(closed)
+    at_limit = (opened * levels + '"[[{{"' + closed * levels).encode()
+    beyond = (opened * (levels + 1) + "1" + closed * (levels + 1)).encode()
+    assert (is_too_deep(at_limit), is_too_deep(beyond)) == (False, True)
+    assert scan_structure([at_limit, beyond, b"{}"]).tolist()[1:] == [DEEP, CLEAR]
+
+
+@pytest.mark.parametrize("frames", [0, 700])
+def test_what_is_trained_does_not_depend_on_the_caller_s_stack(frames: int) -> None:
+    if frames:
+        test_what_is_trained_does_not_depend_on_the_caller_s_stack(frames - 1)
+        return
+    unknown = ("[" * levels + "]" * levels for levels in (MOST_DEPTH - 2, MOST_DEPTH - 1, 960))
+    payloads = [f'{{"event_time":1,"label":0,"fields":{{"x":{value}}}}}'.encode() for value in unknown]
+    _, faults = JsonCodec(SYNTHETIC).decode(payloads)
+    assert faults == dict.fromkeys((1, 2), f"too deep: more than {MOST_DEPTH} objects and lists inside each other")
 
 
 def nested(depth: int, inner: str) -> str:
@@ -55,8 +86,8 @@ def nested(depth: int, inner: str) -> str:
         ('"user": "a,\\"user\\":{", "item": "user"', True),
         (", ".join(f'"n{i}": 0' for i in range(3 * NAMES)), True),
         (", ".join(f'"n{i}": 0' for i in (*range(3 * NAMES), 5)), False),
-        (f'"unknown": {nested(2 * DEPTH, "1")}', True),
-        (f'"unknown": {nested(2 * DEPTH, nested(1, "1")[:-1] + ", " + nested(1, "1")[1:])}', False),
+        (f'"unknown": {nested(MOST_DEPTH - 2, "1")}', True),
+        (f'"unknown": {nested(MOST_DEPTH - 3, nested(1, "1")[:-1] + ", " + nested(1, "1")[1:])}', False),
     ],
 )
 def test_an_event_that_gives_a_name_twice_is_rejected(fields: str, is_good: bool) -> None:

@@ -1,0 +1,101 @@
+"""``freshet check``: what events hold against a schema, before anyone trains them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from infra.cli.options import SettingsOptions, grouped
+from infra.cli.stream import Kafka
+from infra.process import check_output, write_whole
+
+if TYPE_CHECKING:
+    from ingest.survey import FieldFindings, Findings
+
+Form = Literal["jsonl", "criteo", "avazu", "movielens"]
+WIDTH = 120
+"""of the tables where the output is no terminal"""
+
+
+@grouped
+def check(
+    where: Annotated[
+        str | None, typer.Argument(help="File, - for stdin, folder of the log, or topic.", show_default=False)
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(help="Short for --set stream.schema_name=….", show_default=False)
+    ] = None,
+    dataset: Annotated[Form, typer.Option(help="What a file holds.")] = "jsonl",
+    limit: Annotated[int, typer.Option(help="Look at about so many events.", min=1)] = 10_000,
+    kafka: Kafka = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the findings here; - for stdout.", show_default=False)
+    ] = None,
+    *,
+    given: SettingsOptions,
+) -> None:
+    """Say what events hold, field by field, and what a run would make of them; nothing is trained.
+
+    Of a topic (stream.topic by default) the oldest and the newest records are looked at. Exits with 0 if every event
+    would be trained and every field of the schema is in some event, else with 1.
+
+    Example: freshet check clicks.jsonl --schema mine.toml
+    """
+    settings = given.load({} if dataset == "jsonl" else {"stream": {"schema_name": dataset}}, kafka)
+    stream = settings.stream if schema is None else settings.stream.model_copy(update={"schema_name": schema})
+    is_stdout = json_file == Path("-")
+    if not is_stdout:
+        check_output(json_file)
+    from ingest.check import check_events
+
+    found = check_events(where, dataset, stream, settings.kafka, limit)
+    text = msgspec.json.format(msgspec.json.encode(found)).decode() + "\n"
+    if is_stdout:
+        typer.echo(text, nl=False)
+    else:
+        print_findings(found)
+        if json_file is not None:
+            write_whole(json_file, text)
+    raise typer.Exit(1 if found.faults else 0)
+
+
+def print_findings(found: "Findings", console: Console | None = None) -> None:
+    """Tables of the fields, and a line for everything that is wrong."""
+    console = console or Console(width=None if Console().is_terminal else WIDTH)
+    if found.records:
+        title = f"{found.good:,} good events, {found.rejected:,} dead letters, in {found.records:,} records"
+        console.print(Text(f"schema {found.schema}: {title}", style="bold"))
+    if found.fields:
+        console.print(_table("field", found.fields))
+    if found.unknown:
+        console.print(_table("not in the schema", found.unknown))
+    for reason in found.rejects:
+        console.print(Text(f"dead letter, for example: {reason}"), soft_wrap=True)
+    for fault in found.faults:
+        console.print(Text(f"wrong: {fault}", style="bold red"), soft_wrap=True)
+    if not found.faults:
+        console.print(Text("every event fits, and every field is there", style="green"))
+
+
+def _table(title: str, fields: "tuple[FieldFindings, ...]") -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(title)
+    for name in ("present", "distinct", "lowest", "highest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("kinds")
+    table.add_column("examples", overflow="fold")
+    for found in fields:
+        table.add_row(*_cells(found), style="" if found.share else "red")
+    return table
+
+
+def _cells(found: "FieldFindings") -> list[Any]:
+    kinds = ", ".join(found.kinds)
+    bounds = ["" if bound is None else f"{bound:g}" for bound in (found.lowest, found.highest)]
+    name = found.name if found.nearest is None else f"{found.name} (meant for {found.nearest}?)"
+    examples = Text(", ".join(found.examples))
+    return [Text(name), f"{100 * found.share:.1f}%", f"{found.distinct:,}", *bounds, kinds, examples]

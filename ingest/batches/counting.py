@@ -1,0 +1,48 @@
+"""Counts, in one pass over the samples of a batch, how many have a value of each field.
+
+Legend: B samples, F keys, N dense floats, S fields of events that the schema uses.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infra.kernels import kernel
+from ingest.presence import has_value, witnesses_of
+from ingest.samples import Samples
+from ingest.schema import Schema
+
+ABSENT_BITS = np.uint32(0x80000000)
+"""of the float -0.0"""
+
+
+def count_present(samples: Samples, schema: Schema) -> NDArray[np.int64]:
+    """Samples with a value, per field."""
+    return count_values(samples.keys_BF, samples.dense_BN.view(np.uint32), *witnesses_of(schema))
+
+
+def count_present_reference(samples: Samples, schema: Schema) -> NDArray[np.int64]:
+    """The same field by field."""
+    witnesses = witnesses_of(schema)
+    counts = [int(has_value(samples, witnesses, field).sum()) for field in range(len(schema.sources))]
+    return np.array(counts, np.int64)
+
+
+@kernel
+def count_values(
+    keys_BF: NDArray[np.uint64],
+    bits_BN: NDArray[np.uint32],
+    key_S: NDArray[np.int64],
+    absent_S: NDArray[np.uint64],
+    dense_S: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    present_S = np.zeros(key_S.size, np.int64)
+    for field in range(key_S.size):
+        count = 0
+        if key_S[field] >= 0:
+            for key in keys_BF[:, key_S[field]]:
+                count += key != absent_S[field]
+        else:
+            for bits in bits_BN[:, dense_S[field]]:
+                count += bits != ABSENT_BITS
+        present_S[field] = count
+    return present_S

@@ -1,0 +1,64 @@
+"""Fields that events have and their schema does not know: decoding skips them, so they are looked for apart."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ingest.codec.nesting import is_too_deep
+from ingest.codec.packed import is_packed
+from ingest.schema import Schema
+
+SHOWN_LETTERS = 40
+"""of an example"""
+MOST_UNKNOWN = 20
+"""names told"""
+LIKENESS = 0.6
+"""from which on one name may be a misspelling of another, from 0 to 1"""
+
+
+class _AnyEvent(msgspec.Struct):
+    fields: dict[str, Any] = {}
+
+
+_decoder = msgspec.json.Decoder(_AnyEvent)
+
+
+def all_fields(payload: bytes) -> dict[str, Any] | None:
+    """The fields of a JSON event, known or not; None for what cannot be decoded, or is packed."""
+    if is_packed(payload) or is_too_deep(payload):
+        return None
+    try:
+        return _decoder.decode(payload).fields
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+def unknown_fields(payloads: Iterable[bytes], schema: Schema) -> dict[str, str]:
+    """Names of fields the schema does not know → the first value seen; at most so many of them."""
+    known = {*schema.sources, schema.partition_by}
+    found: dict[str, str] = {}
+    for payload in payloads:
+        for name, value in (all_fields(payload) or {}).items():
+            if name not in known and value not in (None, []) and len(found) < MOST_UNKNOWN:
+                found.setdefault(show_text(name), show_value(value))
+    return found
+
+
+def show_value(value: object) -> str:
+    """A value as JSON, fit for a message."""
+    return show_text(msgspec.json.encode(value).decode())
+
+
+def show_text(text: str, most: int = SHOWN_LETTERS) -> str:
+    """Text of an event, cut and escaped, so that it can do nothing to a terminal or a log."""
+    short = text if len(text) <= most else f"{text[: most - 1]}…"
+    return short if short.isprintable() else ascii(short)[1:-1]
+
+
+def nearest_field(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that the name may be a misspelling of, if there is one."""
+    by_letters = {candidate.lower(): candidate for candidate in candidates}
+    close = difflib.get_close_matches(name.lower(), by_letters, n=1, cutoff=LIKENESS)
+    return by_letters[close[0]] if close else None
