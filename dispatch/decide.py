@@ -63,6 +63,8 @@ class Decider:
         self._index = index
         self._directory = directory
         self._policy = policy
+        self.alpha = needs.alpha
+        """share of exact solving in the next decisions; may be set between two"""
         self._row_cost_n = row_cost_n
         self._elastic: Elastic | None = None
         if needs.elastic:
@@ -82,7 +84,7 @@ class Decider:
         # the least of the latest steps, so that one slow step of the machine does not make decisions worse
         left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
         capacity_n = self._capacities(samples, fields)
-        situation = Situation(step, rows.local_BF, state_U, holders_UQ, self._row_cost_n, capacity_n, left)
+        situation = Situation(step, rows.local_BF, state_U, holders_UQ, self._row_cost_n, capacity_n, self.alpha, left)
         try:
             assignment, policy_seconds, plan = self._assign(rows, situation)
         except CacheTooSmall:

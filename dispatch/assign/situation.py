@@ -25,6 +25,8 @@ class Situation:
     """cost of moving one row over worker j's link, in units of one row over the fastest link"""
     capacity_n: I64
     """how many samples worker j may get; the sum is at least B"""
+    alpha: float = 1.0
+    """share of exact solving, 0 to 1, for the policies that have one; it may change from step to step"""
     budget_seconds: float | None = None
     """how long the policy may take; None: there is no limit, and its answer does not depend on the clock"""
 

@@ -31,7 +31,7 @@ KeyFormat = Literal["criteo", "avazu", "movielens", "synthetic"]
 Eviction = Literal["emark", "lru", "lfu"]
 Model = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
 Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
-PAPER_POLICIES = "laia,esd:0,esd:0.5,esd:1"
+PAPER_POLICIES = "laia,esd:0,esd:0.5:min2-min:literal,esd:1"
 LIVE_POLICIES = "laia,esd:1,joint:elastic"
 
 
