@@ -77,7 +77,7 @@ def train_table(results: Sequence[TrainResult], experiment: Experiment) -> Table
     links = ",".join(f"{link:g}" for link in experiment.links_gbit)
     table = Table(
         title=f"{results[0].steps} steps after {experiment.warm_up}, {experiment.workers} workers × "
-        f"{experiment.batch} samples, links {links} Gbit/s",
+        f"{experiment.batch} samples, links {links} Gbit/s ({experiment.network})",
         box=box.SIMPLE_HEAD,
     )
     table.add_column("", no_wrap=True)
