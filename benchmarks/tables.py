@@ -17,7 +17,8 @@ def dispatch_table(results: Sequence[DispatchResult], workload: Workload) -> Tab
     links = ",".join(f"{link:g}" for link in workload.links_gbit)
     table = Table(
         title=f"{results[0].steps} steps, {workload.workers} workers × {workload.batch} samples, links {links},\n"
-        f"caches of {workload.cache_rows:,} rows ({workload.eviction}); costs in 1,000 rows over the fastest link",
+        f"caches of {workload.cache_rows:,} rows ({workload.eviction});\n"
+        "costs in 1,000 rows with their state over the fastest link",
         box=None,
         padding=(0, 1, 0, 0),
     )

@@ -16,6 +16,7 @@ batch order.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -83,7 +84,14 @@ def assign_literal(
 class Esd:
     """Alpha 1: all samples by Opt; alpha 0: all by Heu; between: the samples that matter most by Opt."""
 
-    def __init__(self, criterion: Criterion = "min2-min", opt: Opt = CPU, mix: Mix = assign_hybrid) -> None:
+    def __init__(
+        self,
+        criterion: Criterion = "min2-min",
+        opt: Opt = CPU,
+        mix: Mix = assign_hybrid,
+        parts_hold: bool = True,
+    ) -> None:
+        self._parts_hold = parts_hold
         self._criterion: Criterion = criterion
         self._opt = opt
         self._mix = mix
@@ -91,6 +99,7 @@ class Esd:
 
     def assign(self, situation: Situation) -> Assignment:
         check_capacities(situation)
+        situation = replace(situation, parts_hold=self._parts_hold)
         alpha, began = self._pace.affordable(situation.alpha, situation), perf_counter()
         if alpha == 1.0:
             at_B = self._opt.assign(situation)

@@ -6,16 +6,16 @@ from typing import get_args
 
 from dispatch.assign.choices import Criterion, OptBackend
 from dispatch.assign.situation import Policy
-from dispatch.policies.spec import ELASTIC, Needs, Spec, parse_alpha, split_elastic
+from dispatch.policies.spec import ELASTIC, Needs, Spec, parse_alpha, split_last
 
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
-LITERAL = "literal"
+LITERAL, STRICT = "literal", "strict"
 
 
 @dataclass(frozen=True)
 class EsdSpec(Spec):
     name = "esd"
-    form = f"esd[:alpha[:criterion[:{LITERAL}]]][:elastic] (criterion: {', '.join(CRITERIA)})"
+    form = f"esd[:alpha[:criterion]][:{LITERAL}][:{STRICT}][:elastic] (criterion: {', '.join(CRITERIA)})"
 
     alpha: float = 1.0
     """share of the samples that are assigned exactly"""
@@ -23,21 +23,26 @@ class EsdSpec(Spec):
     """which samples those are"""
     literal: bool = False
     """whether the exact ones fill a share of every worker's places, as published, instead of any places"""
+    strict: bool = False
+    """whether a split row counts as held by nobody in the cost of a sample, and not by its part-holders"""
     elastic: bool = False
 
     @classmethod
     def parse(cls, parameters: Sequence[str]) -> Spec | None:
-        written, elastic = split_elastic(parameters)
-        literal = len(written) == 3 and written[2] == LITERAL
-        if len(written) > 2 and not literal:
+        written, elastic = split_last(parameters, ELASTIC)
+        written, strict = split_last(written, STRICT)
+        written, literal = split_last(written, LITERAL)
+        if len(written) > 2:
             return None
         alpha = parse_alpha(written[0], "esd:0.5") if written else 1.0
-        wanted = written[1] if len(written) >= 2 else CRITERIA[0]
-        return next((cls(alpha, criterion, literal, elastic) for criterion in CRITERIA if criterion == wanted), None)
+        wanted = written[1] if len(written) == 2 else CRITERIA[0]
+        found = next((criterion for criterion in CRITERIA if criterion == wanted), None)
+        return cls(alpha, found, literal, strict, elastic) if found is not None else None
 
     def __str__(self) -> str:
-        criterion = [self.criterion] * (self.literal or self.criterion != CRITERIA[0])
-        return ":".join(["esd", f"{self.alpha:g}", *criterion, *[LITERAL] * self.literal, *[ELASTIC] * self.elastic])
+        criterion = [self.criterion] * (self.criterion != CRITERIA[0])
+        chosen = [*[LITERAL] * self.literal, *[STRICT] * self.strict, *[ELASTIC] * self.elastic]
+        return ":".join(["esd", f"{self.alpha:g}", *criterion, *chosen])
 
     @property
     def needs(self) -> Needs:
@@ -47,4 +52,5 @@ class EsdSpec(Spec):
         from dispatch.assign.backend import choose_opt
         from dispatch.assign.hybrid import Esd, assign_hybrid, assign_literal
 
-        return Esd(self.criterion, choose_opt(opt_backend), assign_literal if self.literal else assign_hybrid)
+        mix = assign_literal if self.literal else assign_hybrid
+        return Esd(self.criterion, choose_opt(opt_backend), mix, parts_hold=not self.strict)

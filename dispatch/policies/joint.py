@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Policy
-from dispatch.policies.spec import ELASTIC, Needs, Spec, WrongParameter, parse_alpha, parse_count, split_elastic
+from dispatch.policies.spec import ELASTIC, Needs, Spec, WrongParameter, parse_alpha, parse_count, split_last
 
 ROUNDS = 8
 """more of them hardly lower the cost of a batch any further"""
@@ -24,7 +24,7 @@ class JointSpec(Spec):
 
     @classmethod
     def parse(cls, parameters: Sequence[str]) -> Spec | None:
-        written, elastic = split_elastic(parameters)
+        written, elastic = split_last(parameters, ELASTIC)
         if len(written) > 2:
             return None
         rounds = _parse_rounds(written[0]) if written else ROUNDS

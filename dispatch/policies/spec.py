@@ -73,10 +73,10 @@ class PlainSpec(Spec):
         return self.name
 
 
-def split_elastic(parameters: Sequence[str]) -> tuple[Sequence[str], bool]:
-    """The parameters before a final ``elastic``, and whether there is one."""
-    is_elastic = bool(parameters) and parameters[-1] == ELASTIC
-    return (parameters[:-1] if is_elastic else parameters), is_elastic
+def split_last(parameters: Sequence[str], word: str) -> tuple[Sequence[str], bool]:
+    """The parameters before the word if it is the last one, and whether it is."""
+    is_last = bool(parameters) and parameters[-1] == word
+    return (parameters[:-1] if is_last else parameters), is_last
 
 
 def parse_number(written: str) -> float:

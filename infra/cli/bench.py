@@ -32,7 +32,7 @@ Eviction = Literal["emark", "lru", "lfu"]
 Model = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
 Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 NetworkKind = Literal["shaped", "namespaces"]
-PAPER_POLICIES = "laia,esd:0,esd:0.5:min2-min:literal,esd:1"
+PAPER_POLICIES = "laia,esd:0,esd:0.5:literal,esd:1"
 LIVE_POLICIES = "laia,esd:1,joint:elastic"
 
 
@@ -132,6 +132,8 @@ class DispatchOptions:
     cache_ratio: Annotated[float, typer.Option(help="Rows of a worker's cache, as a share of distinct keys.")] = 0.08
     links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; equal if empty.")] = ""
     policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES
+    dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 512
+    optimizer: Annotated[Optimizer, typer.Option(help="Of rows: its state is moved, too.")] = "adagrad"
     eviction: Annotated[Eviction, typer.Option(help="Which rows leave a full cache first.")] = "emark"
     warm_up: Annotated[int, typer.Option(help="Steps left out.", min=0)] = 10
     deadline_ms: Annotated[float | None, typer.Option(help="Count decisions that take longer.", min=0)] = None
@@ -153,13 +155,15 @@ def dispatch(
     from benchmarks.keys import read_keys
     from benchmarks.plots import check_can_plot, plot_dispatch
     from benchmarks.tables import dispatch_table
+    from ps.config import RowConfig
 
     specs, speeds = check_policies(what.policies), parse_links(what.links, what.workers)
     if plot is not None:
         check_can_plot()
     keys_KF = read_keys(what.form, _existing(what.file), what.samples)
+    share = RowConfig(dim=what.dim, optimizer=what.optimizer).shape().value_share
     workload = make_workload(
-        keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms
+        keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms, share
     )
     results = run_dispatch(workload, specs)
     Console().print(dispatch_table(results, workload))

@@ -98,6 +98,7 @@ def dispatcher(
         stream=settings.stream,
         dispatch=settings.dispatch,
         schema=settings.event_schema,
+        rows=settings.scaled_rows,
         shard_endpoints=endpoints,
         endpoint=settings.dispatch.endpoint,
         status_endpoint=settings.dispatch.status_endpoint,

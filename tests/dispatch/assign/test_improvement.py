@@ -32,10 +32,13 @@ def test_rounds_never_make_the_batch_dearer_and_keep_who_has_how_many(seed: int,
     assert np.array_equal(np.bincount(at_B, minlength=workers), np.bincount(start_B, minlength=workers))
 
 
-@given(seeds, st.sampled_from([1, 2, 3, 8, 70]))
-@settings(max_examples=30, deadline=None)
-def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(seed: int, workers: int) -> None:
-    situation = draw_situation(seed, samples=16, fields=3, workers=workers)
+@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]))
+@settings(max_examples=40, deadline=None)
+def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(
+    seed: int, workers: int, value_share: float
+) -> None:
+    drawn = draw_situation(seed, samples=16, fields=3, workers=workers)
+    situation = dataclasses.replace(drawn, value_share=value_share)
     at_B = np.random.default_rng(seed).integers(0, workers, 16, dtype=np.int32)
     moving_k = np.array([seed % 16])
     marginal_n = Placement(situation, at_B).marginal_costs(moving_k)[0]
@@ -46,10 +49,11 @@ def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(seed: 
     np.testing.assert_allclose(marginal_n - marginal_n[0], cost_n - cost_n[0], atol=1e-3)
 
 
-@given(seeds, st.sampled_from([1, 2, 3, 8, 70]))
-@settings(max_examples=30, deadline=None)
-def test_costs_of_placements_differ_by_what_their_batches_cost(seed: int, workers: int) -> None:
-    situation = draw_situation(seed, samples=16, fields=3, workers=workers)
+@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]))
+@settings(max_examples=40, deadline=None)
+def test_costs_of_placements_differ_by_what_their_batches_cost(seed: int, workers: int, value_share: float) -> None:
+    drawn = draw_situation(seed, samples=16, fields=3, workers=workers)
+    situation = dataclasses.replace(drawn, value_share=value_share)
     one_B, other_B = np.random.default_rng(seed).integers(0, workers, (2, 16), dtype=np.int32)
     placed = Placement(situation, one_B)
     before = placed.cost()
