@@ -1,6 +1,7 @@
 """What each policy would move: the live index, policies and directory on a stream of keys, without training.
 
-Costs are in units of one row over the fastest link. The first steps, in which caches fill, are left out of everything.
+Costs are bytes over bandwidth, in units of one row with its state over the fastest link: a move without state costs its
+share of that. The first steps, in which caches fill, are left out of everything.
 
 Legend: B samples of a batch, K samples of the stream, F keys a sample, n workers.
 """
@@ -44,6 +45,8 @@ class Workload:
     """steps left out"""
     deadline_ms: float | None = None
     """a decision that takes longer is counted as a miss"""
+    value_share: float = 1.0
+    """of a row's bytes; the rest is optimizer state"""
 
     @property
     def workers(self) -> int:
@@ -67,16 +70,16 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class DispatchResult(msgspec.Struct, frozen=True):
-    """What one policy moved. Lists are per worker, in rows; cost and link time in rows over the fastest link."""
+    """What one policy moved. Lists are per worker, in whole rows; cost and link time in those over the fastest link."""
 
     policy: str
     steps: int
     """measured ones"""
     cost: float
-    miss_pull: list[int]
-    update_push: list[int]
-    evict_push: list[int]
-    all_reduce: list[int]
+    miss_pull: list[float]
+    update_push: list[float]
+    evict_push: list[float]
+    all_reduce: list[float]
     """gradients of replicated rows: in a ring of n workers each link carries 2(n-1)/n of those summed"""
     hit_ratio: float
     link_time: float
@@ -93,6 +96,7 @@ def make_workload(
     eviction: str = "emark",
     warm_up: int = 10,
     deadline_ms: float | None = None,
+    value_share: float = 1.0,
 ) -> Workload:
     """A workload whose caches hold a share of the stream's distinct keys; what cannot be run is refused."""
     check_links(links_gbit)
@@ -101,7 +105,7 @@ def make_workload(
     if not 0 < cache_ratio <= 1:
         raise ConfigError(f"cache of {cache_ratio:g} of the keys; expected above 0, at most 1; correct --cache-ratio")
     cache_rows = max(1, int(cache_ratio * np.unique(keys_KF).size))
-    workload = Workload(keys_KF, tuple(links_gbit), batch, cache_rows, eviction, warm_up, deadline_ms)
+    workload = Workload(keys_KF, tuple(links_gbit), batch, cache_rows, eviction, warm_up, deadline_ms, value_share)
     if workload.steps <= warm_up:
         raise ConfigError(
             f"{len(keys_KF)} samples make {workload.steps} batches of {batch} × {workload.workers}; expected more than "
@@ -147,7 +151,8 @@ def simulate(workload: Workload, policy: str) -> DispatchResult:
     warm_up(policy, SEED)
     spec = parse_spec(policy)
     directory = _directory(workload, spec)
-    decider = Decider(Index(), directory, spec.build(SEED, "cpu"), spec.needs, workload.row_cost_n)
+    built, costs_n = spec.build(SEED, "cpu"), workload.row_cost_n
+    decider = Decider(Index(), directory, built, spec.needs, costs_n, value_share=workload.value_share)
     totals, whole = Totals(workload), workload.batch * workload.workers
     for step in range(workload.steps):
         decision = _decide(decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])
@@ -181,17 +186,21 @@ class Totals:
     def __init__(self, workload: Workload) -> None:
         self._deadline_ms = workload.deadline_ms
         self._row_cost_n = workload.row_cost_n
-        self._moved_4n = np.zeros((4, workload.workers), np.int64)
+        self._value_share = workload.value_share
+        self._moved_4n = np.zeros((4, workload.workers))
+        """by kind, in whole rows"""
         self._lookups, self._hits = 0, 0
         self._link_time = 0.0
         self._decide_ms: list[float] = []
 
     def add(self, traffic: Traffic, seconds: float) -> None:
-        moved_4n = np.stack((traffic.miss_pull, traffic.update_push, traffic.evict_push, traffic.all_reduce))
-        self._moved_4n += moved_4n
+        none_n = np.zeros_like(traffic.all_reduce)
+        rows_4n = np.stack((traffic.miss_pull, traffic.update_push, traffic.evict_push, traffic.all_reduce))
+        with_state_4n = np.stack((traffic.full_pull, traffic.update_owned, traffic.evict_owned, none_n))
+        self._moved_4n += with_state_4n + self._value_share * (rows_4n - with_state_4n)
         self._lookups += int(traffic.lookups.sum())
         self._hits += int(traffic.hits.sum())
-        self._link_time += float((moved_4n.sum(axis=0) * self._row_cost_n).max())
+        self._link_time += float((traffic.whole_rows(self._value_share) * self._row_cost_n).max())
         self._decide_ms.append(1000 * seconds)
 
     def result(self, policy: str) -> DispatchResult:

@@ -36,7 +36,7 @@ def check_can_plot() -> None:
 
 
 def plot_dispatch(results: Sequence[DispatchResult], links_gbit: Sequence[float], output: Path) -> None:
-    """Cost by kind of move and link class, one bar a policy; and the share of the rows moved, the same way."""
+    """Cost by kind of move and link class, one bar a policy; and the share of the bytes moved, the same way."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -45,9 +45,9 @@ def plot_dispatch(results: Sequence[DispatchResult], links_gbit: Sequence[float]
     left, right = figure.subplots(1, 2)
     price_n = relative_row_costs(list(links_gbit))
     _stack(left, results, links_gbit, price_n, shares=False)
-    left.set_title("Cost, in rows over the fastest link")
+    left.set_title("Cost, in whole rows over the fastest link")
     _stack(right, results, links_gbit, np.ones_like(price_n), shares=True)
-    right.set_title("Share of rows moved")
+    right.set_title("Share of bytes moved")
     handles, names = left.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(output, dpi=130)

@@ -17,7 +17,8 @@ def dispatch_table(results: Sequence[DispatchResult], workload: Workload) -> Tab
     links = ",".join(f"{link:g}" for link in workload.links_gbit)
     table = Table(
         title=f"{results[0].steps} steps, {workload.workers} workers × {workload.batch} samples, links {links},\n"
-        f"caches of {workload.cache_rows:,} rows ({workload.eviction}); costs in 1,000 rows over the fastest link",
+        f"caches of {workload.cache_rows:,} rows ({workload.eviction});\n"
+        "costs in 1,000 rows with their state over the fastest link",
         box=None,
         padding=(0, 1, 0, 0),
     )
@@ -77,7 +78,7 @@ def train_table(results: Sequence[TrainResult], experiment: Experiment) -> Table
     links = ",".join(f"{link:g}" for link in experiment.links_gbit)
     table = Table(
         title=f"{results[0].steps} steps after {experiment.warm_up}, {experiment.workers} workers × "
-        f"{experiment.batch} samples, links {links} Gbit/s",
+        f"{experiment.batch} samples, links {links} Gbit/s ({experiment.network})",
         box=box.SIMPLE_HEAD,
     )
     table.add_column("", no_wrap=True)

@@ -1,8 +1,11 @@
-"""Compares policies in real runs: the same events and seed, real processes, shaped links, one run after the other.
+"""Compares policies in real runs: the same events and seed, real processes, slow links, one run after the other.
 
-Every run is that of ``freshet up``: the embedded log, a dispatcher, shards, and workers behind links shaped to a given
-speed. The start and the first steps, in which caches fill, are left out of every rate. All policies train the same
-model, so their losses must agree; the results hold the losses of all runs.
+Every run is that of ``freshet up``: the embedded log, a dispatcher, shards, and workers behind links of given speeds.
+``shaped``: each worker slows down its transfers of rows; the sums of dense gradients and the orders pass freely.
+``namespaces``: the kernel shapes the network of each worker, so everything counts (infra/run/network.py).
+
+The start and the first steps, in which caches fill, are left out of every rate. All policies train the same model, so
+their losses must agree; the results hold the losses of all runs.
 
 Why the links are this slow: a policy saves transfer, so transfer must be what a step waits for. At the edge it is: a
 step takes milliseconds of a GPU and moves megabytes over a radio link. Here all workers share a few cores, and the
@@ -11,10 +14,11 @@ by about as much as these cores are slower than a GPU, in the same proportion of
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import isfinite
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -27,13 +31,16 @@ from infra.errors import ConfigError, FreshetError
 from infra.process import Stop
 from infra.run.cluster import Extras, run_cluster
 from infra.run.display import Display
+from infra.run.network import Network, namespaces
 from infra.run.settings import Settings, load_settings
+from infra.wire import write_curve
 from ingest.convert import Converter
 from ingest.producing.synthetic import synthetic_events
 from ingest.samples import Samples
 from ingest.schema import Schema
 
 FAST_GBIT, SLOW_GBIT = 0.2, 0.02
+NetworkKind = Literal["shaped", "namespaces"]
 LOSS_TOLERANCE = 2e-4
 """by how much losses may differ: floats are summed in another order, and every later step carries that on"""
 
@@ -54,6 +61,8 @@ class Experiment:
     file: Path | None
     overrides: tuple[str, ...] = ()
     """settings of all runs, beside those that follow from the fields above"""
+    network: NetworkKind = "shaped"
+    """whether links are slowed down in the workers or are those of a network"""
 
     @property
     def workers(self) -> int:
@@ -107,6 +116,25 @@ def run_train(
     folder: Path, experiment: Experiment, policies: Sequence[str], repeat: int, stop: Stop, display: Display
 ) -> list[TrainResult]:
     """Runs every policy once, then all again, so that a noisy minute hits all of them; one result per policy."""
+    if experiment.network == "shaped":
+        return _run_all(folder, experiment, policies, repeat, stop, display)
+    with namespaces(experiment.links_gbit) as network:
+        keys = folder / "keys"
+        write_curve(keys, ["server", *(f"worker-{number}" for number in range(experiment.workers))])
+        there = (f"curve_folder={keys}", f"dispatch.endpoint=tcp://{network.host}:*", "trainer.shape_link=false")
+        behind = replace(experiment, overrides=(*experiment.overrides, *there))
+        return _run_all(folder, behind, policies, repeat, stop, display, network)
+
+
+def _run_all(
+    folder: Path,
+    experiment: Experiment,
+    policies: Sequence[str],
+    repeat: int,
+    stop: Stop,
+    display: Display,
+    network: Network | None = None,
+) -> list[TrainResult]:
     first = _settings(folder, experiment, policies[0], "topic")
     check_cache(first.dispatch.cache_rows, experiment.whole_batch, experiment.workers, first.event_schema.fields)
     samples = write_topic(first.stream, _samples(experiment, first.event_schema))
@@ -120,7 +148,7 @@ def run_train(
     for number in range(repeat):
         for policy in policies:
             settings = _settings(folder, experiment, policy, f"{number}-{policy.replace(':', '-')}")
-            runs[policy].append(_run(settings, experiment, steps, stop, display))
+            runs[policy].append(_run(settings, experiment, steps, stop, display, network))
     return compare(runs)
 
 
@@ -183,9 +211,12 @@ def _synthetic(seed: int, schema: Schema) -> Iterator[Samples]:
         yield converter.convert_events(list(islice(events, CHUNK)))[0]
 
 
-def _run(settings: Settings, experiment: Experiment, steps: int, stop: Stop, display: Display) -> Summary:
+def _run(
+    settings: Settings, experiment: Experiment, steps: int, stop: Stop, display: Display, network: Network | None
+) -> Summary:
     batch = experiment.whole_batch
-    extras = Extras(api=False, samples=steps * batch, mark_at=max(1, experiment.warm_up * batch))
+    mark_at = max(1, experiment.warm_up * batch)
+    extras = Extras(api=False, samples=steps * batch, mark_at=mark_at, network=network)
     summary = run_cluster(settings, extras, stop, display)
     if stop.requested or summary.status.since_mark is None:
         raise FreshetError(

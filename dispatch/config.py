@@ -18,8 +18,8 @@ class DispatchConfig(Section):
 
     policy: str = "esd:1"
     """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, fae:SHARE:PROFILE_STEPS,
-    esd:ALPHA:CRITERION, joint:ROUNDS; the last two may end in :elastic, which gives workers behind slow links fewer
-    samples."""
+    esd:ALPHA:CRITERION, joint:ROUNDS:ALPHA; the last two may end in :elastic, which gives workers behind slow links
+    fewer samples."""
     opt_backend: OptBackend = "cpu"
     """Where exact assignment runs; auto measures both at start. Without a GPU: on the CPU."""
     workers: int = Field(4, ge=1, le=MOST_WORKERS)

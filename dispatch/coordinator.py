@@ -58,7 +58,8 @@ class Coordinator:
         check_hot_set(self.needs.hot_share, job.dispatch.cache_rows, needed)
         self.index = Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
-        self.feedback = Feedback(job.dispatch, self.needs.elastic)
+        row_bytes = job.rows.shape().total * np.dtype(job.rows.float_dtype).itemsize
+        self.feedback = Feedback(job.dispatch, self.needs.elastic, row_bytes)
         self.underway = RoundsUnderway()
         self.intake = Intake(job, source, letters, meter)
         resources.callback(self.intake.close)
@@ -124,7 +125,8 @@ class Coordinator:
             hot,
         )
         costs_n = self.feedback.start_generation(members)
-        self._decider = Decider(self.index, directory, self.policy, self.needs, costs_n, dispatch.share_bounds)
+        share = self.job.rows.shape().value_share
+        self._decider = Decider(self.index, directory, self.policy, self.needs, costs_n, dispatch.share_bounds, share)
         return self._decider
 
     def flush(self, decider: Decider) -> None:

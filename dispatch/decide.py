@@ -57,13 +57,17 @@ class Decider:
         needs: Needs,
         row_cost_n: F64,
         shares: ShareBounds | None = None,
+        value_share: float = 1.0,
     ) -> None:
-        """needs: of the policy; the directory must have been made for them, too."""
+        """needs: of the policy; the directory must have been made for them, too. value_share: see Situation."""
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
         self._directory = directory
         self._policy = policy
+        self.alpha = needs.alpha
+        """share of exact solving in the next decisions; may be set between two"""
         self._row_cost_n = row_cost_n
+        self._value_share = value_share
         self._elastic: Elastic | None = None
         if needs.elastic:
             self._elastic = Elastic(row_cost_n, directory.cache_rows_n, shares or ShareBounds())
@@ -82,7 +86,17 @@ class Decider:
         # the least of the latest steps, so that one slow step of the machine does not make decisions worse
         left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
         capacity_n = self._capacities(samples, fields)
-        situation = Situation(step, rows.local_BF, state_U, holders_UQ, self._row_cost_n, capacity_n, left)
+        situation = Situation(
+            step,
+            rows.local_BF,
+            state_U,
+            holders_UQ,
+            self._row_cost_n,
+            capacity_n,
+            value_share=self._value_share,
+            alpha=self.alpha,
+            budget_seconds=left,
+        )
         try:
             assignment, policy_seconds, plan = self._assign(rows, situation)
         except CacheTooSmall:
@@ -93,7 +107,7 @@ class Decider:
             assignment, policy_seconds, plan = self._assign(rows, safe)
         if self._elastic is not None:
             samples_n = np.bincount(assignment.worker_B, minlength=self._directory.workers)
-            self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.miss_pull + plan.traffic.pushes)
+            self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.whole_rows(self._value_share))
         seconds = perf_counter() - began
         self._other_seconds.append(seconds - policy_seconds)
         is_late = budget_seconds is not None and seconds > budget_seconds

@@ -9,6 +9,7 @@ from infra.wire import Curve
 from ingest.config import StreamConfig
 from ingest.schema import Schema
 from ingest.streams.position import Position
+from ps.config import RowConfig
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class DispatchJob:
     stream: StreamConfig
     dispatch: DispatchConfig
     schema: Schema
+    rows: RowConfig
+    """what rows hold: it decides how many bytes a move takes"""
     shard_endpoints: tuple[str, ...]
     endpoint: str = "tcp://127.0.0.1:*"
     """where workers connect"""

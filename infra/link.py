@@ -51,7 +51,7 @@ class Bucket:
 
 
 class Link:
-    """One worker's link. Without a speed it is not shaped."""
+    """One worker's link. Without a speed, or where the network itself has that speed, it is not shaped."""
 
     def __init__(
         self,
@@ -59,12 +59,13 @@ class Link:
         burst_bytes: int = BURST_BYTES,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        is_shaped: bool = True,
     ) -> None:
         self.gbit_per_second = gbit_per_second
         self._up: Bucket | None = None
         self._down: Bucket | None = None
-        if gbit_per_second is not None:
-            rate = _bytes_per_second(gbit_per_second)
+        rate = None if gbit_per_second is None else _bytes_per_second(gbit_per_second)
+        if rate is not None and is_shaped:
             self._up = Bucket(rate, burst_bytes, clock, sleep)
             self._down = Bucket(rate, burst_bytes, clock, sleep)
 

@@ -195,8 +195,19 @@ class Curve(msgspec.Struct, frozen=True):
     allowed: frozenset[bytes] = frozenset()
 
 
+def write_curve(folder: Path, names: Sequence[str]) -> None:
+    """Makes a pair of keys for each name, in a folder that only its owner can read."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in names:
+        secret_file = folder / f"{name}.secret"
+        public, secret = zmq.curve_keypair()
+        secret_file.touch(mode=0o600, exist_ok=False)
+        secret_file.write_text(f"{public.decode()}\n{secret.decode()}\n")
+        (folder / f"{name}.public").write_text(f"{public.decode()}\n")
+
+
 def load_curve(folder: Path, name: str) -> Curve:
-    """Reads ``NAME.secret`` and every ``.public`` as written by ``freshet keys``."""
+    """Reads ``NAME.secret`` and every ``.public`` as ``write_curve`` makes them."""
     try:
         public, secret = (folder / f"{name}.secret").read_bytes().split()
         known = {path.stem: path.read_bytes().strip() for path in folder.glob("*.public")}

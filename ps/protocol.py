@@ -41,6 +41,11 @@ class RowShape(msgspec.Struct, frozen=True):
     def total(self) -> int:
         return self.value + self.state
 
+    @property
+    def value_share(self) -> float:
+        """Of a row's bytes."""
+        return self.value / self.total
+
 
 # ── dispatcher → shard ────────────────────────────────────────────────────────────────────────────────────────────────
 class Open(Header, frozen=True):

@@ -23,7 +23,7 @@ import numpy as np
 from dispatch.arrays import F64, I32, I64
 from dispatch.assign.batch_cost import Placement, Shared, Users, add_up, batch_cost, join, leave
 from dispatch.assign.situation import Situation
-from dispatch.assign.solver import solve_again
+from dispatch.assign.solver import SolveAgain, solve_again
 from infra.kernels import kernel
 
 SWEEPS = 200
@@ -50,7 +50,13 @@ class Rooms(NamedTuple):
     row_cost_n: F64
 
 
-def anneal(placed: Placement, places_n: I64, draw: np.random.Generator, deadline: float | None = None) -> None:
+def anneal(
+    placed: Placement,
+    places_n: I64,
+    draw: np.random.Generator,
+    deadline: float | None = None,
+    again: SolveAgain = solve_again,
+) -> None:
     """Places all samples anew, places_n of them at each worker; sweeps end at the deadline (of perf_counter)."""
     samples, workers = placed.at_B.size, places_n.size
     most_n = places_n + np.ceil(SLACK * places_n).astype(np.int64)
@@ -61,17 +67,19 @@ def anneal(placed: Placement, places_n: I64, draw: np.random.Generator, deadline
             break
         noise_Bn = -heat * draw.gumbel(size=(samples, workers))
         sweep(placed, draw.permutation(samples), noise_Bn, price_n, most_n, PRICE_STEP * heat)
-    move_round(placed, places_n, draw, price_n)
+    move_round(placed, places_n, draw, price_n, again)
 
 
-def move_round(placed: Placement, places_n: I64, draw: np.random.Generator, price_n: F64) -> tuple[I64, I32]:
+def move_round(
+    placed: Placement, places_n: I64, draw: np.random.Generator, price_n: F64, again: SolveAgain = solve_again
+) -> tuple[I64, I32]:
     """Places a random half of the samples, and all of over-full workers, exactly; returns them and where they were."""
     is_over_n = placed.counts_n > places_n
     is_moving_B = (draw.random(placed.at_B.size) < 0.5) | is_over_n[placed.at_B]
     moving_k = np.flatnonzero(is_moving_B)
     was_k = placed.at_B[moving_k]
     staying_n = np.bincount(placed.at_B[~is_moving_B], minlength=places_n.size)
-    placed.move(moving_k, solve_again(placed.marginal_costs(moving_k), places_n - staying_n, price_n))
+    placed.move(moving_k, again(placed.marginal_costs(moving_k), places_n - staying_n, price_n))
     return moving_k, was_k
 
 

@@ -18,7 +18,7 @@ from dispatch.assign.choices import OptBackend
 from dispatch.assign.cost import cost_matrix
 from dispatch.assign.cuda.transport import CudaSolver
 from dispatch.assign.situation import Situation
-from dispatch.assign.solver import Solve, solve_transport
+from dispatch.assign.solver import Solve, SolveAgain, solve_again, solve_transport
 from dispatch.errors import NoGpu
 from dispatch.rows.holders import only
 from dispatch.rows.states import CLEAN, OWNED
@@ -32,11 +32,12 @@ TRIALS = 5
 
 @dataclass(frozen=True)
 class Opt:
-    """An exact solver: of a finished matrix, and of a whole batch with the matrix built where it is solved."""
+    """An exact solver: of a finished matrix, of a whole batch, and of a matrix like the one before."""
 
     name: Literal["cpu", "cuda"]
     solve: Solve
     assign: Assign
+    again: SolveAgain = solve_again
 
 
 def assign_on_cpu(situation: Situation) -> I32:
@@ -58,7 +59,7 @@ def choose_opt(wanted: OptBackend) -> Opt:
     except NoGpu as error:
         log.warning("no GPU for exact assignment; the CPU does it", wanted=wanted, reason=str(error))
         return CPU
-    gpu = Opt("cuda", solver.solve, solver.assign)
+    gpu = Opt("cuda", solver.solve, solver.assign, lambda cost_kn, capacity_n, _: solver.solve(cost_kn, capacity_n))
     return gpu if wanted == "cuda" else faster(CPU, gpu)
 
 

@@ -3,9 +3,10 @@
 Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each; S rows that two
 samples or more have in common, G pairs of a sample and such a row, k samples that are placed anew.
 
-A worker pulls a row once, however many of its samples use it; an owner pushes once if anyone else uses its row. Rows
-that several workers train are split, which costs every one of them a push and, at its next use, a pull: that is charged
-here, although it falls due later (FUTURE).
+A worker pulls a row once, however many of its samples use it; an owner pushes once if anyone else uses its row. Both
+carry value and state, but a row that several workers train is pulled as a value alone (``value_share`` of the bytes):
+it is split, which costs every one of them a push of its part and, at its next use, a pull. That is charged here,
+although it falls due later (FUTURE).
 
 Rows of one sample only are priced once, before any search: their cost depends on nobody else. For the others a
 Placement counts who uses them, so that the marginal cost of a sample takes no more than a look at each of its rows.
@@ -22,7 +23,8 @@ from dispatch.rows.states import OWNED, SPLIT
 from infra.kernels import kernel
 
 FUTURE = 1.0
-"""what a part of a split row will cost its holder later, in rows over its link"""
+"""what a part of a split row will cost its holder later, in whole rows over its link: its push, and what the next pull
+costs more; with state moved, too, anything from 0.4 to 1 gives about the same"""
 NOBODY = -1
 
 
@@ -38,6 +40,8 @@ class Shared(NamedTuple):
     """cost of the pull by each worker, 0 where it holds the newest value"""
     owner_S: I32
     """who pushes if anyone else uses the row, or NOBODY"""
+    value_share: float
+    """what a pull costs of pull_Sn where several workers use the row"""
 
 
 class Users(NamedTuple):
@@ -67,7 +71,7 @@ class Placement:
 
     def cost(self) -> float:
         """The batch cost, up to what no assignment can change."""
-        return float(_total(self.shared, self.users, self.at_B, self.row_cost_n, FUTURE))
+        return float(_total(self.shared, self.users, self.at_B, self.row_cost_n))
 
     def marginal_costs(self, moving_k: I64) -> F64:
         """What each of the samples adds to the batch cost on each worker, the others staying where they are."""
@@ -80,7 +84,8 @@ class Placement:
 
 
 def share(situation: Situation) -> Shared:
-    return _share(situation.local_BF, situation.state_U, situation.holders_UQ, situation.row_cost_n)
+    share = situation.value_share
+    return _share(situation.local_BF, situation.state_U, situation.holders_UQ, situation.row_cost_n, share)
 
 
 def batch_cost(situation: Situation, at_B: I32) -> float:
@@ -92,10 +97,8 @@ def batch_cost(situation: Situation, at_B: I32) -> float:
         holders = set(np.flatnonzero(held_Un[u]).tolist())
         if not users:
             continue
-        if situation.state_U[u] == SPLIT:
-            total += sum(cost_n[j] for j in users)
-        else:
-            total += sum(cost_n[j] for j in users - holders)
+        pulling = users if situation.state_U[u] == SPLIT else users - holders
+        total += (situation.value_share if len(users) > 1 else 1.0) * sum(cost_n[j] for j in pulling)
         if situation.state_U[u] == OWNED and users != holders:
             total += sum(cost_n[j] for j in holders)
         if len(users) > 1:
@@ -104,7 +107,7 @@ def batch_cost(situation: Situation, at_B: I32) -> float:
 
 
 @kernel
-def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64) -> Shared:
+def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64, value_share: float) -> Shared:
     """Separates the rows of one sample from those of several, and prices both."""
     samples, fields = local_BF.shape
     rows, workers = state_U.shape[0], row_cost_n.shape[0]
@@ -149,7 +152,7 @@ def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64) -> Shar
             if owner >= 0:
                 alone_Bn[i, owner] -= push
         first_B[i + 1] = at
-    return Shared(alone_Bn, first_B, row_G, pull_Sn, owner_S)
+    return Shared(alone_Bn, first_B, row_G, pull_Sn, owner_S, value_share)
 
 
 @kernel
@@ -206,16 +209,16 @@ def _move(shared: Shared, users: Users, at_B: I32, moving_k: I64, to_k: I32) -> 
 
 
 @kernel
-def _total(shared: Shared, users: Users, at_B: I32, row_cost_n: F64, future: float) -> float:
+def _total(shared: Shared, users: Users, at_B: I32, row_cost_n: F64) -> float:
     """The batch cost, up to what no assignment can change."""
     total = 0.0
     for i in range(at_B.shape[0]):
         total += shared.alone_Bn[i, at_B[i]]
     for s in range(shared.owner_S.shape[0]):
-        later = future if users.workers_S[s] > 1 else 0.0
+        pull, later = (shared.value_share, FUTURE) if users.workers_S[s] > 1 else (1.0, 0.0)
         for j in range(row_cost_n.shape[0]):
             if users.count_Sn[s, j] > 0:
-                total += shared.pull_Sn[s, j] + later * row_cost_n[j]
+                total += pull * shared.pull_Sn[s, j] + later * row_cost_n[j]
         owner = shared.owner_S[s]
         if owner >= 0 and (users.workers_S[s] > 1 or users.count_Sn[s, owner] == 0):
             total += row_cost_n[owner]
@@ -242,10 +245,11 @@ def add_up(shared: Shared, users: Users, i: int, here: int, row_cost_n: F64, cos
         others = users.workers_S[s] - leaves
         owner = shared.owner_S[s]
         # what a worker that does not use the row yet adds, besides its pull
-        fixed, later = 0.0, FUTURE if others > 0 else 0.0
+        fixed = 0.0
+        pull, later = (shared.value_share, FUTURE) if others > 0 else (1.0, 0.0)
         if others == 1:
             single = users.sum_S[s] - (here if leaves else 0)
-            fixed = FUTURE * row_cost_n[single]
+            fixed = FUTURE * row_cost_n[single] + (shared.value_share - 1.0) * shared.pull_Sn[s, single]
             if single == owner:
                 fixed += row_cost_n[owner]
         elif others == 0 and owner >= 0:
@@ -254,4 +258,4 @@ def add_up(shared: Shared, users: Users, i: int, here: int, row_cost_n: F64, cos
         for j in range(workers):
             others_here = users.count_Sn[s, j] - (1 if j == here else 0)
             if others_here == 0:
-                cost_n[j] += shared.pull_Sn[s, j] + later * row_cost_n[j] + fixed
+                cost_n[j] += pull * shared.pull_Sn[s, j] + later * row_cost_n[j] + fixed

@@ -2,13 +2,21 @@
 
 Legend: B samples, n workers.
 
-Samples are ordered by a criterion, by default regret (second least cost − least cost), the highest first. A share alpha
-of every worker's capacity is filled by Opt with the first samples; the rest go, in the same order, to Heu. Rounding
-down per worker keeps every split feasible. Guarantees: capacities hold; alpha 1 is Opt, alpha 0 is Heu; equal input
-gives equal output, equal samples in batch order.
+Samples are ordered by a criterion, by default regret (second least cost − least cost), the highest first.
+
+* ``assign_hybrid``: Heu gives every sample a worker; the share alpha that comes first is then assigned again by Opt,
+  within the places that the others leave. The cost never rises with alpha: a larger share may do all that a smaller one
+  does.
+* ``assign_literal``, as published: a share alpha of every worker's capacity is filled by Opt with the first samples,
+  what is left of it by Heu with the others. Rounding down per worker keeps every split feasible. Holding Opt to a share
+  of each worker's places can make it dearer than Heu alone.
+
+Guarantees of both: capacities hold; alpha 1 is Opt, alpha 0 is Heu; equal input gives equal output, equal samples in
+batch order.
 """
 
-from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -17,45 +25,14 @@ from dispatch.arrays import F64, I32, I64
 from dispatch.assign.backend import CPU, Opt
 from dispatch.assign.choices import Criterion
 from dispatch.assign.cost import cost_matrix
+from dispatch.assign.pace import OptPace
 from dispatch.assign.situation import Assignment, Situation, check_capacities
 from dispatch.assign.solver import Solve, check_costs, solve_transport
 from dispatch.errors import Infeasible
 from infra.kernels import kernel
 
-RECENT_STEPS = 8
-"""over which the time of Opt is known"""
-LEAST_OF_ALPHA = 1 / 8
-"""share of alpha that a short budget leaves"""
-
-
-class Esd:
-    """alpha 1: all samples by Opt; alpha 0: all by Heu; between: the samples that matter most by Opt."""
-
-    def __init__(self, alpha: float, criterion: Criterion = "min2-min", opt: Opt = CPU) -> None:
-        self._alpha = alpha
-        self._criterion: Criterion = criterion
-        self._opt = opt
-        self._opt_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
-        """of one sample"""
-
-    def assign(self, situation: Situation) -> Assignment:
-        check_capacities(situation)
-        alpha, began = self._affordable(situation), perf_counter()
-        if alpha == 1.0:
-            at_B = self._opt.assign(situation)
-        else:
-            cost_Bn = cost_matrix(situation)
-            at_B = assign_hybrid(cost_Bn, situation.capacity_n, alpha, self._criterion, self._opt.solve)
-        if alpha > 0.0 and situation.samples:
-            self._opt_seconds.append((perf_counter() - began) / (alpha * situation.samples))
-        return Assignment(at_B, was_cut=alpha < self._alpha)
-
-    def _affordable(self, situation: Situation) -> float:
-        """As much of alpha as Opt can do in the time, by the least that a sample took in recent steps."""
-        wanted = self._alpha * situation.samples * min(self._opt_seconds, default=0.0)
-        if situation.budget_seconds is None or wanted <= situation.budget_seconds:
-            return self._alpha
-        return self._alpha * max(situation.budget_seconds / wanted, LEAST_OF_ALPHA)
+Mix = Callable[[F64, I64, float, Criterion, Solve], I32]
+"""one of the two ways to mix Opt and Heu"""
 
 
 def assign_hybrid(
@@ -65,7 +42,30 @@ def assign_hybrid(
     criterion: Criterion = "min2-min",
     solve: Solve = solve_transport,
 ) -> I32:
-    """A worker per sample: Opt on a share alpha, Heu on the rest."""
+    """A worker per sample: Heu for all, then Opt for a share alpha of them."""
+    samples = cost_Bn.shape[0]
+    exact = share_of(samples, alpha)
+    if exact == samples:
+        return solve(cost_Bn, capacity_n)
+    check_costs(cost_Bn)
+    order_B = order_by(cost_Bn, criterion)
+    at_B, left_n = np.empty(samples, dtype=np.int32), capacity_n.copy()
+    assign_heu(cost_Bn, order_B, left_n, at_B)
+    if exact:
+        again_k = order_B[:exact]
+        places_n = left_n + np.bincount(at_B[again_k], minlength=len(capacity_n))
+        at_B[again_k] = solve(cost_Bn[again_k], places_n)
+    return at_B
+
+
+def assign_literal(
+    cost_Bn: F64,
+    capacity_n: I64,
+    alpha: float,
+    criterion: Criterion = "min2-min",
+    solve: Solve = solve_transport,
+) -> I32:
+    """A worker per sample: Opt on a share alpha of every worker's places, Heu on the rest."""
     samples = cost_Bn.shape[0]
     share_n, exact = opt_share(samples, capacity_n, alpha)
     if exact == samples:
@@ -81,11 +81,43 @@ def assign_hybrid(
     return at_B
 
 
+class Esd:
+    """Alpha 1: all samples by Opt; alpha 0: all by Heu; between: the samples that matter most by Opt."""
+
+    def __init__(
+        self,
+        criterion: Criterion = "min2-min",
+        opt: Opt = CPU,
+        mix: Mix = assign_hybrid,
+        parts_hold: bool = True,
+    ) -> None:
+        self._parts_hold = parts_hold
+        self._criterion: Criterion = criterion
+        self._opt = opt
+        self._mix = mix
+        self._pace = OptPace()
+
+    def assign(self, situation: Situation) -> Assignment:
+        check_capacities(situation)
+        situation = replace(situation, parts_hold=self._parts_hold)
+        alpha, began = self._pace.affordable(situation.alpha, situation), perf_counter()
+        if alpha == 1.0:
+            at_B = self._opt.assign(situation)
+        else:
+            at_B = self._mix(cost_matrix(situation), situation.capacity_n, alpha, self._criterion, self._opt.solve)
+        self._pace.learn(alpha, situation, perf_counter() - began)
+        return Assignment(at_B, was_cut=alpha < situation.alpha)
+
+
+def share_of(samples: int, alpha: float) -> int:
+    """Whole samples in a share; the tiny addend keeps 0.29 · 100 from becoming 28."""
+    return int(samples * alpha + 1e-9)
+
+
 def opt_share(samples: int, capacity_n: I64, alpha: float) -> tuple[I64, int]:
     """Opt's places per worker, and how many samples it gets; both are rounded down, so that Heu is feasible too."""
-    # the tiny addend keeps 0.29 · 100 from becoming 28
-    share_n = np.floor(capacity_n * alpha + 1e-9).astype(np.int64)
-    return share_n, min(int(samples * alpha + 1e-9), int(share_n.sum()))
+    share_n = np.array([share_of(int(capacity), alpha) for capacity in capacity_n], dtype=np.int64)
+    return share_n, min(share_of(samples, alpha), int(share_n.sum()))
 
 
 def order_by(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:

@@ -11,36 +11,61 @@ Starting from Opt's assignment, rounds improve it:
 The first batch of a generation, of which nobody holds a row, starts from annealing (dispatch/assign/annealing.py):
 rounds hardly leave the groups that they are given, and need dozens of batches to form as good ones by themselves.
 
-Guarantees: capacities hold; never dearer than Opt's assignment by ``batch_cost``; equal input gives equal output.
+Alpha, the share of exact solving, is a ladder: 0 is Heu; up to ½ the share of samples that Opt assigns grows to all;
+from ½ to 1 the rounds grow to as many as the policy has. A deadline lowers alpha along it: no round is begun that would
+end too late, and where Opt itself takes too long it gets fewer samples.
+
+Guarantees: capacities hold; never dearer than the start by ``batch_cost``; equal input gives equal output.
 """
 
+from math import ceil
 from time import perf_counter
 
 import numpy as np
 
 from dispatch.arrays import I32
 from dispatch.assign.annealing import anneal, move_round
+from dispatch.assign.backend import CPU, Opt
 from dispatch.assign.batch_cost import Placement
 from dispatch.assign.cost import cost_matrix
+from dispatch.assign.hybrid import assign_hybrid
+from dispatch.assign.pace import OptPace
 from dispatch.assign.situation import Assignment, Situation, check_capacities
-from dispatch.assign.solver import Solve, solve_transport
+from dispatch.assign.solver import SolveAgain, solve_again
 
 
 class Joint:
     """Opt or, where nobody holds anything, annealing; then rounds of exact reassignment under marginal costs."""
 
-    def __init__(self, rounds: int, seed: int, solve: Solve = solve_transport) -> None:
+    def __init__(self, rounds: int, seed: int, opt: Opt = CPU) -> None:
         self._rounds = rounds
         self._seed = seed
-        self._solve = solve
+        self._opt = opt
+        self._pace = OptPace()
 
     def assign(self, situation: Situation) -> Assignment:
         check_capacities(situation)
         began = perf_counter()
-        at_B = self._solve(cost_matrix(situation), situation.capacity_n)
+        wanted, rounds = rung(situation.alpha, self._rounds)
+        share = self._pace.affordable(wanted, situation)
+        at_B = self._start(situation, share)
+        self._pace.learn(share, situation, perf_counter() - began)
+        if share < wanted:
+            return Assignment(at_B, was_cut=True)
         deadline = None if situation.budget_seconds is None else began + situation.budget_seconds
-        at_B, done = improve_until(deadline, situation, at_B, self._rounds, self._seed)
-        return Assignment(at_B, was_cut=done < self._rounds)
+        at_B, done = improve_until(deadline, situation, at_B, rounds, self._seed, self._opt.again)
+        return Assignment(at_B, was_cut=done < rounds)
+
+    def _start(self, situation: Situation, share: float) -> I32:
+        """Where the rounds begin: that share of the samples by Opt, the others by Heu."""
+        if share == 1.0:
+            return self._opt.assign(situation)
+        return assign_hybrid(cost_matrix(situation), situation.capacity_n, share, solve=self._opt.solve)
+
+
+def rung(alpha: float, rounds: int) -> tuple[float, int]:
+    """The share of samples that Opt assigns, and how many of the rounds follow."""
+    return min(1.0, 2 * alpha), max(0, ceil((2 * alpha - 1) * rounds - 1e-9))
 
 
 def improve(situation: Situation, start_B: I32, rounds: int, seed: int) -> I32:
@@ -49,7 +74,12 @@ def improve(situation: Situation, start_B: I32, rounds: int, seed: int) -> I32:
 
 
 def improve_until(
-    deadline: float | None, situation: Situation, start_B: I32, rounds: int, seed: int
+    deadline: float | None,
+    situation: Situation,
+    start_B: I32,
+    rounds: int,
+    seed: int,
+    again: SolveAgain = solve_again,
 ) -> tuple[I32, int]:
     """The same, and how many rounds were done.
 
@@ -59,14 +89,14 @@ def improve_until(
     places_n, start_cost = placed.counts_n, placed.cost()
     draw = np.random.default_rng([seed, situation.step])
     if rounds and is_cold(placed, situation) and (deadline is None or perf_counter() < deadline):
-        anneal(placed, places_n, draw, deadline)
+        anneal(placed, places_n, draw, deadline, again)
     least, price_n = placed.cost(), np.zeros(situation.workers)
     began, longest, done = perf_counter(), 0.0, 0
     while done < rounds:
         longest, began = max(longest, perf_counter() - began), perf_counter()
         if deadline is not None and began + longest > deadline:
             break
-        moving_k, was_k = move_round(placed, places_n, draw, price_n)
+        moving_k, was_k = move_round(placed, places_n, draw, price_n, again)
         cost = placed.cost()
         if cost > least:
             placed.move(moving_k, was_k)

@@ -2,10 +2,13 @@
 
 Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
 
-A row counts for a worker that has its newest value: nobody has that of a split row, whatever parts they hold. Samples
-go in batch order; among equally good workers with room the first wins, counting from worker (number of the sample mod
-n). That spreads samples nobody knows as evenly as Herald's random choice does, and is deterministic; counting from the
-same worker all through a batch would heap them on one. Links do not matter to it.
+A row counts for a worker that has its newest value: nobody has that of a split row, whatever parts they hold. Another
+reading, which is that of esd's cost unless it is strict, lets part-holders count as holders (``parts_hold``); a
+comparison is fair only with one reading on both sides. A row that a sample names twice counts once.
+
+Samples go in batch order; among equally good workers with room the first wins, counting from worker (number of the
+sample mod n). That spreads samples nobody knows as evenly as Herald's random choice does, and is deterministic;
+counting from the same worker all through a batch would heap them on one. Links do not matter to it.
 """
 
 import numpy as np
@@ -20,22 +23,26 @@ from infra.kernels import kernel
 class Laia:
     """Greedy by the number of rows held."""
 
+    def __init__(self, parts_hold: bool = False) -> None:
+        self._parts_hold = parts_hold
+
     def assign(self, situation: Situation) -> Assignment:
         check_capacities(situation)
-        return Assignment(assign_by_rows_held(situation, situation.local_BF))
+        return Assignment(assign_by_rows_held(situation, situation.local_BF, self._parts_hold))
 
 
-def assign_by_rows_held(situation: Situation, local_BF: I32) -> I32:
+def assign_by_rows_held(situation: Situation, local_BF: I32, parts_hold: bool = False) -> I32:
     """A worker per sample by the rows that count, which may be those of some tables only."""
     first = (situation.step * situation.samples) % situation.workers
-    at_B: I32 = _laia(local_BF, situation.state_U, situation.holders_UQ, situation.capacity_n, first)
+    at_B: I32 = _laia(local_BF, situation.state_U, situation.holders_UQ, situation.capacity_n, first, parts_hold)
     return at_B
 
 
-def laia_reference(situation: Situation) -> I32:
+def laia_reference(situation: Situation, parts_hold: bool = False) -> I32:
     """The same in plain numpy."""
-    newest_Un = held_by(situation.holders_UQ, situation.workers) & (situation.state_U != SPLIT)[:, None]
-    score_Bn = newest_Un[situation.local_BF].sum(axis=1)
+    counts_U = (situation.state_U != SPLIT) | parts_hold
+    newest_Un = held_by(situation.holders_UQ, situation.workers) & counts_U[:, None]
+    score_Bn = np.array([newest_Un[np.unique(rows_F)].sum(axis=0) for rows_F in situation.local_BF])
     left_n = situation.capacity_n.copy()
     at_B = np.empty(situation.samples, dtype=np.int32)
     for i in range(situation.samples):
@@ -52,18 +59,21 @@ def _laia(
     holders_UQ: U64,
     capacity_n: I64,
     first: int,
+    parts_hold: bool,
 ) -> I32:
     samples, fields = local_BF.shape
     workers = capacity_n.shape[0]
     left_n = capacity_n.copy()
     score_n = np.empty(workers, dtype=np.int64)
+    seen_U = np.full(state_U.shape[0], -1, dtype=np.int32)
     at_B = np.empty(samples, dtype=np.int32)
     for i in range(samples):
         score_n[:] = 0
         for f in range(fields):
             u = local_BF[i, f]
-            if state_U[u] == SPLIT:
+            if seen_U[u] == i or (state_U[u] == SPLIT and not parts_hold):
                 continue
+            seen_U[u] = i
             for j in range(workers):
                 score_n[j] += np.int64(held(holders_UQ, u, j))
         best = -1

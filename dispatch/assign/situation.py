@@ -22,9 +22,15 @@ class Situation:
     holders_UQ: U64
     """bit j%64 of word j//64 is set if worker j is a holder of the row's newest state"""
     row_cost_n: F64
-    """cost of moving one row over worker j's link, in units of one row over the fastest link"""
+    """cost of moving one row with its state over worker j's link, in units of one such row over the fastest link"""
     capacity_n: I64
     """how many samples worker j may get; the sum is at least B"""
+    value_share: float = 1.0
+    """bytes of a row's value over those of value and state: what a move without state costs of a whole one"""
+    parts_hold: bool = True
+    """whether part-holders of a split row count as holders in the cost of single samples: the policy's own reading"""
+    alpha: float = 1.0
+    """share of exact solving, 0 to 1, for the policies that have one; it may change from step to step"""
     budget_seconds: float | None = None
     """how long the policy may take; None: there is no limit, and its answer does not depend on the clock"""
 

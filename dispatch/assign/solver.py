@@ -33,6 +33,8 @@ LARGEST_COST = 1e100
 
 Solve = Callable[[F64, I64], I32]
 """an exact solver: cost [k, n] and capacities [n] to a worker per sample"""
+SolveAgain = Callable[[F64, I64, F64], I32]
+"""the same with the prices of a similar problem, which it may start from and may replace"""
 
 
 def solve_transport(cost_kn: ArrayLike, capacity_n: ArrayLike) -> I32:

@@ -71,8 +71,8 @@ class Elastic:
             self._compute_n[worker] = _damped(self._compute_n[worker], compute_seconds / samples)
             self._row_seconds = _damped(self._row_seconds, row_seconds)
 
-    def follow(self, samples_n: I64, distinct_n: I64, moved_n: I64) -> None:
-        """Moves the shares by how long each worker took for these samples, of distinct rows, and rows moved."""
+    def follow(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
+        """Moves the shares by how long each worker took for these samples, of distinct rows, and whole rows moved."""
         self._expect(float((distinct_n / np.maximum(samples_n, 1)).max()) * SPARE)
         # until a row's seconds are measured, the cost of its link is all that is known
         now_n = moved_n * self._row_cost_n * (self._row_seconds or 1.0)

@@ -6,48 +6,51 @@ from typing import get_args
 
 from dispatch.assign.choices import Criterion, OptBackend
 from dispatch.assign.situation import Policy
-from dispatch.policies.spec import ELASTIC, Needs, Spec, WrongParameter, parse_number, split_elastic
+from dispatch.policies.spec import ELASTIC, Needs, Spec, parse_alpha, split_last
 
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
+LITERAL, STRICT = "literal", "strict"
 
 
 @dataclass(frozen=True)
 class EsdSpec(Spec):
     name = "esd"
-    form = f"esd[:alpha[:criterion]][:elastic] (criterion: {', '.join(CRITERIA)})"
+    form = f"esd[:alpha[:criterion]][:{LITERAL}][:{STRICT}][:elastic] (criterion: {', '.join(CRITERIA)})"
 
     alpha: float = 1.0
-    """share of every worker's samples that are assigned exactly"""
+    """share of the samples that are assigned exactly"""
     criterion: Criterion = CRITERIA[0]
     """which samples those are"""
+    literal: bool = False
+    """whether the exact ones fill a share of every worker's places, as published, instead of any places"""
+    strict: bool = False
+    """whether a split row counts as held by nobody in the cost of a sample, and not by its part-holders"""
     elastic: bool = False
 
     @classmethod
     def parse(cls, parameters: Sequence[str]) -> Spec | None:
-        written, elastic = split_elastic(parameters)
+        written, elastic = split_last(parameters, ELASTIC)
+        written, strict = split_last(written, STRICT)
+        written, literal = split_last(written, LITERAL)
         if len(written) > 2:
             return None
-        alpha = _parse_alpha(written[0]) if written else 1.0
+        alpha = parse_alpha(written[0], "esd:0.5") if written else 1.0
         wanted = written[1] if len(written) == 2 else CRITERIA[0]
-        return next((cls(alpha, criterion, elastic) for criterion in CRITERIA if criterion == wanted), None)
+        found = next((criterion for criterion in CRITERIA if criterion == wanted), None)
+        return cls(alpha, found, literal, strict, elastic) if found is not None else None
 
     def __str__(self) -> str:
         criterion = [self.criterion] * (self.criterion != CRITERIA[0])
-        return ":".join(["esd", f"{self.alpha:g}", *criterion, *[ELASTIC] * self.elastic])
+        chosen = [*[LITERAL] * self.literal, *[STRICT] * self.strict, *[ELASTIC] * self.elastic]
+        return ":".join(["esd", f"{self.alpha:g}", *criterion, *chosen])
 
     @property
     def needs(self) -> Needs:
-        return Needs(elastic=self.elastic)
+        return Needs(elastic=self.elastic, alpha=self.alpha)
 
     def build(self, seed: int, opt_backend: OptBackend) -> Policy:
         from dispatch.assign.backend import choose_opt
-        from dispatch.assign.hybrid import Esd
+        from dispatch.assign.hybrid import Esd, assign_hybrid, assign_literal
 
-        return Esd(self.alpha, self.criterion, choose_opt(opt_backend))
-
-
-def _parse_alpha(written: str) -> float:
-    alpha = parse_number(written)
-    if not 0.0 <= alpha <= 1.0:
-        raise WrongParameter("alpha", written, "a number from 0 (all by Heu) to 1 (all by Opt)", "esd:0.5")
-    return alpha
+        mix = assign_literal if self.literal else assign_hybrid
+        return Esd(self.criterion, choose_opt(opt_backend), mix, parts_hold=not self.strict)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Policy
-from dispatch.policies.spec import ELASTIC, Needs, Spec, WrongParameter, parse_count, split_elastic
+from dispatch.policies.spec import ELASTIC, Needs, Spec, WrongParameter, parse_alpha, parse_count, split_last
 
 ROUNDS = 8
 """more of them hardly lower the cost of a batch any further"""
@@ -15,30 +15,35 @@ MOST_ROUNDS = 1000
 @dataclass(frozen=True)
 class JointSpec(Spec):
     name = "joint"
-    form = "joint[:rounds][:elastic]"
+    form = "joint[:rounds[:alpha]][:elastic]"
 
     rounds: int = ROUNDS
+    alpha: float = 1.0
+    """share of exact solving: 0 is Heu, ½ Opt, 1 all rounds"""
     elastic: bool = False
 
     @classmethod
     def parse(cls, parameters: Sequence[str]) -> Spec | None:
-        written, elastic = split_elastic(parameters)
-        if len(written) > 1:
+        written, elastic = split_last(parameters, ELASTIC)
+        if len(written) > 2:
             return None
-        return cls(_parse_rounds(written[0]) if written else ROUNDS, elastic)
+        rounds = _parse_rounds(written[0]) if written else ROUNDS
+        return cls(rounds, parse_alpha(written[1], "joint:8:0.5") if len(written) == 2 else 1.0, elastic)
 
     def __str__(self) -> str:
-        rounds = [str(self.rounds)] * (self.rounds != ROUNDS)
-        return ":".join(["joint", *rounds, *[ELASTIC] * self.elastic])
+        alpha = [f"{self.alpha:g}"] * (self.alpha != 1.0)
+        rounds = [str(self.rounds)] * (self.rounds != ROUNDS or bool(alpha))
+        return ":".join(["joint", *rounds, *alpha, *[ELASTIC] * self.elastic])
 
     @property
     def needs(self) -> Needs:
-        return Needs(elastic=self.elastic)
+        return Needs(elastic=self.elastic, alpha=self.alpha)
 
     def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+        from dispatch.assign.backend import choose_opt
         from dispatch.assign.improvement import Joint
 
-        return Joint(self.rounds, seed)
+        return Joint(self.rounds, seed, choose_opt(opt_backend))
 
 
 def _parse_rounds(written: str) -> int:

@@ -29,6 +29,8 @@ class Needs:
     """steps of a generation in which uses are counted before the hot set is chosen"""
     elastic: bool = False
     """whether capacities follow links and measured times instead of being equal"""
+    alpha: float = 1.0
+    """share of exact solving to begin with; only policies with such a share look at it"""
 
 
 class WrongParameter(Exception):
@@ -71,10 +73,10 @@ class PlainSpec(Spec):
         return self.name
 
 
-def split_elastic(parameters: Sequence[str]) -> tuple[Sequence[str], bool]:
-    """The parameters before a final ``elastic``, and whether there is one."""
-    is_elastic = bool(parameters) and parameters[-1] == ELASTIC
-    return (parameters[:-1] if is_elastic else parameters), is_elastic
+def split_last(parameters: Sequence[str], word: str) -> tuple[Sequence[str], bool]:
+    """The parameters before the word if it is the last one, and whether it is."""
+    is_last = bool(parameters) and parameters[-1] == word
+    return (parameters[:-1] if is_last else parameters), is_last
 
 
 def parse_number(written: str) -> float:
@@ -83,6 +85,14 @@ def parse_number(written: str) -> float:
         return float(written)
     except ValueError:
         return float("nan")
+
+
+def parse_alpha(written: str, example: str) -> float:
+    """The share of exact solving; raises WrongParameter."""
+    alpha = parse_number(written)
+    if not 0.0 <= alpha <= 1.0:
+        raise WrongParameter("alpha", written, "a number from 0 (all by Heu) to 1 (as exact as it gets)", example)
+    return alpha
 
 
 def parse_count(written: str) -> int:

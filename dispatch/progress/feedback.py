@@ -39,8 +39,10 @@ class WorkerLink:
 class Feedback:
     """Follows the reports of a run; measured links are kept over generations."""
 
-    def __init__(self, config: DispatchConfig, is_elastic: bool) -> None:
+    def __init__(self, config: DispatchConfig, is_elastic: bool, row_bytes: int) -> None:
+        """row_bytes: of a row with its state"""
         self._config = config
+        self._row_bytes = row_bytes
         self._is_elastic = is_elastic
         self._links = MeasuredLinks()
         self._workers: tuple[WorkerLink, ...] = ()
@@ -80,8 +82,7 @@ class Feedback:
         fastest_gbit = self._learn_links(reports, decider) or UNKNOWN_GBIT
         for report, plan in zip(reports, done.plan.workers, strict=True):
             assert plan.use is not None
-            row_bytes = (report.pulled_bytes + report.pushed_bytes) / max(plan.rows_moved, 1)
-            row_seconds = row_bytes * 8 / (fastest_gbit * 1e9)
+            row_seconds = self._row_bytes * 8 / (fastest_gbit * 1e9)
             decider.measure(report.worker, plan.use.samples.size, report.seconds.compute, row_seconds)
 
     def _learn_links(self, reports: Sequence[Report], decider: Decider) -> float:

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dispatch.arrays import I32, I64, U64, Bool
+from dispatch.arrays import F64, I32, I64, U64, Bool
 from dispatch.protocol import ring_moved
 from dispatch.rows.lines import RoundLines
 from dispatch.rows.states import RowStates, step_of
@@ -72,10 +72,14 @@ class Traffic:
     full_pull: I64
     """how many of the pulls carry optimizer state"""
     update_push: I64
+    update_owned: I64
+    """how many of these pushes carry value and state"""
     evict_push: I64
+    evict_owned: I64
+    """how many of these pushes carry value and state"""
     flush_push: I64
     owned_push: I64
-    """how many of the pushes carry value and state"""
+    """how many of all pushes carry value and state"""
     reduced: int = 0
     """replicated rows whose gradients are all-reduced, the same on every worker"""
     replica_pull: int = 0
@@ -94,6 +98,12 @@ class Traffic:
     @property
     def pushes(self) -> I64:
         return self.update_push + self.evict_push + self.flush_push
+
+    def whole_rows(self, value_share: float) -> F64:
+        """What moves over each worker's link, in rows with state; a row without has that share of its bytes."""
+        rows = self.miss_pull + self.pushes + self.all_reduce
+        whole = self.full_pull + self.owned_push
+        return whole + value_share * (rows - whole)
 
     def of(self, worker: int) -> WorkerTraffic:
         """One worker's rows, as they are added up over a run."""
@@ -232,7 +242,9 @@ def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
         miss_pull=np.bincount(pulls[:, 0], minlength=n),
         full_pull=np.bincount(pulls[pulls[:, 3] == 0, 0], minlength=n),
         update_push=kinds[:, 0] + kinds[:, 1],
+        update_owned=kinds[:, 0],
         evict_push=kinds[:, 2] + kinds[:, 3],
+        evict_owned=kinds[:, 2],
         flush_push=kinds[:, 4] + kinds[:, 5],
         owned_push=kinds[:, 0::2].sum(axis=1),
     )

@@ -31,7 +31,8 @@ KeyFormat = Literal["criteo", "avazu", "movielens", "synthetic"]
 Eviction = Literal["emark", "lru", "lfu"]
 Model = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
 Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
-PAPER_POLICIES = "laia,esd:0,esd:0.5,esd:1"
+NetworkKind = Literal["shaped", "namespaces"]
+PAPER_POLICIES = "laia,esd:0,esd:0.5:literal,esd:1"
 LIVE_POLICIES = "laia,esd:1,joint:elastic"
 
 
@@ -131,6 +132,8 @@ class DispatchOptions:
     cache_ratio: Annotated[float, typer.Option(help="Rows of a worker's cache, as a share of distinct keys.")] = 0.08
     links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; equal if empty.")] = ""
     policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES
+    dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 512
+    optimizer: Annotated[Optimizer, typer.Option(help="Of rows: its state is moved, too.")] = "adagrad"
     eviction: Annotated[Eviction, typer.Option(help="Which rows leave a full cache first.")] = "emark"
     warm_up: Annotated[int, typer.Option(help="Steps left out.", min=0)] = 10
     deadline_ms: Annotated[float | None, typer.Option(help="Count decisions that take longer.", min=0)] = None
@@ -152,13 +155,15 @@ def dispatch(
     from benchmarks.keys import read_keys
     from benchmarks.plots import check_can_plot, plot_dispatch
     from benchmarks.tables import dispatch_table
+    from ps.config import RowConfig
 
     specs, speeds = check_policies(what.policies), parse_links(what.links, what.workers)
     if plot is not None:
         check_can_plot()
     keys_KF = read_keys(what.form, _existing(what.file), what.samples)
+    share = RowConfig(dim=what.dim, optimizer=what.optimizer).shape().value_share
     workload = make_workload(
-        keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms
+        keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms, share
     )
     results = run_dispatch(workload, specs)
     Console().print(dispatch_table(results, workload))
@@ -185,6 +190,7 @@ class TrainOptions:
     optimizer: Annotated[Optimizer, typer.Option(help="How a gradient changes a row.")] = "adagrad"
     seed: Annotated[int, typer.Option(help="Of events, start values and policies.", min=0)] = 0
     repeat: Annotated[int, typer.Option(help="Runs of each policy, in turn; medians count.", min=1)] = 1
+    network: Annotated[NetworkKind, typer.Option(help="Links slowed down in the workers, or by the kernel.")] = "shaped"
 
     def settings(self) -> tuple[str, ...]:
         rows = f"dispatch.cache_rows={self.cache_rows}", f"rows.dim={self.dim}", f"rows.optimizer={self.optimizer}"
@@ -198,10 +204,11 @@ def train(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
 ) -> None:
-    """Policies side by side in real runs: processes, shaped links, the same events; steps a second, and why.
+    """Policies side by side in real runs: processes, slow links, the same events; steps a second, and why.
 
     Links are slow enough that transfer is what a step waits for, as at the edge, though all workers share this
     machine's cores: 200 and 20 Mbit/s, ten to one as in the papers. Where compute dominates policies cannot differ.
+    With --network namespaces (Linux, root) all traffic of a worker crosses its link, dense gradients and orders too.
 
     Example: freshet bench train --policies laia,esd:1,joint:elastic --dim 128 --repeat 3 --json out.json
     """
@@ -216,7 +223,9 @@ def train(
     speeds = parse_links(what.links, what.workers) if what.links.strip() else default_links(what.workers)
     chosen = (*what.settings(), *(overrides or ()))
     file = _existing(what.file)
-    experiment = Experiment(speeds, what.batch, what.steps, what.warm_up, what.seed, what.form, file, chosen)
+    experiment = Experiment(
+        speeds, what.batch, what.steps, what.warm_up, what.seed, what.form, file, chosen, what.network
+    )
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         configure_logging("supervisor", "bench-train", path=Path(folder) / "supervisor.log")
         results = run_train(Path(folder), experiment, specs, what.repeat, stop, Display(Console(stderr=True)))

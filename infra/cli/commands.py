@@ -6,13 +6,13 @@ from typing import Annotated
 
 import msgspec
 import typer
-import zmq
 
 from infra.cli.options import SettingsOptions, grouped
 from infra.config import check_names
 from infra.errors import ConfigError
 from infra.run.reference import describe_fields, settings_page
 from infra.telemetry import describe
+from infra.wire import write_curve
 
 
 @grouped
@@ -47,13 +47,7 @@ def keys(
     """
     names = ("server", *(workers or ()))
     _check_key_folder(folder, names)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name in names:
-        secret_file = folder / f"{name}.secret"
-        public, secret = zmq.curve_keypair()
-        secret_file.touch(mode=0o600, exist_ok=False)
-        secret_file.write_text(f"{public.decode()}\n{secret.decode()}\n")
-        (folder / f"{name}.public").write_text(f"{public.decode()}\n")
+    write_curve(folder, names)
     typer.echo(
         f"keys written to {folder}; set curve_folder to it, and give each worker its own .secret and server.public"
     )

@@ -99,6 +99,7 @@ def dispatcher(
         stream=settings.stream,
         dispatch=settings.dispatch,
         schema=settings.event_schema,
+        rows=settings.scaled_rows,
         shard_endpoints=endpoints,
         endpoint=settings.dispatch.endpoint,
         status_endpoint=settings.dispatch.status_endpoint,
@@ -145,7 +146,7 @@ def broker(
 def worker(
     dispatcher: Annotated[str, typer.Option(help="Endpoint of the dispatcher.", show_default=False)] = "",
     name: Name = "worker",
-    link: Annotated[float | None, typer.Option(help="Shape this worker's link to so many Gbit/s.")] = None,
+    link: Annotated[float | None, typer.Option(help="Speed of this worker's link in Gbit/s.")] = None,
     shards: ShardEndpoints = None,
     *,
     given: RunOptions,
@@ -157,7 +158,7 @@ def worker(
     stop = start()
     settings = given.load()
     where = dispatcher or settings.dispatch.endpoint
-    shaped = Link(link)
+    told = Link(link, is_shaped=settings.trainer.shape_link)
     from trainer.job import WorkerJob
     from trainer.main import run_worker
 
@@ -174,7 +175,7 @@ def worker(
         trainer=settings.trainer,
         fields=schema.fields,
         dense=schema.dense,
-        link=shaped,
+        link=told,
         curve=curve_of(settings, name),
     )
     announce = begin(settings, name)

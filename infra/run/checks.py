@@ -5,11 +5,13 @@ import socket
 from infra.errors import ConfigError
 from infra.run.settings import Settings
 from infra.wire import check_local, load_curve
+from trainer.config import check_cross
 
 
 def check_start(settings: Settings) -> None:
     """Raises ConfigError for settings with which one of the processes would fail."""
-    _ = settings.event_schema
+    schema = settings.event_schema
+    check_cross(settings.model, schema.fields * settings.rows.dim + schema.dense)
     check_ports(settings)
     check_endpoints(settings)
     check_host("telemetry.metrics_host", settings.telemetry.metrics_host)

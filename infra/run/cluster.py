@@ -6,7 +6,7 @@ dismisses the workers, then the shards, and a Kafka broker last.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -22,6 +22,7 @@ from infra.process import Stop
 from infra.run.checks import check_start
 from infra.run.dense_part import DensePart, dense_part, heavy_warning
 from infra.run.display import Display
+from infra.run.network import Network
 from infra.run.settings import Settings, secret_environment, store_settings
 from infra.run.supervisor import ProcessSpec, Supervisor
 from infra.wire import Curve, connect, load_curve
@@ -50,6 +51,8 @@ class Extras:
     """run a Kafka broker too, on this port; None: events are in the embedded log, or on a broker that runs elsewhere"""
     start_arguments: tuple[str, ...] = ()
     """--from-time or --from-offsets"""
+    network: Network | None = None
+    """run every worker in its namespace; servers must listen at its host"""
 
 
 def run_cluster(
@@ -202,14 +205,16 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
         yield replace(broker, restart="on_failure", stop_order=4)
     shards = tuple(f"ps-{number}" for number in range(settings.ps.shards))
     for number, name in enumerate(shards):
-        endpoint = settings.ps.endpoints[number] if settings.ps.endpoints else "tcp://127.0.0.1:*"
+        host = "127.0.0.1" if extras.network is None else extras.network.host
+        endpoint = settings.ps.endpoints[number] if settings.ps.endpoints else f"tcp://{host}:*"
         shard = _listening(settings, name, "ps", "--shard", str(number), "--endpoint", endpoint)
         yield replace(shard, stop_order=3)
     yield _dispatcher(settings, extras, shards)
     links = settings.dispatch.links_gbit
     for number in range(settings.dispatch.workers):
         link = ("--link", str(links[number])) if links else ()
-        yield _worker(settings, f"{WORKER}{number}", shards, link)
+        inside = extras.network.inside(number) if extras.network is not None else []
+        yield _worker(settings, f"{WORKER}{number}", shards, link, inside)
     if extras.api:
         yield replace(_listening(settings, API, "api"), restart="on_failure", essential=False, stop_order=4)
     if extras.produce is not None:
@@ -248,10 +253,14 @@ def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> 
     )
 
 
-def _worker(settings: Settings, name: str, shards: tuple[str, ...], link: tuple[str, ...]) -> ProcessSpec:
+def _worker(
+    settings: Settings, name: str, shards: tuple[str, ...], link: tuple[str, ...], inside: Sequence[str]
+) -> ProcessSpec:
+    """inside: what a command begins with to run in the worker's namespace; empty where it has none"""
+
     def argv(endpoints: Mapping[str, str]) -> list[str]:
         endpoint, _ = endpoints[DISPATCHER].split()
-        command = [*_command("worker", settings), "--name", name, "--dispatcher", endpoint, *link]
+        command = [*inside, *_command("worker", settings), "--name", name, "--dispatcher", endpoint, *link]
         return [*command, *_shard_arguments(endpoints, shards)]
 
     return ProcessSpec(

@@ -46,7 +46,8 @@ def dense_part(settings: Settings) -> DensePart:
 def heavy_warning(settings: Settings, part: DensePart) -> str:
     """What a heavy dense part costs, and what to do about it."""
     model = settings.model
-    layers = "fewer model.cross_layers or another model.name" if model.name == "dcn" else "narrower model.mlp"
+    is_crossed = model.name == "dcn" and model.cross == "matrix"
+    layers = "model.cross=low_rank or vector, or another model.name" if is_crossed else "narrower model.mlp"
     return (
         f"the dense part has {number(part.weights)} weights ({size(part.bytes)}, {size(part.worker_bytes)} in every "
         f"worker), more than all rows of a step (at most {size(part.row_bytes)}), and is all-reduced in every step; "

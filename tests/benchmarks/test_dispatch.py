@@ -54,6 +54,14 @@ def test_totals_are_those_of_the_directory_s_own_accounting() -> None:
     assert result.hit_ratio == pytest.approx(sum(p.hits.sum() for p in plans) / sum(p.lookups.sum() for p in plans))
 
 
+def test_moves_without_state_cost_their_share_of_a_row() -> None:
+    rows, whole = simulate(small_workload(), "round_robin"), simulate(small_workload(value_share=0.5), "round_robin")
+    assert np.less(np.array(rows.miss_pull) / 2, whole.miss_pull).all()
+    assert np.less(whole.miss_pull, rows.miss_pull).all()
+    assert 0.5 < whole.cost / rows.cost < 1.0
+    assert whole.cost == np.array([whole.miss_pull, whole.update_push, whole.evict_push]).sum(axis=0) @ [1, 1, 10, 10]
+
+
 def test_all_reduced_rows_are_part_of_cost_and_link_time() -> None:
     workload = small_workload(warm_up=5)
     result, full = simulate(workload, "fae:0.2:4"), simulate(workload, "het")

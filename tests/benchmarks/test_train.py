@@ -22,6 +22,7 @@ from infra.process import Stop
 from infra.run.display import Display
 from ingest.schema import load_schema
 from tests.end_to_end.processes import run
+from tests.infra.run.allowed import NEEDED, can_make_namespaces
 
 EXPERIMENT = Experiment((5.0, 0.5), batch=8, steps=4, warm_up=2, seed=0, dataset="avazu", file=None)
 ONE_WORKER = replace(EXPERIMENT, links_gbit=(1.0,))
@@ -64,6 +65,18 @@ def test_policies_run_over_the_same_events_and_train_the_same_model(tmp_path: Pa
     assert second["samples"][0] > 100
     assert sum(second["samples"]) == 160
     assert "steps/s" in ended.stdout
+
+
+@pytest.mark.skipif(not can_make_namespaces(), reason=NEEDED)
+@pytest.mark.timeout(180)
+def test_workers_train_behind_real_links(tmp_path: Path) -> None:
+    output = tmp_path / "out.json"
+    size = ("--workers", "2", "--batch", "16", "--steps", "5", "--warm-up", "2", "--dim", "4", "--links", "1,0.1")
+    ended = run("bench", "train", "--network", "namespaces", "--policies", "laia", *size, "--json", output)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (only,) = json.loads(output.read_text())
+    assert only["samples"] == [48, 48]
+    assert "links 1,0.1 Gbit/s (namespaces)" in " ".join(ended.stdout.split())
 
 
 def test_the_median_run_counts_and_ratios_are_taken_within_a_repeat() -> None:

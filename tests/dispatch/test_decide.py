@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from dispatch.assign.improvement import Joint
+from dispatch.assign.situation import Assignment, Situation
 from dispatch.decide import Decider, check_cache, equal_capacities, relative_row_costs
 from dispatch.errors import BadCost, CacheTooSmall
 from dispatch.policies.registry import parse_spec
@@ -55,3 +56,19 @@ def test_a_decision_longer_than_its_budget_is_late() -> None:
 def test_costs_of_links_that_mean_nothing_are_refused(costs: list[float]) -> None:
     with pytest.raises(BadCost, match="row costs"):
         Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), Needs(), np.array(costs))
+
+
+def test_alpha_may_change_between_two_decisions() -> None:
+    seen: list[float] = []
+
+    class Watching:
+        def assign(self, situation: Situation) -> Assignment:
+            seen.append(situation.alpha)
+            return Assignment(np.arange(situation.samples, dtype=np.int32) % 2)
+
+    directory = Directory(np.full(2, 64), "lru", 1)
+    decider = Decider(Index(), directory, Watching(), parse_spec("esd:0.5").needs, np.ones(2))
+    decider.decide(1, np.arange(4, dtype=np.uint64).reshape(2, 2))
+    decider.alpha = 0.25
+    decider.decide(2, np.arange(4, dtype=np.uint64).reshape(2, 2))
+    assert seen == [0.5, 0.25]

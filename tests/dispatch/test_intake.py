@@ -20,6 +20,7 @@ from ingest.errors import AbsentField, SinkUnavailable
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.schema import Schema, load_schema
+from ps.config import RowConfig
 from tests.ingest.topics import SYNTHETIC, events
 
 PATIENCE_SECONDS = 60.0
@@ -31,7 +32,9 @@ def opened(folder: Path, schema: Schema = SYNTHETIC, **settings: object) -> Iter
     with closing(LogWriter(folder / "log", "clicks", 1)) as writer:
         writer.append(0, [(None, payload) for payload in (*map(encode_json, events(2)), b"bad")])
     stream = StreamConfig(folder=folder / "log", batch=4, linger_seconds=0, **settings)
-    job = DispatchJob("r", 0, folder, stream, DispatchConfig(), schema, shard_endpoints=(), stop_at_end=True)
+    job = DispatchJob(
+        "r", 0, folder, stream, DispatchConfig(), schema, RowConfig(), shard_endpoints=(), stop_at_end=True
+    )
     source = LogReader(folder / "log", "clicks")
     letters, meter = DeadLetterLog(folder / "log"), Meter(CollectorRegistry())
     with closing(source), closing(letters), closing(Intake(job, source, letters, meter)) as intake:

@@ -106,6 +106,7 @@ def dispatched(
             stream=StreamConfig(folder=folder / "log", batch=BATCH, linger_seconds=0),
             dispatch=DispatchConfig(policy="round_robin", workers=1, cache_rows=256, **options),
             schema=SYNTHETIC,
+            rows=RowConfig(dim=2),
             shard_endpoints=tuple(shards),
             stop_at_end=stop_at_end,
         )

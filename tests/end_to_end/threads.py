@@ -214,6 +214,7 @@ def train(
                 threads.start(beside, threads, dispatcher, shards)
 
         job = DispatchJob(
+            rows=plan.rows,
             run=RUN,
             seed=SEED,
             folder=plan.folder,

@@ -53,7 +53,16 @@ def test_one_finite_logit_a_sample(name: str, fields: int, dense: int) -> None:
 
 @every_model
 @pytest.mark.parametrize(("fields", "dense"), [(F, N), (F, 0), (2, 0)])
-@pytest.mark.parametrize("settings", [{}, {"mlp": ()}, {"mlp": (9,), "cross_layers": 3}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"mlp": ()},
+        {"mlp": (9,), "cross_layers": 3},
+        {"cross": "low_rank", "cross_rank": 3},
+        {"cross": "vector", "cross_layers": 3},
+    ],
+)
 def test_the_number_of_weights_is_known_without_building_the_model(
     name: str, fields: int, dense: int, settings: dict[str, Any]
 ) -> None:
@@ -120,12 +129,41 @@ def test_pairwise_products_equal_the_double_loop() -> None:
     torch.testing.assert_close(pairwise_products(embeddings), slow)
 
 
-def test_cross_layer_multiplies_by_the_inputs() -> None:
-    model = built("dcn", cross_layers=1)
+def crossed_once(cross: str) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Inputs, what one cross layer makes of them, and its weights."""
+    model = built("dcn", cross_layers=1, cross=cross, cross_rank=2)
     assert isinstance(model, Dcn)
     start = torch.randn(B, F * D + N, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    weight, bias = model.cross[0].parameters()
-    torch.testing.assert_close(model.crossed(start), start * (start @ weight.T + bias) + start)
+    return start, model.crossed(start), list(model.cross[0].parameters())
+
+
+def test_matrix_cross_multiplies_by_the_inputs() -> None:
+    start, crossed, (weight, bias) = crossed_once("matrix")
+    torch.testing.assert_close(crossed, start * (start @ weight.T + bias) + start)
+
+
+def test_low_rank_cross_goes_through_a_product_of_two_matrices() -> None:
+    start, crossed, (down, up, bias) = crossed_once("low_rank")
+    assert (down.shape, up.shape) == ((2, F * D + N), (F * D + N, 2))
+    torch.testing.assert_close(crossed, start * (start @ (up @ down).T + bias) + start)
+
+
+def test_vector_cross_is_that_of_the_first_dcn() -> None:
+    start, crossed, (weight, bias) = crossed_once("vector")
+    slow = [start[b] * (start[b] @ weight) + bias + start[b] for b in range(B)]
+    torch.testing.assert_close(crossed, torch.stack(slow))
+
+
+@pytest.mark.parametrize("cross", ["low_rank", "vector"])
+def test_gradients_of_other_crosses_equal_finite_differences(cross: str) -> None:
+    model, (embeddings, wide, dense) = stirred(built("dcn", cross=cross, cross_rank=2)), inputs()
+    assert torch.autograd.gradcheck(lambda e, w: model(e, w, dense), (embeddings, wide))
+
+
+def test_a_rank_that_saves_nothing_is_refused() -> None:
+    built("dcn", cross="low_rank", cross_rank=F * D + N - 1)
+    with pytest.raises(ConfigError, match=r"rank 27 cannot be built on 27 inputs.*model\.cross_rank"):
+        built("dcn", cross="low_rank", cross_rank=F * D + N)
 
 
 def test_dlrm_interacts_every_pair_once() -> None:

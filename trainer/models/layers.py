@@ -51,6 +51,12 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     return layer
 
 
+def vector(shape: tuple[int, ...], inputs: int, generator: torch.Generator) -> nn.Parameter:
+    """Weights of any shape that add up so many inputs, started as a linear layer's are."""
+    bound = 1 / math.sqrt(max(inputs, 1))
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator))
+
+
 def mlp(inputs: int, widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
     """Linear layers, each followed by a ReLU."""
     layers: list[nn.Module] = []

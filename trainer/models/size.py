@@ -24,7 +24,12 @@ def _deepfm(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
 
 def _dcn(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
     inputs = fields * dim + dense
-    return config.cross_layers * _linear(inputs, inputs) + _deep(inputs, config.mlp) + inputs
+    layer = {
+        "matrix": _linear(inputs, inputs),
+        "low_rank": inputs * config.cross_rank + _linear(config.cross_rank, inputs),
+        "vector": 2 * inputs,
+    }[config.cross]
+    return config.cross_layers * layer + _deep(inputs, config.mlp) + inputs
 
 
 def _dlrm(config: ModelConfig, fields: int, dim: int, dense: int) -> int:

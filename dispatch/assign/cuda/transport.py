@@ -101,10 +101,13 @@ class CudaSolver:
         cost_Bn = self._arena.take("cost_Bn", (samples, workers), np.float64)
         where = (sent["state"], sent["holders"])
         self._kernels["pushes"](
-            (-(-rows // 256) or 1,), (256,), (*where, sent["row_cost"], *_int32(rows, words), pushes_U)
+            (-(-rows // 256) or 1,),
+            (256,),
+            (*where, sent["row_cost"], np.float64(situation.value_share), *_int32(rows, words), pushes_U),
         )
         sizes = _int32(samples, fields, workers, words)
-        arguments = (sent["local"], *where, pushes_U, sent["row_cost"], *sizes, cost_Bn)
+        part = np.float64(1.0 + situation.value_share if situation.parts_hold else 0.0)
+        arguments = (sent["local"], *where, pushes_U, sent["row_cost"], part, *sizes, cost_Bn)
         self._kernels["costs"]((-(-samples * workers // 256) or 1,), (256,), arguments)
         return cost_Bn
 

@@ -1,8 +1,11 @@
 """The GPU's solver against the CPU's. What needs no GPU, the method itself in numpy, is tested everywhere."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from dispatch.assign.batch_cost import batch_cost
 from dispatch.assign.cost import cost_matrix
 from dispatch.assign.cuda.hungarian import hungarian_cuda
 from dispatch.assign.cuda.transport import CudaSolver, load_cupy
@@ -122,8 +125,12 @@ def test_equal_input_gives_equal_output(solver: CudaSolver, kind: str) -> None:
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("workers", [1, 2, 8, 64, 65, 100])
-def test_the_matrix_is_built_as_on_the_cpu_bit_for_bit(solver: CudaSolver, workers: int) -> None:
-    situation = draw_situation(workers, samples=300, fields=26, workers=workers)
+@pytest.mark.parametrize(("value_share", "parts_hold"), [(1.0, True), (0.5, True), (17 / 19, True), (0.5, False)])
+def test_the_matrix_is_built_as_on_the_cpu_bit_for_bit(
+    solver: CudaSolver, workers: int, value_share: float, parts_hold: bool
+) -> None:
+    drawn = draw_situation(workers, samples=300, fields=26, workers=workers)
+    situation = replace(drawn, value_share=value_share, parts_hold=parts_hold)
     assert np.array_equal(solver.cost_matrix(situation), cost_matrix(situation))
 
 
@@ -134,6 +141,15 @@ def test_a_batch_is_assigned_at_the_least_cost(solver: CudaSolver) -> None:
         situation = draw_situation(seed, samples=512, fields=8, workers=1 + seed)
         at = solver.assign(situation).astype(np.int64)
         assert_optimal(cost_matrix(situation), situation.capacity_n, at)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_joint_on_the_gpu_is_about_as_cheap_as_on_the_cpu() -> None:
+    situation = draw_situation(9, samples=512, fields=8, workers=8)
+    cpu, gpu = (build_policy("joint", 0, backend).assign(situation).worker_B for backend in ("cpu", "cuda"))
+    assert (np.bincount(gpu, minlength=8) <= situation.capacity_n).all()
+    assert batch_cost(situation, gpu) == pytest.approx(batch_cost(situation, cpu), rel=0.05)
 
 
 @pytest.mark.gpu

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -6,9 +8,11 @@ from numpy.typing import NDArray
 
 from dispatch.assign.choices import Criterion
 from dispatch.assign.hybrid import (
+    Mix,
     assign_heu,
     assign_heu_reference,
     assign_hybrid,
+    assign_literal,
     opt_share,
     order_by,
     order_by_reference,
@@ -17,6 +21,7 @@ from dispatch.assign.solver import solve_transport
 from dispatch.errors import BadCost, Infeasible
 
 CRITERIA: tuple[Criterion, ...] = ("min2-min", "min3-min", "min3-min2", "mean")
+MIXES: tuple[Mix, ...] = (assign_hybrid, assign_literal)
 Floats = NDArray[np.float64]
 
 
@@ -73,38 +78,74 @@ def test_heu_error_of_each_sample_stays_within_theorem_1(seed: int, workers: int
         assert cost[sample, at[sample]] <= sorted_cost[sample, i // m]
 
 
+@pytest.mark.parametrize("mix", MIXES)
 @given(st.integers(0, 10_000), st.integers(1, 8), st.integers(0, 40), st.floats(0, 1), st.sampled_from(CRITERIA))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_share_keeps_to_any_capacities(
-    seed: int, workers: int, samples: int, alpha: float, criterion: Criterion
+    mix: Mix, seed: int, workers: int, samples: int, alpha: float, criterion: Criterion
 ) -> None:
     cost = draw_cost(seed, samples, workers)
     rng = np.random.default_rng(seed)
     capacity = rng.multinomial(samples + int(rng.integers(0, 9)), np.full(workers, 1 / workers)).astype(np.int64)
-    at = assign_hybrid(cost, capacity, alpha, criterion)
+    at = mix(cost, capacity, alpha, criterion, solve_transport)
     assert at.shape == (samples,)
     assert (np.bincount(at, minlength=workers) <= capacity).all()
 
 
+@pytest.mark.parametrize("mix", MIXES)
 @given(st.integers(0, 10_000), st.floats(0, 1))
 @settings(max_examples=60, deadline=None)
-def test_no_share_costs_less_than_opt_alone(seed: int, alpha: float) -> None:
+def test_no_share_costs_less_than_opt_alone(mix: Mix, seed: int, alpha: float) -> None:
     cost, capacity = draw_cost(seed, 40, 4), np.full(4, 10)
     least = total(cost, solve_transport(cost, capacity))
-    assert total(cost, assign_hybrid(cost, capacity, alpha)) >= least - 1e-9
+    assert total(cost, mix(cost, capacity, alpha, "min2-min", solve_transport)) >= least - 1e-9
 
 
-def test_alpha_0_is_heu_in_regret_order() -> None:
+@given(st.integers(0, 10_000), st.integers(1, 8), st.booleans(), st.lists(st.floats(0, 1), max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_more_alpha_never_costs_more(seed: int, workers: int, tied: bool, alphas: list[float]) -> None:
+    cost = draw_cost(seed, 8 * workers, workers, tied)
+    capacity = np.full(workers, 8 + seed % 3)
+    costs = [total(cost, assign_hybrid(cost, capacity, alpha)) for alpha in sorted([0.0, *alphas, 1.0])]
+    assert all(more <= less + 1e-9 for less, more in pairwise(costs))
+
+
+def test_the_published_mix_can_cost_more_than_heu_alone() -> None:
+    cost, capacity = draw_cost(41, 40, 4, tied=True), np.full(4, 10)
+    assert total(cost, assign_literal(cost, capacity, 0.25)) > total(cost, assign_literal(cost, capacity, 0.0)) + 10
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_alpha_0_is_heu_in_regret_order(mix: Mix) -> None:
     cost, capacity = draw_cost(3, 60, 6), np.full(6, 10)
-    assert np.array_equal(assign_hybrid(cost, capacity, 0.0), heu(cost, order_by(cost), capacity))
+    at = mix(cost, capacity, 0.0, "min2-min", solve_transport)
+    assert np.array_equal(at, heu(cost, order_by(cost), capacity))
 
 
-def test_alpha_1_is_opt() -> None:
+@pytest.mark.parametrize("mix", MIXES)
+def test_alpha_1_is_opt(mix: Mix) -> None:
     cost, capacity = draw_cost(4, 60, 6), np.full(6, 10)
-    assert np.array_equal(assign_hybrid(cost, capacity, 1.0), solve_transport(cost, capacity))
+    at = mix(cost, capacity, 1.0, "min2-min", solve_transport)
+    assert np.array_equal(at, solve_transport(cost, capacity))
 
 
-def test_alpha_between_gives_opt_the_samples_of_highest_regret() -> None:
+def test_alpha_between_gives_opt_the_samples_of_highest_regret_and_the_places_that_heu_gave_them() -> None:
+    cost, capacity = draw_cost(5, 80, 4), np.full(4, 21)
+    seen: list[tuple[Floats, NDArray[np.int64]]] = []
+
+    def spy(cost_kn: Floats, capacity_n: NDArray[np.int64]) -> NDArray[np.int32]:
+        seen.append((cost_kn, capacity_n))
+        return solve_transport(cost_kn, capacity_n)
+
+    at = assign_hybrid(cost, capacity, 0.33, solve=spy)
+    first, by_heu = order_by(cost)[:26], heu(cost, order_by(cost), capacity)
+    left = capacity - np.bincount(by_heu, minlength=4)
+    assert np.array_equal(seen[0][0], cost[first])
+    assert np.array_equal(seen[0][1], left + np.bincount(by_heu[first], minlength=4))
+    assert np.array_equal(np.delete(at, first), np.delete(by_heu, first))
+
+
+def test_the_published_mix_gives_opt_a_share_of_every_worker() -> None:
     cost, capacity = draw_cost(5, 80, 4), np.full(4, 20)
     seen: list[tuple[Floats, NDArray[np.int64]]] = []
 
@@ -112,7 +153,7 @@ def test_alpha_between_gives_opt_the_samples_of_highest_regret() -> None:
         seen.append((cost_kn, capacity_n))
         return solve_transport(cost_kn, capacity_n)
 
-    assign_hybrid(cost, capacity, 0.33, solve=spy)
+    assign_literal(cost, capacity, 0.33, solve=spy)
     assert seen[0][1].tolist() == [6, 6, 6, 6]
     assert np.array_equal(seen[0][0], cost[order_by(cost)[:24]])
 
@@ -136,7 +177,7 @@ def test_share_of_opt_is_rounded_down_per_worker(
 def test_places_that_opt_did_not_need_are_left_for_heu() -> None:
     cost = np.array([[0.0, 9.0], [1.0, 0.0], [1.0, 0.0]])
     assert opt_share(3, np.array([2, 2]), 0.5)[1] == 1
-    assert assign_hybrid(cost, np.array([2, 2]), 0.5).tolist() == [0, 1, 1]
+    assert assign_literal(cost, np.array([2, 2]), 0.5).tolist() == [0, 1, 1]
 
 
 def test_heu_refuses_too_few_places() -> None:

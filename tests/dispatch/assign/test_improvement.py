@@ -1,16 +1,20 @@
 import dataclasses
+from time import sleep
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from dispatch.assign.annealing import anneal, sweep, sweep_reference
+from dispatch.assign.backend import Opt, assign_on_cpu
 from dispatch.assign.batch_cost import Placement, batch_cost
 from dispatch.assign.cost import cost_matrix
-from dispatch.assign.improvement import Joint, improve
+from dispatch.assign.hybrid import assign_hybrid
+from dispatch.assign.improvement import Joint, improve, rung
 from dispatch.assign.situation import Situation
-from dispatch.assign.solver import solve_transport
+from dispatch.assign.solver import solve_again, solve_transport
 from dispatch.rows.states import CLEAN
 from tests.dispatch.assign.situations import draw_situation
 
@@ -28,10 +32,13 @@ def test_rounds_never_make_the_batch_dearer_and_keep_who_has_how_many(seed: int,
     assert np.array_equal(np.bincount(at_B, minlength=workers), np.bincount(start_B, minlength=workers))
 
 
-@given(seeds, st.sampled_from([1, 2, 3, 8, 70]))
-@settings(max_examples=30, deadline=None)
-def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(seed: int, workers: int) -> None:
-    situation = draw_situation(seed, samples=16, fields=3, workers=workers)
+@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]))
+@settings(max_examples=40, deadline=None)
+def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(
+    seed: int, workers: int, value_share: float
+) -> None:
+    drawn = draw_situation(seed, samples=16, fields=3, workers=workers)
+    situation = dataclasses.replace(drawn, value_share=value_share)
     at_B = np.random.default_rng(seed).integers(0, workers, 16, dtype=np.int32)
     moving_k = np.array([seed % 16])
     marginal_n = Placement(situation, at_B).marginal_costs(moving_k)[0]
@@ -42,10 +49,11 @@ def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(seed: 
     np.testing.assert_allclose(marginal_n - marginal_n[0], cost_n - cost_n[0], atol=1e-3)
 
 
-@given(seeds, st.sampled_from([1, 2, 3, 8, 70]))
-@settings(max_examples=30, deadline=None)
-def test_costs_of_placements_differ_by_what_their_batches_cost(seed: int, workers: int) -> None:
-    situation = draw_situation(seed, samples=16, fields=3, workers=workers)
+@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]))
+@settings(max_examples=40, deadline=None)
+def test_costs_of_placements_differ_by_what_their_batches_cost(seed: int, workers: int, value_share: float) -> None:
+    drawn = draw_situation(seed, samples=16, fields=3, workers=workers)
+    situation = dataclasses.replace(drawn, value_share=value_share)
     one_B, other_B = np.random.default_rng(seed).integers(0, workers, (2, 16), dtype=np.int32)
     placed = Placement(situation, one_B)
     before = placed.cost()
@@ -139,3 +147,60 @@ def test_fewer_rounds_than_set_are_told() -> None:
     policy, situation = Joint(8, 0), draw_situation(5)
     assert policy.assign(dataclasses.replace(situation, budget_seconds=0.0)).was_cut
     assert not policy.assign(dataclasses.replace(situation, budget_seconds=60.0)).was_cut
+
+
+@pytest.mark.parametrize(
+    ("alpha", "share", "rounds"),
+    [(0, 0, 0), (0.125, 0.25, 0), (0.5, 1, 0), (0.51, 1, 1), (0.75, 1, 4), (0.76, 1, 5), (1, 1, 8)],
+)
+def test_alpha_is_a_ladder_from_heu_over_opt_to_all_rounds(alpha: float, share: float, rounds: int) -> None:
+    assert rung(alpha, 8) == (share, rounds)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.5])
+def test_alpha_up_to_a_half_mixes_heu_and_opt(alpha: float) -> None:
+    situation = dataclasses.replace(draw_situation(7), alpha=alpha)
+    expected_B = assign_hybrid(cost_matrix(situation), situation.capacity_n, 2 * alpha)
+    assert np.array_equal(Joint(8, 0).assign(situation).worker_B, expected_B)
+
+
+def test_alpha_between_a_half_and_one_does_some_of_the_rounds() -> None:
+    situation = dataclasses.replace(draw_situation(7), alpha=0.75)
+    whole = dataclasses.replace(situation, alpha=1.0)
+    assert np.array_equal(Joint(8, 0).assign(situation).worker_B, Joint(4, 0).assign(whole).worker_B)
+
+
+def test_opt_gets_fewer_samples_and_no_round_follows_when_it_took_too_long() -> None:
+    def assign_slowly(situation: Situation) -> NDArray[np.int32]:
+        sleep(0.02)
+        return assign_on_cpu(situation)
+
+    policy = Joint(8, 0, Opt("cpu", solve_transport, assign_slowly))
+    situation = dataclasses.replace(draw_situation(5), budget_seconds=0.01)
+    assert policy.assign(situation).was_cut
+    again = policy.assign(situation)
+    least_B = assign_hybrid(cost_matrix(situation), situation.capacity_n, 0.0)
+    assert again.was_cut
+    assert cost_matrix(situation)[np.arange(48), again.worker_B].sum() <= (
+        cost_matrix(situation)[np.arange(48), least_B].sum() + 1e-9
+    )
+    assert not np.array_equal(again.worker_B, assign_on_cpu(situation))
+
+
+def test_start_and_rounds_are_solved_by_the_chosen_backend() -> None:
+    seen: list[str] = []
+
+    def assign(situation: Situation) -> NDArray[np.int32]:
+        seen.append("start")
+        return assign_on_cpu(situation)
+
+    def again(
+        cost_kn: NDArray[np.float64], capacity_n: NDArray[np.int64], price_n: NDArray[np.float64]
+    ) -> NDArray[np.int32]:
+        seen.append("round")
+        return solve_again(cost_kn, capacity_n, price_n)
+
+    situation = draw_situation(5)
+    at_B = Joint(3, 0, Opt("cuda", solve_transport, assign, again)).assign(situation).worker_B
+    assert seen == ["start", "round", "round", "round"]
+    assert np.array_equal(at_B, Joint(3, 0).assign(situation).worker_B)

@@ -50,7 +50,7 @@ def test_each_worker_stays_within_its_own_bounds() -> None:
     elastic = Elastic(np.array([1.0, 100.0, 1.0]), np.full(3, 100_000), bounds)
     for _ in range(50):
         capacity_n = elastic.capacities(120, fields=4)
-        elastic.follow(capacity_n, capacity_n, capacity_n)
+        elastic.follow(capacity_n, capacity_n, capacity_n.astype(np.float64))
     assert capacity_n.tolist() == [50, 60, 10]
 
 

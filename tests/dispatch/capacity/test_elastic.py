@@ -50,7 +50,7 @@ def test_a_slow_processor_gets_fewer_samples_once_measured() -> None:
         for worker, seconds in enumerate((1e-3, 4e-3)):
             samples = int(capacity_n[worker])
             elastic.measure(worker, samples, seconds * samples, row_seconds=1e-6)
-        elastic.follow(capacity_n, capacity_n, capacity_n)
+        elastic.follow(capacity_n, capacity_n, capacity_n.astype(np.float64))
     assert capacity_n.tolist() == pytest.approx([320, 80], abs=4)
 
 

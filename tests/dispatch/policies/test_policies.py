@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dispatch.assign.backend import Opt
 from dispatch.assign.cost import cost_matrix
-from dispatch.assign.hybrid import Esd, assign_hybrid
+from dispatch.assign.hybrid import Esd, assign_hybrid, assign_literal
 from dispatch.assign.infrequency import (
     LOOKUP_NS,
     PROFILE_STEPS,
@@ -98,11 +98,12 @@ def test_round_robin_equals_reference(capacity: list[int]) -> None:
     assert np.array_equal(build_policy("round_robin", seed=0).assign(situation).worker_B, expected)
 
 
-@given(st.integers(0, 10_000), st.sampled_from([1, 2, 5, 8, 65, 128]))
+@given(st.integers(0, 10_000), st.sampled_from([1, 2, 5, 8, 65, 128]), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_laia_equals_reference(seed: int, workers: int) -> None:
+def test_laia_equals_reference(seed: int, workers: int, parts: bool) -> None:
     situation = draw_situation(seed, samples=60, workers=workers)
-    assert np.array_equal(build_policy("laia", seed=0).assign(situation).worker_B, laia_reference(situation))
+    policy = build_policy("laia:parts" if parts else "laia", seed=0)
+    assert np.array_equal(policy.assign(situation).worker_B, laia_reference(situation, parts))
 
 
 def few_rows(step: int, state_U: list[int], holders: list[int], local: list[list[int]], capacity: int) -> Situation:
@@ -124,6 +125,24 @@ def test_laia_takes_the_best_holder_with_room() -> None:
 def test_laia_counts_no_part_of_a_split_row_as_held() -> None:
     situation = few_rows(3, [SPLIT, CLEAN], [0b110, 0b001], [[0, 1]] * 2, capacity=2)
     assert build_policy("laia", seed=0).assign(situation).worker_B.tolist() == [0, 0]
+
+
+def test_laia_counts_parts_as_held_where_it_is_told_to() -> None:
+    situation = few_rows(3, [SPLIT, SPLIT, CLEAN], [0b110, 0b010, 0b001], [[0, 1, 2]], capacity=2)
+    assert build_policy("laia:parts", seed=0).assign(situation).worker_B.tolist() == [1]
+    assert build_policy("laia", seed=0).assign(situation).worker_B.tolist() == [0]
+
+
+def test_laia_counts_a_row_that_a_sample_names_twice_once() -> None:
+    situation = few_rows(3, [CLEAN] * 3, [0b001, 0b010, 0b010], [[0, 0, 0, 1, 2]], capacity=1)
+    assert build_policy("laia", seed=0).assign(situation).worker_B.tolist() == [1]
+
+
+def test_strict_esd_counts_a_split_row_as_held_by_nobody() -> None:
+    situation = draw_situation(8)
+    strict = cost_matrix(dataclasses.replace(situation, parts_hold=False))
+    expected = solve_transport(strict, situation.capacity_n)
+    assert np.array_equal(build_policy("esd:1:strict", seed=0).assign(situation).worker_B, expected)
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0, [0, 1, 2, 0]), (1, [1, 2, 0, 1]), (2, [2, 0, 1, 2])])
@@ -192,8 +211,17 @@ def test_profile_steps_that_are_no_number_of_steps_are_refused(steps: str) -> No
 
 def test_esd_is_hybrid_on_the_cost_matrix() -> None:
     situation = draw_situation(8)
+    half = dataclasses.replace(situation, alpha=0.5)
     expected = assign_hybrid(cost_matrix(situation), situation.capacity_n, 0.5, "min3-min")
-    assert np.array_equal(build_policy("esd:0.5:min3-min", seed=0).assign(situation).worker_B, expected)
+    literal = assign_literal(cost_matrix(situation), situation.capacity_n, 0.5, "min3-min")
+    assert np.array_equal(build_policy("esd:0.5:min3-min", seed=0).assign(half).worker_B, expected)
+    assert np.array_equal(build_policy("esd:0.5:min3-min:literal", seed=0).assign(half).worker_B, literal)
+    assert not np.array_equal(expected, literal)
+
+
+@pytest.mark.parametrize("spec", ["esd:0.25", "esd:0.25:mean:literal:elastic", "joint:8:0.25", "joint:4:0.25:elastic"])
+def test_alpha_is_what_a_policy_begins_with(spec: str) -> None:
+    assert parse_spec(spec).needs.alpha == 0.25
 
 
 @pytest.mark.parametrize(
@@ -203,6 +231,11 @@ def test_esd_is_hybrid_on_the_cost_matrix() -> None:
         ("esd", "esd:1"),
         ("esd:.50", "esd:0.5"),
         ("esd:0:mean", "esd:0:mean"),
+        ("esd:.5:min2-min:literal", "esd:0.5:literal"),
+        ("esd:strict", "esd:1:strict"),
+        ("laia:parts", "laia:parts"),
+        ("joint:8:1", "joint"),
+        ("joint:8:0.50", "joint:8:0.5"),
         ("laia_adaptive:0.10", "laia_adaptive"),
         ("laia_adaptive:.2", "laia_adaptive:0.2"),
         *NORMAL_FORMS,
@@ -218,6 +251,8 @@ def test_name_is_the_normal_form_of_the_spec(spec: str, name: str) -> None:
         "",
         "herald",
         "laia:1",
+        "laia:strict",
+        "esd:1:strict:literal",
         "random:3",
         "esd:1:regret",
         "esd:1:mean:2",
@@ -227,12 +262,12 @@ def test_name_is_the_normal_form_of_the_spec(spec: str, name: str) -> None:
         "fae:elastic:2:3",
         "laia_adaptive:1:2",
         "laia:elastic",
-        "joint:2:3",
-        "joint:elastic:2",
+        "esd:1:mean:literally",
+        "joint:2:0.5:3",
     ],
 )
 def test_unknown_policy_is_refused_with_the_choices(spec: str) -> None:
-    with pytest.raises(ConfigError, match=r"random, round_robin, laia, .*esd\[:alpha"):
+    with pytest.raises(ConfigError, match=r"random, round_robin, laia.*esd\[:alpha"):
         build_policy(spec, seed=0)
 
 
@@ -253,7 +288,7 @@ def test_esd_does_less_by_opt_when_opt_took_too_long() -> None:
     def assign_slowly(situation: Situation) -> NDArray[np.int32]:
         return solve_slowly(cost_matrix(situation), situation.capacity_n)
 
-    policy = Esd(1.0, opt=Opt("cpu", solve_slowly, assign_slowly))
+    policy = Esd(opt=Opt("cpu", solve_slowly, assign_slowly))
     situation = dataclasses.replace(draw_situation(9), budget_seconds=0.01)
     answers = [policy.assign(situation) for _ in range(2)]
     assert all((np.bincount(answer.worker_B) <= situation.capacity_n).all() for answer in answers)
@@ -266,6 +301,8 @@ def test_esd_does_less_by_opt_when_opt_took_too_long() -> None:
 def test_alpha_outside_0_to_1_is_refused(alpha: str) -> None:
     with pytest.raises(ConfigError, match="from 0"):
         build_policy(f"esd:{alpha}", seed=0)
+    with pytest.raises(ConfigError, match="from 0"):
+        build_policy(f"joint:8:{alpha}", seed=0)
 
 
 @pytest.mark.parametrize("budget", ["0", "-1", "nan", "inf", "fast", ""])
@@ -311,7 +348,7 @@ def test_every_spec_can_be_read_back_from_what_it_prints(name: str) -> None:
         ("fae:0.2:5", Needs("full", hot_share=0.2, profile_steps=5)),
         ("joint:2", Needs()),
         ("joint:2:elastic", Needs(elastic=True)),
-        ("esd:0.5:mean:elastic", Needs(elastic=True)),
+        ("esd:0.5:mean:elastic", Needs(elastic=True, alpha=0.5)),
     ],
 )
 def test_a_spec_says_what_its_policy_needs(text: str, needs: Needs) -> None:

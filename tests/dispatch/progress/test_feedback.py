@@ -15,6 +15,7 @@ from ps.protocol import TRAIN
 
 FAST, SLOW = WorkerLink("fast", 5.0), WorkerLink("slow", 0.5)
 UNKNOWN = (WorkerLink("a", 0.0), WorkerLink("b", 0.0))
+ROW_BYTES = 1_000
 MEGABYTE = 1_000_000
 
 
@@ -49,7 +50,7 @@ class Steps:
 
 
 def test_the_budget_is_what_a_step_keeps_the_busiest_worker_busy_once_that_is_known() -> None:
-    feedback = Feedback(DispatchConfig(deadline=True), is_elastic=False)
+    feedback = Feedback(DispatchConfig(deadline=True), is_elastic=False, row_bytes=ROW_BYTES)
     steps = Steps(feedback, (FAST, SLOW))
     for seconds in (0.1, 0.3, 0.2, 9.0):
         steps.complete(seconds)
@@ -59,7 +60,7 @@ def test_the_budget_is_what_a_step_keeps_the_busiest_worker_busy_once_that_is_kn
 
 
 def test_without_a_deadline_there_is_no_budget() -> None:
-    feedback = Feedback(DispatchConfig(), is_elastic=False)
+    feedback = Feedback(DispatchConfig(), is_elastic=False, row_bytes=ROW_BYTES)
     steps = Steps(feedback, (FAST, SLOW))
     for _ in range(5):
         steps.complete()
@@ -67,7 +68,10 @@ def test_without_a_deadline_there_is_no_budget() -> None:
 
 
 def test_configured_links_cost_what_they_are_configured_to() -> None:
-    assert Feedback(DispatchConfig(), is_elastic=True).start_generation((FAST, SLOW)).tolist() == [1.0, 10.0]
+    assert Feedback(DispatchConfig(), is_elastic=True, row_bytes=ROW_BYTES).start_generation((FAST, SLOW)).tolist() == [
+        1.0,
+        10.0,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,13 +87,13 @@ def test_configured_links_cost_what_they_are_configured_to() -> None:
 def test_links_are_measured_where_that_is_set_or_nothing_is_known_of_them(
     link_costs: str, is_elastic: bool, workers: tuple[WorkerLink, ...], measured: bool
 ) -> None:
-    feedback = Feedback(DispatchConfig.model_validate({"link_costs": link_costs}), is_elastic)
+    feedback = Feedback(DispatchConfig.model_validate({"link_costs": link_costs}), is_elastic, ROW_BYTES)
     feedback.start_generation(workers)
     assert feedback.measures_links is measured
 
 
 def test_measured_links_are_kept_over_generations() -> None:
-    feedback = Feedback(DispatchConfig(link_costs="measured"), is_elastic=False)
+    feedback = Feedback(DispatchConfig(link_costs="measured"), is_elastic=False, row_bytes=ROW_BYTES)
     steps = Steps(feedback, UNKNOWN)
     assert feedback.start_generation(UNKNOWN).tolist() == [1.0, 1.0]
     for _ in range(8):

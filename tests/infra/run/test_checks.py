@@ -50,5 +50,11 @@ def test_keys_are_wanted_for_every_worker(tmp_path: Path) -> None:
         check_start(load_settings(None, [f"curve_folder={tmp_path / 'keys'}", "dispatch.workers=2"]))
 
 
+def test_cross_layers_that_save_nothing_are_found_first() -> None:
+    settings = load_settings(None, ["model.cross=low_rank", "model.cross_rank=100000"])
+    with pytest.raises(ConfigError, match="cross layers of rank 100000 cannot be built"):
+        check_start(settings)
+
+
 def test_settings_that_are_right_pass() -> None:
     check_start(load_settings())

@@ -1,0 +1,139 @@
+"""Real links on one machine: every worker in a network namespace of its own, behind a link that the kernel shapes.
+
+    namespace of worker 0 ── link ──┐
+    namespace of worker 1 ── link ──┼── bridge, 198.18.K.1: shards and dispatcher listen here
+    …                               ┘
+
+Whatever a worker sends or receives crosses its link: rows, dense weights, orders, acknowledgements. A token bucket
+filter at either end holds each direction to the given speed. Addresses are from 198.18.0.0/15, the range reserved for
+benchmarks of networks. It takes Linux, the commands ip and tc, and the right to use them (root).
+
+Nothing is left behind: leaving the ``with`` block removes namespaces and bridge, and what a killed process left is
+removed by the next one.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import msgspec
+import psutil
+
+from infra.errors import ConfigError
+
+KERNEL_TICKS = 250
+"""a second, at least: a bucket must hold what a link carries in a tick"""
+PACKET_BYTES = 1514
+QUEUE = "200ms"
+"""how long a packet may wait for its turn before it is dropped"""
+
+
+@dataclass(frozen=True)
+class Network:
+    """The namespaces of one process, one for each worker."""
+
+    host: str
+    """address of the bridge: where servers must listen for workers to reach them"""
+    names: tuple[str, ...]
+
+    def inside(self, worker: int) -> list[str]:
+        """The beginning of a command that is to run in that worker's namespace."""
+        return ["ip", "netns", "exec", self.names[worker]]
+
+
+@contextmanager
+def namespaces(links_gbit: Sequence[float]) -> Iterator[Network]:
+    """Inside, there is a namespace behind a link of each speed."""
+    remove_abandoned()
+    owner, subnet = os.getpid(), _free_subnet()
+    bridge = f"fr{owner}b"
+    with ExitStack() as undo:
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        undo.callback(_run, "ip", "link", "delete", bridge)
+        _run("ip", "address", "add", f"{subnet}.1/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
+        names = []
+        for number, gbit in enumerate(links_gbit):
+            name, outside = f"freshet-{owner}-{number}", f"fr{owner}v{number}"
+            _run("ip", "netns", "add", name)
+            undo.callback(_run, "ip", "netns", "delete", name)
+            _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
+            # the kernel removes it with the namespace, too, but in its own time
+            undo.callback(_run, "ip", "link", "delete", outside)
+            _connect(name, outside, bridge, f"{subnet}.{number + 2}/24")
+            _shape(name, outside, gbit)
+            names.append(name)
+        yield Network(f"{subnet}.1", tuple(names))
+
+
+def remove_abandoned() -> None:
+    """Removes the namespaces and bridges of processes that have ended without doing so."""
+    for line in _run("ip", "netns", "list").splitlines():
+        if _is_abandoned(re.match(r"freshet-(\d+)-\d+\b", line)):
+            _run("ip", "netns", "delete", line.split()[0])
+    for link in _interfaces("link", "show", "type", "bridge"):
+        if _is_abandoned(re.fullmatch(r"fr(\d+)b", link.ifname)):
+            _run("ip", "link", "delete", link.ifname)
+
+
+def _is_abandoned(name: re.Match[str] | None) -> bool:
+    return name is not None and not psutil.pid_exists(int(name[1]))
+
+
+def _free_subnet() -> str:
+    """The first three numbers of a /24 that no interface of this machine has an address in."""
+    found = {address.local for link in _interfaces("-4", "address") for address in link.addr_info}
+    for number in range(256):
+        subnet = f"198.18.{(os.getpid() + number) % 256}"
+        if not any(address.startswith(f"{subnet}.") for address in found):
+            return subnet
+    raise ConfigError("no network left in 198.18.0.0/16; expected one in 256 to be unused; remove other namespaces")
+
+
+def _connect(name: str, outside: str, bridge: str, address: str) -> None:
+    """Joins a namespace to the bridge; its interface is eth0."""
+    _run("ip", "link", "set", outside, "master", bridge, "up")
+    _run("ip", "-netns", name, "address", "add", address, "dev", "eth0")
+    _run("ip", "-netns", name, "link", "set", "lo", "up")
+    _run("ip", "-netns", name, "link", "set", "eth0", "up")
+
+
+def _shape(name: str, outside: str, gbit: float) -> None:
+    """Gives the link a speed in either direction."""
+    rate = int(gbit * 1e9)
+    burst = rate // 8 // KERNEL_TICKS + 2 * PACKET_BYTES
+    bucket = ("root", "tbf", "rate", f"{rate}bit", "burst", str(burst), "latency", QUEUE)
+    _run("tc", "qdisc", "add", "dev", outside, *bucket)
+    _run("tc", "-netns", name, "qdisc", "add", "dev", "eth0", *bucket)
+
+
+class Address(msgspec.Struct):
+    """One address of an interface, as ip prints it."""
+
+    local: str = ""
+
+
+class Interface(msgspec.Struct):
+    """One network interface, as ip prints it."""
+
+    ifname: str = ""
+    addr_info: list[Address] = []
+
+
+def _interfaces(*arguments: str) -> list[Interface]:
+    answer = _run("ip", "-json", *arguments).strip()
+    return msgspec.json.decode(answer, type=list[Interface]) if answer else []
+
+
+def _run(*command: str) -> str:
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = error.stderr.strip().partition("\n")[0] if isinstance(error, subprocess.CalledProcessError) else ""
+        raise ConfigError(
+            f"no network of namespaces can be made: {' '.join(command)!r} failed: {said or error}; expected Linux with "
+            "ip, tc and the right to use them; run as root, or choose --network shaped"
+        ) from error

@@ -1,0 +1,17 @@
+"""Whether this machine lets its tests make network namespaces."""
+
+from functools import cache
+
+from infra.errors import ConfigError
+from infra.run.network import namespaces
+
+NEEDED = "needs Linux with ip, tc and the right to make network namespaces"
+
+
+@cache
+def can_make_namespaces() -> bool:
+    try:
+        with namespaces([1.0]):
+            return True
+    except ConfigError:
+        return False
