@@ -29,11 +29,7 @@ MAX_BODY = 1 << 30
 
 
 def frame(content: bytes) -> bytes:
-    return frame_body(content + END)
-
-
-def frame_body(body: bytes) -> bytes:
-    """The same, of a body that has its END already."""
+    body = content + END
     length = len(body)
     length_checksum = checksum_of(length)
     return HEAD.pack(length, length_checksum, crc32c(body, length_checksum)) + body

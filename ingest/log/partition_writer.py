@@ -8,13 +8,13 @@ from pathlib import Path
 
 from infra.files import naming
 from ingest.errors import LogError
-from ingest.log.frames import MAX_BODY, lock, sync_folder, write_durably
+from ingest.log.frames import lock, sync_folder, write_durably
 from ingest.log.repair import repair
 from ingest.log.segments import (
     SEGMENT,
     SegmentHead,
     create_segment,
-    encode_record,
+    encode_records,
     mark_path,
     read_mark,
     segment_firsts,
@@ -35,11 +35,13 @@ class PartitionWriter:
             undo.callback(os.close, lock(folder / "writer.lock"))
             self._mark_file = os.open(mark_path(folder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             undo.callback(os.close, self._mark_file)
+            is_new = not segment_firsts(folder)
             self._mark = repair(folder, read_mark(self._mark_file, folder))
             self._file = os.open(segment_path(folder, self._mark.segment), os.O_RDWR | os.O_CLOEXEC)
             undo.callback(lambda: os.close(self._file))
-            os.fsync(self._file)
-            sync_folder(folder)
+            if not is_new:  # a new segment is durable already
+                os.fsync(self._file)
+                sync_folder(folder)
             sync_folder(folder.parent)
             write_mark(self._mark_file, self._mark, folder)
             os.fsync(self._mark_file)
@@ -56,14 +58,10 @@ class PartitionWriter:
         first = self._mark.end
         if not entries:
             return first
-        if max(len(payload) + len(key or b"") for key, payload in entries) > MAX_BODY - 64:
-            raise LogError(
-                f"cannot append a record to {self.folder}: it is over {MAX_BODY} bytes; expected less; split it"
-            )
+        content = encode_records(entries, now)
         if self._mark.durable_bytes >= self._segment_bytes and self._mark.end > self._mark.segment:
             self._roll()
         # 1. and 2. write and sync, 3. move the mark
-        content = b"".join([encode_record(key, payload, now) for key, payload in entries])
         path = segment_path(self.folder, self._mark.segment)
         written = write_durably(self._file, content, self._mark.durable_bytes, path)
         self._mark = self._mark._replace(end=first + len(entries), durable_bytes=self._mark.durable_bytes + written)

@@ -10,6 +10,7 @@ append: after a power cut it may be old, and the writer finds the durable record
 
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +18,24 @@ from crc32c import crc32c
 
 from infra.files import naming
 from ingest.errors import LogCorrupt, LogError
-from ingest.log.frames import END, HEAD, NUMBER, frame_body, frame_bytes, is_length, sync_folder, wrong_opening
+from ingest.log.frames import (
+    END,
+    HEAD,
+    MAX_BODY,
+    NUMBER,
+    checksum_of,
+    frame_bytes,
+    is_length,
+    sync_folder,
+    wrong_opening,
+)
+from ingest.streams.sink import Entry
 from ingest.streams.source import Record
 
 RECORD = struct.Struct("<qi")
 """unix milliseconds, length of the key or -1 for none; then key and payload"""
+FRAMED_RECORD = struct.Struct("<IIIqi")
+"""HEAD and RECORD, which are read together"""
 MARK = struct.Struct("<4sIQQQQ")
 MARK_MAGIC = b"FLG2"
 SEGMENT_MAGIC = b"FRESHLG2"
@@ -148,9 +162,19 @@ def _decode_head(content: bytes, path: Path) -> SegmentHead | None:
 
 
 # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def encode_record(key: bytes | None, payload: bytes, time_ms: int) -> bytes:
-    head = RECORD.pack(time_ms, -1 if key is None else len(key))
-    return frame_body(b"".join((head, key or b"", payload, END)))
+def encode_records(entries: Sequence[Entry], time_ms: int) -> bytes:
+    """One frame a record (``ingest.log.frames.frame``, repeated here to save a call for each)."""
+    plain = RECORD.pack(time_ms, -1)
+    parts: list[bytes] = []
+    for key, payload in entries:
+        head = plain if key is None else RECORD.pack(time_ms, len(key)) + key
+        body = head + payload + END
+        length = len(body)
+        if length > MAX_BODY:
+            raise LogError(f"cannot append a record of {length} bytes; expected {MAX_BODY} at most; split it")
+        length_checksum = checksum_of(length)
+        parts += (HEAD.pack(length, length_checksum, crc32c(body, length_checksum)), body)
+    return b"".join(parts)
 
 
 def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[list[Record], int]:
@@ -159,20 +183,20 @@ def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[li
     path and place (the byte of the file at which the view begins) are for messages.
     """
     records: list[Record] = []
-    at, size, start, last = 0, len(view), HEAD.size, -len(END)
-    while at + start <= size:
-        length, length_checksum, checksum = HEAD.unpack_from(view, at)
-        end = at + start + length
+    at, size, head, start, last = 0, len(view), HEAD.size, FRAMED_RECORD.size, len(END)
+    while at + start < size:
+        length, length_checksum, checksum, time_ms, key_length = FRAMED_RECORD.unpack_from(view, at)
+        end = at + head + length
+        # The checksum of the body covers that of the length, so a length is checked by itself only where it is used.
         if end > size and is_length(length, length_checksum):
             break
-        body = view[at + start : end]
-        # The checksum of the body covers that of the length, so a length is checked by itself only where it is used.
-        if end > size or length <= RECORD.size or crc32c(body, length_checksum) != checksum:
+        if not at + start < end <= size or crc32c(view[at + head : end], length_checksum) != checksum:
             raise damaged(path, place + at, offset)
-        time_ms, key_length = RECORD.unpack_from(body)
-        split = RECORD.size + max(key_length, 0)
-        key = None if key_length < 0 else body[RECORD.size : split]
-        records.append(Record(offset, key, body[split:last], time_ms))
+        split = at + start
+        key = None
+        if key_length >= 0:
+            key, split = view[split : split + key_length], split + key_length
+        records.append(Record(offset, key, view[split : end - last], time_ms))
         offset, at = offset + 1, end
     return records, at
 

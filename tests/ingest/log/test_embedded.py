@@ -11,7 +11,7 @@ from ingest.errors import LogBusy, LogCorrupt, LogError, OffsetOutOfRange
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.log.partition_reader import PartitionReader
 from ingest.log.partition_writer import PartitionWriter
-from ingest.log.segments import SEGMENT, encode_record, segment_firsts, segment_path
+from ingest.log.segments import SEGMENT, encode_records, segment_firsts, segment_path
 from ingest.streams.sink import Entry
 from ingest.streams.source import Record
 
@@ -58,7 +58,7 @@ def test_tail_torn_at_any_byte_keeps_every_whole_record(tmp_path: Path) -> None:
     append(tmp_path / "a", b"one", b"two")
     path, mark = segment_path(tmp_path / "a", 0), (tmp_path / "a" / "mark").read_bytes()
     durable = path.read_bytes()
-    torn = [encode_record(None, b"three", 1), encode_record(b"k", b"four" * 9, 1)]
+    torn = [encode_records([(None, b"three")], 1), encode_records([(b"k", b"four" * 9)], 1)]
     for cut in range(len(b"".join(torn)) + 1):
         path.write_bytes(durable + b"".join(torn)[:cut])
         (tmp_path / "a" / "mark").write_bytes(mark)
@@ -78,7 +78,7 @@ def test_zeros_behind_the_mark_are_cut_off(tmp_path: Path) -> None:
 def test_reader_does_not_see_what_is_behind_the_mark(tmp_path: Path) -> None:
     append(tmp_path / "a", b"one")
     with segment_path(tmp_path / "a", 0).open("ab") as file:
-        file.write(encode_record(None, b"not durable yet", 1))
+        file.write(encode_records([(None, b"not durable yet")], 1))
     assert payloads(tmp_path / "a") == [b"one"]
 
 
@@ -196,6 +196,18 @@ def test_reader_of_a_topic_that_is_not_there_yet_has_no_partitions(tmp_path: Pat
 def test_record_larger_than_the_read_is_returned_whole(tmp_path: Path) -> None:
     append(tmp_path / "a", b"x" * 100_000, b"y")
     assert payloads(tmp_path / "a", max_bytes=10) == [b"x" * 100_000, b"y"]
+
+
+def test_a_record_that_is_too_large_is_refused_and_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingest.log.segments.MAX_BODY", 100)
+    writer = PartitionWriter(tmp_path / "a")
+    with pytest.raises(LogError, match="cannot append a record of 103 bytes; expected 100 at most"):
+        writer.append([(None, b"one"), (b"key", b"x" * 87)])
+    writer.append([(None, b"two")])
+    writer.close()
+    assert payloads(tmp_path / "a") == [b"two"]
 
 
 def test_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
