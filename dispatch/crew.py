@@ -1,14 +1,20 @@
-"""The dispatcher's side of the workers: who has joined, who wants to leave, orders out and reports in.
+"""The dispatcher's side of the workers: orders out and reports in, and a sign when one is lost.
 
-Workers are known by name; in a generation each has a number, its rank in the dense process group. Their number may
-change from one generation to the next.
+Workers are known by name; in a generation each has a number, its rank in the dense process group. Who they are is in
+``dispatch/roster.py``.
+
+ZeroMQ itself asks every worker for signs of life, and its threads answer whatever the worker is doing; one that does
+not answer is disconnected. A member that cannot be reached any more is lost: what was sent to it before may not have
+arrived. So the worker that ended or stopped is named, and not those that wait for it.
 """
 
-from dataclasses import dataclass
+import errno
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
 import numpy as np
+import structlog
 import zmq
 from numpy.typing import NDArray
 
@@ -16,16 +22,21 @@ from dispatch.errors import CrewFailed
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
+    Admitted,
     Goodbye,
     Idle,
     Join,
     Leave,
     Order,
     OrderArrays,
+    Post,
+    Posted,
+    Ready,
     Report,
     Saved,
     Welcome,
 )
+from dispatch.roster import Member, Roster
 from dispatch.rows.plan import WorkerPlan
 from infra.errors import WireError
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, send
@@ -34,83 +45,57 @@ from ps.protocol import FLUSH, TRAIN
 
 WAIT_SECONDS = 1.0
 """how long to listen before everyone is kept alive again"""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A worker that has joined."""
-
-    name: str
-    identity: bytes
-    """routing id of its socket: a process of its own, whatever its name"""
-    store: str
-    link_gbit: float
+LOST_SECONDS = 2.0
+"""how long a member may be out of reach before that is an error: until then its own end may tell more"""
 
 
 class Crew:
     """The ROUTER socket all workers connect to."""
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, run: str, curve: Curve | None = None
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        run: str,
+        curve: Curve | None = None,
+        silence_seconds: float = 30.0,
+        settings: Mapping[str, str] | None = None,
+        may_sum: bool = True,
     ) -> None:
+        """settings and may_sum: as the roster takes them."""
         self._run = run
+        self.silence_seconds = silence_seconds
+        self.roster = Roster(settings or {}, may_sum)
         self._incoming, self._outgoing = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
         self._socket = context.socket(zmq.ROUTER)
         self._socket.set(zmq.LINGER, 1000)
         self._socket.set(zmq.SNDHWM, 0)
+        self._socket.set(zmq.ROUTER_MANDATORY, 1)
+        self._socket.set(zmq.HEARTBEAT_IVL, max(1, int(silence_seconds * 250)))
+        self._socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, int(silence_seconds * 750)))
         self.endpoint = bind(self._socket, endpoint, curve)
-        self._joined: dict[str, Member] = {}
-        self._leaving: set[str] = set()
-        self.members: tuple[Member, ...] = ()
-        """members of the current generation, by number"""
         self.generation = 0
+        self._heard: set[int] = set()
+        """numbers of the members that have sent anything in this generation"""
+        self._lost: dict[str, float] = {}
+        """members out of reach, and since when"""
         self._saved = False
         self.refused = 0
         """messages that could not be read or had no place in this run"""
 
-    @property
-    def wanted(self) -> tuple[Member, ...]:
-        """Who should be in the next generation: those who stay, in their order, then newcomers by name.
-
-        The first of them has the dense weights, and gives them to the others. So, should every member leave at once,
-        they stay for one more generation to hand over to the newcomers, if there are any.
-        """
-        staying = [m for m in self.members if self._joined.get(m.name) == m and m.name not in self._leaving]
-        names = {member.name for member in self.members} | self._leaving
-        newcomers = [self._joined[name] for name in sorted(self._joined, key=by_number) if name not in names]
-        return (*(staying or (self.members if newcomers else ())), *newcomers)
-
-    @property
-    def everyone(self) -> tuple[Member, ...]:
-        """Who has joined and not been dismissed, member or not."""
-        return tuple(self._joined.values())
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether a worker has joined or asked to leave since this generation started."""
-        return self.wanted != self.members
-
     def start_generation(self, step: int, cache_rows: int) -> None:
         """The wanted workers become members; members that are no longer wanted are dismissed."""
-        gone = [member for member in self.members if member not in self.wanted]
-        self.members, self.generation = self.wanted, self.generation + 1
+        gone = self.roster.advance()
+        self.generation, self._heard = self.generation + 1, set()
         for member in gone:
             self.dismiss(member, step, save_dense=False)
-        for number, member in enumerate(self.members):
-            self._send(
-                member,
-                Welcome(
-                    **self._common(step),
-                    worker=number,
-                    workers=len(self.members),
-                    store=self.members[0].store,
-                    cache_rows=cache_rows,
-                ),
-            )
+        names = tuple(member.name for member in self.roster.members)
+        for number, member in enumerate(self.roster.members):
+            self._send(member, Welcome(**self._common(step), worker=number, names=names, cache_rows=cache_rows))
 
     def order(self, step: int, plans: tuple[WorkerPlan, ...], samples: Samples) -> None:
         """Sends every member its part of a training step."""
-        for member, plan in zip(self.members, plans, strict=True):
+        for member, plan in zip(self.roster.members, plans, strict=True):
             assert plan.use is not None
             mine = plan.use.samples
             header = Order(
@@ -131,19 +116,35 @@ class Crew:
 
     def order_flush(self, step: int, plans: tuple[WorkerPlan, ...]) -> None:
         """Asks every member to write its owned and split rows back."""
-        for member, plan in zip(self.members, plans, strict=True):
+        for member, plan in zip(self.roster.members, plans, strict=True):
             header = Order(**self._common(step), phase=FLUSH, samples=0, batch=0, alone=0)
             self._send(member, header, _moves(plan))
 
     def keep_alive(self, step: int) -> None:
-        """Sends everyone a sign of life, also those who wait for their first generation."""
-        for member in self.everyone:
-            self._send(member, Idle(**self._common(step)))
+        """Sends everyone a sign of life, also those who wait for their first generation; drops those who are gone."""
+        for candidate in self.roster.drop_unconfirmed():
+            self._refuse(candidate.identity, f"worker {candidate.name!r} joined and did not confirm it; start it again")
+            structlog.get_logger().warning("worker dropped: it joined and then was silent", worker=candidate.name)
+        for member in self.roster.everyone:
+            if not self._send(member, Idle(**self._common(step))) and member not in self.roster.members:
+                self.roster.drop(member)
+                structlog.get_logger().warning("worker dropped: it went before it was needed", worker=member.name)
+
+    def check(self) -> None:
+        """Raises CrewFailed if a member has been out of reach for a while."""
+        if any(monotonic() - since > LOST_SECONDS for since in self._lost.values()):
+            raise lost(list(self._lost), self.silence_seconds)
+
+    def blamed(self, missing: list[int]) -> list[str]:
+        """Names of the members to blame for missing reports: those that were never heard in this generation, if any.
+
+        The others may be waiting for these.
+        """
+        return [self.roster.members[number].name for number in sorted(set(missing) - self._heard) or missing]
 
     def dismiss(self, member: Member, step: int, save_dense: bool) -> None:
         self._send(member, Goodbye(**self._common(step), save_dense=save_dense))
-        self._joined.pop(member.name, None)
-        self._leaving.discard(member.name)
+        self.roster.drop(member)
 
     def dismiss_all(self, step: int, patience_seconds: float) -> bool:
         """Dismisses everyone; returns whether the dense weights, which are the same on all members, were saved.
@@ -151,15 +152,20 @@ class Crew:
         The first member goes first and saves them. The others go when it has confirmed that, or has not for so many
         seconds: a worker that ends closes its connections to its peers, which must not happen while one still works.
         """
-        for first in self.members[:1]:
+        for first in self.roster.members[:1]:
             self.dismiss(first, step, save_dense=True)
         deadline = monotonic() + patience_seconds
-        while self.members and not self._saved and (left := deadline - monotonic()) > 0:
+        while self.roster.members and not self._saved and (left := deadline - monotonic()) > 0:
             self.listen(min(left, WAIT_SECONDS))
             self.keep_alive(step)
-        for member in self.everyone:
+        for member in self.roster.everyone:
             self.dismiss(member, step, save_dense=False)
-        return self._saved or not self.members
+        return self._saved or not self.roster.members
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether a message waits to be listened to."""
+        return bool(self._socket.poll(0))
 
     def listen(self, timeout_seconds: float) -> tuple[Report, NDArray[np.float32]] | None:
         """Waits for one message; returns it if it is a report of this generation."""
@@ -175,43 +181,59 @@ class Crew:
             self._refuse(sender.bytes, f"this dispatcher runs {self._run!r}, not {header.run!r}; use the same run name")
         elif isinstance(header, Join):
             self._join(sender.bytes, header)
+        elif isinstance(header, Ready):
+            self.roster.confirm(sender.bytes)
         elif isinstance(header, Leave):
-            self._leave(sender.bytes)
+            self.roster.leave(sender.bytes)
         elif isinstance(header, Saved):
             self._saved = self._saved or self._is_member(sender.bytes, header, 0)
         elif self._is_member(sender.bytes, header, header.worker):
-            return header, arrays.logits
+            self._heard.add(header.worker)
+            if isinstance(header, Report):
+                return header, arrays.logits
+            self._pass_on(header)
         return None
 
     def close(self) -> None:
         self._socket.close()
 
     def _join(self, sender: bytes, join: Join) -> None:
-        known = self._joined.get(join.worker)
-        if known is not None and known.identity != sender:
-            self._refuse(sender, f"a worker named {join.worker!r} has joined already; give this one another --name")
+        if (reason := self.roster.admit(sender, join)) is not None:
+            self._refuse(sender, reason)
         else:
-            self._joined[join.worker] = Member(join.worker, sender, join.store, join.link_gbit)
+            self._transmit(sender, Admitted(**self._common(0)))
 
-    def _leave(self, sender: bytes) -> None:
-        """A member leaves at the next generation, one who still waits for its first at once."""
-        for member in self.everyone:
-            if member.identity == sender and member in self.members:
-                self._leaving.add(member.name)
-            elif member.identity == sender:
-                del self._joined[member.name]
+    def _pass_on(self, post: Post) -> None:
+        """Gives every other member what one posted."""
+        for number, member in enumerate(self.roster.members):
+            if number != post.worker:
+                self._send(member, Posted(**self._common(post.step), key=post.key, value=post.value))
 
     def _is_member(self, sender: bytes, message: Header, number: int) -> bool:
         """Whether a message of this generation comes from the member of that number."""
-        is_current = message.generation == self.generation and 0 <= number < len(self.members)
-        return is_current and self.members[number].identity == sender
+        is_current = message.generation == self.generation and 0 <= number < len(self.roster.members)
+        return is_current and self.roster.members[number].identity == sender
 
     def _refuse(self, sender: bytes, reason: str) -> None:
         self.refused += 1
-        send(self._socket, self._outgoing, Refused(**self._common(0), reason=reason), to=sender)
+        self._transmit(sender, Refused(**self._common(0), reason=reason))
 
-    def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
-        send(self._socket, self._outgoing, header, arrays, to=member.identity)
+    def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> bool:
+        """Returns whether the worker can still be reached; notes a member that cannot."""
+        is_sent = self._transmit(member.identity, header, arrays)
+        if not is_sent and member in self.roster.members:
+            self._lost.setdefault(member.name, monotonic())
+        return is_sent
+
+    def _transmit(self, to: bytes, header: Header, arrays: Arrays = NO_ARRAYS) -> bool:
+        """Returns whether there is a connection to that socket."""
+        try:
+            send(self._socket, self._outgoing, header, arrays, to=to)
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            return False
+        return True
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self.generation, "step": step}
@@ -238,7 +260,8 @@ def silent(names: list[str], seconds: float) -> CrewFailed:
     )
 
 
-def by_number(name: str) -> tuple[str, int, str]:
-    """Order of names: worker-2 comes before worker-10, as their links and bounds are listed."""
-    stem = name.rstrip("0123456789")
-    return stem, len(name[len(stem) :].lstrip("0")), name
+def lost(names: list[str], seconds: float) -> CrewFailed:
+    return CrewFailed(
+        f"lost worker {', '.join(names)}: it ended, or gave no sign of life for {seconds:g} s; expected it to stay "
+        "until it is dismissed; see its log and whether its machine can be reached, or raise dispatch.silence_seconds"
+    )

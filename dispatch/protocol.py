@@ -5,19 +5,34 @@ Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
 
 from typing import ClassVar, NamedTuple
 
+import msgspec
+
 from dispatch.tally import PhaseSeconds
+from infra.errors import ConfigError
 from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Header, Refused
 
 
 # ── worker → dispatcher ───────────────────────────────────────────────────────────────────────────────────────────────
 class Join(Header, frozen=True):
-    """A worker offers itself; answered by Welcome when a generation with it starts."""
+    """A worker offers itself; answered by Admitted or Refused at once, and by Welcome when a generation starts."""
 
     worker: str
-    store: str
-    """host:port of the torch store this worker opened; rank 0's is used"""
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
+    """those that it must share with the dispatcher"""
     link_gbit: float = 0.0
     """speed of its link in Gbit/s; 0: not known, and taken to be as fast as the fastest"""
+
+
+class Ready(Header, frozen=True):
+    """The answer to Admitted: the worker runs and hears the dispatcher."""
+
+
+class Post(Header, frozen=True):
+    """What one member tells all others of its generation while they form the dense process group: addresses, mostly."""
+
+    worker: int
+    key: str
+    value: bytes
 
 
 class Leave(Header, frozen=True):
@@ -54,14 +69,24 @@ class Saved(Header, frozen=True):
 
 
 # ── dispatcher → worker ───────────────────────────────────────────────────────────────────────────────────────────────
+class Admitted(Header, frozen=True):
+    """A Join was accepted; the worker is in the next generation if it answers with Ready."""
+
+
 class Welcome(Header, frozen=True):
-    """A generation starts: the worker's number in it, its size, and where the dense process group meets."""
+    """A generation starts: the worker's number in it, and the names of all its members."""
 
     worker: int
-    workers: int
-    store: str
-    """host:port of rank 0's torch store"""
+    names: tuple[str, ...]
+    """of the members, by number"""
     cache_rows: int
+
+
+class Posted(Header, frozen=True):
+    """A Post of another member, passed on: workers need no place of their own to meet at."""
+
+    key: str
+    value: bytes
 
 
 class OrderArrays(NamedTuple):
@@ -116,8 +141,8 @@ class Goodbye(Header, frozen=True):
     """whether this worker saves the dense weights before it goes, and confirms it by Saved"""
 
 
-TO_DISPATCHER = (Join, Leave, Report, Saved)
-FROM_DISPATCHER = (Welcome, Order, Idle, Goodbye, Refused)
+TO_DISPATCHER = (Join, Ready, Leave, Post, Report, Saved)
+FROM_DISPATCHER = (Admitted, Welcome, Posted, Order, Idle, Goodbye, Refused)
 
 
 def ring_moved(workers: int, amount: int) -> int:
@@ -127,3 +152,12 @@ def ring_moved(workers: int, amount: int) -> int:
     A link carries both directions at once, so what is sent says how long the ring keeps it busy.
     """
     return -(-2 * (workers - 1) * amount // workers)
+
+
+def unencrypted(workers: int) -> ConfigError:
+    """Keys are on, and several workers would sum gradients without them."""
+    return ConfigError(
+        f"{workers} workers sum dense gradients over Gloo or NCCL, which do not encrypt, and curve_folder is set: the "
+        "sums would cross the network in the clear; expected one worker, or trainer.unencrypted_reduce = true; set it "
+        "in every process if you trust the network between the workers"
+    )

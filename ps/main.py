@@ -7,13 +7,14 @@ crash costs the rows, and everyone returns to the last checkpoint.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import structlog
 import zmq
 
+from infra.agreement import Agreement
 from infra.errors import WireError
 from infra.process import Stop
 from infra.telemetry import Meter
@@ -30,6 +31,7 @@ from ps.protocol import (
     PullArrays,
     Push,
     PushArrays,
+    Terms,
 )
 from ps.rounds import Received
 from ps.shard import Reply, Shard
@@ -53,6 +55,8 @@ class ShardJob:
     endpoint: str
     """where to listen; a port of * is chosen when the shard starts"""
     curve: Curve | None = None
+    agreement: Agreement = field(default_factory=Agreement)
+    """what it must have in common with the dispatcher and the workers"""
 
 
 def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter | None = None) -> None:
@@ -60,7 +64,8 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
     log = structlog.get_logger().bind(process="ps", shard=job.number, run=job.run)
     requests = Codec(*TO_SHARD, float_dtype=job.rows.float_dtype)
     replies = Codec(*FROM_SHARD, float_dtype=job.rows.float_dtype)
-    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows)
+    terms = Terms(job.number, job.config.shards, dict(job.agreement.shards))
+    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows, terms)
     warm_up(job.rows)
     with ExitStack() as resources:
         context = resources.enter_context(zmq.Context())

@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
+from infra.agreement import differing
 from infra.wire import I64, NO_I64, NO_U64, U64, Float, Header, Refused
 
 TRAIN = 0
@@ -36,11 +37,30 @@ class RowShape(msgspec.Struct, frozen=True):
         return self.value + self.state
 
 
+class Terms(msgspec.Struct, frozen=True):
+    """Which shard the receiver is taken for, and the settings that it must share with the sender."""
+
+    shard: int = 0
+    shards: int = 1
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def objection(self, theirs: "Terms", sender: str) -> str | None:
+        """Why a shard on these terms cannot work with a sender on those; None if it can."""
+        if (self.shard, self.shards) != (theirs.shard, theirs.shards):
+            return (
+                f"this is shard {self.shard} of {self.shards}, and {sender} takes it for shard {theirs.shard} of "
+                f"{theirs.shards}; expected one endpoint per shard in the order of their numbers; correct the order of "
+                f"--ps or ps.endpoints in {sender}, or --shard here"
+            )
+        return differing(self.settings, f"shard {self.shard}", theirs.settings, sender)
+
+
 # ── dispatcher → shard ────────────────────────────────────────────────────────────────────────────────────────────────
 class Open(Header, frozen=True):
     """Starts a generation: rounds of older ones are refused from now on. Answered by Done."""
 
     workers: int
+    terms: Terms = Terms()
 
 
 class AnnounceArrays(NamedTuple):
@@ -67,6 +87,14 @@ class Announce(Header, frozen=True):
 
 
 # ── worker → shard ────────────────────────────────────────────────────────────────────────────────────────────────────
+class Meet(Header, frozen=True):
+    """A worker that is about to join asks whether it can work with this shard. Answered by Done or Refused."""
+
+    worker: str
+    """its name"""
+    terms: Terms
+
+
 class PushArrays(NamedTuple):
     owned_numbers: I64
     owned_rows: Float
@@ -159,5 +187,5 @@ class Ledger(Header, frozen=True):
     """rows that the shard holds"""
 
 
-TO_SHARD = (Open, Announce, Push, Pull, Peek, Count)
+TO_SHARD = (Open, Announce, Meet, Push, Pull, Peek, Count)
 FROM_SHARD = (Done, Rows, Ledger, Refused)

@@ -24,7 +24,7 @@ from infra.errors import Fenced, FreshetError, WireError
 from infra.wire import I64, NO_ARRAYS, NO_I64, Arrays, Header, Refused
 from ps.buffers import ReplyBuffer, ReplyBuffers
 from ps.config import RowConfig
-from ps.errors import OutOfOrder, PsError
+from ps.errors import Disagreement, OutOfOrder, PsError
 from ps.ledger import LedgerLines
 from ps.optimizers import rule_of
 from ps.parts import Parts
@@ -36,6 +36,7 @@ from ps.protocol import (
     Count,
     Done,
     Ledger,
+    Meet,
     Open,
     Peek,
     PeekArrays,
@@ -45,6 +46,7 @@ from ps.protocol import (
     PushArrays,
     Rows,
     RowsArrays,
+    Terms,
 )
 from ps.rounds import Gathering, Received, Rounds
 from ps.store import Store
@@ -65,13 +67,14 @@ class Reply:
 class Shard:
     """Rows, pending parts and the barrier of one shard of one run."""
 
-    def __init__(self, rows: RowConfig, run: str, seed: int, chunk_rows: int) -> None:
+    def __init__(self, rows: RowConfig, run: str, seed: int, chunk_rows: int, terms: Terms | None = None) -> None:
         self.store = Store(rows, seed, chunk_rows)
         self.parts = Parts(self.store, rule_of(rows))
         self.refused: Counter[str] = Counter()
         """messages not carried out, by type"""
         self.generation = -1
         self._run = run
+        self._terms = terms or Terms()
         self._workers = 0
         self._rounds = Rounds()
         self._broken: PsError | None = None
@@ -97,7 +100,11 @@ class Shard:
     def _carry_out(self, message: Received) -> Iterator[Reply]:
         match message.header:
             case Open():
+                self._check_terms(message.header.terms, "the dispatcher")
                 yield from self._open(message)
+            case Meet():
+                self._check_terms(message.header.terms, f"worker {message.header.worker!r}")
+                yield Reply(message.sender, self._header(Done, message))
             case Announce():
                 yield from self._announce(message)
                 yield from self._advance()
@@ -114,7 +121,8 @@ class Shard:
 
     # ── generations ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _check_fence(self, header: Header) -> None:
-        if header.run != self._run or header.generation < self.generation:
+        is_old = header.generation < self.generation and not isinstance(header, Meet)  # of no generation yet
+        if header.run != self._run or is_old:
             raise Fenced(
                 f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
                 f"{self._run!r} generation {self.generation}; expected the same; its sender must join again"
@@ -143,6 +151,10 @@ class Shard:
                 f"worker {header.worker} is not one of the {self._workers} workers of this generation; "
                 f"expected 0 to {self._workers - 1}; it must join again"
             )
+
+    def _check_terms(self, theirs: Terms, sender: str) -> None:
+        if (objection := self._terms.objection(theirs, sender)) is not None:
+            raise Disagreement(objection)
 
     def _open(self, message: Received) -> Iterator[Reply]:
         header: Open = message.header

@@ -16,6 +16,7 @@ import zmq
 
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
+from dispatch.protocol import unencrypted
 from infra.errors import ConfigError
 from infra.process import Stop
 from infra.run.display import Display
@@ -57,6 +58,7 @@ def run_cluster(
     best_auc: the best possible AUC on so many samples, where it is known.
     """
     check_ports(settings)
+    check_encryption(settings)
     store_settings(settings)
     supervisor = Supervisor(list(specs(settings, extras)), settings.folder)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
@@ -80,6 +82,13 @@ def check_ports(settings: Settings) -> None:
             f"telemetry.metrics_port = {port} is one port for all processes of this machine; expected 0, with which "
             f"each process chooses a free port and writes it to {settings.folder}/endpoints/NAME.metrics; unset it"
         )
+
+
+def check_encryption(settings: Settings) -> None:
+    """Raises ConfigError where keys are on and workers would sum gradients without them."""
+    has_keys, workers = settings.curve_folder is not None, settings.dispatch.workers
+    if has_keys and workers > 1 and not settings.trainer.unencrypted_reduce:
+        raise unencrypted(workers)
 
 
 def with_best(status: Status, best_auc: Callable[[int], float] | None) -> Status:

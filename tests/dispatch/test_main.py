@@ -15,7 +15,7 @@ from dispatch.config import DispatchConfig
 from dispatch.errors import CrewFailed
 from dispatch.job import DispatchJob
 from dispatch.main import run_dispatcher
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Idle, Join, Order, Welcome
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Admitted, Idle, Join, Order, Ready, Welcome
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import Codec, connect, receive, send
@@ -41,11 +41,13 @@ def listen(endpoint: str, received: list[Any], stop: Stop, over: Event, done: Ca
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.set(zmq.ROUTING_ID, b"mute")
         connect(socket, endpoint)
-        send(socket, Codec(*TO_DISPATCHER), Join(run=RUN, generation=0, step=0, worker="mute", store="nowhere:1"))
+        send(socket, Codec(*TO_DISPATCHER), Join(run=RUN, generation=0, step=0, worker="mute"))
         until = monotonic() + PATIENCE_SECONDS
         while not (done(received) or over.is_set() or monotonic() > until):
             if socket.poll(POLL_MILLISECONDS):
                 message, _ = receive(socket, Codec(*FROM_DISPATCHER))
+                if isinstance(message, Admitted):
+                    send(socket, Codec(*TO_DISPATCHER), Ready(run=RUN, generation=0, step=0))
                 if received or isinstance(message, Welcome):
                     received.append(message)
         stop.request("test")

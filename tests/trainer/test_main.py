@@ -16,16 +16,19 @@ from safetensors.numpy import load_file
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
+    Admitted,
     Goodbye,
     Idle,
     Join,
     Leave,
     Order,
     OrderArrays,
+    Ready,
     Report,
     Saved,
     Welcome,
 )
+from infra.agreement import Agreement
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
@@ -42,6 +45,7 @@ from trainer.main import DENSE_FILE, Dispatcher, host_of, run_worker
 ROWS, MODEL = RowConfig(dim=2), ModelConfig(mlp=(4,))
 PATIENCE_MILLISECONDS = 60_000
 NAME = "worker-0"
+AGREEMENT = Agreement(workers={"model.dense_rate": "0.003"})
 
 
 class ScriptedDispatcher:
@@ -72,13 +76,15 @@ class ScriptedDispatcher:
     def welcome(self) -> None:
         joined = self.hear()
         assert isinstance(joined, Join)
-        assert joined.link_gbit == 0.5
-        self.say(Welcome, worker=0, workers=1, store=joined.store, cache_rows=8)
+        assert (joined.link_gbit, joined.settings) == (0.5, AGREEMENT.workers)
+        self.say(Admitted)
+        assert isinstance(self.hear(), Ready)
+        self.say(Welcome, worker=0, names=(NAME,), cache_rows=8)
 
     def next_generation(self) -> None:
         self.generation += 1
         self._announcer.open(self.generation, workers=1)
-        self.say(Welcome, worker=0, workers=1, store="", cache_rows=8)
+        self.say(Welcome, worker=0, names=(NAME,), cache_rows=8)
 
     def train(self, step: int) -> None:
         """Announces and orders a step of 3 samples with one key each: rows 0 to 2, new in step 0 and cached then."""
@@ -122,6 +128,7 @@ def working(folder: Path, stop: Stop, silence_seconds: float = 60) -> Iterator[t
             fields=1,
             dense=0,
             link=Link(0.5),
+            agreement=AGREEMENT,
         )
         ended = pool.submit(run_worker, job, stop, ready.set, Meter(registry))
         try:
@@ -260,7 +267,7 @@ def heard_from(script: Script, monkeypatch: pytest.MonkeyPatch, silence_seconds:
 
 
 def welcome(run: str = RUN, generation: int = 1) -> Welcome:
-    return Welcome(run=run, generation=generation, step=0, worker=0, workers=1, store="", cache_rows=8)
+    return Welcome(run=run, generation=generation, step=0, worker=0, names=(NAME,), cache_rows=8)
 
 
 IDLE = Idle(run=RUN, generation=1, step=0)
