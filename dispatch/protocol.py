@@ -3,7 +3,7 @@
 Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 
@@ -31,8 +31,9 @@ class Post(Header, frozen=True):
     """What one member tells all others of its generation while they form the dense process group: addresses, mostly."""
 
     worker: int
-    key: str
-    value: bytes
+    key: Annotated[str, msgspec.Meta(max_length=1024)]
+    value: Annotated[bytes, msgspec.Meta(max_length=1 << 20)]
+    """an address of each of 128 peers takes a few dozen kilobytes"""
 
 
 class Leave(Header, frozen=True):

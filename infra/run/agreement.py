@@ -8,13 +8,20 @@ does.
 
 from collections.abc import Mapping
 from importlib.metadata import version
+from typing import get_type_hints
 
 import msgspec
+import xxhash
 
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
 from infra.agreement import Agreement
 from infra.run.settings import Settings
+from infra.wire import Header
+from ps.protocol import FROM_SHARD, TO_SHARD
 
 VERSION = "the version of Freshet"
+MESSAGES = "the digest of messages"
+"""tells apart two states of the code between versions"""
 
 SHARDS_AND_WORKERS = (
     "seed",
@@ -99,8 +106,20 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
 
 def agreement_of(settings: Settings) -> Agreement:
     """What a process with these settings must have in common with the others of its run."""
-    everyone = {VERSION: version("freshet")} | {name: _text(settings, name) for name in SHARDS_AND_WORKERS}
+    code = {VERSION: version("freshet"), MESSAGES: messages_digest()}
+    everyone = code | {name: _text(settings, name) for name in SHARDS_AND_WORKERS}
     return Agreement(workers=everyone | {name: _text(settings, name) for name in WORKERS}, shards=everyone)
+
+
+def messages_digest() -> str:
+    """16 hex digits, equal where every message has the same fields and arrays."""
+    kinds = (*TO_SHARD, *FROM_SHARD, *TO_DISPATCHER, *FROM_DISPATCHER)
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode([_layout(kind) for kind in kinds]))
+
+
+def _layout(kind: type[Header]) -> tuple[str, tuple[str, ...], list[tuple[str, str]]]:
+    hints = get_type_hints(kind.ARRAYS, include_extras=True)
+    return kind.__name__, kind.__struct_fields__, [(name, hint.__metadata__[0]) for name, hint in hints.items()]
 
 
 def _text(settings: Settings, name: str) -> str:

@@ -297,6 +297,15 @@ def test_a_post_reaches_every_other_member_once() -> None:
         assert all(isinstance(person.hear(), Idle) for person in (a, b, c))
 
 
+def test_a_post_that_is_too_large_is_refused() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        a.tell(Post, generation=1, worker=0, key="address/0", value=bytes((1 << 20) + 1))
+        assert isinstance(a.hear(), Refused)
+        crew.keep_alive(0)
+        assert isinstance(b.hear(), Idle)
+
+
 def test_with_keys_a_second_worker_is_refused_unless_the_settings_allow_sums() -> None:
     with crew_and("a", "b", may_sum=False) as (crew, (a, b)):
         a.join()

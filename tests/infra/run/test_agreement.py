@@ -1,12 +1,22 @@
 """Every setting is either one that all processes must share or one that may differ."""
 
 from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import pytest
 
-from infra.run.agreement import MAY_DIFFER, SHARDS_AND_WORKERS, VERSION, WORKERS, agreement_of
+from infra.run.agreement import (
+    MAY_DIFFER,
+    MESSAGES,
+    SHARDS_AND_WORKERS,
+    VERSION,
+    WORKERS,
+    agreement_of,
+    messages_digest,
+)
 from infra.run.reference import sections
 from infra.run.settings import Settings, load_settings
+from infra.wire import I64, Header
 
 OTHERS = [name for names in MAY_DIFFER.values() for name in names]
 CHANGED = {
@@ -57,9 +67,33 @@ def test_another_value_is_seen_by_those_who_use_it(name: str) -> None:
     assert (usual.shards != changed.shards) == (name in SHARDS_AND_WORKERS)
 
 
-def test_the_version_must_agree() -> None:
+def test_version_and_messages_must_agree() -> None:
     agreement = agreement_of(Settings())
-    assert agreement.workers[VERSION] == agreement.shards[VERSION] != ""
+    assert all(agreement.workers[name] == agreement.shards[name] != "" for name in (VERSION, MESSAGES))
+
+
+def test_a_message_with_another_field_or_array_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Leave(Header, frozen=True):
+        worker: int
+        why: str
+
+    digests = {messages_digest()}
+    for messages in ((Leave,), (replace_arrays(),)):
+        monkeypatch.setattr("infra.run.agreement.TO_DISPATCHER", messages)
+        digests.add(messages_digest())
+    assert len(digests) == 3
+
+
+def replace_arrays() -> type[Header]:
+    class OtherArrays(NamedTuple):
+        numbers: I64
+
+    class Leave(Header, frozen=True):
+        ARRAYS: ClassVar = OtherArrays
+        worker: int
+        why: str
+
+    return Leave
 
 
 def test_a_schema_is_compared_by_content_not_by_path(tmp_path: Path) -> None:
