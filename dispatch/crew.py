@@ -23,6 +23,7 @@ from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
     Admitted,
+    GaveUp,
     Goodbye,
     Idle,
     Join,
@@ -79,6 +80,8 @@ class Crew:
         """numbers of the members that have sent anything in this generation"""
         self._lost: dict[str, float] = {}
         """members out of reach, and since when"""
+        self._gave_up: set[str] = set()
+        """members that ended because they waited for others in vain"""
         self._saved = False
         self.refused = 0
         """messages that could not be read or had no place in this run"""
@@ -131,9 +134,12 @@ class Crew:
                 structlog.get_logger().warning("worker dropped: it went before it was needed", worker=member.name)
 
     def check(self) -> None:
-        """Raises CrewFailed if a member has been out of reach for a while."""
+        """Raises CrewFailed if a member has been out of reach for a while. It names the cause, not those who waited."""
         if any(monotonic() - since > LOST_SECONDS for since in self._lost.values()):
-            raise lost(list(self._lost), self.silence_seconds)
+            if causes := [name for name in self._lost if name not in self._gave_up]:
+                raise lost(causes, self.silence_seconds)
+            names = [member.name for member in self.roster.members]
+            raise waited_for([name for name in names if name not in self._gave_up], sorted(self._gave_up))
 
     def blamed(self, missing: list[int]) -> list[str]:
         """Names of the members to blame for missing reports: those that were never heard in this generation, if any.
@@ -191,7 +197,10 @@ class Crew:
             self._heard.add(header.worker)
             if isinstance(header, Report):
                 return header, arrays.logits
-            self._pass_on(header)
+            if isinstance(header, Post):
+                self._pass_on(header)
+            if isinstance(header, GaveUp):
+                self._gave_up.add(self.roster.members[header.worker].name)
         return None
 
     def close(self) -> None:
@@ -264,4 +273,11 @@ def lost(names: list[str], seconds: float) -> CrewFailed:
     return CrewFailed(
         f"lost worker {', '.join(names)}: it ended, or gave no sign of life for {seconds:g} s; expected it to stay "
         "until it is dismissed; see its log and whether its machine can be reached, or raise dispatch.silence_seconds"
+    )
+
+
+def waited_for(names: list[str], waiting: list[str]) -> CrewFailed:
+    return CrewFailed(
+        f"worker {', '.join(waiting)} waited in vain for worker {', '.join(names) or 'unknown'}; expected every worker "
+        "of the generation to take part; see its log and whether it runs, or raise the time limits of [trainer]"
     )

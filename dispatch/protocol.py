@@ -42,6 +42,12 @@ class Leave(Header, frozen=True):
     worker: str
 
 
+class GaveUp(Header, frozen=True):
+    """The last word of a member that waited for others in vain, so that it is not blamed for its end."""
+
+    worker: int
+
+
 class ReportArrays(NamedTuple):
     logits: F32
     """of the micro-batch, in the order's sample order"""
@@ -142,7 +148,7 @@ class Goodbye(Header, frozen=True):
     """whether this worker saves the dense weights before it goes, and confirms it by Saved"""
 
 
-TO_DISPATCHER = (Join, Ready, Leave, Post, Report, Saved)
+TO_DISPATCHER = (Join, Ready, Leave, Post, GaveUp, Report, Saved)
 FROM_DISPATCHER = (Admitted, Welcome, Posted, Order, Idle, Goodbye, Refused)
 
 

@@ -16,7 +16,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,6 +30,7 @@ from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
     Admitted,
+    GaveUp,
     Goodbye,
     Join,
     Leave,
@@ -45,8 +46,9 @@ from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, connect, receive, send
 from ps.client import ShardClient
+from ps.errors import Unreachable
 from trainer.dense import save_dense
-from trainer.errors import DispatcherLost, Rejected
+from trainer.errors import DispatcherLost, PeersLost, Rejected
 from trainer.job import WorkerJob
 from trainer.reduce import Rendezvous, address_facing
 from trainer.worker import Worker
@@ -71,6 +73,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
         dispatcher = Dispatcher(context, job.dispatcher_endpoint, job.name, job.run, job.curve)
         resources.enter_context(closing(dispatcher))
         worker = resources.enter_context(closing(Worker(job, client, rendezvous_of(job, dispatcher))))
+        resources.enter_context(giving_up(dispatcher))
         client.meet(job.name, job.agreement.shards, goes_on=lambda: not stop.requested)
         dispatcher.join(job.agreement.workers, job.link.gbit_per_second)
         on_ready()
@@ -103,6 +106,16 @@ def rendezvous_of(job: WorkerJob, board: "Dispatcher") -> Rendezvous:
     return Rendezvous(board, host, timeout, may_sum=job.curve is None or job.trainer.unencrypted_reduce)
 
 
+@contextmanager
+def giving_up(dispatcher: "Dispatcher") -> Iterator[None]:
+    """Tells the dispatcher of an end that others caused."""
+    try:
+        yield
+    except (PeersLost, Unreachable):
+        dispatcher.give_up()
+        raise
+
+
 class Dispatcher:
     """A worker's connection to the dispatcher, which is also the board on which workers tell each other addresses."""
 
@@ -122,6 +135,11 @@ class Dispatcher:
     def join(self, settings: Mapping[str, str], link_gbit: float | None) -> None:
         """Offers this worker; Welcome answers when a generation with it starts."""
         self.tell(Join(**self._common(), worker=self._name, settings=dict(settings), link_gbit=link_gbit or 0.0))
+
+    def give_up(self) -> None:
+        """Says that this worker waited for others in vain, if it is a member; those it waited for are to blame."""
+        if self._generation:
+            self.tell(GaveUp(**self._common(), worker=self._number))
 
     def tell(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
         """Sends one message."""

@@ -16,6 +16,7 @@ from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
     Admitted,
+    GaveUp,
     Goodbye,
     Idle,
     Join,
@@ -273,6 +274,29 @@ def test_a_member_that_ends_without_a_word_is_named(monkeypatch: pytest.MonkeyPa
         b.socket.close()
         until_unreachable(crew, b.name)
         with pytest.raises(CrewFailed, match="lost worker b: it ended"):
+            crew.check()
+
+
+def test_one_that_waited_in_vain_is_not_named_with_the_one_it_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        a.tell(GaveUp, generation=1, worker=0)
+        for person in (a, b):
+            person.socket.close()
+            until_unreachable(crew, person.name)
+        with pytest.raises(CrewFailed, match="lost worker b:"):
+            crew.check()
+
+
+def test_one_that_waited_in_vain_tells_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        a.tell(GaveUp, generation=1, worker=0)
+        a.socket.close()
+        until_unreachable(crew, a.name)
+        with pytest.raises(CrewFailed, match="worker a waited in vain for worker b;"):
             crew.check()
 
 

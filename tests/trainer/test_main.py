@@ -17,12 +17,14 @@ from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
     Admitted,
+    GaveUp,
     Goodbye,
     Idle,
     Join,
     Leave,
     Order,
     OrderArrays,
+    Post,
     Ready,
     Report,
     Saved,
@@ -38,7 +40,7 @@ from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import ModelConfig, TrainerConfig
-from trainer.errors import DispatcherLost, Rejected
+from trainer.errors import DispatcherLost, PeersLost, Rejected
 from trainer.job import WorkerJob
 from trainer.main import DENSE_FILE, Dispatcher, host_of, run_worker
 
@@ -73,13 +75,13 @@ class ScriptedDispatcher:
         common: dict[str, Any] = {"run": RUN, "generation": self.generation, "step": 0}
         send(self._socket, self._sends, kind(**common | fields), arrays, to=self._worker)
 
-    def welcome(self) -> None:
+    def welcome(self, names: tuple[str, ...] = (NAME,)) -> None:
         joined = self.hear()
         assert isinstance(joined, Join)
         assert (joined.link_gbit, joined.settings) == (0.5, AGREEMENT.workers)
         self.say(Admitted)
         assert isinstance(self.hear(), Ready)
-        self.say(Welcome, worker=0, names=(NAME,), cache_rows=8)
+        self.say(Welcome, worker=0, names=names, cache_rows=8)
 
     def next_generation(self) -> None:
         self.generation += 1
@@ -110,7 +112,9 @@ class ScriptedDispatcher:
 
 
 @contextmanager
-def working(folder: Path, stop: Stop, silence_seconds: float = 60) -> Iterator[tuple[ScriptedDispatcher, Future[None]]]:
+def working(
+    folder: Path, stop: Stop, silence_seconds: float = 60, reduce_timeout_seconds: float = 60
+) -> Iterator[tuple[ScriptedDispatcher, Future[None]]]:
     """A worker in a thread that has sent, or is about to send, its Join."""
     with stage(ROWS, workers=1) as staged, ThreadPoolExecutor(1) as pool:
         dispatcher = ScriptedDispatcher(staged.context, staged.announcer)
@@ -124,7 +128,9 @@ def working(folder: Path, stop: Stop, silence_seconds: float = 60) -> Iterator[t
             shard_endpoints=tuple(staged.endpoints),
             rows=ROWS,
             model=MODEL,
-            trainer=TrainerConfig(device="cpu", silence_seconds=silence_seconds),
+            trainer=TrainerConfig(
+                device="cpu", silence_seconds=silence_seconds, reduce_timeout_seconds=reduce_timeout_seconds
+            ),
             fields=1,
             dense=0,
             link=Link(0.5),
@@ -220,6 +226,15 @@ def test_second_welcome_starts_the_next_generation(tmp_path: Path) -> None:
 def test_silent_dispatcher_ends_the_worker(tmp_path: Path) -> None:
     with working(tmp_path, Stop(), silence_seconds=0.2) as (_, ended), pytest.raises(DispatcherLost, match="no word"):
         ended.result(60)
+
+
+def test_a_worker_whose_peer_does_not_come_names_it_and_says_that_it_gave_up(tmp_path: Path) -> None:
+    with working(tmp_path, Stop(), reduce_timeout_seconds=0.2) as (dispatcher, ended):
+        dispatcher.welcome((NAME, "absent"))
+        assert isinstance(dispatcher.hear(), Post)
+        assert dispatcher.hear() == GaveUp(run=RUN, generation=1, step=0, worker=0)
+        with pytest.raises(PeersLost, match="worker absent posted no"):
+            ended.result(60)
 
 
 def test_refusal_ends_the_worker_with_its_reason(tmp_path: Path) -> None:
