@@ -324,7 +324,7 @@ def test_a_post_reaches_every_other_member_once() -> None:
 def test_a_post_that_is_too_large_is_refused() -> None:
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
-        a.tell(Post, generation=1, worker=0, key="address/0", value=bytes((1 << 20) + 1))
+        a.tell(Post, generation=1, worker=0, key="address/0", value=bytes((1 << 14) + 1))
         assert isinstance(a.hear(), Refused)
         crew.keep_alive(0)
         assert isinstance(b.hear(), Idle)
