@@ -20,11 +20,12 @@ import zmq
 from numpy.typing import NDArray
 
 from infra.process import Stop, end_with_parent, stop_on_signals
-from infra.wire import Codec, connect, receive, send
+from infra.wire import NO_I64, Codec, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import ShardJob, run_shard
 from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, AnnounceArrays, Open
+from ps.rounds import fingerprint
 from ps.store import Store
 
 RUN = "bench"
@@ -68,7 +69,7 @@ def _run_dim(repeat: int, rows: int, dim: int, table: int) -> list[PsResult]:
     config = RowConfig(dim=dim, wide=False, optimizer="sgd")
     picks = [np.sort(np.random.default_rng(i).choice(table, rows, replace=False)) for i in range(repeat + WARM)]
     with ExitStack() as resources:
-        shard = resources.enter_context(_shard_side(config, table, len(picks)))
+        shard = resources.enter_context(_shard_side(config, table, picks))
         tcp = resources.enter_context(_tcp_side(config, table))
         return [_pull_result(shard, tcp, picks, dim), _push_result(shard, tcp, picks, dim)]
 
@@ -135,28 +136,29 @@ class _ShardSide:
 
 
 @contextmanager
-def _shard_side(config: RowConfig, table: int, rounds: int) -> Iterator[_ShardSide]:
+def _shard_side(config: RowConfig, table: int, picks: list[NDArray[np.int64]]) -> Iterator[_ShardSide]:
     with ExitStack() as resources:
         endpoint = resources.enter_context(_process(_serve_shard, config))
         context = resources.enter_context(zmq.Context())
         announcer = resources.enter_context(context.socket(zmq.DEALER))
         connect(announcer, endpoint)
-        _announce(announcer, table, rounds)
+        _announce(announcer, table, picks)
         client = ShardClient(context, [endpoint], config, RUN)
         resources.callback(client.close)
         client.open(0, 0)
         yield _ShardSide(client)
 
 
-def _announce(announcer: "zmq.Socket[bytes]", table: int, rounds: int) -> None:
+def _announce(announcer: "zmq.Socket[bytes]", table: int, picks: list[NDArray[np.int64]]) -> None:
     codec = Codec(*TO_SHARD)
     send(announcer, codec, Open(run=RUN, generation=0, step=0, workers=1))
     receive(announcer, Codec(*FROM_SHARD))
     created = AnnounceArrays(new_numbers=np.arange(table), new_keys=np.arange(table, dtype=np.uint64))
     send(announcer, codec, Announce(run=RUN, generation=0, step=0, phase=TRAIN, pushers=[]), created)
-    for step in range(1, rounds + 1):
+    for step, numbers in enumerate(picks, start=1):
         header = Announce(run=RUN, generation=0, step=step, phase=TRAIN, pushers=[0])
-        send(announcer, codec, header, AnnounceArrays())
+        pushed = np.array([fingerprint(numbers, NO_I64)], np.uint64)
+        send(announcer, codec, header, AnnounceArrays(pushed=pushed))
 
 
 def _serve_shard(config: RowConfig, stop: Stop, ready: Connection) -> None:

@@ -10,6 +10,7 @@ from dispatch.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
 from dispatch.policies.registry import parse_spec
 from infra.config import Section
 from infra.errors import ConfigError
+from ps.protocol import MOST_WORKERS
 
 
 class DispatchConfig(Section):
@@ -21,7 +22,7 @@ class DispatchConfig(Section):
     samples."""
     opt_backend: OptBackend = "cpu"
     """Where exact assignment runs; auto measures both at start. Without a GPU: on the CPU."""
-    workers: int = Field(4, ge=1, le=128)
+    workers: int = Field(4, ge=1, le=MOST_WORKERS)
     """Workers that the first generation waits for."""
     cache_rows: int = Field(65_536, ge=1, lt=2**31)
     """Rows that each worker's cache holds; at least those of one micro-batch."""

@@ -13,6 +13,7 @@ import zmq
 
 from dispatch.crew import Crew, silent
 from dispatch.decide import Decider, Decision, check_cache, needed_rows
+from dispatch.errors import BadReport
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
 from dispatch.policies.registry import parse_spec
@@ -21,13 +22,13 @@ from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
-from dispatch.protocol import unencrypted
+from dispatch.protocol import Report, unencrypted
 from dispatch.rows.directory import Directory
 from dispatch.rows.hot import check_hot_set, hot_rows
 from dispatch.rows.index import Index
 from dispatch.shards import Shards
 from infra.process import Stop
-from infra.telemetry import Meter
+from infra.telemetry import Meter, Refusals
 from infra.wire import guarded
 from ingest.batches.batch import Batch
 from ingest.letters.letter import DeadLetters
@@ -65,8 +66,8 @@ class Coordinator:
         resources.callback(self.intake.close)
         context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(context, job.curve))
-        silence_seconds, settings = job.dispatch.silence_seconds, job.agreement.workers
-        self.crew = Crew(context, job.endpoint, job.run, job.curve, silence_seconds, settings, job.may_sum)
+        rules = (job.dispatch.silence_seconds, job.agreement.workers, job.may_sum)
+        self.crew = Crew(context, job.endpoint, job.run, job.curve, Refusals(meter), *rules)
         resources.callback(self.crew.close)
         self.shards = Shards(context, job.shard_endpoints, job.run, job.curve, settings=job.agreement.shards)
         resources.callback(self.shards.close)
@@ -94,8 +95,8 @@ class Coordinator:
         Returns whether a report arrived.
         """
         has_report = self._receive(timeout_seconds)
-        while self.crew.has_mail:
-            has_report = self._receive(0.0) or has_report
+        while self._receive(0.0):
+            has_report = True
         self._complete_reported()
         self.shards.check()
         self.crew.check()
@@ -206,7 +207,13 @@ class Coordinator:
         received = self.crew.listen(timeout_seconds)
         if received is None:
             return False
-        self.underway.add_report(*received)
+        report, logits = received
+        sender = self.crew.roster.members[report.worker]
+        try:
+            self.underway.add_report(sender.name, report, logits)
+        except BadReport as error:
+            self.crew.refuse(sender.identity, Report.__name__, str(error))
+            raise
         return True
 
     def _complete_reported(self) -> None:
@@ -227,7 +234,9 @@ class Coordinator:
         self.accounts.quality.add(done.logits_B(), done.labels_B)
         if was_finite and self.accounts.quality.not_finite:
             hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
-            self.log.error(hint, step=done.step)
+            self.log.error(
+                hint, step=done.step, workers=[self.crew.roster.members[worker].name for worker in done.diverged]
+            )
         self.accounts.end_step(samples)
         self.meter.count("samples", samples)
         self.meter.count("steps")

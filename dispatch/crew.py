@@ -6,6 +6,10 @@ Workers are known by name; in a generation each has a number, its rank in the de
 ZeroMQ itself asks every worker for signs of life, and its threads answer whatever the worker is doing; one that does
 not answer is disconnected. A member that cannot be reached any more is lost: what was sent to it before may not have
 arrived. So the worker that ended or stopped is named, and not those that wait for it.
+
+A message that cannot be read or does not belong here is refused, counted and otherwise without effect, unless a member
+of the generation sent it: then the run stops, since a member that sends such a message cannot be trusted to have
+trained.
 """
 
 import errno
@@ -18,9 +22,10 @@ import structlog
 import zmq
 from numpy.typing import NDArray
 
-from dispatch.errors import CrewFailed
+from dispatch.errors import BadReport, CrewFailed
 from dispatch.protocol import (
     FROM_DISPATCHER,
+    MOST_SAMPLES,
     TO_DISPATCHER,
     Admitted,
     GaveUp,
@@ -40,14 +45,22 @@ from dispatch.protocol import (
 from dispatch.roster import Member, Roster
 from dispatch.rows.plan import WorkerPlan
 from infra.errors import WireError
-from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, send
+from infra.telemetry import Refusals
+from infra.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
 from ingest.samples import Samples
 from ps.protocol import FLUSH, TRAIN
 
+FRAME_BYTES = 4 * MOST_SAMPLES + HEADER_BYTES
+"""of the largest message: a logit of each sample; the connection of a peer that sends more is cut"""
+MESSAGES_A_TURN = 1024
+"""taken at once; a sender of more must not keep the dispatcher from everything else"""
 WAIT_SECONDS = 1.0
 """how long to listen before everyone is kept alive again"""
 LOST_SECONDS = 2.0
 """how long a member may be out of reach before that is an error: until then its own end may tell more"""
+
+Reported = tuple[Report, NDArray[np.float32]]
+"""a report and its logits"""
 
 
 class Crew:
@@ -59,6 +72,7 @@ class Crew:
         endpoint: str,
         run: str,
         curve: Curve | None = None,
+        refused: Refusals | None = None,
         silence_seconds: float = 30.0,
         settings: Mapping[str, str] | None = None,
         may_sum: bool = True,
@@ -74,6 +88,7 @@ class Crew:
         self._socket.set(zmq.ROUTER_MANDATORY, 1)
         self._socket.set(zmq.HEARTBEAT_IVL, max(1, int(silence_seconds * 250)))
         self._socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, int(silence_seconds * 750)))
+        self._socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
         self.endpoint = bind(self._socket, endpoint, curve)
         self.generation = 0
         self._heard: set[int] = set()
@@ -83,7 +98,7 @@ class Crew:
         self._gave_up: set[str] = set()
         """members that ended because they waited for others in vain"""
         self._saved = False
-        self.refused = 0
+        self.refused = refused or Refusals()
         """messages that could not be read or had no place in this run"""
 
     def start_generation(self, step: int, cache_rows: int) -> None:
@@ -126,7 +141,8 @@ class Crew:
     def keep_alive(self, step: int) -> None:
         """Sends everyone a sign of life, also those who wait for their first generation; drops those who are gone."""
         for candidate in self.roster.drop_unconfirmed():
-            self._refuse(candidate.identity, f"worker {candidate.name!r} joined and did not confirm it; start it again")
+            reason = f"worker {candidate.name!r} joined and did not confirm it; start it again"
+            self.refuse(candidate.identity, Join.__name__, reason)
             structlog.get_logger().warning("worker dropped: it joined and then was silent", worker=candidate.name)
         for member in self.roster.everyone:
             if not self._send(member, Idle(**self._common(step))) and member not in self.roster.members:
@@ -168,64 +184,89 @@ class Crew:
             self.dismiss(member, step, save_dense=False)
         return self._saved or not self.roster.members
 
-    @property
-    def has_mail(self) -> bool:
-        """Whether a message waits to be listened to."""
-        return bool(self._socket.poll(0))
+    def listen(self, timeout_seconds: float) -> Reported | None:
+        """Waits for a message; takes those that have arrived up to the next report of this generation, and returns it.
 
-    def listen(self, timeout_seconds: float) -> tuple[Report, NDArray[np.float32]] | None:
-        """Waits for one message; returns it if it is a report of this generation."""
-        if not self._socket.poll(int(timeout_seconds * 1000)):
-            return None
-        sender, *frames = self._socket.recv_multipart(copy=False)
-        try:
-            header, arrays = self._incoming.decode(frames)
-        except WireError as error:
-            self._refuse(sender.bytes, str(error))
-            return None
-        if header.run != self._run:
-            self._refuse(sender.bytes, f"this dispatcher runs {self._run!r}, not {header.run!r}; use the same run name")
-        elif isinstance(header, Join):
-            self._join(sender.bytes, header)
-        elif isinstance(header, Ready):
-            self.roster.confirm(sender.bytes)
-        elif isinstance(header, Leave):
-            self.roster.leave(sender.bytes)
-        elif isinstance(header, Saved):
-            self._saved = self._saved or self._is_member(sender.bytes, header, 0)
-        elif self._is_member(sender.bytes, header, header.worker):
-            self._heard.add(header.worker)
-            if isinstance(header, Report):
-                return header, arrays.logits
-            if isinstance(header, Post):
-                self._pass_on(header)
-            if isinstance(header, GaveUp):
-                self._gave_up.add(self.roster.members[header.worker].name)
+        Reports are not kept waiting by messages that are refused, however many.
+        """
+        timeout_ms = int(timeout_seconds * 1000)
+        for _ in range(MESSAGES_A_TURN):
+            if not self._socket.poll(timeout_ms):
+                return None
+            if reported := self._take():
+                return reported
+            timeout_ms = 0
         return None
+
+    def refuse(self, sender: bytes, kind: str, reason: str) -> None:
+        """Counts a message as refused and answers it."""
+        self.refused.add(kind, sender, reason)
+        self._transmit(sender, Refused(**self._common(0), reason=cut_reason(reason)))
 
     def close(self) -> None:
         self._socket.close()
 
+    def _take(self) -> Reported | None:
+        """Carries out or refuses the next message; returns it if it is a report of this generation."""
+        frame, *frames = self._socket.recv_multipart(copy=False)
+        sender = frame.bytes
+        try:
+            header, arrays = self._incoming.decode(frames)
+        except WireError as error:
+            self._reject(sender, Refusals.UNREADABLE, str(error))
+            return None
+        if header.run != self._run:
+            reason = f"this dispatcher runs {self._run!r}, not {header.run!r}; use the same run name"
+            self._reject(sender, type(header).__name__, reason)
+        elif isinstance(header, Join):
+            self._join(sender, header)
+        elif isinstance(header, Ready):
+            self.roster.confirm(sender)
+        elif isinstance(header, Leave):
+            self.roster.leave(sender)
+        elif isinstance(header, Saved):
+            self._saved = self._saved or self._is_member(sender, header, 0)
+        elif self._is_member(sender, header, header.worker):
+            return self._hear(header, arrays)
+        else:
+            reason = _misplaced(header, len(self.roster.members), self.generation)
+            self._reject(sender, type(header).__name__, reason)
+        return None
+
+    def _hear(self, message: Report | Post | GaveUp, arrays: Any) -> Reported | None:
+        """Takes a message of a member: returns a report, passes a post on to every other member."""
+        self._heard.add(message.worker)
+        if isinstance(message, Report):
+            return message, arrays.logits
+        sender, common = self.roster.members[message.worker], self._common(message.step)
+        if isinstance(message, GaveUp):
+            self._gave_up.add(sender.name)
+            return None
+        for member in self.roster.members:
+            if member is not sender:
+                self._send(member, Posted(**common, key=message.key, value=message.value))
+        return None
+
     def _join(self, sender: bytes, join: Join) -> None:
         if (reason := self.roster.admit(sender, join)) is not None:
-            self._refuse(sender, reason)
+            self.refuse(sender, Join.__name__, reason)
         else:
             self._transmit(sender, Admitted(**self._common(0)))
-
-    def _pass_on(self, post: Post) -> None:
-        """Gives every other member what one posted."""
-        for number, member in enumerate(self.roster.members):
-            if number != post.worker:
-                self._send(member, Posted(**self._common(post.step), key=post.key, value=post.value))
 
     def _is_member(self, sender: bytes, message: Header, number: int) -> bool:
         """Whether a message of this generation comes from the member of that number."""
         is_current = message.generation == self.generation and 0 <= number < len(self.roster.members)
         return is_current and self.roster.members[number].identity == sender
 
-    def _refuse(self, sender: bytes, reason: str) -> None:
-        self.refused += 1
-        self._transmit(sender, Refused(**self._common(0), reason=reason))
+    def _reject(self, sender: bytes, kind: str, reason: str) -> None:
+        """Refuses a message; raises BadReport if a member of the generation sent it."""
+        self.refuse(sender, kind, reason)
+        for member in self.roster.members:
+            if member.identity == sender:
+                raise BadReport(
+                    f"worker {member.name} sent a message that cannot be used: {reason}; "
+                    "the run stops, because what this worker trained cannot be trusted; see its log"
+                )
 
     def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> bool:
         """Returns whether the worker can still be reached; notes a member that cannot."""
@@ -259,6 +300,14 @@ def _moves(plan: WorkerPlan) -> OrderArrays:
         full_slots=plan.pull_full.slots,
         value_rows=plan.pull_values.rows,
         value_slots=plan.pull_values.slots,
+    )
+
+
+def _misplaced(message: Report | Post | GaveUp, members: int, generation: int) -> str:
+    return (
+        f"a {type(message).__name__} of step {message.step} names worker number {message.worker} of generation "
+        f"{message.generation}; "
+        f"expected the sender's own number, below {members}, and generation {generation}; its sender must join again"
     )
 
 

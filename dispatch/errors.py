@@ -7,6 +7,7 @@
 ├── ShardSilent      a PS shard does not answer, or does not finish a round, in time
 ├── ShardRefused     a PS shard refused a message of the dispatcher
 ├── CrewFailed       workers did not join, or stopped reporting
+├── BadReport        a worker's report cannot be read, or is not of what it was ordered to do
 └── RunExists        the run's folder already holds steps of an earlier process
 """
 
@@ -47,6 +48,10 @@ class ShardRefused(DispatchError):
 
 class CrewFailed(DispatchError):
     """Workers did not join, or stopped reporting."""
+
+
+class BadReport(DispatchError):
+    """A worker's report cannot be read, or is not of what the worker was ordered to do; the run cannot go on."""
 
 
 class RunExists(DispatchError):

@@ -6,20 +6,29 @@ Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from dispatch.tally import PhaseSeconds
 from infra.errors import ConfigError
-from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Header, Refused
+from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
+from ps.protocol import MOST_WORKERS, AgreedSettings, RoundPhase, WorkerNumber
+
+MOST_SAMPLES = 1_000_000
+"""of a batch"""
+SampleCount = Annotated[int, Meta(ge=0, le=MOST_SAMPLES)]
+Gbit = Annotated[float, Meta(ge=0, le=1e6)]
+PostKey = Annotated[str, Meta(max_length=1024)]
+PostValue = Annotated[bytes, Meta(max_length=1 << 14)]
 
 
 # ── worker → dispatcher ───────────────────────────────────────────────────────────────────────────────────────────────
 class Join(Header, frozen=True):
     """A worker offers itself; answered by Admitted or Refused at once, and by Welcome when a generation starts."""
 
-    worker: str
-    settings: dict[str, str] = msgspec.field(default_factory=dict)
+    worker: Name
+    settings: AgreedSettings = msgspec.field(default_factory=dict)
     """those that it must share with the dispatcher"""
-    link_gbit: float = 0.0
+    link_gbit: Gbit = 0.0
     """speed of its link in Gbit/s; 0: not known, and taken to be as fast as the fastest"""
 
 
@@ -30,22 +39,22 @@ class Ready(Header, frozen=True):
 class Post(Header, frozen=True):
     """What one member tells all others of its generation while they form the dense process group: addresses, mostly."""
 
-    worker: int
-    key: Annotated[str, msgspec.Meta(max_length=1024)]
-    value: Annotated[bytes, msgspec.Meta(max_length=1 << 14)]
+    worker: WorkerNumber
+    key: PostKey
+    value: PostValue
     """Gloo's address among 128 workers takes 1.2 kB, NCCL's id 128 bytes"""
 
 
 class Leave(Header, frozen=True):
     """A worker asks to go; it flushes with everyone at the next step boundary, then gets Goodbye."""
 
-    worker: str
+    worker: Name
 
 
 class GaveUp(Header, frozen=True):
     """The last word of a member that waited for others in vain, so that it is not blamed for its end."""
 
-    worker: int
+    worker: WorkerNumber
 
 
 class ReportArrays(NamedTuple):
@@ -58,16 +67,16 @@ class Report(Header, frozen=True):
 
     ARRAYS: ClassVar = ReportArrays
 
-    phase: int
-    worker: int
+    phase: RoundPhase
+    worker: WorkerNumber
     seconds: PhaseSeconds
-    pulled_bytes: int
-    pushed_bytes: int
-    reduced_bytes: int = 0
+    pulled_bytes: Bytes
+    pushed_bytes: Bytes
+    reduced_bytes: Bytes = 0
     """sent to other workers to sum the gradients of replicated rows; as many came back at the same time"""
-    link_bytes: int = 0
+    link_bytes: Bytes = 0
     """moved in transfers whose time is known, both directions"""
-    link_seconds: float = 0.0
+    link_seconds: Seconds = 0.0
     """how long these transfers took"""
 
 
@@ -83,17 +92,17 @@ class Admitted(Header, frozen=True):
 class Welcome(Header, frozen=True):
     """A generation starts: the worker's number in it, and the names of all its members."""
 
-    worker: int
-    names: tuple[str, ...]
+    worker: WorkerNumber
+    names: Annotated[tuple[Name, ...], Meta(max_length=MOST_WORKERS)]
     """of the members, by number"""
-    cache_rows: int
+    cache_rows: Number
 
 
 class Posted(Header, frozen=True):
     """A Post of another member, passed on: workers need no place of their own to meet at."""
 
-    key: str
-    value: bytes
+    key: PostKey
+    value: PostValue
 
 
 class OrderArrays(NamedTuple):
@@ -124,15 +133,21 @@ class Order(Header, frozen=True):
     """One worker's part of one round. A row's place in the PS is (shard, number) = (row % shards, row // shards)."""
 
     ARRAYS: ClassVar = OrderArrays
+    EQUALLY_LONG: ClassVar = (
+        ("owned_rows", "owned_slots"),
+        ("part_rows", "part_slots"),
+        ("full_rows", "full_slots"),
+        ("value_rows", "value_slots"),
+    )
 
-    phase: int
-    samples: int
+    phase: RoundPhase
+    samples: SampleCount
     """size of the micro-batch"""
-    batch: int
+    batch: SampleCount
     """size of the whole batch; the loss is divided by it"""
-    alone: int
+    alone: Number
     """how many of the used slots hold rows that no other worker uses in this step"""
-    replicated: int = 0
+    replicated: Number = 0
     """how many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker,
     their gradients summed over all, the optimizer applied by each"""
 

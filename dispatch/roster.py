@@ -10,6 +10,7 @@ from time import monotonic
 
 from dispatch.protocol import Join, unencrypted
 from infra.agreement import differing
+from ps.protocol import MOST_WORKERS
 
 CONFIRM_SECONDS = 30.0
 """how long a worker that joins may take to confirm; one that runs does it at once"""
@@ -66,6 +67,8 @@ class Roster:
             return None
         if known is not None:
             return f"a worker named {join.worker!r} has joined already; give this one another --name"
+        if len(self.everyone) >= MOST_WORKERS:
+            return f"{MOST_WORKERS} workers have joined, the most there can be; start it when another has left"
         if difference := differing(self._settings, "the dispatcher", join.settings, f"worker {join.worker!r}"):
             return difference
         if self.everyone and not self._may_sum:

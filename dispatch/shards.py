@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import zmq
@@ -37,7 +38,9 @@ class Shards:
         self._timeout_ms = int(timeout_seconds * 1000)
         self._requests, self._replies = Codec(*TO_SHARD), Codec(*FROM_SHARD)
         self._sockets = [context.socket(zmq.DEALER) for _ in endpoints]
+        identity = f"dispatcher/{uuid4().hex}".encode()  # shards take announcements only from who opened the generation
         for socket, endpoint in zip(self._sockets, endpoints, strict=True):
+            socket.set(zmq.ROUTING_ID, identity)
             socket.set(zmq.LINGER, 0)
             connect(socket, endpoint, curve)
 
@@ -58,6 +61,7 @@ class Shards:
                 settled=shard.settled,
                 changed=shard.fresh,
                 changed_steps=shard.fresh_steps,
+                pushed=shard.pushed,
             )
             send(socket, self._requests, header, arrays)
 

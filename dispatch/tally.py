@@ -6,6 +6,8 @@ from typing import Literal, Self, get_args
 import msgspec
 from msgspec.structs import astuple
 
+from infra.wire import Seconds
+
 Phase = Literal["push", "pull", "forward", "backward", "reduce", "rows"]
 """of a step, in order; see trainer/worker.py"""
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -48,12 +50,12 @@ class WorkerTraffic(Tally, frozen=True):
 class PhaseSeconds(Tally, frozen=True, forbid_unknown_fields=True):
     """Seconds spent in each phase of a step; 0 in phases that a round does not have."""
 
-    push: float
-    pull: float
-    forward: float
-    backward: float
-    reduce: float
-    rows: float
+    push: Seconds
+    pull: Seconds
+    forward: Seconds
+    backward: Seconds
+    reduce: Seconds
+    rows: Seconds
 
     @property
     def total(self) -> float:

@@ -7,7 +7,9 @@ like a secret is masked. Metrics are Prometheus metrics, created at first use an
 import logging
 import re
 import sys
-from collections.abc import Mapping
+import time
+from collections import Counter as Tallied
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -139,3 +141,39 @@ class Meter:
                 "for a name; rename one"
             )
         return metric.labels(**labels) if labels else metric
+
+
+class Refusals:
+    """Messages that a server refused: counted by type, in ``freshet_refused_messages_total`` too, and logged.
+
+    Anyone may send any number of them, so at most one in LOG_SECONDS is logged, with how many were not.
+    """
+
+    LOG_SECONDS = 5.0
+    UNREADABLE = "unreadable"
+    """the type of a message that could not be read"""
+
+    def __init__(self, meter: Meter | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.by_type: Tallied[str] = Tallied()
+        self._meter = meter
+        self._clock = clock
+        self._log_at = clock()
+        self._not_logged = 0
+
+    @property
+    def total(self) -> int:
+        return self.by_type.total()
+
+    def add(self, message: str, sender: bytes, reason: str) -> None:
+        """Notes one message by its type."""
+        self.by_type[message] += 1
+        if self._meter is not None:
+            self._meter.count("refused_messages", message=message)
+        if self._clock() < self._log_at:
+            self._not_logged += 1
+            return
+        event = "a message was refused"
+        structlog.get_logger().warning(
+            event, message=message, sender=repr(sender), reason=reason, not_logged=self._not_logged
+        )
+        self._log_at, self._not_logged = self._clock() + self.LOG_SECONDS, 0

@@ -4,6 +4,10 @@ A message is one ZeroMQ multipart: a msgspec header (msgpack, tagged by type), t
 sent without a copy. The arrays of a message type are the fields of one NamedTuple, which the header's ``ARRAYS`` names;
 both ends build and read them by name. Every header carries run, generation and step, so that a process that wakes up in
 an old generation is refused and never half understood. Nothing here can run code: no pickle.
+
+What arrives may come from anyone. A message is read only if its header is short and flat, has exactly the fields of its
+type, each within the bounds annotated there, and its arrays fit each other; otherwise WireError, and nothing has
+happened yet.
 """
 
 import struct
@@ -15,14 +19,33 @@ from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 import msgspec
 import numpy as np
 import zmq
+from msgspec import Meta
 from numpy.typing import DTypeLike, NDArray
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
 from infra.errors import ConfigError, WireError
+from infra.nesting import is_nested_deeper
 
 SMALL_BYTES = 64 * 1024
 """Below this a copy is cheaper than ZeroMQ's bookkeeping for a frame it must not copy."""
+
+HEADER_BYTES = 64 * 1024
+"""of the longest header"""
+DEEPEST = 16
+"""maps and lists inside each other in a header; ours have two, and the decoder would recurse into any number"""
+MOST_SECONDS = 1e9
+"""of any duration in a message; a larger one is not a measurement"""
+MOST_BYTES = 1 << 62
+REASON_CHARACTERS = 4000
+
+Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Step = Annotated[int, Meta(ge=-1, lt=1 << 62)]
+"""-1: outside of any step"""
+Bytes = Annotated[int, Meta(ge=0, lt=MOST_BYTES)]
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+Name = Annotated[str, Meta(max_length=200)]
+"""of a run, a worker or an address"""
 
 RUN_FLOAT = "*"
 """stands for the run's floating point type, which each codec is given"""
@@ -49,21 +72,29 @@ class NoArrays(NamedTuple):
 NO_ARRAYS = NoArrays()
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
     """What every message carries."""
 
     ARRAYS: ClassVar[type[Arrays]] = NoArrays
     """the NamedTuple of this message's arrays; they are sent in its order, as flat arrays of the annotated types"""
+    EQUALLY_LONG: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """groups of arrays that have as many elements as each other"""
 
-    run: str
-    generation: int
-    step: int
+    run: Name
+    generation: Step
+    """-1: before the first"""
+    step: Step
 
 
 class Refused(Header, frozen=True):
     """The answer to a message that was not carried out."""
 
-    reason: str
+    reason: Annotated[str, Meta(max_length=REASON_CHARACTERS)]
+
+
+def cut_reason(reason: str) -> str:
+    """As much of a reason as a refusal carries."""
+    return reason if len(reason) <= REASON_CHARACTERS else reason[: REASON_CHARACTERS - 1] + "…"
 
 
 class Codec:
@@ -86,9 +117,10 @@ class Codec:
     def decode(self, frames: Sequence[zmq.Frame | bytes]) -> tuple[Any, Any]:
         """The header and its NamedTuple of flat, aligned arrays, which share memory with the frames where they can."""
         try:
-            header = self._decoder.decode(_buffer(frames[0]))
+            header = self._decoder.decode(_checked_header(frames[0]))
             dtypes = self._dtypes[type(header)]
             arrays = header.ARRAYS(*[_array(f, dtype) for f, dtype in zip(frames[1:], dtypes, strict=True)])
+            _check_lengths(header, arrays)
         except (msgspec.DecodeError, ValueError, IndexError) as error:
             raise WireError(
                 f"cannot read a message of {len(frames)} frames: {error}; expected one of "
@@ -108,6 +140,24 @@ def _dtypes_of(kind: type[Header], run_float: np.dtype[Any]) -> tuple[np.dtype[A
     hints = get_type_hints(kind.ARRAYS, include_extras=True)
     names = [hint.__metadata__[0] for hint in hints.values()]
     return tuple(run_float if name == RUN_FLOAT else np.dtype(name) for name in names)
+
+
+def _checked_header(frame: zmq.Frame | bytes) -> bytes:
+    """The bytes of a header that is short and flat enough to be decoded."""
+    header = frame.bytes if isinstance(frame, zmq.Frame) else bytes(frame)
+    if len(header) > HEADER_BYTES:
+        raise ValueError(f"its header has {len(header)} bytes; expected {HEADER_BYTES} at most")
+    if is_nested_deeper(header, DEEPEST):
+        raise ValueError(f"its header is nested more than {DEEPEST} deep")
+    return header
+
+
+def _check_lengths(header: Header, arrays: Arrays) -> None:
+    for names in header.EQUALLY_LONG:
+        lengths = [len(getattr(arrays, name)) for name in names]
+        if len(set(lengths)) > 1:
+            found = ", ".join(f"{length} {name}" for name, length in zip(names, lengths, strict=True))
+            raise ValueError(f"{type(header).__name__} brought {found}; expected as many of each")
 
 
 def _array(frame: zmq.Frame | bytes, dtype: np.dtype[Any]) -> NDArray[Any]:

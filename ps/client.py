@@ -18,7 +18,7 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from infra.errors import Fenced
+from infra.errors import Fenced, WireError
 from infra.link import Link
 from infra.wire import Codec, Curve, Refused, connect, receive, send
 from ps.config import RowConfig
@@ -171,6 +171,7 @@ class ShardClient:
             arrays = PeekArrays(numbers=self._numbers(rows[places[shard]]))
             send(self._sockets[shard], self._requests, Peek(**self._common(OUTSIDE_STEPS)), arrays)
         for shard, _, answer in self._answers(OUTSIDE_STEPS, set(places)):
+            self._check_answer(shard, answer, len(places[shard]), 0, len(places[shard]))
             rows_KT[places[shard]] = answer.full.reshape(-1, self._shape.total)
             steps_K[places[shard]] = answer.steps
         return rows_KT, steps_K
@@ -185,6 +186,7 @@ class ShardClient:
             self._link.down(nbytes)
             self._timer.answered(shard, nbytes, header.held_seconds)
             full, values = asked[shard]
+            self._check_answer(shard, rows, full.stop - full.start, values.stop - values.start, 0)
             full_KT, values_KW = rows.full.reshape(-1, self._shape.total), rows.values.reshape(-1, self._shape.value)
             yield Pulled(full, full_KT, values, values_KW, nbytes)
 
@@ -220,6 +222,16 @@ class ShardClient:
                     poller.unregister(socket)
                     waiting.remove(numbers[socket])
                     yield numbers[socket], header, arrays
+
+    def _check_answer(self, shard: int, rows: RowsArrays, full: int, values: int, steps: int) -> None:
+        """Raises WireError unless an answer has as many rows as were asked for; numpy would copy one to many places."""
+        found = (rows.full.size, rows.values.size, rows.steps.size)
+        expected = (full * self._shape.total, values * self._shape.value, steps)
+        if found != expected:
+            raise WireError(
+                f"shard {shard} at {self._endpoints[shard]} answered with {found} floats of whole rows, floats of "
+                f"values and steps; expected {expected}; give worker and shard the same settings"
+            )
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self._generation, "step": step}

@@ -7,13 +7,14 @@ from pydantic import Field
 from infra.config import Section
 from ps.protocol import RowShape
 
+HELD_BYTES = 1 << 30
 OptimizerName = Literal["sgd", "adagrad", "rowwise_adagrad"]
 
 
 class RowConfig(Section):
     """What one row holds and how a gradient changes it; the same for workers and shards."""
 
-    dim: int = Field(default=16, ge=1)
+    dim: int = Field(default=16, ge=1, le=1 << 16)
     """embedding columns of a row"""
     wide: bool = True
     """whether a row also carries a wide weight, as its last value column"""
@@ -46,3 +47,5 @@ class PsConfig(Section):
     """tcp://HOST:PORT of each shard; empty lets the supervisor choose"""
     chunk_rows: int = Field(default=65536, ge=1)
     """rows by which a shard's memory grows at a time"""
+    held_bytes: int = Field(default=HELD_BYTES, ge=1 << 20)
+    """bytes of messages that a shard holds while their round is not announced or not complete; more are refused"""

@@ -3,6 +3,8 @@
 It owns rows, optimizer state and the step that last changed each row. One thread takes one message at a time, so what
 arrives first is carried out first; ps/shard.py says in which order a round is applied. Nothing is written to disk: a
 crash costs the rows, and everyone returns to the last checkpoint.
+
+No message ends the process: one that cannot be read, or does not fit, is refused before it has changed anything.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +19,7 @@ import zmq
 from infra.agreement import Agreement
 from infra.errors import WireError
 from infra.process import Stop
-from infra.telemetry import Meter
+from infra.telemetry import Meter, Refusals
 from infra.wire import NO_ARRAYS, SMALL_BYTES, Arrays, Codec, Curve, Header, bind, guarded
 from ps.config import PsConfig, RowConfig
 from ps.protocol import (
@@ -33,9 +35,11 @@ from ps.protocol import (
     PushArrays,
     Terms,
 )
-from ps.rounds import Received
+from ps.rounds import Received, fingerprint
 from ps.shard import Reply, Shard
 
+FRAME_BYTES = 1 << 34
+"""of the largest array of a message: all rows of a worker's cache; the connection of a peer that sends more is cut"""
 POLL_MILLISECONDS = 100
 """how late a request to stop may be seen"""
 LINGER_MILLISECONDS = 1000
@@ -64,8 +68,8 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
     log = structlog.get_logger().bind(process="ps", shard=job.number, run=job.run)
     requests = Codec(*TO_SHARD, float_dtype=job.rows.float_dtype)
     replies = Codec(*FROM_SHARD, float_dtype=job.rows.float_dtype)
-    terms = Terms(job.number, job.config.shards, dict(job.agreement.shards))
-    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows, terms)
+    terms, refused = Terms(job.number, job.config.shards, dict(job.agreement.shards)), Refusals(meter)
+    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows, job.config.held_bytes, refused, terms)
     warm_up(job.rows)
     with ExitStack() as resources:
         context = resources.enter_context(zmq.Context())
@@ -81,7 +85,7 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
             for reply in answer(state, requests, sender.bytes, frames):
                 transmit(socket, replies, reply)
             observe(meter, state)
-        log.info("stopped", reason=stop.reason, rows=len(state.store), refused=dict(state.refused))
+        log.info("stopped", reason=stop.reason, rows=len(state.store), refused=dict(refused.by_type))
 
 
 def observe(meter: Meter | None, shard: Shard) -> None:
@@ -89,7 +93,6 @@ def observe(meter: Meter | None, shard: Shard) -> None:
     if meter is not None:
         meter.count("ps_messages")
         meter.gauge("ps_rows", len(shard.store))
-        meter.gauge("ps_refused", shard.refused.total())
 
 
 def open_socket(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
@@ -97,6 +100,8 @@ def open_socket(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]
     socket = context.socket(zmq.ROUTER)
     socket.set(zmq.SNDHWM, 0)
     socket.set(zmq.RCVHWM, 0)
+    socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
+    socket.set(zmq.ROUTER_HANDOVER, 1)  # a dispatcher that connects again is still the one that opened the generation
     socket.set(zmq.LINGER, LINGER_MILLISECONDS)
     return socket
 
@@ -133,7 +138,12 @@ def warm_up(rows: RowConfig) -> None:
     shape, one = rows.shape(), np.zeros(1, np.int64)
     row, gradient = np.zeros(shape.total, rows.float_dtype), np.zeros(shape.value, rows.float_dtype)
     created = AnnounceArrays(
-        new_numbers=one, new_keys=one.astype(np.uint64), settled=one, changed=one, changed_steps=one
+        new_numbers=one,
+        new_keys=one.astype(np.uint64),
+        settled=one,
+        changed=one,
+        changed_steps=one,
+        pushed=np.array([fingerprint(one, one)], np.uint64),
     )
     pushed = PushArrays(owned_numbers=one, owned_rows=row, part_numbers=one, part_gradients=gradient)
     common: dict[str, Any] = {"run": "warm-up", "generation": 0, "step": 0}

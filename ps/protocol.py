@@ -7,18 +7,26 @@ without training. For each round the dispatcher announces to every shard what wi
 pull; a shard answers a pull only when every announced push of that round has been applied: no other barrier is needed.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from infra.agreement import differing
-from infra.wire import I64, NO_I64, NO_U64, U64, Float, Header, Refused
+from infra.wire import I64, NO_I64, NO_U64, U64, Float, Header, Name, Number, Refused, Seconds
+from ps.errors import Disagreement
 
 TRAIN = 0
 FLUSH = 1
+MOST_WORKERS = 128
+"""of a generation"""
 
 Round = tuple[int, int]
 """(step, phase), ordered"""
+RoundPhase = Annotated[int, Meta(ge=TRAIN, le=FLUSH)]
+WorkerNumber = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
+WorkerCount = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
+AgreedSettings = Annotated[dict[Name, Annotated[str, Meta(max_length=1000)]], Meta(max_length=200)]
 
 
 class RowShape(msgspec.Struct, frozen=True):
@@ -37,30 +45,35 @@ class RowShape(msgspec.Struct, frozen=True):
         return self.value + self.state
 
 
-class Terms(msgspec.Struct, frozen=True):
+class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which shard the receiver is taken for, and the settings that it must share with the sender."""
 
-    shard: int = 0
-    shards: int = 1
-    settings: dict[str, str] = msgspec.field(default_factory=dict)
+    shard: Number
+    shards: Number
+    settings: AgreedSettings
 
-    def objection(self, theirs: "Terms", sender: str) -> str | None:
-        """Why a shard on these terms cannot work with a sender on those; None if it can."""
+    def check(self, theirs: "Terms", sender: str) -> None:
+        """Raises Disagreement if a shard on these terms cannot work with a sender on those."""
         if (self.shard, self.shards) != (theirs.shard, theirs.shards):
-            return (
+            raise Disagreement(
                 f"this is shard {self.shard} of {self.shards}, and {sender} takes it for shard {theirs.shard} of "
                 f"{theirs.shards}; expected one endpoint per shard in the order of their numbers; correct the order of "
                 f"--ps or ps.endpoints in {sender}, or --shard here"
             )
-        return differing(self.settings, f"shard {self.shard}", theirs.settings, sender)
+        if difference := differing(self.settings, f"shard {self.shard}", theirs.settings, sender):
+            raise Disagreement(difference)
+
+
+ONLY_SHARD = Terms(0, 1, {})
+"""of a shard that is the only one, where no settings are compared"""
 
 
 # ── dispatcher → shard ────────────────────────────────────────────────────────────────────────────────────────────────
 class Open(Header, frozen=True):
     """Starts a generation: rounds of older ones are refused from now on. Answered by Done."""
 
-    workers: int
-    terms: Terms = Terms()
+    workers: WorkerCount
+    terms: Terms = ONLY_SHARD
 
 
 class AnnounceArrays(NamedTuple):
@@ -74,15 +87,18 @@ class AnnounceArrays(NamedTuple):
     """rows that this round brings up to date"""
     changed_steps: I64 = NO_I64
     """the step that last changed each of those"""
+    pushed: U64 = NO_U64
+    """fingerprint of the rows that each pusher brings, see ps.rounds.fingerprint"""
 
 
 class Announce(Header, frozen=True):
-    """What round (step, phase) will do on one shard. Rounds are announced in order."""
+    """What round (step, phase) will do on one shard. Rounds are announced in order, by who opened the generation."""
 
     ARRAYS: ClassVar = AnnounceArrays
+    EQUALLY_LONG: ClassVar = (("new_numbers", "new_keys"), ("changed", "changed_steps"))
 
-    phase: int
-    pushers: list[int]
+    phase: RoundPhase
+    pushers: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)]
     """workers that will send exactly one Push to this shard in this round"""
 
 
@@ -90,7 +106,7 @@ class Announce(Header, frozen=True):
 class Meet(Header, frozen=True):
     """A worker that is about to join asks whether it can work with this shard. Answered by Done or Refused."""
 
-    worker: str
+    worker: Name
     """its name"""
     terms: Terms
 
@@ -109,8 +125,8 @@ class Push(Header, frozen=True):
 
     ARRAYS: ClassVar = PushArrays
 
-    phase: int
-    worker: int
+    phase: RoundPhase
+    worker: WorkerNumber
 
 
 class PullArrays(NamedTuple):
@@ -125,7 +141,7 @@ class Pull(Header, frozen=True):
 
     ARRAYS: ClassVar = PullArrays
 
-    worker: int
+    worker: WorkerNumber
 
 
 class PeekArrays(NamedTuple):
@@ -161,7 +177,7 @@ class Rows(Header, frozen=True):
 
     ARRAYS: ClassVar = RowsArrays
 
-    held_seconds: float = 0.0
+    held_seconds: Seconds = 0.0
     """from the request's arrival to this answer: time that the link is not to blame for"""
 
 
@@ -182,8 +198,9 @@ class Ledger(Header, frozen=True):
     """What the shard saw, one line per (step, phase, worker), oldest first; a bounded number of lines is kept."""
 
     ARRAYS: ClassVar = LedgerArrays
+    EQUALLY_LONG: ClassVar = (LedgerArrays._fields,)
 
-    rows: int
+    rows: Number
     """rows that the shard holds"""
 
 

@@ -1,7 +1,8 @@
 """The barrier: which round is next, whose pushes it still waits for, and which pulls wait for it.
 
 Workers and the dispatcher use different sockets, so a push or a pull may arrive before the round it belongs to is
-announced; it is held. Rounds leave in announced order, each once all its announced pushers have pushed.
+announced; it is held, as long as all that is held stays within a bound. Rounds leave in announced order, each once all
+its announced pushers have pushed exactly the rows that were announced for them.
 """
 
 from collections import deque
@@ -9,11 +10,41 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
+from infra.kernels import kernel
+from ps.config import HELD_BYTES
 from ps.errors import OutOfOrder
-from ps.protocol import TRAIN, Announce, Pull, Push, Round
+from ps.protocol import TRAIN, Announce, Pull, Push, PushArrays, Round
+from ps.start import GAMMA, mix, mix_reference
 
 AHEAD = 1024
 """rounds for which messages are held before they are announced; a sender further ahead is out of step"""
+MESSAGE_BYTES = 1024
+"""what a message takes beside its arrays"""
+
+
+@kernel
+def fingerprint_of_row(number: Any, is_part: Any) -> Any:
+    """Of one row that is pushed, as value and state or as a part."""
+    return mix(np.uint64(2 * number + is_part) + np.uint64(GAMMA))
+
+
+@kernel
+def fingerprint(owned_numbers: Any, part_numbers: Any) -> Any:
+    """Of the rows of one push: the sum over its rows. Tells any other rows apart, but for one case in 2^64."""
+    total = np.uint64(0)
+    for number in owned_numbers:
+        total += fingerprint_of_row(number, 0)
+    for number in part_numbers:
+        total += fingerprint_of_row(number, 1)
+    return total
+
+
+def fingerprint_reference(owned_numbers: list[int], part_numbers: list[int]) -> int:
+    """The same in plain integers."""
+    rows = [2 * number for number in owned_numbers] + [2 * number + 1 for number in part_numbers]
+    return sum(mix_reference(row + GAMMA) for row in rows) % (1 << 64)
 
 
 @dataclass(frozen=True)
@@ -26,62 +57,69 @@ class Received:
     at_seconds: float = field(default_factory=perf_counter, compare=False)
     """when it arrived, by this process's clock"""
 
+    @property
+    def nbytes(self) -> int:
+        return MESSAGE_BYTES + int(sum(array.nbytes for array in self.arrays))
+
 
 @dataclass
 class Gathering:
     """One round, as far as its messages have arrived."""
 
     announced: Received | None = None
+    expected: dict[int, int] = field(default_factory=dict)
+    """announced pushers, and the fingerprint of what each brings"""
     pushes: dict[int, Received] = field(default_factory=dict)
+    early: list[Received] = field(default_factory=list)
+    """pushes that came before the announcement, whoever sent them: which are right is known only then"""
     pulls: list[Received] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
-        return self.announced is not None and self.pushes.keys() >= set(self.announced.header.pushers)
+        return self.announced is not None and self.pushes.keys() == self.expected.keys()
 
 
 class Rounds:
     """The rounds of one generation."""
 
-    def __init__(self) -> None:
+    def __init__(self, held_bytes: int = HELD_BYTES) -> None:
         self.applied: Round | None = None
         self._last: Round | None = None
         self._queue: deque[Round] = deque()
         self._gathering: dict[Round, Gathering] = {}
+        self._limit = held_bytes
+        self._held = 0
 
-    def announce(self, announced: Received) -> list[Received]:
-        """Takes the next round; returns the pushes that arrived before it, to be pushed again now that it is known."""
-        header: Announce = announced.header
+    def check_next(self, header: Announce) -> None:
+        """Raises OutOfOrder unless the round comes after all that were announced."""
         at = (header.step, header.phase)
         if self._last is not None and at <= self._last:
             raise OutOfOrder(
                 f"round {at} was announced after round {self._last}; expected a later one; announce each once"
             )
-        self._last = at
+
+    def announce(self, announced: Received) -> list[Received]:
+        """Takes the next round; returns the pushes that arrived before it, to be pushed again now that it is known."""
+        header: Announce = announced.header
+        self.check_next(header)
+        self._last = at = (header.step, header.phase)
         self._queue.append(at)
         gathering = self._gathering.setdefault(at, Gathering())
         gathering.announced = announced
-        early, gathering.pushes = gathering.pushes, {}
-        return [early[worker] for worker in sorted(early)]
-
-    def announced(self, at: Round) -> bool:
-        """Whether the round is announced and not yet applied."""
-        return at in self._gathering and self._gathering[at].announced is not None
+        gathering.expected = dict(zip(header.pushers, announced.arrays.pushed.tolist(), strict=True))
+        early, gathering.early = gathering.early, []
+        self._release(early)
+        return early
 
     def push(self, push: Received) -> None:
+        """Takes a push; one whose round is not announced yet is held until it is."""
         header: Push = push.header
         at = (header.step, header.phase)
         gathering = self._waiting_for(at, "push")
-        announced = gathering.announced
-        if announced is not None and header.worker not in announced.header.pushers:
-            raise OutOfOrder(
-                f"worker {header.worker} pushed in round {at} without being announced; expected a push only from "
-                f"workers {announced.header.pushers}; does its order match the announcement?"
-            )
-        if header.worker in gathering.pushes:
-            raise OutOfOrder(
-                f"worker {header.worker} pushed twice in round {at}; expected one push; the first one counts"
-            )
+        if gathering.announced is None:
+            self._hold(at, push, gathering).early.append(push)
+            return
+        self._check_expected(push, gathering)
         gathering.pushes[header.worker] = push
 
     def pull(self, pull: Received) -> bool:
@@ -90,7 +128,7 @@ class Rounds:
         at = (header.step, TRAIN)
         if self.applied is not None and at <= self.applied:
             return True
-        self._waiting_for(at, "pull").pulls.append(pull)
+        self._hold(at, pull, self._waiting_for(at, "pull")).pulls.append(pull)
         return False
 
     def next_complete(self) -> Gathering | None:
@@ -98,26 +136,63 @@ class Rounds:
         if not self._queue or not self._gathering[self._queue[0]].complete:
             return None
         self.applied = self._queue.popleft()
-        return self._gathering.pop(self.applied)
+        gathering = self._gathering.pop(self.applied)
+        self._release(gathering.pulls)
+        return gathering
 
     def drop(self) -> list[Received]:
         """Forgets every waiting round; returns the pulls that will get no rows."""
         pulls = [pull for gathering in self._gathering.values() for pull in gathering.pulls]
         self._gathering.clear()
         self._queue.clear()
+        self._held = 0
         return pulls
 
+    def _check_expected(self, push: Received, gathering: Gathering) -> None:
+        """Raises OutOfOrder unless this worker was announced with these rows, and has not pushed them yet."""
+        header: Push = push.header
+        arrays: PushArrays = push.arrays
+        at, worker = (header.step, header.phase), header.worker
+        if worker not in gathering.expected:
+            raise OutOfOrder(
+                f"worker {worker} pushed in round {at} without being announced; expected a push only from "
+                f"workers {list(gathering.expected)}; does its order match the announcement?"
+            )
+        if worker in gathering.pushes:
+            raise OutOfOrder(f"worker {worker} pushed twice in round {at}; expected one push; the first one counts")
+        if fingerprint(arrays.owned_numbers, arrays.part_numbers) != gathering.expected[worker]:
+            owned, parts = len(arrays.owned_numbers), len(arrays.part_numbers)
+            raise OutOfOrder(
+                f"worker {worker} pushed {owned} owned rows and {parts} parts in round {at} that are not the rows "
+                "announced for it; expected those of its order, each once; does its order match the announcement?"
+            )
+
     def _waiting_for(self, at: Round, what: str) -> Gathering:
-        if at not in self._gathering:
-            if self._last is not None and at <= self._last:
-                raise OutOfOrder(
-                    f"a {what} came for round {at}, and the round is over; expected one after {self._last}; "
-                    "see whether its sender follows the dispatcher's orders"
-                )
-            if len(self._gathering) >= AHEAD + len(self._queue):
-                raise OutOfOrder(
-                    f"a {what} of round {at} came too early: {AHEAD} rounds wait to be announced already; expected "
-                    "announcements to keep up; see whether the dispatcher is alive"
-                )
-            self._gathering[at] = Gathering()
-        return self._gathering[at]
+        """The round that a message belongs to."""
+        if at in self._gathering:
+            return self._gathering[at]
+        if self._last is not None and at <= self._last:
+            raise OutOfOrder(
+                f"a {what} came for round {at}, and the round is over; expected one after {self._last}; "
+                "see whether its sender follows the dispatcher's orders"
+            )
+        if len(self._gathering) >= AHEAD + len(self._queue):
+            raise OutOfOrder(
+                f"a {what} of round {at} came too early: {AHEAD} rounds wait to be announced already; expected "
+                "announcements to keep up; see whether the dispatcher is alive"
+            )
+        return Gathering()
+
+    def _hold(self, at: Round, message: Received, gathering: Gathering) -> Gathering:
+        """Counts a message that has to wait for its round, which is kept from now on."""
+        if self._held + message.nbytes > self._limit:
+            raise OutOfOrder(
+                f"a {type(message.header).__name__} of {message.nbytes} bytes came for round {at}, and {self._held} "
+                f"bytes wait for their rounds already; expected {self._limit} at most; see whether the dispatcher is "
+                "alive, or raise ps.held_bytes"
+            )
+        self._held += message.nbytes
+        return self._gathering.setdefault(at, gathering)
+
+    def _release(self, messages: list[Received]) -> None:
+        self._held -= sum(message.nbytes for message in messages)

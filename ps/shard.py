@@ -10,26 +10,27 @@ A round goes through these steps, and their order is the guarantee:
 6. rows made up to date get the step that last changed them;
 7. pulls that waited for the round are answered.
 
-A message that cannot be carried out changes nothing and is answered with Refused. A round that cannot be applied breaks
-the generation: everything but the next Open is refused, because rows may be half changed.
+A message that cannot be carried out changes nothing and is answered with Refused: each is checked as a whole before any
+state is touched. A round that cannot be applied breaks the generation: everything but the next Open is refused, because
+rows may be half changed. Any other error is a fault of this process and ends it.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from infra.errors import Fenced, FreshetError, WireError
-from infra.wire import I64, NO_ARRAYS, NO_I64, Arrays, Header, Refused
+from infra.telemetry import Refusals
+from infra.wire import I64, NO_ARRAYS, NO_I64, Arrays, Header, Refused, cut_reason
 from ps.buffers import ReplyBuffer, ReplyBuffers
-from ps.config import RowConfig
-from ps.errors import Disagreement, OutOfOrder, PsError
+from ps.config import HELD_BYTES, RowConfig
+from ps.errors import OutOfOrder, PsError
 from ps.ledger import LedgerLines
 from ps.optimizers import rule_of
 from ps.parts import Parts
 from ps.protocol import (
-    FLUSH,
+    ONLY_SHARD,
     TRAIN,
     Announce,
     AnnounceArrays,
@@ -51,8 +52,6 @@ from ps.protocol import (
 from ps.rounds import Gathering, Received, Rounds
 from ps.store import Store
 
-_LAST_STEP = 1 << 62
-
 
 @dataclass(frozen=True)
 class Reply:
@@ -67,16 +66,28 @@ class Reply:
 class Shard:
     """Rows, pending parts and the barrier of one shard of one run."""
 
-    def __init__(self, rows: RowConfig, run: str, seed: int, chunk_rows: int, terms: Terms | None = None) -> None:
+    def __init__(
+        self,
+        rows: RowConfig,
+        run: str,
+        seed: int,
+        chunk_rows: int,
+        held_bytes: int = HELD_BYTES,
+        refused: Refusals | None = None,
+        terms: Terms = ONLY_SHARD,
+    ) -> None:
         self.store = Store(rows, seed, chunk_rows)
         self.parts = Parts(self.store, rule_of(rows))
-        self.refused: Counter[str] = Counter()
-        """messages not carried out, by type"""
+        self.refused = refused or Refusals()
+        """messages not carried out"""
         self.generation = -1
         self._run = run
-        self._terms = terms or Terms()
+        self._terms = terms
         self._workers = 0
-        self._rounds = Rounds()
+        self._opener = b""
+        """who opened the generation"""
+        self._held_bytes = held_bytes
+        self._rounds = Rounds(held_bytes)
         self._broken: PsError | None = None
         self._lines = LedgerLines()
         self._buffers = ReplyBuffers(rows.float_dtype)
@@ -85,25 +96,27 @@ class Shard:
         """Carries out one message and yields every reply it makes possible; must be read to the end."""
         try:
             self._check_fence(message.header)
+            if isinstance(message.header, Announce):
+                self._check_opener(message.sender)
             yield from self._carry_out(message)
-        except Fenced as error:
-            self.refused[type(message.header).__name__] += 1
-            if not isinstance(message.header, Push):
-                yield self._refusal(message, error)
         except (PsError, WireError) as error:
-            yield self.refuse(message, error)
+            refusal = self.refuse(message, error)
+            if not (isinstance(error, Fenced) and isinstance(message.header, Push)):
+                yield refusal
 
     def refuse(self, message: Received, error: FreshetError) -> Reply:
-        self.refused[type(message.header).__name__] += 1
+        """Counts a message as refused; returns the answer."""
+        kind = Refusals.UNREADABLE if message.header is None else type(message.header).__name__
+        self.refused.add(kind, message.sender, str(error))
         return self._refusal(message, error)
 
     def _carry_out(self, message: Received) -> Iterator[Reply]:
         match message.header:
             case Open():
-                self._check_terms(message.header.terms, "the dispatcher")
+                self._terms.check(message.header.terms, "the dispatcher")
                 yield from self._open(message)
             case Meet():
-                self._check_terms(message.header.terms, f"worker {message.header.worker!r}")
+                self._terms.check(message.header.terms, f"worker {message.header.worker!r}")
                 yield Reply(message.sender, self._header(Done, message))
             case Announce():
                 yield from self._announce(message)
@@ -127,11 +140,6 @@ class Shard:
                 f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
                 f"{self._run!r} generation {self.generation}; expected the same; its sender must join again"
             )
-        if not -1 <= header.step < _LAST_STEP:
-            raise OutOfOrder(
-                f"{type(header).__name__} names step {header.step}; expected -1 to {_LAST_STEP - 1}; "
-                "run one version of Freshet in all processes"
-            )
         if isinstance(header, Announce | Push | Pull):
             self._check_open(header)
 
@@ -152,16 +160,21 @@ class Shard:
                 f"expected 0 to {self._workers - 1}; it must join again"
             )
 
-    def _check_terms(self, theirs: Terms, sender: str) -> None:
-        if (objection := self._terms.objection(theirs, sender)) is not None:
-            raise Disagreement(objection)
+    def _check_opener(self, sender: bytes) -> None:
+        """Only who opened the generation says what its rounds do."""
+        if sender != self._opener:
+            raise OutOfOrder(
+                f"a round of generation {self.generation} was announced by {sender!r}; expected {self._opener!r}, "
+                "which opened the generation; a dispatcher must open a generation of its own first"
+            )
 
     def _open(self, message: Received) -> Iterator[Reply]:
         header: Open = message.header
         if header.generation > self.generation:
             self.generation, self._workers, self._broken = header.generation, header.workers, None
+            self._opener = message.sender
             yield from self._refuse_waiting(Fenced(f"generation {header.generation} has begun; join again"))
-            self._rounds = Rounds()
+            self._rounds = Rounds(self._held_bytes)
             self.parts.drop()
         yield Reply(message.sender, self._header(Done, message))
 
@@ -169,29 +182,28 @@ class Shard:
     def _announce(self, message: Received) -> Iterator[Reply]:
         header: Announce = message.header
         arrays: AnnounceArrays = message.arrays
-        new, keys = len(arrays.new_numbers), len(arrays.new_keys)
-        changed, steps = len(arrays.changed), len(arrays.changed_steps)
-        if new != keys or changed != steps:
-            raise WireError(
-                f"an announcement brought {new} rows with {keys} keys and {changed} rows with {steps} steps; expected "
-                "one key a new row and one step a changed row; run one version of Freshet in all processes"
-            )
-        if header.phase not in (TRAIN, FLUSH) or not set(header.pushers) <= set(range(self._workers)):
-            raise OutOfOrder(
-                f"a round was announced with phase {header.phase} and pushers {header.pushers}; expected phase 0 or 1 "
-                f"and numbers below {self._workers}; the dispatcher must announce members of the generation"
-            )
+        self._check_pushers(header.pushers, len(arrays.pushed))
+        self._rounds.check_next(header)
+        new = int((arrays.new_numbers >= len(self.store)).sum())
+        self.store.check(arrays.settled, new)
+        self.store.check(arrays.changed, new)
         self.store.create(arrays.new_numbers, arrays.new_keys)
-        self.store.check(arrays.settled)
-        self.store.check(arrays.changed)
         for early in self._rounds.announce(message):
             try:
                 self._push(early)
             except (PsError, WireError) as error:
                 yield self.refuse(early, error)
 
+    def _check_pushers(self, pushers: list[int], fingerprints: int) -> None:
+        is_known = len(set(pushers)) == len(pushers) and all(0 <= worker < self._workers for worker in pushers)
+        if not is_known or fingerprints != len(pushers):
+            raise OutOfOrder(
+                f"a round was announced with pushers {pushers} and {fingerprints} fingerprints; expected different "
+                f"numbers below {self._workers} and a fingerprint of each; the dispatcher must announce members of the "
+                "generation"
+            )
+
     def _push(self, message: Received) -> None:
-        header: Push = message.header
         arrays: PushArrays = message.arrays
         shape, owned, parts = self.store.shape, len(arrays.owned_numbers), len(arrays.part_numbers)
         if owned * shape.total != len(arrays.owned_rows) or parts * shape.value != len(arrays.part_gradients):
@@ -200,9 +212,9 @@ class Shard:
                 f"{len(arrays.part_gradients)} floats; expected {shape.total} and {shape.value} each; "
                 "give worker and shard the same settings"
             )
-        if self._rounds.announced((header.step, header.phase)):
-            self.store.check(arrays.owned_numbers)
-            self.store.check(arrays.part_numbers)
+        # A worker pushes what it has pulled, so its rows are known even if the round is not announced yet.
+        self.store.check(arrays.owned_numbers)
+        self.store.check(arrays.part_numbers)
         self._rounds.push(message)
 
     def _advance(self) -> Iterator[Reply]:
@@ -260,6 +272,11 @@ class Shard:
         """Gathers into one buffer of the pool; checks first, because a buffer that is taken must be sent."""
         self.store.check(wanted.full_numbers)
         self.store.check(wanted.value_numbers)
+        if len(wanted.full_numbers) + len(wanted.value_numbers) > len(self.store):
+            raise OutOfOrder(
+                f"{len(wanted.full_numbers)} rows with state and {len(wanted.value_numbers)} without were asked for at "
+                f"once, of {len(self.store)} that there are; expected each row at most once; ask for different rows"
+            )
         shape = self.store.shape
         middle = len(wanted.full_numbers) * shape.total
         end = middle + len(wanted.value_numbers) * shape.value
@@ -275,5 +292,5 @@ class Shard:
 
     def _refusal(self, message: Received, error: FreshetError) -> Reply:
         step = message.header.step if isinstance(message.header, Header) else -1
-        reason = f"{type(error).__name__}: {error}"
+        reason = cut_reason(f"{type(error).__name__}: {error}")
         return Reply(message.sender, Refused(run=self._run, generation=self.generation, step=step, reason=reason))

@@ -17,7 +17,7 @@ from infra.kernels import kernel
 from ps.config import RowConfig
 
 _MASK = (1 << 64) - 1
-_GAMMA = 0x9E3779B97F4A7C15
+GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _CENTRE = 2 * 65535
@@ -26,7 +26,8 @@ _STD = math.sqrt((65536**2 - 1) / 3)
 
 
 @kernel
-def _mix(value: Any) -> Any:
+def mix(value: Any) -> Any:
+    """Spreads 64 bits over 64 bits."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(_MIX_1)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(_MIX_2)
     return value ^ (value >> np.uint64(31))
@@ -34,12 +35,12 @@ def _mix(value: Any) -> Any:
 
 @kernel
 def _fill(seed: Any, keys_K: Any, dim: int, scale: float, rows_KT: Any) -> None:
-    gamma = np.uint64(_GAMMA)
+    gamma = np.uint64(GAMMA)
     low = np.uint64(0xFFFF)
     for k in range(keys_K.shape[0]):
-        origin = _mix(_mix(seed + gamma) ^ keys_K[k])
+        origin = mix(mix(seed + gamma) ^ keys_K[k])
         for c in range(dim):
-            h = _mix(origin + np.uint64(c + 1) * gamma)
+            h = mix(origin + np.uint64(c + 1) * gamma)
             total = (h & low) + (h >> np.uint64(16) & low) + (h >> np.uint64(32) & low) + (h >> np.uint64(48))
             rows_KT[k, c] = float(np.int64(total) - _CENTRE) * scale
 
@@ -56,16 +57,16 @@ def start_rows(config: RowConfig, seed: int, keys_K: NDArray[np.uint64]) -> NDAr
 def start_reference(config: RowConfig, seed: int, key: int) -> list[float]:
     """The same for one key, in plain integers."""
     shape = config.shape()
-    origin = _mix_reference(_mix_reference(seed + _GAMMA) ^ key)
+    origin = mix_reference(mix_reference(seed + GAMMA) ^ key)
     values = []
     for c in range(shape.dim):
-        h = _mix_reference(origin + (c + 1) * _GAMMA)
+        h = mix_reference(origin + (c + 1) * GAMMA)
         total = sum(h >> shift & 0xFFFF for shift in (0, 16, 32, 48))
         values.append((total - _CENTRE) * (config.init_std / _STD))
     return values + [0.0] * int(shape.wide) + [config.initial_accumulator] * shape.state
 
 
-def _mix_reference(value: int) -> int:
+def mix_reference(value: int) -> int:
     value &= _MASK
     value = (value ^ value >> 30) * _MIX_1 & _MASK
     value = (value ^ value >> 27) * _MIX_2 & _MASK

@@ -47,12 +47,13 @@ class Store:
         if len(expected):
             self._append(expected, keys_K[new])
 
-    def check(self, numbers_K: NDArray[np.int64]) -> None:
-        """Raises UnknownRow unless every number has been given out."""
-        if len(numbers_K) and (numbers_K.min() < 0 or numbers_K.max() >= len(self)):
-            unknown = numbers_K[(numbers_K < 0) | (numbers_K >= len(self))]
+    def check(self, numbers_K: NDArray[np.int64], new: int = 0) -> None:
+        """Raises UnknownRow unless every number has been given out, or is one of so many that come next."""
+        known = len(self) + new
+        if len(numbers_K) and (numbers_K.min() < 0 or numbers_K.max() >= known):
+            unknown = numbers_K[(numbers_K < 0) | (numbers_K >= known)]
             raise UnknownRow(
-                f"row numbers {_some(unknown)} were never announced; expected 0 to {len(self) - 1}; "
+                f"row numbers {_some(unknown)} were never announced; expected 0 to {known - 1}; "
                 "the dispatcher must announce a row before a worker uses it"
             )
 

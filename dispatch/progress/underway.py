@@ -1,7 +1,8 @@
 """The rounds that have been ordered and not yet completed, oldest first.
 
 Reports may arrive in any order. Rounds are completed in the order in which they were ordered, each as soon as every
-worker has reported it.
+worker has reported it. A report that does not fit its order raises BadReport: whoever sends one cannot be trusted to
+have trained, and what the others have learnt from its gradients cannot be taken back.
 
 Legend: B samples of the batch.
 """
@@ -13,12 +14,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.errors import BadReport
 from dispatch.protocol import Report
-from dispatch.rows.plan import RoundPlan
+from dispatch.rows.plan import RoundPlan, WorkerPlan
 from dispatch.tally import WorkerTraffic
 from ps.protocol import TRAIN
 
 NO_LABELS = np.empty(0, np.float32)
+NUMBER_BYTES = 8
+"""of a row number in a message"""
+LEAST_ROW_BYTES = 4
+MOST_ROW_BYTES = 1 << 21
+"""of one row with its state, in double precision, as wide as the settings allow"""
 
 
 @dataclass
@@ -41,6 +48,18 @@ class OrderedRound:
     def missing(self) -> list[int]:
         """Numbers of the workers that have not reported."""
         return [worker for worker in range(len(self.plan.workers)) if worker not in self.reports]
+
+    @property
+    def diverged(self) -> list[int]:
+        """Numbers of the workers whose logits are not finite; honest ones report such when the model diverges."""
+        return [worker for worker, (_, logits) in self.reports.items() if not np.isfinite(logits).all()]
+
+    def add_report(self, name: str, report: Report, logits: NDArray[np.float32]) -> None:
+        """Takes the report of a worker; raises BadReport for a second one, and for one that does not fit its order."""
+        if report.worker in self.reports:
+            raise bad_report(name, report, "it was reported before; expected one report of each step")
+        check_report(name, report, logits.size, self.plan.workers[report.worker])
+        self.reports[report.worker] = report, logits
 
     def report(self, worker: int) -> Report:
         return self.reports[worker][0]
@@ -81,13 +100,42 @@ class RoundsUnderway:
     def add(self, ordered: OrderedRound) -> None:
         self._rounds.append(ordered)
 
-    def add_report(self, report: Report, logits: NDArray[np.float32]) -> None:
-        """Adds a report to the round it belongs to; one of a round that is complete is ignored."""
+    def add_report(self, name: str, report: Report, logits: NDArray[np.float32]) -> None:
+        """Adds the report of a worker to the round it belongs to; raises BadReport if there is none."""
         for ordered in self._rounds:
             if (ordered.step, ordered.phase) == (report.step, report.phase):
-                ordered.reports[report.worker] = report, logits
+                ordered.add_report(name, report, logits)
+                return
+        ordered_rounds = [(ordered.step, ordered.phase) for ordered in self._rounds]
+        raise bad_report(name, report, f"it is not under way; expected one of (step, phase) {ordered_rounds}")
 
     def completed(self) -> Iterator[OrderedRound]:
         """Removes and yields the oldest rounds, in order, as far as every worker has reported them."""
         while self._rounds and not self._rounds[0].missing:
             yield self._rounds.popleft()
+
+
+def check_report(name: str, report: Report, logits: int, plan: WorkerPlan) -> None:
+    """Raises BadReport unless the report is one of this plan: of its samples, and of as many bytes as its rows take."""
+    samples = 0 if plan.use is None else plan.use.samples.size
+    pulled = plan.pull_full.rows.size + plan.pull_values.rows.size
+    pushed = plan.push_owned.rows.size + plan.push_parts.rows.size
+    most_linked = report.pulled_bytes + report.pushed_bytes + NUMBER_BYTES * pulled
+    expected = (
+        ("logits", logits, samples, samples),
+        ("pulled_bytes", report.pulled_bytes, LEAST_ROW_BYTES * pulled, MOST_ROW_BYTES * pulled),
+        ("pushed_bytes", report.pushed_bytes, LEAST_ROW_BYTES * pushed, MOST_ROW_BYTES * pushed),
+        ("reduced_bytes", report.reduced_bytes, 0, 2 * MOST_ROW_BYTES * plan.replicated),
+        ("link_bytes", report.link_bytes, 0, most_linked),
+    )
+    for field_name, value, least, most in expected:
+        if not least <= value <= most:
+            bounds = f"{least}" if least == most else f"{least} to {most}"
+            raise bad_report(name, report, f"{field_name} is {value}; expected {bounds}")
+
+
+def bad_report(name: str, report: Report, problem: str) -> BadReport:
+    return BadReport(
+        f"worker {name} reported step {report.step} (phase {report.phase}), and {problem}; the run stops, because "
+        "what this worker trained cannot be trusted; see its log, and run one version of Freshet in all processes"
+    )

@@ -10,13 +10,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from dispatch.arrays import I32, I64, Bool
+from dispatch.arrays import I32, I64, U64, Bool
 from dispatch.protocol import ring_moved
 from dispatch.rows.lines import RoundLines
 from dispatch.rows.states import RowStates, step_of
 from dispatch.rows.uses import Uses, WorkerUse
 from dispatch.tally import WorkerTraffic
 from infra.kernels import kernel
+from ps.rounds import fingerprint_of_row
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class ShardPlan:
     """One shard's part of a round, in row numbers of that shard."""
 
     pushers: tuple[int, ...]
+    pushed: U64
+    """fingerprint of the rows that each pusher brings, by which the shard knows them"""
     settled: I64
     fresh: I64
     """rows that are up to date on the shard after the round"""
@@ -167,12 +170,13 @@ def _group(moves_4: I64, n: int, shards: int) -> tuple[I64, I32, I64]:
 
 
 def _shard_plans(n: int, shards: int, pushes: I64, settled: I64, states: RowStates) -> tuple[ShardPlan, ...]:
-    pushing, fresh = _pushed(pushes, settled, n, shards)
+    pushing, pushed, fresh = _pushed(pushes, settled, n, shards)
     fresh, fresh_steps, fresh_cuts = _by_shard(fresh, states, shards)
     settled, _, settled_cuts = _by_shard(settled, states, shards)
     return tuple(
         ShardPlan(
             pushers=tuple(np.flatnonzero(pushing[shard]).tolist()),
+            pushed=pushed[shard][pushing[shard]],
             settled=settled[settled_cuts[shard] : settled_cuts[shard + 1]],
             fresh=fresh[fresh_cuts[shard] : fresh_cuts[shard + 1]],
             fresh_steps=fresh_steps[fresh_cuts[shard] : fresh_cuts[shard + 1]],
@@ -182,20 +186,26 @@ def _shard_plans(n: int, shards: int, pushes: I64, settled: I64, states: RowStat
 
 
 @kernel
-def _pushed(pushes_4: I64, settled: I64, n: int, shards: int) -> tuple[Bool, I64]:
-    """Who pushes to which shard; and the rows that will be up to date there: owned rows pushed, and settled ones."""
+def _pushed(pushes_4: I64, settled: I64, n: int, shards: int) -> tuple[Bool, U64, I64]:
+    """Who pushes to which shard, and the fingerprint of that; the rows that will be up to date there.
+
+    These are owned rows pushed, and settled ones.
+    """
     pushing = np.zeros((shards, n), np.bool_)
+    pushed = np.zeros((shards, n), np.uint64)
     fresh = np.empty(pushes_4.shape[0] + settled.shape[0], np.int64)
     count = 0
     for i in range(pushes_4.shape[0]):
-        pushing[pushes_4[i, 1] % shards, pushes_4[i, 0]] = True
-        if pushes_4[i, 3] & 1 == 0:
+        shard, worker, is_part = pushes_4[i, 1] % shards, pushes_4[i, 0], pushes_4[i, 3] & 1
+        pushing[shard, worker] = True
+        pushed[shard, worker] += fingerprint_of_row(pushes_4[i, 1] // shards, is_part)
+        if not is_part:
             fresh[count] = pushes_4[i, 1]
             count += 1
     for row in settled:
         fresh[count] = row
         count += 1
-    return pushing, fresh[:count]
+    return pushing, pushed, fresh[:count]
 
 
 @kernel

@@ -92,7 +92,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "stream.retention_bytes",
         "kafka.*",
     ),
-    "a property of one machine": ("ps.chunk_rows", "trainer.device", "trainer.threads"),
+    "a property of one machine": ("ps.chunk_rows", "ps.held_bytes", "trainer.device", "trainer.threads"),
     "how patient one process is": (
         "trainer.reduce_timeout_seconds",
         "trainer.pull_timeout_seconds",

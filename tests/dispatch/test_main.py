@@ -1,5 +1,7 @@
 """The dispatcher's loop on real shards, with one worker that receives orders and never reports."""
 
+import math
+import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -7,15 +9,30 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import pytest
 import zmq
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
-from dispatch.errors import CrewFailed
+from dispatch.errors import BadReport, CrewFailed
 from dispatch.job import DispatchJob
 from dispatch.main import run_dispatcher
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Admitted, Idle, Join, Order, Ready, Welcome
+from dispatch.protocol import (
+    FROM_DISPATCHER,
+    TO_DISPATCHER,
+    Admitted,
+    Idle,
+    Join,
+    Order,
+    OrderArrays,
+    Ready,
+    Report,
+    ReportArrays,
+    Welcome,
+)
+from dispatch.tally import NO_SECONDS
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import Codec, connect, receive, send
@@ -36,25 +53,43 @@ POLL_MILLISECONDS = 20
 PATIENCE_SECONDS = 30.0
 
 
-def listen(endpoint: str, received: list[Any], stop: Stop, over: Event, done: Callable[[list[Any]], bool]) -> None:
+Answer = Callable[[Order, OrderArrays], tuple[Report, ReportArrays]]
+
+
+def listen(
+    endpoint: str,
+    received: list[Any],
+    stop: Stop,
+    over: Event,
+    done: Callable[[list[Any]], bool],
+    answer: Answer | None = None,
+) -> None:
     """A worker that joins, keeps the messages from Welcome on, and requests a stop when it has enough of them."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.set(zmq.ROUTING_ID, b"mute")
+        socket.set(zmq.LINGER, 0)
         connect(socket, endpoint)
         send(socket, Codec(*TO_DISPATCHER), Join(run=RUN, generation=0, step=0, worker="mute"))
         until = monotonic() + PATIENCE_SECONDS
         while not (done(received) or over.is_set() or monotonic() > until):
             if socket.poll(POLL_MILLISECONDS):
-                message, _ = receive(socket, Codec(*FROM_DISPATCHER))
+                message, arrays = receive(socket, Codec(*FROM_DISPATCHER))
                 if isinstance(message, Admitted):
                     send(socket, Codec(*TO_DISPATCHER), Ready(run=RUN, generation=0, step=0))
                 if received or isinstance(message, Welcome):
                     received.append(message)
+                if answer is not None and isinstance(message, Order):
+                    send(socket, Codec(*TO_DISPATCHER), *answer(message, arrays))
         stop.request("test")
 
 
 def dispatched(
-    folder: Path, payloads: list[bytes], done: Callable[[list[Any]], bool], stop_at_end: bool = True, **options: Any
+    folder: Path,
+    payloads: list[bytes],
+    done: Callable[[list[Any]], bool],
+    stop_at_end: bool = True,
+    answer: Answer | None = None,
+    **options: Any,
 ) -> tuple[list[Any], BaseException | None]:
     """What a worker that never reports receives, and the error the dispatcher ends with."""
     writer = LogWriter(folder / "log", "clicks", 1)
@@ -64,7 +99,7 @@ def dispatched(
     listener: list[Thread] = []
 
     def on_ready(endpoint: str, _status: str) -> None:
-        listener.append(Thread(target=listen, args=(endpoint, received, stop, over, done)))
+        listener.append(Thread(target=listen, args=(endpoint, received, stop, over, done, answer)))
         listener[0].start()
 
     with running_shards(RowConfig(dim=2)) as shards:
@@ -83,7 +118,7 @@ def dispatched(
             with closing(open_letters(job.stream, KafkaConfig(), RUN)) as letters:
                 source = LogReader(folder / "log", "clicks")
                 run_dispatcher(job, source, letters, stop, on_ready, Meter(CollectorRegistry()))
-        except (CrewFailed, LogError, SinkUnavailable) as caught:
+        except (BadReport, CrewFailed, LogError, SinkUnavailable) as caught:
             error = caught
     over.set()
     listener[0].join()
@@ -108,6 +143,48 @@ def test_a_worker_that_does_not_report_is_named(tmp_path: Path) -> None:
     _, error = dispatched(tmp_path, good(40), lambda got: len(got) == 9, report_seconds=0.1)
     assert isinstance(error, CrewFailed)
     assert "no report from worker mute for 0.1 s" in str(error)
+
+
+def trained(order: Order, work: OrderArrays) -> tuple[Report, ReportArrays]:
+    """The report of a worker that did what it was ordered to, as far as a dispatcher can tell."""
+    report = Report(
+        run=RUN,
+        generation=order.generation,
+        step=order.step,
+        phase=order.phase,
+        worker=0,
+        seconds=NO_SECONDS,
+        pulled_bytes=8 * (work.full_rows.size + work.value_rows.size),
+        pushed_bytes=8 * (work.owned_rows.size + work.part_rows.size),
+    )
+    return report, ReportArrays(logits=np.zeros(order.samples, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("change", "logits", "expected"),
+    [
+        ({}, BATCH - 1, "worker mute reported step 1 .*logits is 3; expected 4;"),
+        ({}, 1, "worker mute reported step 1 .*logits is 1; expected 4;"),
+        ({"seconds": structs.replace(NO_SECONDS, pull=math.inf)}, BATCH, r"worker mute .*\$\.seconds\.pull"),
+        ({"pulled_bytes": -1}, BATCH, r"worker mute .*\$\.pulled_bytes"),
+        ({"step": 7}, BATCH, "worker mute reported step 7 .*not under way"),
+        ({"worker": 1}, BATCH, "worker mute .*names worker number 1 of generation 1"),
+    ],
+)
+def test_a_report_that_does_not_fit_stops_the_run_and_names_its_worker(
+    tmp_path: Path, change: dict[str, Any], logits: int, expected: str
+) -> None:
+    def lie(order: Order, work: OrderArrays) -> tuple[Report, ReportArrays]:
+        report, honest = trained(order, work)
+        is_second = order.step == 1
+        return (
+            (structs.replace(report, **change), ReportArrays(honest.logits[:logits])) if is_second else (report, honest)
+        )
+
+    received, error = dispatched(tmp_path, good(40), lambda got: len(got) == 99, answer=lie, report_seconds=20)
+    assert isinstance(error, BadReport)
+    assert re.search(expected, str(error))
+    assert any(isinstance(message, Order) and message.step == 1 for message in received)
 
 
 def test_a_worker_that_does_not_report_holds_up_a_stop_no_longer_than_draining_may_take(tmp_path: Path) -> None:

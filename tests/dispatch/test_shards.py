@@ -39,6 +39,15 @@ def test_announcements_that_were_carried_out_leave_nothing_to_check(shards: Shar
     shards.check()
 
 
+def test_a_dispatcher_that_connects_again_is_known_by_the_shards(shards: Shards) -> None:
+    for socket, endpoint in zip(shards._sockets, shards._endpoints, strict=True):
+        socket.disconnect(endpoint)
+        socket.connect(endpoint)
+    shards.announce(1, 3, FLUSH, Directory(np.full(2, 4), "lru", 2).flush(), None)
+    assert len(shards.ledgers(1)) == 2
+    shards.check()
+
+
 def test_a_round_is_awaited_until_its_last_push_is_applied() -> None:
     rows, config = (
         BatchRows(np.array([[0], [1]], np.int32), np.arange(2), 0, np.arange(2, dtype=np.uint64)),

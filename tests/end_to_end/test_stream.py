@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from structlog.testing import capture_logs
 
 from dispatch.errors import CacheTooSmall, RunExists
 from infra.process import Stop
@@ -198,8 +199,12 @@ def test_a_stranger_and_a_second_worker_of_one_name_change_nothing(write_topic: 
 
 def test_a_model_that_runs_away_is_told(write_topic: WriteTopic) -> None:
     rows = RowConfig(optimizer="sgd", rate=1e30, wide_rate=1e30)
-    result = train(Plan(write_topic(1_000), rows=rows))
+    with capture_logs() as logs:
+        result = train(Plan(write_topic(1_000), rows=rows))
     assert 0 < result.status.quality.not_finite <= 1_000
+    (told,) = [line for line in logs if "not finite" in line["event"]]
+    assert set(told["workers"]) <= {"worker-0", "worker-1"}
+    assert told["workers"]
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -10,10 +10,11 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from infra.config import Section
 from infra.errors import ConfigError
-from infra.telemetry import MASK, Meter, configure_logging, describe, start_metrics
+from infra.telemetry import MASK, Meter, Refusals, configure_logging, describe, start_metrics
 
 
 @pytest.fixture
@@ -122,3 +123,16 @@ def test_one_name_for_two_kinds_is_refused() -> None:
     meter.gauge("lag", 1)
     with pytest.raises(ValueError, match="Gauge and was used as a Counter"):
         meter.count("lag")
+
+
+def test_refused_messages_are_all_counted_and_rarely_logged() -> None:
+    registry, now = CollectorRegistry(), [0.0]
+    refusals = Refusals(Meter(registry), clock=lambda: now[0])
+    with capture_logs() as logs:
+        for _ in range(1_000):
+            refusals.add("Push", b"stranger", "no")
+        now[0] = Refusals.LOG_SECONDS
+        refusals.add(Refusals.UNREADABLE, b"stranger", "no")
+    assert (refusals.total, refusals.by_type) == (1_001, {"Push": 1_000, "unreadable": 1})
+    assert registry.get_sample_value("freshet_refused_messages_total", {"message": "Push"}) == 1_000
+    assert [(line["message"], line["not_logged"]) for line in logs] == [("Push", 0), ("unreadable", 999)]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from infra.errors import ConfigError, WireError
 from infra.wire import (
+    HEADER_BYTES,
     I64,
     NO_ARRAYS,
     NO_F32,
@@ -27,6 +28,7 @@ from infra.wire import (
     Refused,
     bind,
     connect,
+    cut_reason,
     guarded,
     load_curve,
     receive,
@@ -46,6 +48,18 @@ class Ping(Header, frozen=True):
     ARRAYS: ClassVar = PingArrays
 
     note: str
+
+
+class PairArrays(NamedTuple):
+    rows: I64
+    slots: I64
+
+
+class Pair(Header, frozen=True):
+    """A message whose arrays belong together."""
+
+    ARRAYS: ClassVar = PairArrays
+    EQUALLY_LONG: ClassVar = (("rows", "slots"),)
 
 
 PING = Ping(run="r", generation=2, step=7, note="hello")
@@ -88,7 +102,7 @@ def pair(sockets: Sockets, server: Curve | None, client: Curve | None) -> tuple[
     arrays(np.int64, st.integers(0, 50)),
     arrays(np.float32, st.integers(0, 50), elements=st.floats(width=32)),
     st.text(),
-    st.integers(0, 2**62),
+    st.integers(0, 2**62 - 1),
 )
 def test_any_message_comes_back_equal(rows: NDArray[Any], values: NDArray[Any], note: str, step: int) -> None:
     sent = Ping(run="r", generation=0, step=step, note=note)
@@ -143,6 +157,46 @@ def test_decoded_arrays_share_memory_with_the_frame() -> None:
 def test_wrong_frames_raise_wire_error(frames: list[bytes]) -> None:
     with pytest.raises(WireError, match="one version"):
         CODEC.decode(frames)
+
+
+FIELDS = {"type": "Ping", "run": "r", "generation": 0, "step": 0, "note": ""}
+NESTED = b"\x91" * 1_000
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\x81\xa1x" + NESTED + b"\xc0",
+        b"\x85\xa1x" + NESTED + msgspec.msgpack.encode(FIELDS)[1:],
+        b"\x86" + msgspec.msgpack.encode(FIELDS)[1:] + b"\xa1x" + NESTED + b"\xc0",
+        msgspec.msgpack.encode(FIELDS | {"surplus": 1}),
+        msgspec.msgpack.encode(FIELDS | {"note": "x" * HEADER_BYTES}),
+        msgspec.msgpack.encode(FIELDS | {"run": "r" * 201}),
+        msgspec.msgpack.encode(FIELDS | {"generation": -2}),
+        msgspec.msgpack.encode(FIELDS | {"step": 1 << 62}),
+    ],
+    ids=["no type", "before the type", "behind", "surplus field", "too long", "long name", "generation", "step"],
+)
+def test_header_out_of_bounds_raises_wire_error(header: bytes) -> None:
+    with pytest.raises(WireError, match="one version"):
+        CODEC.decode([header, b"", b""])
+
+
+def test_text_that_looks_nested_is_read() -> None:
+    sent = Ping(run="r", generation=0, step=0, note="\u0440\u0431" * 100)
+    assert CODEC.decode([bytes(frame) for frame in CODEC.encode(sent, NOTHING)])[0] == sent
+
+
+def test_arrays_that_belong_together_and_differ_in_length_raise_wire_error() -> None:
+    header = msgspec.msgpack.encode(Pair(run="r", generation=0, step=0))
+    with pytest.raises(WireError, match="1 rows, 2 slots; expected as many of each"):
+        Codec(Pair).decode([header, bytes(8), bytes(16)])
+
+
+def test_long_reason_is_cut_to_what_a_refusal_carries() -> None:
+    codec = Codec(Refused)
+    refused = Refused(run="r", generation=0, step=0, reason=cut_reason("no" * 10_000))
+    assert codec.decode([bytes(frame) for frame in codec.encode(refused)])[0] == refused
 
 
 def test_wrong_dtype_is_caught_before_sending() -> None:

@@ -1,7 +1,7 @@
 """Stand-ins for the other end of a shard: real sockets, driven by hand."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,11 +28,21 @@ from ps.protocol import (
     PushArrays,
     Terms,
 )
+from ps.rounds import fingerprint_reference
 
 RUN = "test"
 SEED = 7
 PATIENCE_MILLISECONDS = 30_000
 NO_ROWS = np.empty(0, np.int64)
+
+
+Moved = tuple[Sequence[int], Sequence[int]]
+"""rows that one worker pushes: owned ones, and parts"""
+
+
+def fingerprints(*pushes: Moved) -> NDArray[np.uint64]:
+    """Of each worker's push, as an announcement carries them."""
+    return np.array([fingerprint_reference(*map(list, moved)) for moved in pushes], np.uint64)
 
 
 def ints(*values: int) -> NDArray[np.int64]:
@@ -127,20 +137,20 @@ class Announcer:
 
     def open(self, generation: int, workers: int) -> None:
         for shard, peer in enumerate(self.peers):
-            terms = Terms(shard, len(self.peers))
+            terms = Terms(shard, len(self.peers), {})
             assert isinstance(peer.ask(Open, generation=generation, workers=workers, terms=terms)[0], Done)
 
     def announce(
         self,
         step: int,
         phase: int = TRAIN,
-        pushers: Sequence[Sequence[int]] | None = None,
+        pushes: Mapping[int, Moved] | None = None,
         new: dict[int, int] | None = None,
         settle: Sequence[int] = (),
         changed: dict[int, int] | None = None,
         generation: int = 1,
     ) -> None:
-        """``pushers`` by shard; ``new`` row → key; ``changed`` row → step. Waits until every shard has it."""
+        """``pushes`` worker → rows; ``new`` row → key; ``changed`` row → step. Waits until every shard has it."""
         for shard, peer in enumerate(self.peers):
             created, updated = (
                 {row // len(self.peers): x for row, x in (named or {}).items() if row % len(self.peers) == shard}
@@ -153,9 +163,17 @@ class Announcer:
                 changed=ints(*updated),
                 changed_steps=ints(*updated.values()),
             )
-            here = list(pushers[shard]) if pushers else []
+            brought = {worker: self._brought(moved, shard) for worker, moved in (pushes or {}).items()}
+            here = [worker for worker, moved in brought.items() if any(moved) or not any((pushes or {})[worker])]
+            arrays = arrays._replace(pushed=fingerprints(*(brought[worker] for worker in here)))
             peer.send(Announce, arrays, step=step, phase=phase, pushers=here, generation=generation)
             peer.ledger(generation)
+
+    def _brought(self, moved: Moved, shard: int) -> Moved:
+        """A worker's rows on one shard, as numbers of that shard."""
+        shards = len(self.peers)
+        owned, parts = ([int(row) // shards for row in rows if row % shards == shard] for rows in moved)
+        return owned, parts
 
 
 class ShardStage:

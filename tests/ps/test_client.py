@@ -5,7 +5,7 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from infra.errors import Fenced
+from infra.errors import Fenced, WireError
 from infra.link import Link
 from infra.wire import Codec, bind, send
 from ps.client import ShardClient
@@ -50,7 +50,7 @@ def test_pushed_rows_come_back_as_they_were_pushed(shards: int) -> None:
     written = np.random.default_rng(0).random((5, SHAPE.total), np.float32)
     with stage(ROWS, shards) as staged:
         staged.announcer.announce(0, new=NEW)
-        staged.announcer.announce(1, pushers=[[0]] * shards, changed=dict.fromkeys(rows.tolist(), 0))
+        staged.announcer.announce(1, pushes={0: (rows.tolist(), [])}, changed=dict.fromkeys(rows.tolist(), 0))
         client = staged.client(0)
         sent = client.push(1, TRAIN, rows, written, NO_ROWS, NO_PARTS)
         pulled = list(client.pull(1, rows, NO_ROWS))
@@ -64,7 +64,7 @@ def test_pushed_rows_come_back_as_they_were_pushed(shards: int) -> None:
 def test_shard_without_rows_is_not_asked() -> None:
     with stage(ROWS, shards=2) as staged:
         staged.announcer.announce(0, new=NEW)
-        staged.announcer.announce(1, pushers=[[0], []])
+        staged.announcer.announce(1, pushes={0: ([4], [])})
         client = staged.client(0)
         client.push(1, TRAIN, ints(4), np.zeros((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
         assert [pulled.full for pulled in client.pull(1, ints(4), NO_ROWS)] == [slice(0, 1)]
@@ -74,7 +74,7 @@ def test_shard_without_rows_is_not_asked() -> None:
 def test_one_shards_rows_arrive_while_another_still_waits() -> None:
     with stage(ROWS, shards=2) as staged:
         staged.announcer.announce(0, new=NEW)
-        staged.announcer.announce(1, pushers=[[1], []])
+        staged.announcer.announce(1, pushes={1: ([4], [])})
         answers = staged.client(0).pull(1, placed([4, 5], 2), NO_ROWS)
         assert next(answers).full == slice(1, 2)
         staged.client(1).push(1, TRAIN, ints(4), np.ones((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
@@ -84,7 +84,7 @@ def test_one_shards_rows_arrive_while_another_still_waits() -> None:
 def test_refused_push_is_raised_by_the_next_pull() -> None:
     with stage(ROWS) as staged:
         staged.announcer.announce(0, new=NEW)
-        staged.announcer.announce(1, pushers=[[0]])
+        staged.announcer.announce(1, pushes={0: ([4], [])})
         client = staged.client(0)
         client.push(1, TRAIN, ints(77), np.zeros((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
         with pytest.raises(PsError, match="never announced"):
@@ -125,6 +125,22 @@ def test_answer_of_an_older_generation_is_not_taken_for_this_one() -> None:
             header = Rows(run="test", generation=generation, step=3)
             send(shard, replies, header, RowsArrays(full=rows, values=rows[:0]), to=asker)
         assert np.all(next(answers).full_KT == 2)
+        client.close()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_answer_of_another_number_of_rows_than_asked_for_is_an_error(rows: int) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as shard:
+        endpoint = bind(shard, "tcp://127.0.0.1:*")
+        client = ShardClient(context, [endpoint], ROWS, "test")
+        client.open(2, 0)
+        answers = client.pull(3, ints(4, 5), NO_ROWS)
+        asker, *_ = shard.recv_multipart()
+        full = np.zeros(rows * SHAPE.total, np.float32)
+        header = Rows(run="test", generation=2, step=3)
+        send(shard, Codec(*FROM_SHARD), header, RowsArrays(full=full, values=full[:0]), to=asker)
+        with pytest.raises(WireError, match="same settings"):
+            next(answers)
         client.close()
 
 

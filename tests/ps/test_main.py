@@ -55,7 +55,7 @@ def gradient(worker: int, rows: int = 1) -> NDArray[Any]:
 
 def test_pull_sent_first_is_answered_only_after_the_announced_push(one_shard: ShardStage) -> None:
     puller, pusher = one_shard.peer(), one_shard.peer()
-    one_shard.announcer.announce(1, pushers=[[1]], changed={4: 0})
+    one_shard.announcer.announce(1, pushes={1: ([4], [])}, changed={4: 0})
     puller.send(Pull, PullArrays(full_numbers=ints(4)), step=1, worker=0)
     puller.ledger()  # the shard has taken the pull, and answered what came after it first
     new = np.arange(SHAPE.total, dtype=np.float32)
@@ -71,14 +71,14 @@ def test_push_and_pull_may_come_before_their_round_is_announced(one_shard: Shard
     peer.send(Pull, PullArrays(full_numbers=ints(4)), step=1, worker=0)
     peer.send(Push, owned(ints(4), new), step=1, phase=TRAIN, worker=0)
     peer.ledger()
-    one_shard.announcer.announce(1, pushers=[[0]])
+    one_shard.announcer.announce(1, pushes={0: ([4], [])})
     assert np.array_equal(peer.receive()[1].full, new)
 
 
 def test_later_round_is_not_applied_before_an_earlier_one(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
-    one_shard.announcer.announce(1, pushers=[[0]])
-    one_shard.announcer.announce(2, pushers=[[1]])
+    one_shard.announcer.announce(1, pushes={0: ([4], [])})
+    one_shard.announcer.announce(2, pushes={1: ([4], [])})
     older, newer = np.full(SHAPE.total, 1, np.float32), np.full(SHAPE.total, 2, np.float32)
     peer.send(Push, owned(ints(4), newer), step=2, phase=TRAIN, worker=1)
     assert np.array_equal(peer.ask(Peek, PeekArrays(ints(4)))[1].full, start_of(4)[0])
@@ -91,7 +91,7 @@ def test_parts_in_any_order_are_summed_in_worker_order_and_applied_once(order: t
     with stage(ROWS, workers=3) as staged:
         peer = staged.peer()
         staged.announcer.announce(0, new={0: 100, 1: 101})
-        staged.announcer.announce(1, pushers=[[0, 1, 2]], settle=[1], changed={1: 0})
+        staged.announcer.announce(1, pushes=dict.fromkeys(range(3), ([], [1])), settle=[1], changed={1: 0})
         for worker in order:
             part = gradient(worker).reshape(-1)
             peer.send(Push, parts(ints(1), part), step=1, phase=TRAIN, worker=worker)
@@ -103,10 +103,10 @@ def test_parts_in_any_order_are_summed_in_worker_order_and_applied_once(order: t
 
 def test_part_pushed_early_by_an_eviction_waits_for_the_others(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
-    one_shard.announcer.announce(1, pushers=[[1]])
+    one_shard.announcer.announce(1, pushes={1: ([], [6])})
     peer.send(Push, parts(ints(6), gradient(1).reshape(-1)), step=1, phase=TRAIN, worker=1)
     assert np.array_equal(peer.ask(Peek, PeekArrays(ints(6)))[1].full, start_of(6)[0])
-    one_shard.announcer.announce(5, pushers=[[0]], settle=[6], changed={6: 0})
+    one_shard.announcer.announce(5, pushes={0: ([], [6])}, settle=[6], changed={6: 0})
     peer.send(Push, parts(ints(6), gradient(0).reshape(-1)), step=5, phase=TRAIN, worker=0)
     expected = update_reference(ROWS, start_of(6), gradient(0) + gradient(1))
     assert np.array_equal(peer.ask(Peek, PeekArrays(ints(6)))[1].full, expected[0])
@@ -114,7 +114,7 @@ def test_part_pushed_early_by_an_eviction_waits_for_the_others(one_shard: ShardS
 
 def test_flush_round_writes_back_and_versions_say_when_rows_changed(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
-    one_shard.announcer.announce(8, phase=FLUSH, pushers=[[0]], changed={2: 7, 3: 5})
+    one_shard.announcer.announce(8, phase=FLUSH, pushes={0: ([2, 3], [])}, changed={2: 7, 3: 5})
     written = np.arange(2 * SHAPE.total, dtype=np.float32)
     peer.send(Push, owned(ints(2, 3), written), step=8, phase=FLUSH, worker=0)
     _, rows = peer.ask(Peek, PeekArrays(ints(2, 3, 4)))
@@ -124,7 +124,7 @@ def test_flush_round_writes_back_and_versions_say_when_rows_changed(one_shard: S
 
 def test_ledger_has_a_line_per_round_and_worker(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
-    one_shard.announcer.announce(1, pushers=[[0, 1]])
+    one_shard.announcer.announce(1, pushes={0: ([0, 1], []), 1: ([], [2, 3, 4])})
     rows, gradients = np.zeros(2 * SHAPE.total, np.float32), gradient(0, 3).reshape(-1)
     peer.send(Push, owned(ints(0, 1), rows), step=1, phase=TRAIN, worker=0)
     peer.send(Push, parts(ints(2, 3, 4), gradients), step=1, phase=TRAIN, worker=1)
@@ -138,7 +138,7 @@ def test_ledger_has_a_line_per_round_and_worker(one_shard: ShardStage) -> None:
 def test_older_generation_is_refused_and_its_push_dropped(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.open(2, 2)
-    one_shard.announcer.announce(1, pushers=[[0]], generation=2)
+    one_shard.announcer.announce(1, pushes={0: ([4], [])}, generation=2)
     peer.send(Push, owned(ints(4), np.zeros(SHAPE.total, np.float32)), step=1, phase=TRAIN, worker=0)
     messages: list[tuple[type[Header], Arrays, dict[str, Any]]] = [
         (Pull, PullArrays(full_numbers=ints(4)), {"worker": 0}),
@@ -170,14 +170,14 @@ def test_generation_not_opened_yet_is_refused(one_shard: ShardStage) -> None:
 def test_new_generation_refuses_waiting_pulls_and_forgets_rounds_and_parts(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     part = gradient(1).reshape(-1)
-    one_shard.announcer.announce(1, pushers=[[1]])
+    one_shard.announcer.announce(1, pushes={1: ([], [6])})
     peer.send(Push, parts(ints(6), part), step=1, phase=TRAIN, worker=1)
-    one_shard.announcer.announce(2, pushers=[[0]])
+    one_shard.announcer.announce(2, pushes={0: ([4], [])})
     peer.send(Pull, PullArrays(full_numbers=ints(4)), step=2, worker=1)
     peer.ledger()
     one_shard.announcer.open(2, 2)
     assert "generation 2 has begun" in peer.receive()[0].reason
-    one_shard.announcer.announce(1, pushers=[[1]], settle=[6], generation=2)
+    one_shard.announcer.announce(1, pushes={1: ([], [6])}, settle=[6], generation=2)
     peer.send(Push, parts(ints(6), part), step=1, phase=TRAIN, worker=1, generation=2)
     expected = update_reference(ROWS, start_of(6), gradient(1))
     assert np.array_equal(peer.ask(Peek, PeekArrays(ints(6)), generation=2)[1].full, expected[0])
@@ -185,7 +185,7 @@ def test_new_generation_refuses_waiting_pulls_and_forgets_rounds_and_parts(one_s
 
 def test_same_generation_may_be_opened_again_without_loss(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
-    one_shard.announcer.announce(1, pushers=[[0]])
+    one_shard.announcer.announce(1, pushes={0: ([4], [])})
     one_shard.announcer.open(1, 2)
     peer.send(Push, owned(ints(4), np.ones(SHAPE.total, np.float32)), step=1, phase=TRAIN, worker=0)
     assert np.all(peer.ask(Peek, PeekArrays(ints(4)))[1].full == 1.0)
@@ -194,7 +194,7 @@ def test_same_generation_may_be_opened_again_without_loss(one_shard: ShardStage)
 @pytest.mark.parametrize("number", [10, -1])
 def test_row_never_announced_is_refused(one_shard: ShardStage, number: int) -> None:
     peer = one_shard.peer()
-    one_shard.announcer.announce(1, pushers=[[0]])
+    one_shard.announcer.announce(1, pushes={0: ([4], [])})
     row = np.zeros(SHAPE.total, np.float32)
     peek = peer.ask(Peek, PeekArrays(ints(number)))[0]
     pull = peer.ask(Pull, PullArrays(value_numbers=ints(number)), step=0, worker=0)[0]
@@ -202,17 +202,38 @@ def test_row_never_announced_is_refused(one_shard: ShardStage, number: int) -> N
     assert all(isinstance(header, Refused) and "never announced" in header.reason for header in (peek, pull, push))
 
 
-def test_early_push_of_an_unknown_row_is_refused_when_its_round_is_announced(one_shard: ShardStage) -> None:
+def test_push_of_rows_announced_for_another_worker_is_refused_and_the_right_one_counts(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
-    peer.send(Push, owned(ints(99), np.zeros(SHAPE.total, np.float32)), step=1, phase=TRAIN, worker=0)
+    one_shard.announcer.announce(1, pushes={0: ([4], []), 1: ([5], [])})
+    wrong, right = np.full(SHAPE.total, 1, np.float32), np.full(SHAPE.total, 2, np.float32)
+    for moved in (owned(ints(5), wrong), owned(ints(4, 4), np.tile(wrong, 2)), owned(NO_ROWS, NO_FLOATS)):
+        refused, _ = peer.ask(Push, moved, step=1, phase=TRAIN, worker=0)
+        assert "not the rows announced for it" in refused.reason
+    for worker in range(2):
+        peer.send(Push, owned(ints(4 + worker), right), step=1, phase=TRAIN, worker=worker)
+    assert np.all(peer.ask(Peek, PeekArrays(ints(4, 5)))[1].full == 2.0)
+
+
+def test_early_push_of_a_stranger_does_not_displace_the_workers_own(one_shard: ShardStage) -> None:
+    stranger, peer = one_shard.peer(), one_shard.peer()
+    wrong, right = np.full(SHAPE.total, 1, np.float32), np.full(SHAPE.total, 2, np.float32)
+    stranger.send(Push, owned(ints(5), wrong), step=1, phase=TRAIN, worker=0)
+    stranger.ledger()
+    peer.send(Push, owned(ints(4), right), step=1, phase=TRAIN, worker=0)
     peer.ledger()
-    one_shard.announcer.announce(1, pushers=[[0]])
-    assert "never announced" in peer.receive()[0].reason
+    one_shard.announcer.announce(1, pushes={0: ([4], [])})
+    assert "not the rows announced for it" in stranger.receive()[0].reason
+    assert np.all(peer.ask(Peek, PeekArrays(ints(4)))[1].full == 2.0)
+
+
+def test_early_push_of_an_unknown_row_is_refused_at_once(one_shard: ShardStage) -> None:
+    lost = owned(ints(99), np.zeros(SHAPE.total, np.float32))
+    assert "never announced" in one_shard.peer().ask(Push, lost, step=1, phase=TRAIN, worker=0)[0].reason
 
 
 def test_duplicate_push_is_refused_and_the_first_counts(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
-    one_shard.announcer.announce(1, pushers=[[0, 1]])
+    one_shard.announcer.announce(1, pushes={0: ([4], []), 1: ([], [])})
     first, again = np.full(SHAPE.total, 1, np.float32), np.full(SHAPE.total, 2, np.float32)
     peer.send(Push, owned(ints(4), first), step=1, phase=TRAIN, worker=0)
     refused, _ = peer.ask(Push, owned(ints(4), again), step=1, phase=TRAIN, worker=0)
@@ -223,7 +244,7 @@ def test_duplicate_push_is_refused_and_the_first_counts(one_shard: ShardStage) -
 
 def test_new_rows_out_of_order_are_refused(one_shard: ShardStage) -> None:
     created = AnnounceArrays(new_numbers=ints(12), new_keys=np.array([5], np.uint64))
-    header, _ = one_shard.peer().ask(Announce, created, step=1, phase=TRAIN, pushers=[])
+    header, _ = one_shard.announcer.peers[0].ask(Announce, created, step=1, phase=TRAIN, pushers=[])
     assert isinstance(header, Refused)
     assert "do not follow the 10 rows known" in header.reason
 
@@ -251,8 +272,10 @@ def test_round_that_cannot_be_applied_breaks_the_generation_but_not_the_shard(on
         [b"\x84\xa4type\xa4Peek\xa3run\xa4test\xaageneration\x01\xa4step\x00", b"123"],
         [b"\x84\xa4type\xa4Peek\xa3run\xa4test\xaageneration\x01\xa4step\x00", b"12345678", b""],
         [b"\x84\xa4type\xa5Count\xa3run\xa4test\xaageneration\x01\xa4step\xcf" + b"\xff" * 8],
+        [b"\x85\xa1x" + b"\x91" * 100_000 + b"\xc0\xa4type\xa5Count\xa3run\xa4test\xaageneration\x01\xa4step\x00"],
+        [b"\x85\xa1x" + b"\x91" * 10_000 + b"\xc0\xa4type\xa5Count\xa3run\xa4test\xaageneration\x01\xa4step\x00"],
     ],
-    ids=["empty", "garbage", "unknown type", "missing frame", "cut frame", "extra frame", "impossible step"],
+    ids=["empty", "garbage", "type", "missing frame", "cut frame", "extra frame", "impossible step", "long", "deep"],
 )
 def test_malformed_message_is_refused_and_the_shard_goes_on(one_shard: ShardStage, frames: list[bytes]) -> None:
     peer = one_shard.peer()
@@ -267,13 +290,43 @@ def test_floats_that_do_not_fit_the_rows_are_refused(one_shard: ShardStage) -> N
     push = peer.ask(Push, owned(ints(4), short), step=1, phase=TRAIN, worker=0)[0]
     announcement = peer.ask(Announce, AnnounceArrays(new_numbers=ints(10)), step=1, phase=TRAIN, pushers=[])[0]
     assert "same settings" in push.reason
-    assert "1 rows with 0 keys" in announcement.reason
+    assert "1 new_numbers, 0 new_keys" in announcement.reason
 
 
-@pytest.mark.parametrize("worker", [2, -1, 2**40])
-def test_worker_outside_the_generation_is_refused(one_shard: ShardStage, worker: int) -> None:
+@pytest.mark.parametrize(("worker", "reason"), [(2, "not one of the 2 workers"), (-1, ">= 0"), (2**40, "<= 127")])
+def test_worker_outside_the_generation_is_refused(one_shard: ShardStage, worker: int, reason: str) -> None:
     header, _ = one_shard.peer().ask(Pull, PullArrays(full_numbers=ints(1)), worker=worker)
-    assert "not one of the 2 workers" in header.reason
+    assert isinstance(header, Refused)
+    assert reason in header.reason
+
+
+@pytest.mark.parametrize("workers", [-1, 0, 2**40])
+def test_generation_of_impossible_size_is_refused_and_the_open_one_goes_on(one_shard: ShardStage, workers: int) -> None:
+    peer = one_shard.peer()
+    header, _ = peer.ask(Open, generation=2, workers=workers)
+    assert isinstance(header, Refused)
+    assert isinstance(peer.ask(Pull, PullArrays(full_numbers=ints(1)), worker=0)[0], Rows)
+
+
+@pytest.mark.parametrize("kind", [Pull, Peek])
+def test_more_rows_than_there_are_are_not_gathered(one_shard: ShardStage, kind: type[Header]) -> None:
+    often = np.zeros(11, np.int64)
+    asked, fields = (PullArrays(value_numbers=often), {"worker": 0}) if kind is Pull else (PeekArrays(often), {})
+    assert "each row at most once" in one_shard.peer().ask(kind, asked, **fields)[0].reason
+
+
+def test_round_announced_by_another_than_opened_the_generation_is_refused(one_shard: ShardStage) -> None:
+    header, _ = one_shard.peer().ask(Announce, AnnounceArrays(), step=9, phase=TRAIN, pushers=[])
+    assert "which opened the generation" in header.reason
+    one_shard.announcer.announce(1)
+    assert isinstance(one_shard.peer().ask(Pull, PullArrays(full_numbers=ints(1)), step=1, worker=0)[0], Rows)
+
+
+def test_refused_announcement_creates_no_row(one_shard: ShardStage) -> None:
+    peer = one_shard.announcer.peers[0]
+    created = AnnounceArrays(new_numbers=ints(10), new_keys=np.array([5], np.uint64), settled=ints(11))
+    assert "never announced" in peer.ask(Announce, created, step=1, phase=TRAIN, pushers=[])[0].reason
+    assert peer.ledger()[0].rows == 10
 
 
 def test_float64_rows_keep_their_precision() -> None:

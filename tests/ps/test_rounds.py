@@ -1,25 +1,30 @@
 """The barrier by itself: no rows, no sockets."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.wire import NO_ARRAYS
+from infra.wire import NO_F32
 from ps.errors import OutOfOrder
-from ps.protocol import FLUSH, TRAIN, Announce, Pull, Push
-from ps.rounds import AHEAD, Received, Rounds
+from ps.protocol import FLUSH, TRAIN, Announce, AnnounceArrays, Pull, PullArrays, Push
+from ps.rounds import AHEAD, MESSAGE_BYTES, Received, Rounds, fingerprint, fingerprint_reference
+from tests.ps.doubles import NO_ROWS, fingerprints, owned
+
+NOTHING = owned(NO_ROWS, NO_F32)
 
 
 def announce(step: int, pushers: list[int], phase: int = TRAIN) -> Received:
-    return Received(b"d", Announce(run="r", generation=1, step=step, phase=phase, pushers=pushers), NO_ARRAYS)
+    header = Announce(run="r", generation=1, step=step, phase=phase, pushers=pushers)
+    return Received(b"d", header, AnnounceArrays(pushed=fingerprints(*[([], [])] * len(pushers))))
 
 
 def push(step: int, worker: int, phase: int = TRAIN) -> Received:
-    return Received(b"w", Push(run="r", generation=1, step=step, phase=phase, worker=worker), NO_ARRAYS)
+    return Received(b"w", Push(run="r", generation=1, step=step, phase=phase, worker=worker), NOTHING)
 
 
 def pull(step: int, worker: int = 0) -> Received:
-    return Received(b"w", Pull(run="r", generation=1, step=step, worker=worker), NO_ARRAYS)
+    return Received(b"w", Pull(run="r", generation=1, step=step, worker=worker), PullArrays())
 
 
 def test_round_without_pushers_is_complete_at_once() -> None:
@@ -134,6 +139,30 @@ def test_dropped_rounds_are_waited_for_no_more() -> None:
     assert rounds.next_complete() is None
     rounds.announce(announce(5, []))
     assert rounds.next_complete() is not None
+
+
+def test_messages_that_wait_are_bounded_in_bytes_until_their_round_comes() -> None:
+    rounds = Rounds(held_bytes=3 * MESSAGE_BYTES)
+    rounds.push(push(4, 0))
+    rounds.pull(pull(4))
+    rounds.pull(pull(9))
+    with pytest.raises(OutOfOrder, match=r"raise ps\.held_bytes"):
+        rounds.pull(pull(4))
+    with pytest.raises(OutOfOrder, match=r"raise ps\.held_bytes"):
+        rounds.push(push(5, 0))
+    for early in rounds.announce(announce(4, [0])):
+        rounds.push(early)
+    assert rounds.next_complete() is not None
+    assert not rounds.pull(pull(5))
+    rounds.push(push(5, 0))
+
+
+@given(st.lists(st.integers(0, 2**40), unique=True), st.lists(st.integers(0, 2**40), unique=True))
+def test_fingerprint_equals_the_reference_in_any_order(owned_rows: list[int], part_rows: list[int]) -> None:
+    numbers, parts = (np.array(rows[::-1], np.int64) for rows in (owned_rows, part_rows))
+    assert int(fingerprint(numbers, parts)) == fingerprint_reference(owned_rows, part_rows)
+    if owned_rows != part_rows:
+        assert int(fingerprint(parts, numbers)) != fingerprint_reference(owned_rows, part_rows)
 
 
 @given(st.permutations([(kind, step) for kind in ("push", "pull") for step in range(4)]), st.data())

@@ -4,13 +4,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
 
-from infra.wire import NO_ARRAYS, Arrays, Header, Refused
+from infra.telemetry import Meter, Refusals
+from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused
 from ps.config import RowConfig
-from ps.protocol import TRAIN, Announce, AnnounceArrays, Open, Peek, PeekArrays, Pull, PullArrays, Push, Rows
+from ps.main import answer
+from ps.protocol import (
+    TO_SHARD,
+    TRAIN,
+    Announce,
+    AnnounceArrays,
+    Open,
+    Peek,
+    PeekArrays,
+    Pull,
+    PullArrays,
+    Push,
+    Rows,
+)
 from ps.rounds import Received
 from ps.shard import Reply, Shard
-from tests.ps.doubles import NO_ROWS, ints, owned
+from tests.ps.doubles import NO_ROWS, fingerprints, ints, owned
 
 ROWS = RowConfig(dim=3)
 NO_FLOATS = np.empty(0, np.float32)
@@ -32,7 +47,7 @@ def opened() -> Shard:
 def test_fenced_push_is_counted_but_not_answered() -> None:
     shard = opened()
     assert tell(shard, Push, owned(NO_ROWS, NO_FLOATS), phase=TRAIN, worker=0, generation=0) == []
-    assert shard.refused == {"Push": 1}
+    assert shard.refused.by_type == {"Push": 1}
 
 
 def test_reply_that_was_sent_lends_its_memory_to_the_next() -> None:
@@ -47,7 +62,8 @@ def test_reply_that_was_sent_lends_its_memory_to_the_next() -> None:
 
 
 def announced(shard: Shard, step: int, pushers: list[int], settled: NDArray[np.int64] = NO_ROWS) -> list[Reply]:
-    return tell(shard, Announce, AnnounceArrays(settled=settled), step=step, phase=TRAIN, pushers=pushers)
+    arrays = AnnounceArrays(settled=settled, pushed=fingerprints(*[([], [])] * len(pushers)))
+    return tell(shard, Announce, arrays, step=step, phase=TRAIN, pushers=pushers)
 
 
 def test_round_with_a_pusher_outside_the_generation_is_refused_and_not_waited_for() -> None:
@@ -71,3 +87,12 @@ def test_waiting_pull_of_an_unknown_row_is_refused_alone() -> None:
     for row in (9, 2):
         assert tell(shard, Pull, PullArrays(full_numbers=ints(row)), step=1, worker=0) == []
     assert [type(reply.header) for reply in announced(shard, 1, [])] == [Refused, Rows]
+
+
+def test_refused_messages_are_a_metric_by_type() -> None:
+    registry = CollectorRegistry()
+    shard = Shard(ROWS, "r", seed=1, chunk_rows=4, refused=Refusals(Meter(registry)))
+    list(answer(shard, Codec(*TO_SHARD), b"w", [b"garbage"]))
+    tell(shard, Pull, PullArrays(full_numbers=ints(0)), worker=0)
+    for message in ("unreadable", "Pull"):
+        assert registry.get_sample_value("freshet_refused_messages_total", {"message": message}) == 1

@@ -146,16 +146,12 @@ class Director:
             worker.close()
 
     def _pushes(self, step: int, phase: int, new: dict[int, int]) -> list[OrderArrays]:
-        shards = len(self._announcer.peers)
         pairs = list(zip(self._owned, self._parts, strict=True))
-        pushers = [
-            [w for w, (owned, parts) in enumerate(pairs) if any(r % shards == shard for r in [*owned, *parts])]
-            for shard in range(shards)
-        ]
+        pushes = {worker: (list(owned), list(parts)) for worker, (owned, parts) in enumerate(pairs) if owned or parts}
         settle = sorted({row for parts in self._parts for row in parts})
         changed = dict.fromkeys([*settle, *(r for owned in self._owned for r in owned)], self._trained)
         named: dict[str, Any] = {"new": new, "settle": settle, "changed": changed, "generation": self._generation}
-        self._announcer.announce(step, phase, pushers, **named)
+        self._announcer.announce(step, phase, pushes, **named)
         return [
             OrderArrays(
                 owned_rows=_rows(owned), owned_slots=_slots(owned), part_rows=_rows(parts), part_slots=_slots(parts)

@@ -103,7 +103,7 @@ class ScriptedDispatcher:
         self.say(Order, arrays, step=step, phase=TRAIN, **sizes)
 
     def flush(self, step: int) -> None:
-        self._announcer.announce(step, FLUSH, pushers=[[0]], generation=self.generation)
+        self._announcer.announce(step, FLUSH, pushes={0: (range(3), [])}, generation=self.generation)
         arrays = OrderArrays(owned_rows=np.arange(3), owned_slots=np.arange(3, dtype=np.int32))
         self.say(Order, arrays, step=step, phase=FLUSH, samples=0, batch=0, alone=0)
 

@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 
+from dispatch.errors import BadReport
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.protocol import Report
 from dispatch.rows.directory import Directory
@@ -26,9 +29,8 @@ def reported(step: int, worker: int, phase: int = TRAIN) -> Report:
         phase=phase,
         worker=worker,
         seconds=NO_SECONDS,
-        pulled_bytes=70,
-        pushed_bytes=80,
-        reduced_bytes=90,
+        pulled_bytes=70 if phase == TRAIN else 0,
+        pushed_bytes=0,
     )
 
 
@@ -41,20 +43,21 @@ def test_rounds_are_completed_in_order_whatever_the_order_of_reports() -> None:
     for step in (1, 2):
         underway.add(OrderedRound(step, TRAIN, planned([0, 1])))
     for step, worker in ((2, 1), (2, 0), (1, 1)):
-        underway.add_report(reported(step, worker), floats(0))
+        underway.add_report("w", reported(step, worker), floats(0))
     assert list(underway.completed()) == []
     assert underway.oldest.missing == [0]
-    underway.add_report(reported(1, 0), floats(0))
+    underway.add_report("w", reported(1, 0), floats(0))
     assert [done.step for done in underway.completed()] == [1, 2]
     assert len(underway) == 0
 
 
 def test_a_flush_is_told_from_the_step_of_its_number() -> None:
     underway = RoundsUnderway()
-    underway.add(OrderedRound(1, FLUSH, planned([0, 1])))
-    underway.add_report(reported(1, 0, TRAIN), NOTHING)
+    underway.add(OrderedRound(1, FLUSH, Directory(np.full(2, 8, np.int64), "lru", 1).flush()))
+    with pytest.raises(BadReport, match="not under way"):
+        underway.add_report("w", reported(1, 0, TRAIN), NOTHING)
     assert underway.oldest.missing == [0, 1]
-    underway.add_report(reported(1, 0, FLUSH), NOTHING)
+    underway.add_report("w", reported(1, 0, FLUSH), NOTHING)
     assert underway.oldest.missing == [1]
 
 
@@ -67,5 +70,42 @@ def test_logits_are_put_in_the_order_of_the_batch() -> None:
 def test_traffic_is_rows_as_planned_and_bytes_as_reported() -> None:
     done = OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0))
     done.reports = {1: (reported(1, 1), floats(10, 30))}
-    moved = WorkerTraffic(samples=2, lookups=2, miss_pulls=2, pulled_bytes=70, pushed_bytes=80, reduced_bytes=90)
+    moved = WorkerTraffic(samples=2, lookups=2, miss_pulls=2, pulled_bytes=70)
     assert done.traffic(1) == moved
+
+
+@pytest.mark.parametrize("logits", [[], [1], [1, 2, 3]])
+def test_logits_of_another_number_than_samples_are_refused(logits: list[float]) -> None:
+    underway = RoundsUnderway()
+    underway.add(OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0)))
+    with pytest.raises(BadReport, match=rf"worker w reported step 1 .*logits is {len(logits)}; expected 2;"):
+        underway.add_report("w", reported(1, 1), floats(*logits))
+    assert underway.oldest.missing == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"pulled_bytes": 0}, "pulled_bytes is 0; expected 8 to"),
+        ({"pulled_bytes": 1 << 61}, "pulled_bytes is 2305843009213693952; expected 8 to 4194304"),
+        ({"pushed_bytes": 1}, "pushed_bytes is 1; expected 0"),
+        ({"reduced_bytes": 8}, "reduced_bytes is 8; expected 0"),
+        ({"link_bytes": 87}, "link_bytes is 87; expected 0 to 86"),
+        ({"step": 2}, r"not under way; expected one of \(step, phase\) \[\(1, 0\)\]"),
+        ({"phase": FLUSH}, "not under way"),
+    ],
+)
+def test_a_report_that_does_not_fit_its_order_is_refused(change: dict[str, int], expected: str) -> None:
+    underway = RoundsUnderway()
+    underway.add(OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0)))
+    with pytest.raises(BadReport, match=expected):
+        underway.add_report("w", structs.replace(reported(1, 1), **change), floats(1, 2))
+
+
+def test_a_second_report_of_a_step_is_refused_and_the_first_counts() -> None:
+    underway = RoundsUnderway()
+    underway.add(OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0)))
+    underway.add_report("w", reported(1, 1), floats(1, 2))
+    with pytest.raises(BadReport, match="it was reported before"):
+        underway.add_report("w", reported(1, 1), floats(3, 4))
+    assert underway.oldest.reports[1][1].tolist() == [1, 2]

@@ -1,0 +1,201 @@
+"""Messages made from the descriptions of their types, valid ones and spoiled ones: whoever receives a spoiled one must
+refuse it. A new field or message type is covered without a word here."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, get_type_hints
+
+import msgspec
+import numpy as np
+from msgspec import inspect
+
+from infra.wire import HEADER_BYTES, RUN_FLOAT, Header
+
+FEW = 3
+"""elements of each array"""
+HUGE = (1 << 62, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1)
+NO_NUMBERS = (float("nan"), float("inf"), float("-inf"), -1.0, 1e300)
+OTHER_TYPES: tuple[Any, ...] = (None, "text", b"bytes", True, [[]], {"a": {"b": 1}}, 0.5, "9" * 30)
+DEEP = 5_000
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message before it is put on the wire."""
+
+    kind: type[Header]
+    fields: dict[str, Any]
+    """with the type's tag"""
+    arrays: list[bytes]
+    how: str = "valid"
+    header: bytes | None = None
+    """instead of the fields"""
+    equal: tuple[tuple[int, ...], ...] = field(default=())
+    """places of arrays that are equally long"""
+
+    @property
+    def frames(self) -> list[bytes]:
+        return [msgspec.msgpack.encode(self.fields) if self.header is None else self.header, *self.arrays]
+
+    def __str__(self) -> str:
+        return f"{self.kind.__name__} spoiled by {self.how}"
+
+
+def valid_message(kind: type[Header], float_dtype: str = "f4", **fields: Any) -> Message:
+    """One that can be read; ``fields`` replace those made up."""
+    described = inspect.type_info(kind)
+    assert isinstance(described, inspect.StructType)
+    made = {each.encode_name: _value(each.type) for each in described.fields}
+    names = kind.ARRAYS._fields  # type: ignore[attr-defined]
+    arrays = [bytes(FEW * itemsize) for itemsize in _itemsizes(kind, float_dtype)]
+    equal = tuple(tuple(names.index(name) for name in group) for group in kind.EQUALLY_LONG)
+    return Message(kind, {"type": described.tag, **made, **fields}, arrays, equal=equal)
+
+
+def spoiled_messages(message: Message, rng: random.Random) -> Iterator[Message]:
+    """The message spoiled in every way, where a way has a choice in one of them."""
+    for way in (_spoil_fields, _spoil_text, _spoil_arrays):
+        yield from way(message, rng)
+
+
+def bounded_fields(kind: type[Header]) -> Iterator[tuple[str, bool]]:
+    """Every field, also inside others, and whether it has bounds."""
+    yield from _bounded(kind.__name__, inspect.type_info(kind))
+
+
+# ── ways to spoil ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def _spoil_fields(message: Message, rng: random.Random) -> Iterator[Message]:
+    described = inspect.type_info(message.kind)
+    assert isinstance(described, inspect.StructType)
+    for each in described.fields:
+        name = each.encode_name
+        if each.required:
+            kept = {key: value for key, value in message.fields.items() if key != name}
+            yield replace(message, fields=kept, how=f"no {name}")
+        for value in _wrong_values(each.type, rng):
+            how = f"{name} = {str(value)[:40]!r}"
+            yield replace(message, fields=message.fields | {name: value}, how=how)
+    untyped = {key: value for key, value in message.fields.items() if key != "type"}
+    yield replace(message, fields=untyped, how="no type")
+    for tag in (None, 7, "", "Stranger"):
+        yield replace(message, fields=message.fields | {"type": tag}, how=f"type {tag!r}")
+    yield replace(message, fields=message.fields | {"surplus": 1}, how="a surplus field")
+
+
+def _spoil_text(message: Message, rng: random.Random) -> Iterator[Message]:
+    text = msgspec.msgpack.encode(message.fields)
+    opening, rest = text[0] + 1, text[1:]
+    assert text[0] & 0xF0 == 0x80, "a map of few fields"
+    nested = rng.choice([b"\x91", b"\x81\xa1a", b"\xdc\x00\x01"]) * DEEP
+    spoiled = {
+        "nothing": b"",
+        "a cut": text[: rng.randrange(1, len(text))],
+        "trailing bytes": text + rng.randbytes(3),
+        "random bytes": rng.randbytes(rng.randrange(1, 200)),
+        "a field nested before the type": bytes([opening]) + b"\xa1x" + nested + b"\xc0" + rest,
+        "a field nested behind": bytes([opening]) + rest + b"\xa1x" + nested + b"\xc0",
+        "nesting alone": nested,
+        "a list of billions": b"\xdd\xff\xff\xff\xff",
+        "a text of billions": bytes([opening]) + b"\xdb\xff\xff\xff\xff" + rest,
+        "too many bytes": text + bytes(HEADER_BYTES),
+    }
+    for how, header in spoiled.items():
+        yield replace(message, header=header, how=how)
+
+
+def _spoil_arrays(message: Message, rng: random.Random) -> Iterator[Message]:
+    yield replace(message, arrays=[*message.arrays, b""], how="a frame more")
+    yield replace(message, arrays=message.frames, how="its header twice")
+    if not message.arrays:
+        return
+    place = rng.randrange(len(message.arrays))
+    yield replace(message, arrays=_replaced(message.arrays, place), how=f"no array {place}")
+    torn = message.arrays[place] + bytes(rng.randrange(1, 4))
+    yield replace(message, arrays=_replaced(message.arrays, place, torn), how=f"part of an element in {place}")
+    for group in message.equal:
+        place = rng.choice(group)
+        longer = message.arrays[place] * 2
+        yield replace(message, arrays=_replaced(message.arrays, place, longer), how=f"array {place} too long")
+
+
+def _replaced(arrays: list[bytes], place: int, *instead: bytes) -> list[bytes]:
+    return [*arrays[:place], *instead, *arrays[place + 1 :]]
+
+
+# ── values of a described type ────────────────────────────────────────────────────────────────────────────────────────
+def _itemsizes(kind: type[Header], float_dtype: str) -> list[int]:
+    names = [hint.__metadata__[0] for hint in get_type_hints(kind.ARRAYS, include_extras=True).values()]
+    return [np.dtype(float_dtype if name == RUN_FLOAT else name).itemsize for name in names]
+
+
+def _value(described: inspect.Type) -> Any:
+    match described:
+        case inspect.IntType():
+            return max(described.ge or 0, 0)
+        case inspect.FloatType():
+            return 0.5
+        case inspect.StrType():
+            return "x"
+        case inspect.BytesType():
+            return b"x"
+        case inspect.BoolType():
+            return False
+        case inspect.ListType() | inspect.VarTupleType():
+            return []
+        case inspect.DictType():
+            return {}
+        case inspect.StructType():
+            return {each.encode_name: _value(each.type) for each in described.fields}
+    raise NotImplementedError(f"messages with a {type(described).__name__} cannot be made up yet")
+
+
+def _wrong_values(described: inspect.Type, rng: random.Random) -> Iterator[Any]:
+    """Values of other types, and values out of bounds."""
+    fitting: dict[type, Callable[[Any], bool]] = {
+        inspect.IntType: lambda value: type(value) is int,
+        inspect.FloatType: lambda value: type(value) in (int, float),
+        inspect.StrType: lambda value: type(value) is str,
+        inspect.BytesType: lambda value: type(value) is bytes,
+        inspect.BoolType: lambda value: type(value) is bool,
+        inspect.ListType: lambda value: False,
+        inspect.VarTupleType: lambda value: False,
+        inspect.DictType: lambda value: type(value) is dict,
+        inspect.StructType: lambda value: False,
+    }
+    others = [value for value in OTHER_TYPES if not fitting[type(described)](value)]
+    yield from rng.sample(others, 3)
+    match described:
+        case inspect.IntType():
+            yield from HUGE
+            yield (described.ge or 0) - 1
+            yield described.lt if described.lt is not None else (described.le or 0) + 1
+        case inspect.FloatType():
+            yield from NO_NUMBERS
+        case inspect.StrType() | inspect.BytesType():
+            yield _value(described) * ((described.max_length or 0) + 1)
+        case inspect.ListType() | inspect.VarTupleType():
+            yield [_value(described.item_type)] * ((described.max_length or 0) + 1)
+            yield [wrong := next(_wrong_values(described.item_type, rng)), wrong]
+        case inspect.StructType():
+            inner = _value(described)
+            for each in described.fields:
+                yield {key: value for key, value in inner.items() if key != each.encode_name}
+                yield inner | {each.encode_name: rng.choice(list(_wrong_values(each.type, rng)))}
+
+
+def _bounded(path: str, described: inspect.Type) -> Iterator[tuple[str, bool]]:
+    match described:
+        case inspect.IntType() | inspect.FloatType():
+            low, high = (described.ge, described.gt), (described.le, described.lt)
+            yield path, any(bound is not None for bound in low) and any(bound is not None for bound in high)
+        case inspect.StrType() | inspect.BytesType():
+            yield path, described.max_length is not None
+        case inspect.ListType() | inspect.VarTupleType():
+            yield path, described.max_length is not None
+            yield from _bounded(f"{path}[]", described.item_type)
+        case inspect.DictType():
+            yield path, described.max_length is not None
+        case inspect.StructType():
+            for each in described.fields:
+                yield from _bounded(f"{path}.{each.name}", each.type)

@@ -1,0 +1,30 @@
+"""Every message type of every protocol: bounded, readable as made up, and refused however it is spoiled."""
+
+import random
+
+import pytest
+
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
+from infra.errors import WireError
+from infra.wire import Codec, Header
+from ps.protocol import FROM_SHARD, TO_SHARD
+from tests.malformed import bounded_fields, spoiled_messages, valid_message
+
+PROTOCOLS = (TO_SHARD, FROM_SHARD, TO_DISPATCHER, FROM_DISPATCHER)
+KINDS = sorted({kind for protocol in PROTOCOLS for kind in protocol}, key=lambda kind: kind.__name__)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_is_bounded(kind: type[Header]) -> None:
+    assert [path for path, is_bounded in bounded_fields(kind) if not is_bounded] == []
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=["to shard", "from shard", "to dispatcher", "from dispatcher"])
+def test_a_message_is_read_and_refused_once_it_is_spoiled(protocol: tuple[type[Header], ...], fuzz_rounds: int) -> None:
+    codec, rng = Codec(*protocol), random.Random(11)
+    for kind in protocol * fuzz_rounds:
+        message = valid_message(kind)
+        assert type(codec.decode(message.frames)[0]) is kind
+        for spoiled in spoiled_messages(message, rng):
+            with pytest.raises(WireError):
+                pytest.fail(f"{spoiled} was read as {codec.decode(spoiled.frames)[0]}")
