@@ -18,10 +18,8 @@ from ps.errors import OutOfOrder
 from ps.protocol import TRAIN, Announce, Pull, Push, PushArrays, Round
 from ps.start import GAMMA, mix, mix_reference
 
-AHEAD = 1024
-"""rounds for which messages are held before they are announced; a sender further ahead is out of step"""
-MESSAGE_BYTES = 1024
-"""what a message takes beside its arrays"""
+MESSAGE_BYTES = 4096
+"""what a message takes beside its arrays, at most"""
 
 
 @kernel
@@ -175,11 +173,6 @@ class Rounds:
             raise OutOfOrder(
                 f"a {what} came for round {at}, and the round is over; expected one after {self._last}; "
                 "see whether its sender follows the dispatcher's orders"
-            )
-        if len(self._gathering) >= AHEAD + len(self._queue):
-            raise OutOfOrder(
-                f"a {what} of round {at} came too early: {AHEAD} rounds wait to be announced already; expected "
-                "announcements to keep up; see whether the dispatcher is alive"
             )
         return Gathering()
 

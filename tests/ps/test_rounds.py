@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from infra.wire import NO_F32
 from ps.errors import OutOfOrder
 from ps.protocol import FLUSH, TRAIN, Announce, AnnounceArrays, Pull, PullArrays, Push
-from ps.rounds import AHEAD, MESSAGE_BYTES, Received, Rounds, fingerprint, fingerprint_reference
+from ps.rounds import MESSAGE_BYTES, Received, Rounds, fingerprint, fingerprint_reference
 from tests.ps.doubles import NO_ROWS, fingerprints, owned
 
 NOTHING = owned(NO_ROWS, NO_F32)
@@ -110,24 +110,6 @@ def test_push_of_an_applied_round_is_out_of_order() -> None:
     rounds.next_complete()
     with pytest.raises(OutOfOrder, match="the round is over"):
         rounds.push(push(4, 0))
-
-
-def test_pushes_too_far_ahead_are_refused() -> None:
-    rounds = Rounds()
-    for step in range(AHEAD):
-        rounds.push(push(step, 0))
-    with pytest.raises(OutOfOrder, match="too early"):
-        rounds.push(push(AHEAD, 0))
-
-
-def test_announced_rounds_leave_room_for_messages_ahead_of_them() -> None:
-    rounds = Rounds()
-    rounds.announce(announce(0, [0]))
-    for step in range(1, AHEAD):
-        rounds.push(push(step, 0))
-    assert not rounds.pull(pull(AHEAD))
-    with pytest.raises(OutOfOrder, match="too early"):
-        rounds.pull(pull(AHEAD + 1))
 
 
 def test_dropped_rounds_are_waited_for_no_more() -> None:
