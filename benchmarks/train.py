@@ -121,8 +121,9 @@ def run_train(
     with namespaces(experiment.links_gbit) as network:
         keys = folder / "keys"
         write_curve(keys, ["server", *(f"worker-{number}" for number in range(experiment.workers))])
-        there = (f"curve_folder={keys}", f"dispatch.endpoint=tcp://{network.host}:*", "trainer.shape_link=false")
-        behind = replace(experiment, overrides=(*experiment.overrides, *there))
+        there = (f"curve_folder={keys}", f"dispatch.endpoint=tcp://{network.host}:*")
+        links = ("trainer.shape_link=false", "trainer.unencrypted_reduce=true")
+        behind = replace(experiment, overrides=(*experiment.overrides, *there, *links))
         return _run_all(folder, behind, policies, repeat, stop, display, network)
 
 

@@ -47,6 +47,10 @@ class DispatchConfig(Section):
     deadline: bool = False
     """Decisions that would outlast a step are cut short; without it no decision depends on the clock, except of elastic
     capacities."""
+    silence_seconds: float = Field(30.0, gt=0, le=86_400)
+    """How long a worker may give no sign of life before it counts as lost: its process stopped, its network gone.
+    Signs of life do not depend on what the worker is doing; less than trainer.pull_timeout_seconds, so that the worker
+    that is lost is the one that is named."""
     report_seconds: float = Field(120.0, gt=0)
     """How long a step's reports may take before its workers count as lost."""
     drain_seconds: float = Field(30.0, gt=0)

@@ -22,7 +22,7 @@ from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
-from dispatch.protocol import Report
+from dispatch.protocol import Report, unencrypted
 from dispatch.rows.directory import Directory
 from dispatch.rows.hot import check_hot_set, hot_rows
 from dispatch.rows.index import Index
@@ -54,6 +54,8 @@ class Coordinator:
         self.policy, self.needs = spec.build(job.seed, job.dispatch.opt_backend), spec.needs
         shares = job.dispatch.share_bounds if self.needs.elastic else None
         check_cache(job.dispatch.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields, shares)
+        if job.dispatch.workers > 1 and not job.may_sum:
+            raise unencrypted(job.dispatch.workers)
         needed = needed_rows(job.stream.batch, job.dispatch.workers, job.schema.fields)
         check_hot_set(self.needs.hot_share, job.dispatch.cache_rows, needed)
         self.index = Index()
@@ -65,9 +67,10 @@ class Coordinator:
         resources.callback(self.intake.close)
         context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(context, job.curve))
-        self.crew = Crew(context, job.endpoint, job.run, job.curve, Refusals(meter))
+        rules = (job.dispatch.silence_seconds, job.agreement.workers, job.may_sum)
+        self.crew = Crew(context, job.endpoint, job.run, job.curve, Refusals(meter), *rules)
         resources.callback(self.crew.close)
-        self.shards = Shards(context, job.shard_endpoints, job.run, job.curve)
+        self.shards = Shards(context, job.shard_endpoints, job.run, job.curve, settings=job.agreement.shards)
         resources.callback(self.shards.close)
         self.publisher = StatusPublisher(context, job.status_endpoint, job.curve, meter)
         resources.callback(self.publisher.close)
@@ -79,8 +82,12 @@ class Coordinator:
 
     # ── once in a while ───────────────────────────────────────────────────────────────────────────────────────────────
     def gather(self) -> None:
-        """Waits until as many workers as the settings name have joined."""
-        while len(self.crew.wanted) < self.job.dispatch.workers and not self.stop.requested:
+        """Waits until as many workers as the settings name have joined, and are still there."""
+        while not self.stop.requested:
+            if len(self.crew.roster.wanted) >= self.job.dispatch.workers:
+                self.crew.keep_alive(self.intake.step)
+                if len(self.crew.roster.wanted) >= self.job.dispatch.workers:
+                    return
             self.poll(WAIT_SECONDS)
 
     def poll(self, timeout_seconds: float = 0.0) -> bool:
@@ -93,9 +100,10 @@ class Coordinator:
             has_report = True
         self._complete_reported()
         self.shards.check()
-        if self.crew.members and not self.crew.wanted:
+        self.crew.check()
+        if self.crew.roster.members and not self.crew.roster.wanted:
             self.stop.request("the last worker left")
-        if monotonic() - self._kept_alive > KEEP_ALIVE_SECONDS:
+        if monotonic() - self._kept_alive > min(KEEP_ALIVE_SECONDS, self.crew.silence_seconds / 4):
             self._kept_alive = monotonic()
             self.crew.keep_alive(self.intake.step)
         if self.publisher.is_due:
@@ -105,7 +113,7 @@ class Coordinator:
     def start_generation(self) -> Decider:
         """Fixes membership until the next generation; every cache starts empty, every row clean."""
         dispatch, step = self.job.dispatch, self.intake.step
-        workers = len(self.crew.wanted)
+        workers = len(self.crew.roster.wanted)
         hot = hot_rows(self.needs.hot_share, dispatch.cache_rows)
         needed = hot + needed_rows(self.job.stream.batch, workers, self.job.schema.fields)
         cache_rows = max(dispatch.cache_rows, needed)
@@ -114,7 +122,7 @@ class Coordinator:
         self.shards.open(self.crew.generation + 1, step, workers)
         self.crew.start_generation(step, cache_rows)
         self.state = "training"
-        members = [WorkerLink(member.name, member.link_gbit) for member in self.crew.members]
+        members = [WorkerLink(member.name, member.link_gbit) for member in self.crew.roster.members]
         names = [member.name for member in members]
         self.log.info("generation started", generation=self.crew.generation, step=step, workers=names)
         directory = Directory(
@@ -137,12 +145,14 @@ class Coordinator:
         self.underway.add(OrderedRound(step, FLUSH, plan))
         self.complete(keep=0)
         self.shards.await_applied(generation, step, FLUSH, plan)
+        self.crew.keep_alive(step)  # newcomers that have gone have no part in the next generation
+        self.poll()
 
     def finish(self) -> Status:
         """Dismisses all workers; the first member saves the dense weights before the others go."""
         limit = self.job.dispatch.drain_seconds
         if not self.crew.dismiss_all(self.intake.step, limit):
-            first = self.crew.members[0].name
+            first = self.crew.roster.members[0].name
             self.log.error("dense weights not saved in time; see the worker's log", worker=first, seconds=limit)
         self.state = "done"
         self.publisher.publish(self.status())
@@ -188,7 +198,7 @@ class Coordinator:
                 reported = monotonic()
             limit = self.job.dispatch.drain_seconds if self.stop.requested else self.job.dispatch.report_seconds
             if monotonic() - reported > limit:
-                raise silent([self.crew.members[worker].name for worker in self.underway.oldest.missing], limit)
+                raise silent(self.crew.blamed(self.underway.oldest.missing), limit)
 
     def status(self) -> Status:
         intake = self.intake
@@ -201,7 +211,7 @@ class Coordinator:
         if received is None:
             return False
         report, logits = received
-        sender = self.crew.members[report.worker]
+        sender = self.crew.roster.members[report.worker]
         try:
             self.underway.add_report(sender.name, report, logits)
         except BadReport as error:
@@ -212,11 +222,11 @@ class Coordinator:
     def _complete_reported(self) -> None:
         """Adds up the rounds that every worker has reported, in the order in which they were ordered."""
         for done in self.underway.completed():
-            for number, member in enumerate(self.crew.members):
+            for number, member in enumerate(self.crew.roster.members):
                 self.accounts.add_round(member.name, done.traffic(number), done.report(number).seconds)
             if done.is_training:
                 self._complete_step(done)
-            for member in self.crew.members:
+            for member in self.crew.roster.members:
                 self.accounts.set_speeds(member.name, member.link_gbit, self.feedback.measured_gbit(member.name))
 
     def _complete_step(self, done: OrderedRound) -> None:
@@ -227,7 +237,9 @@ class Coordinator:
         self.accounts.quality.add(done.logits_B(), done.labels_B)
         if was_finite and self.accounts.quality.not_finite:
             hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
-            self.log.error(hint, step=done.step, workers=[self.crew.members[worker].name for worker in done.diverged])
+            self.log.error(
+                hint, step=done.step, workers=[self.crew.roster.members[worker].name for worker in done.diverged]
+            )
         self.accounts.end_step(samples)
         self.meter.count("samples", samples)
         self.meter.count("steps")

@@ -1,18 +1,24 @@
-"""The dispatcher's side of the workers: who has joined, who wants to leave, orders out and reports in.
+"""The dispatcher's side of the workers: orders out and reports in, and a sign when one is lost.
 
-Workers are known by name; in a generation each has a number, its rank in the dense process group. Their number may
-change from one generation to the next.
+Workers are known by name; in a generation each has a number, its rank in the dense process group. Who they are is in
+``dispatch/roster.py``.
+
+ZeroMQ itself asks every worker for signs of life, and its threads answer whatever the worker is doing; one that does
+not answer is disconnected. A member that cannot be reached any more is lost: what was sent to it before may not have
+arrived. So the worker that ended or stopped is named, and not those that wait for it.
 
 A message that cannot be read or does not belong here is refused, counted and otherwise without effect, unless a member
 of the generation sent it: then the run stops, since a member that sends such a message cannot be trusted to have
 trained.
 """
 
-from dataclasses import dataclass
+import errno
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
 import numpy as np
+import structlog
 import zmq
 from numpy.typing import NDArray
 
@@ -21,22 +27,28 @@ from dispatch.protocol import (
     FROM_DISPATCHER,
     MOST_SAMPLES,
     TO_DISPATCHER,
+    Admitted,
+    GaveUp,
     Goodbye,
     Idle,
     Join,
     Leave,
     Order,
     OrderArrays,
+    Post,
+    Posted,
+    Ready,
     Report,
     Saved,
     Welcome,
 )
+from dispatch.roster import Member, Roster
 from dispatch.rows.plan import WorkerPlan
 from infra.errors import WireError
 from infra.telemetry import Refusals
 from infra.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
 from ingest.samples import Samples
-from ps.protocol import FLUSH, MOST_WORKERS, TRAIN
+from ps.protocol import FLUSH, TRAIN
 
 FRAME_BYTES = 4 * MOST_SAMPLES + HEADER_BYTES
 """of the largest message: a logit of each sample; the connection of a peer that sends more is cut"""
@@ -44,21 +56,11 @@ MESSAGES_A_TURN = 1024
 """taken at once; a sender of more must not keep the dispatcher from everything else"""
 WAIT_SECONDS = 1.0
 """how long to listen before everyone is kept alive again"""
-
+LOST_SECONDS = 2.0
+"""how long a member may be out of reach before that is an error: until then its own end may tell more"""
 
 Reported = tuple[Report, NDArray[np.float32]]
 """a report and its logits"""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A worker that has joined."""
-
-    name: str
-    identity: bytes
-    """routing id of its socket: a process of its own, whatever its name"""
-    store: str
-    link_gbit: float
 
 
 class Crew:
@@ -71,66 +73,47 @@ class Crew:
         run: str,
         curve: Curve | None = None,
         refused: Refusals | None = None,
+        silence_seconds: float = 30.0,
+        settings: Mapping[str, str] | None = None,
+        may_sum: bool = True,
     ) -> None:
+        """settings and may_sum: as the roster takes them."""
         self._run = run
+        self.silence_seconds = silence_seconds
+        self.roster = Roster(settings or {}, may_sum)
         self._incoming, self._outgoing = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
         self._socket = context.socket(zmq.ROUTER)
         self._socket.set(zmq.LINGER, 1000)
         self._socket.set(zmq.SNDHWM, 0)
+        self._socket.set(zmq.ROUTER_MANDATORY, 1)
+        self._socket.set(zmq.HEARTBEAT_IVL, max(1, int(silence_seconds * 250)))
+        self._socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, int(silence_seconds * 750)))
         self._socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
         self.endpoint = bind(self._socket, endpoint, curve)
-        self._joined: dict[str, Member] = {}
-        self._leaving: set[str] = set()
-        self.members: tuple[Member, ...] = ()
-        """members of the current generation, by number"""
         self.generation = 0
+        self._heard: set[int] = set()
+        """numbers of the members that have sent anything in this generation"""
+        self._lost: dict[str, float] = {}
+        """members out of reach, and since when"""
+        self._gave_up: set[str] = set()
+        """members that ended because they waited for others in vain"""
         self._saved = False
         self.refused = refused or Refusals()
         """messages that could not be read or had no place in this run"""
 
-    @property
-    def wanted(self) -> tuple[Member, ...]:
-        """Who should be in the next generation: those who stay, in their order, then newcomers by name.
-
-        The first of them has the dense weights, and gives them to the others. So, should every member leave at once,
-        they stay for one more generation to hand over to the newcomers, if there are any.
-        """
-        staying = [m for m in self.members if self._joined.get(m.name) == m and m.name not in self._leaving]
-        names = {member.name for member in self.members} | self._leaving
-        newcomers = [self._joined[name] for name in sorted(self._joined, key=by_number) if name not in names]
-        return (*(staying or (self.members if newcomers else ())), *newcomers)
-
-    @property
-    def everyone(self) -> tuple[Member, ...]:
-        """Who has joined and not been dismissed, member or not."""
-        return tuple(self._joined.values())
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether a worker has joined or asked to leave since this generation started."""
-        return self.wanted != self.members
-
     def start_generation(self, step: int, cache_rows: int) -> None:
         """The wanted workers become members; members that are no longer wanted are dismissed."""
-        gone = [member for member in self.members if member not in self.wanted]
-        self.members, self.generation = self.wanted, self.generation + 1
+        gone = self.roster.advance()
+        self.generation, self._heard = self.generation + 1, set()
         for member in gone:
             self.dismiss(member, step, save_dense=False)
-        for number, member in enumerate(self.members):
-            self._send(
-                member,
-                Welcome(
-                    **self._common(step),
-                    worker=number,
-                    workers=len(self.members),
-                    store=self.members[0].store,
-                    cache_rows=cache_rows,
-                ),
-            )
+        names = tuple(member.name for member in self.roster.members)
+        for number, member in enumerate(self.roster.members):
+            self._send(member, Welcome(**self._common(step), worker=number, names=names, cache_rows=cache_rows))
 
     def order(self, step: int, plans: tuple[WorkerPlan, ...], samples: Samples) -> None:
         """Sends every member its part of a training step."""
-        for member, plan in zip(self.members, plans, strict=True):
+        for member, plan in zip(self.roster.members, plans, strict=True):
             assert plan.use is not None
             mine = plan.use.samples
             header = Order(
@@ -151,19 +134,39 @@ class Crew:
 
     def order_flush(self, step: int, plans: tuple[WorkerPlan, ...]) -> None:
         """Asks every member to write its owned and split rows back."""
-        for member, plan in zip(self.members, plans, strict=True):
+        for member, plan in zip(self.roster.members, plans, strict=True):
             header = Order(**self._common(step), phase=FLUSH, samples=0, batch=0, alone=0)
             self._send(member, header, _moves(plan))
 
     def keep_alive(self, step: int) -> None:
-        """Sends everyone a sign of life, also those who wait for their first generation."""
-        for member in self.everyone:
-            self._send(member, Idle(**self._common(step)))
+        """Sends everyone a sign of life, also those who wait for their first generation; drops those who are gone."""
+        for candidate in self.roster.drop_unconfirmed():
+            reason = f"worker {candidate.name!r} joined and did not confirm it; start it again"
+            self.refuse(candidate.identity, Join.__name__, reason)
+            structlog.get_logger().warning("worker dropped: it joined and then was silent", worker=candidate.name)
+        for member in self.roster.everyone:
+            if not self._send(member, Idle(**self._common(step))) and member not in self.roster.members:
+                self.roster.drop(member)
+                structlog.get_logger().warning("worker dropped: it went before it was needed", worker=member.name)
+
+    def check(self) -> None:
+        """Raises CrewFailed if a member has been out of reach for a while. It names the cause, not those who waited."""
+        if any(monotonic() - since > LOST_SECONDS for since in self._lost.values()):
+            if causes := [name for name in self._lost if name not in self._gave_up]:
+                raise lost(causes, self.silence_seconds)
+            names = [member.name for member in self.roster.members]
+            raise waited_for([name for name in names if name not in self._gave_up], sorted(self._gave_up))
+
+    def blamed(self, missing: list[int]) -> list[str]:
+        """Names of the members to blame for missing reports: those that were never heard in this generation, if any.
+
+        The others may be waiting for these.
+        """
+        return [self.roster.members[number].name for number in sorted(set(missing) - self._heard) or missing]
 
     def dismiss(self, member: Member, step: int, save_dense: bool) -> None:
         self._send(member, Goodbye(**self._common(step), save_dense=save_dense))
-        self._joined.pop(member.name, None)
-        self._leaving.discard(member.name)
+        self.roster.drop(member)
 
     def dismiss_all(self, step: int, patience_seconds: float) -> bool:
         """Dismisses everyone; returns whether the dense weights, which are the same on all members, were saved.
@@ -171,15 +174,15 @@ class Crew:
         The first member goes first and saves them. The others go when it has confirmed that, or has not for so many
         seconds: a worker that ends closes its connections to its peers, which must not happen while one still works.
         """
-        for first in self.members[:1]:
+        for first in self.roster.members[:1]:
             self.dismiss(first, step, save_dense=True)
         deadline = monotonic() + patience_seconds
-        while self.members and not self._saved and (left := deadline - monotonic()) > 0:
+        while self.roster.members and not self._saved and (left := deadline - monotonic()) > 0:
             self.listen(min(left, WAIT_SECONDS))
             self.keep_alive(step)
-        for member in self.everyone:
+        for member in self.roster.everyone:
             self.dismiss(member, step, save_dense=False)
-        return self._saved or not self.members
+        return self._saved or not self.roster.members
 
     def listen(self, timeout_seconds: float) -> Reported | None:
         """Waits for a message; takes those that have arrived up to the next report of this generation, and returns it.
@@ -198,7 +201,7 @@ class Crew:
     def refuse(self, sender: bytes, kind: str, reason: str) -> None:
         """Counts a message as refused and answers it."""
         self.refused.add(kind, sender, reason)
-        send(self._socket, self._outgoing, Refused(**self._common(0), reason=cut_reason(reason)), to=sender)
+        self._transmit(sender, Refused(**self._common(0), reason=cut_reason(reason)))
 
     def close(self) -> None:
         self._socket.close()
@@ -217,52 +220,70 @@ class Crew:
             self._reject(sender, type(header).__name__, reason)
         elif isinstance(header, Join):
             self._join(sender, header)
+        elif isinstance(header, Ready):
+            self.roster.confirm(sender)
         elif isinstance(header, Leave):
-            self._leave(sender)
+            self.roster.leave(sender)
         elif isinstance(header, Saved):
             self._saved = self._saved or self._is_member(sender, header, 0)
         elif self._is_member(sender, header, header.worker):
-            return header, arrays.logits
+            return self._hear(header, arrays)
         else:
-            self._reject(sender, Report.__name__, _misplaced(header, len(self.members), self.generation))
+            reason = _misplaced(header, len(self.roster.members), self.generation)
+            self._reject(sender, type(header).__name__, reason)
+        return None
+
+    def _hear(self, message: Report | Post | GaveUp, arrays: Any) -> Reported | None:
+        """Takes a message of a member: returns a report, passes a post on to every other member."""
+        self._heard.add(message.worker)
+        if isinstance(message, Report):
+            return message, arrays.logits
+        sender, common = self.roster.members[message.worker], self._common(message.step)
+        if isinstance(message, GaveUp):
+            self._gave_up.add(sender.name)
+            return None
+        for member in self.roster.members:
+            if member is not sender:
+                self._send(member, Posted(**common, key=message.key, value=message.value))
         return None
 
     def _join(self, sender: bytes, join: Join) -> None:
-        known = self._joined.get(join.worker)
-        if known is not None and known.identity != sender:
-            reason = f"a worker named {join.worker!r} has joined already; give this one another --name"
-            self.refuse(sender, Join.__name__, reason)
-        elif known is None and len(self._joined) >= MOST_WORKERS:
-            reason = f"{MOST_WORKERS} workers have joined, the most there can be; start it when another has left"
+        if (reason := self.roster.admit(sender, join)) is not None:
             self.refuse(sender, Join.__name__, reason)
         else:
-            self._joined[join.worker] = Member(join.worker, sender, join.store, join.link_gbit)
-
-    def _leave(self, sender: bytes) -> None:
-        """A member leaves at the next generation, one who still waits for its first at once."""
-        for member in self.everyone:
-            if member.identity == sender and member in self.members:
-                self._leaving.add(member.name)
-            elif member.identity == sender:
-                del self._joined[member.name]
+            self._transmit(sender, Admitted(**self._common(0)))
 
     def _is_member(self, sender: bytes, message: Header, number: int) -> bool:
         """Whether a message of this generation comes from the member of that number."""
-        is_current = message.generation == self.generation and 0 <= number < len(self.members)
-        return is_current and self.members[number].identity == sender
+        is_current = message.generation == self.generation and 0 <= number < len(self.roster.members)
+        return is_current and self.roster.members[number].identity == sender
 
     def _reject(self, sender: bytes, kind: str, reason: str) -> None:
         """Refuses a message; raises BadReport if a member of the generation sent it."""
         self.refuse(sender, kind, reason)
-        for member in self.members:
+        for member in self.roster.members:
             if member.identity == sender:
                 raise BadReport(
                     f"worker {member.name} sent a message that cannot be used: {reason}; "
                     "the run stops, because what this worker trained cannot be trusted; see its log"
                 )
 
-    def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
-        send(self._socket, self._outgoing, header, arrays, to=member.identity)
+    def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> bool:
+        """Returns whether the worker can still be reached; notes a member that cannot."""
+        is_sent = self._transmit(member.identity, header, arrays)
+        if not is_sent and member in self.roster.members:
+            self._lost.setdefault(member.name, monotonic())
+        return is_sent
+
+    def _transmit(self, to: bytes, header: Header, arrays: Arrays = NO_ARRAYS) -> bool:
+        """Returns whether there is a connection to that socket."""
+        try:
+            send(self._socket, self._outgoing, header, arrays, to=to)
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            return False
+        return True
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self.generation, "step": step}
@@ -282,9 +303,10 @@ def _moves(plan: WorkerPlan) -> OrderArrays:
     )
 
 
-def _misplaced(report: Report, members: int, generation: int) -> str:
+def _misplaced(message: Report | Post | GaveUp, members: int, generation: int) -> str:
     return (
-        f"a report of step {report.step} names worker number {report.worker} of generation {report.generation}; "
+        f"a {type(message).__name__} of step {message.step} names worker number {message.worker} of generation "
+        f"{message.generation}; "
         f"expected the sender's own number, below {members}, and generation {generation}; its sender must join again"
     )
 
@@ -296,7 +318,15 @@ def silent(names: list[str], seconds: float) -> CrewFailed:
     )
 
 
-def by_number(name: str) -> tuple[str, int, str]:
-    """Order of names: worker-2 comes before worker-10, as their links and bounds are listed."""
-    stem = name.rstrip("0123456789")
-    return stem, len(name[len(stem) :].lstrip("0")), name
+def lost(names: list[str], seconds: float) -> CrewFailed:
+    return CrewFailed(
+        f"lost worker {', '.join(names)}: it ended, or gave no sign of life for {seconds:g} s; expected it to stay "
+        "until it is dismissed; see its log and whether its machine can be reached, or raise dispatch.silence_seconds"
+    )
+
+
+def waited_for(names: list[str], waiting: list[str]) -> CrewFailed:
+    return CrewFailed(
+        f"worker {', '.join(waiting)} waited in vain for worker {', '.join(names) or 'unknown'}; expected every worker "
+        "of the generation to take part; see its log and whether it runs, or raise the time limits of [trainer]"
+    )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dispatch.config import DispatchConfig
+from infra.agreement import Agreement
 from infra.wire import Curve
 from ingest.config import StreamConfig
 from ingest.schema import Schema
@@ -36,5 +37,14 @@ class DispatchJob:
     stop_at_end: bool = False
     """stop where the stream ends now, instead of waiting for more"""
     curve: Curve | None = None
+    agreement: Agreement = field(default_factory=Agreement)
+    """what it must have in common with workers and shards"""
+    unencrypted_reduce: bool = False
+    """whether several workers may sum dense gradients although keys are on"""
     start: Mapping[int, Position] = field(default_factory=dict)
     """where to begin; empty: at the first record of every partition"""
+
+    @property
+    def may_sum(self) -> bool:
+        """Whether several workers may sum dense gradients."""
+        return self.curve is None or self.unencrypted_reduce

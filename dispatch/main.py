@@ -41,7 +41,7 @@ def run_dispatcher(
         coordinator.gather()
         while coordinator.goes_on():
             decider = coordinator.start_generation()
-            while coordinator.goes_on() and not coordinator.crew.has_changed:
+            while coordinator.goes_on() and not coordinator.crew.roster.has_changed:
                 coordinator.poll()
                 batch = coordinator.next_batch()
                 if batch is None:

@@ -5,33 +5,56 @@ Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
 
 from typing import Annotated, ClassVar, NamedTuple
 
+import msgspec
 from msgspec import Meta
 
 from dispatch.tally import PhaseSeconds
+from infra.errors import ConfigError
 from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
-from ps.protocol import RoundPhase, WorkerCount, WorkerNumber
+from ps.protocol import MOST_WORKERS, AgreedSettings, RoundPhase, WorkerNumber
 
 MOST_SAMPLES = 1_000_000
 """of a batch"""
 SampleCount = Annotated[int, Meta(ge=0, le=MOST_SAMPLES)]
 Gbit = Annotated[float, Meta(ge=0, le=1e6)]
+PostKey = Annotated[str, Meta(max_length=1024)]
+PostValue = Annotated[bytes, Meta(max_length=1 << 14)]
 
 
 # ── worker → dispatcher ───────────────────────────────────────────────────────────────────────────────────────────────
 class Join(Header, frozen=True):
-    """A worker offers itself; answered by Welcome when a generation with it starts."""
+    """A worker offers itself; answered by Admitted or Refused at once, and by Welcome when a generation starts."""
 
     worker: Name
-    store: Name
-    """host:port of the torch store this worker opened; rank 0's is used"""
+    settings: AgreedSettings = msgspec.field(default_factory=dict)
+    """those that it must share with the dispatcher"""
     link_gbit: Gbit = 0.0
     """speed of its link in Gbit/s; 0: not known, and taken to be as fast as the fastest"""
+
+
+class Ready(Header, frozen=True):
+    """The answer to Admitted: the worker runs and hears the dispatcher."""
+
+
+class Post(Header, frozen=True):
+    """What one member tells all others of its generation while they form the dense process group: addresses, mostly."""
+
+    worker: WorkerNumber
+    key: PostKey
+    value: PostValue
+    """Gloo's address among 128 workers takes 1.2 kB, NCCL's id 128 bytes"""
 
 
 class Leave(Header, frozen=True):
     """A worker asks to go; it flushes with everyone at the next step boundary, then gets Goodbye."""
 
     worker: Name
+
+
+class GaveUp(Header, frozen=True):
+    """The last word of a member that waited for others in vain, so that it is not blamed for its end."""
+
+    worker: WorkerNumber
 
 
 class ReportArrays(NamedTuple):
@@ -62,14 +85,24 @@ class Saved(Header, frozen=True):
 
 
 # ── dispatcher → worker ───────────────────────────────────────────────────────────────────────────────────────────────
+class Admitted(Header, frozen=True):
+    """A Join was accepted; the worker is in the next generation if it answers with Ready."""
+
+
 class Welcome(Header, frozen=True):
-    """A generation starts: the worker's number in it, its size, and where the dense process group meets."""
+    """A generation starts: the worker's number in it, and the names of all its members."""
 
     worker: WorkerNumber
-    workers: WorkerCount
-    store: Name
-    """host:port of rank 0's torch store"""
+    names: Annotated[tuple[Name, ...], Meta(max_length=MOST_WORKERS)]
+    """of the members, by number"""
     cache_rows: Number
+
+
+class Posted(Header, frozen=True):
+    """A Post of another member, passed on: workers need no place of their own to meet at."""
+
+    key: PostKey
+    value: PostValue
 
 
 class OrderArrays(NamedTuple):
@@ -130,8 +163,8 @@ class Goodbye(Header, frozen=True):
     """whether this worker saves the dense weights before it goes, and confirms it by Saved"""
 
 
-TO_DISPATCHER = (Join, Leave, Report, Saved)
-FROM_DISPATCHER = (Welcome, Order, Idle, Goodbye, Refused)
+TO_DISPATCHER = (Join, Ready, Leave, Post, GaveUp, Report, Saved)
+FROM_DISPATCHER = (Admitted, Welcome, Posted, Order, Idle, Goodbye, Refused)
 
 
 def ring_moved(workers: int, amount: int) -> int:
@@ -141,3 +174,12 @@ def ring_moved(workers: int, amount: int) -> int:
     A link carries both directions at once, so what is sent says how long the ring keeps it busy.
     """
     return -(-2 * (workers - 1) * amount // workers)
+
+
+def unencrypted(workers: int) -> ConfigError:
+    """Keys are on, and several workers would sum gradients without them."""
+    return ConfigError(
+        f"{workers} workers sum dense gradients over Gloo or NCCL, which do not encrypt, and curve_folder is set: the "
+        "sums would cross the network in the clear; expected one worker, or trainer.unencrypted_reduce = true; set it "
+        "in every process if you trust the network between the workers"
+    )

@@ -1,6 +1,6 @@
 """The dispatcher's side of the parameter server: opens generations and announces rounds, shard by shard."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
@@ -13,7 +13,7 @@ from dispatch.errors import ShardRefused, ShardSilent
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan
 from infra.wire import NO_I64, NO_U64, Codec, Curve, Header, Refused, connect, receive, send
-from ps.protocol import FROM_SHARD, TO_SHARD, Announce, AnnounceArrays, Count, LedgerArrays, Open
+from ps.protocol import FROM_SHARD, TO_SHARD, Announce, AnnounceArrays, Count, LedgerArrays, Open, Terms
 
 PAUSE_SECONDS = 0.005
 """between two looks at the ledgers"""
@@ -29,9 +29,12 @@ class Shards:
         run: str,
         curve: Curve | None = None,
         timeout_seconds: float = 60.0,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
+        """settings: those that every shard must share."""
         self._endpoints = endpoints
         self._run = run
+        self._settings = dict(settings or {})
         self._timeout_ms = int(timeout_seconds * 1000)
         self._requests, self._replies = Codec(*TO_SHARD), Codec(*FROM_SHARD)
         self._sockets = [context.socket(zmq.DEALER) for _ in endpoints]
@@ -42,8 +45,10 @@ class Shards:
             connect(socket, endpoint, curve)
 
     def open(self, generation: int, step: int, workers: int) -> None:
-        """Every shard refuses older generations once this returns."""
-        self._ask_all(Open(run=self._run, generation=generation, step=step, workers=workers))
+        """Every shard refuses older generations once this returns. Raises ShardRefused if one has other settings."""
+        common: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
+        terms = [Terms(shard, len(self._sockets), self._settings) for shard in range(len(self._sockets))]
+        self._ask([Open(**common, workers=workers, terms=its_terms) for its_terms in terms])
 
     def announce(self, generation: int, step: int, phase: int, plan: RoundPlan, rows: BatchRows | None) -> None:
         """Tells every shard what the round will do there; rows are the batch's, None in a flush."""
@@ -62,7 +67,10 @@ class Shards:
 
     def ledgers(self, generation: int) -> list[LedgerArrays]:
         """What each shard saw, by round and worker."""
-        return [arrays for _, arrays in self._ask_all(Count(run=self._run, generation=generation, step=0))]
+        return [
+            arrays
+            for _, arrays in self._ask([Count(run=self._run, generation=generation, step=0)] * len(self._sockets))
+        ]
 
     def await_applied(self, generation: int, step: int, phase: int, plan: RoundPlan) -> None:
         """Returns once every push of a round has been applied.
@@ -94,11 +102,12 @@ class Shards:
         for socket in self._sockets:
             socket.close()
 
-    def _ask_all(self, header: Header) -> list[tuple[Any, Any]]:
-        for socket in self._sockets:
+    def _ask(self, requests: Sequence[Header]) -> list[tuple[Any, Any]]:
+        """The answer of each shard to its request."""
+        for socket, header in zip(self._sockets, requests, strict=True):
             send(socket, self._requests, header)
         answers = []
-        for socket, endpoint in zip(self._sockets, self._endpoints, strict=True):
+        for socket, endpoint, header in zip(self._sockets, self._endpoints, requests, strict=True):
             if not socket.poll(self._timeout_ms):
                 raise ShardSilent(
                     f"shard at {endpoint} did not answer {type(header).__name__} within {self._timeout_ms / 1000:g} s; "

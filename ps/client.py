@@ -9,7 +9,7 @@ Legend: K rows, W columns of a value, T of value and state.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from infra.errors import Fenced, WireError
 from infra.link import Link
-from infra.wire import Codec, Curve, Refused, connect, send
+from infra.wire import Codec, Curve, Refused, connect, receive, send
 from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
 from ps.protocol import (
     FROM_SHARD,
     TO_SHARD,
+    Done,
+    Meet,
     Peek,
     PeekArrays,
     Pull,
@@ -34,9 +36,12 @@ from ps.protocol import (
     PushArrays,
     Rows,
     RowsArrays,
+    Terms,
 )
 from ps.timing import LinkTimer
 
+POLL_MILLISECONDS = 100
+"""how late a request to stop may be seen"""
 OUTSIDE_STEPS = -1
 """step of a Peek, so that its answer cannot be taken for a pull's"""
 
@@ -79,6 +84,28 @@ class ShardClient:
         self._replies = Codec(*FROM_SHARD, float_dtype=self._dtype)
         self._timer = LinkTimer()
         self._sockets = [_connected(context, endpoint, curve) for endpoint in endpoints]
+
+    def meet(self, worker: str, settings: Mapping[str, str], goes_on: Callable[[], bool]) -> None:
+        """Asks every shard whether it is the one this worker takes it for, with the same settings.
+
+        Called before the worker joins: one that would spoil rows must not get that far. Raises PsError if a shard
+        objects, Unreachable if one does not answer; waits no longer than ``goes_on`` allows.
+        """
+        count = len(self._sockets)
+        for shard, socket in enumerate(self._sockets):
+            terms = Terms(shard, count, dict(settings))
+            send(socket, self._requests, Meet(**self._common(OUTSIDE_STEPS), worker=worker, terms=terms))
+        deadline = time.monotonic() + self._timeout
+        for shard, socket in enumerate(self._sockets):
+            while not socket.poll(POLL_MILLISECONDS):
+                if not goes_on():
+                    return
+                if time.monotonic() > deadline:
+                    raise self._absent(shard)
+            answer, _ = receive(socket, self._replies)
+            if not isinstance(answer, Done):
+                reason = answer.reason if isinstance(answer, Refused) else f"it answered {type(answer).__name__}"
+                raise PsError(f"shard {shard} at {self._endpoints[shard]} refused worker {worker!r}: {reason}")
 
     def open(self, generation: int, worker: int) -> None:
         """Later messages carry this generation and worker number; answers to earlier ones are thrown away."""
@@ -214,6 +241,12 @@ class ShardClient:
         return Unreachable(
             f"no rows for step {step} from shard {names} within {self._timeout:g} s; expected them after the other "
             "workers' pushes of that step; see whether the shard and every worker are alive"
+        )
+
+    def _absent(self, shard: int) -> Unreachable:
+        return Unreachable(
+            f"shard {shard} at {self._endpoints[shard]} did not answer within {self._timeout:g} s; expected an answer "
+            "at once; see whether 'freshet ps' runs there and the CURVE keys match"
         )
 
     def _refused(self, refused: Refused, shard: int) -> Exception:

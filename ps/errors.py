@@ -1,6 +1,7 @@
 """PsError
 ├── UnknownRow       a row number that was never announced
 ├── OutOfOrder       a round, push or pull that does not follow the announced order
+├── Disagreement     a sender takes the shard for another one, or has other settings
 └── Unreachable      a shard did not answer in time
 """
 
@@ -17,6 +18,10 @@ class UnknownRow(PsError):
 
 class OutOfOrder(PsError):
     """A round, push or pull that does not follow what the dispatcher announced."""
+
+
+class Disagreement(PsError):
+    """A sender takes the shard for another one, or was given other settings."""
 
 
 class Unreachable(PsError):

@@ -9,13 +9,14 @@ No message ends the process: one that cannot be read, or does not fit, is refuse
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import structlog
 import zmq
 
+from infra.agreement import Agreement
 from infra.errors import WireError
 from infra.process import Stop
 from infra.telemetry import Meter, Refusals
@@ -32,6 +33,7 @@ from ps.protocol import (
     PullArrays,
     Push,
     PushArrays,
+    Terms,
 )
 from ps.rounds import Received, fingerprint
 from ps.shard import Reply, Shard
@@ -57,6 +59,8 @@ class ShardJob:
     endpoint: str
     """where to listen; a port of * is chosen when the shard starts"""
     curve: Curve | None = None
+    agreement: Agreement = field(default_factory=Agreement)
+    """what it must have in common with the dispatcher and the workers"""
 
 
 def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter | None = None) -> None:
@@ -64,8 +68,8 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
     log = structlog.get_logger().bind(process="ps", shard=job.number, run=job.run)
     requests = Codec(*TO_SHARD, float_dtype=job.rows.float_dtype)
     replies = Codec(*FROM_SHARD, float_dtype=job.rows.float_dtype)
-    refused = Refusals(meter)
-    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows, job.config.held_bytes, refused)
+    terms, refused = Terms(job.number, job.config.shards, dict(job.agreement.shards)), Refusals(meter)
+    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows, job.config.held_bytes, refused, terms)
     warm_up(job.rows)
     with ExitStack() as resources:
         context = resources.enter_context(zmq.Context())

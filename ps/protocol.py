@@ -12,7 +12,9 @@ from typing import Annotated, ClassVar, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from infra.wire import I64, NO_I64, NO_U64, U64, Float, Header, Number, Refused, Seconds
+from infra.agreement import differing
+from infra.wire import I64, NO_I64, NO_U64, U64, Float, Header, Name, Number, Refused, Seconds
+from ps.errors import Disagreement
 
 TRAIN = 0
 FLUSH = 1
@@ -24,6 +26,7 @@ Round = tuple[int, int]
 RoundPhase = Annotated[int, Meta(ge=TRAIN, le=FLUSH)]
 WorkerNumber = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
 WorkerCount = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
+AgreedSettings = Annotated[dict[Name, Annotated[str, Meta(max_length=1000)]], Meta(max_length=200)]
 
 
 class RowShape(msgspec.Struct, frozen=True):
@@ -47,11 +50,35 @@ class RowShape(msgspec.Struct, frozen=True):
         return self.value / self.total
 
 
+class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which shard the receiver is taken for, and the settings that it must share with the sender."""
+
+    shard: Number
+    shards: Number
+    settings: AgreedSettings
+
+    def check(self, theirs: "Terms", sender: str) -> None:
+        """Raises Disagreement if a shard on these terms cannot work with a sender on those."""
+        if (self.shard, self.shards) != (theirs.shard, theirs.shards):
+            raise Disagreement(
+                f"this is shard {self.shard} of {self.shards}, and {sender} takes it for shard {theirs.shard} of "
+                f"{theirs.shards}; expected one endpoint per shard in the order of their numbers; correct the order of "
+                f"--ps or ps.endpoints in {sender}, or --shard here"
+            )
+        if difference := differing(self.settings, f"shard {self.shard}", theirs.settings, sender):
+            raise Disagreement(difference)
+
+
+ONLY_SHARD = Terms(0, 1, {})
+"""of a shard that is the only one, where no settings are compared"""
+
+
 # ── dispatcher → shard ────────────────────────────────────────────────────────────────────────────────────────────────
 class Open(Header, frozen=True):
     """Starts a generation: rounds of older ones are refused from now on. Answered by Done."""
 
     workers: WorkerCount
+    terms: Terms = ONLY_SHARD
 
 
 class AnnounceArrays(NamedTuple):
@@ -81,6 +108,14 @@ class Announce(Header, frozen=True):
 
 
 # ── worker → shard ────────────────────────────────────────────────────────────────────────────────────────────────────
+class Meet(Header, frozen=True):
+    """A worker that is about to join asks whether it can work with this shard. Answered by Done or Refused."""
+
+    worker: Name
+    """its name"""
+    terms: Terms
+
+
 class PushArrays(NamedTuple):
     owned_numbers: I64
     owned_rows: Float
@@ -174,5 +209,5 @@ class Ledger(Header, frozen=True):
     """rows that the shard holds"""
 
 
-TO_SHARD = (Open, Announce, Push, Pull, Peek, Count)
+TO_SHARD = (Open, Announce, Meet, Push, Pull, Peek, Count)
 FROM_SHARD = (Done, Rows, Ledger, Refused)

@@ -30,12 +30,14 @@ from ps.ledger import LedgerLines
 from ps.optimizers import rule_of
 from ps.parts import Parts
 from ps.protocol import (
+    ONLY_SHARD,
     TRAIN,
     Announce,
     AnnounceArrays,
     Count,
     Done,
     Ledger,
+    Meet,
     Open,
     Peek,
     PeekArrays,
@@ -45,6 +47,7 @@ from ps.protocol import (
     PushArrays,
     Rows,
     RowsArrays,
+    Terms,
 )
 from ps.rounds import Gathering, Received, Rounds
 from ps.store import Store
@@ -71,6 +74,7 @@ class Shard:
         chunk_rows: int,
         held_bytes: int = HELD_BYTES,
         refused: Refusals | None = None,
+        terms: Terms = ONLY_SHARD,
     ) -> None:
         self.store = Store(rows, seed, chunk_rows)
         self.parts = Parts(self.store, rule_of(rows))
@@ -78,6 +82,7 @@ class Shard:
         """messages not carried out"""
         self.generation = -1
         self._run = run
+        self._terms = terms
         self._workers = 0
         self._opener = b""
         """who opened the generation"""
@@ -108,7 +113,11 @@ class Shard:
     def _carry_out(self, message: Received) -> Iterator[Reply]:
         match message.header:
             case Open():
+                self._terms.check(message.header.terms, "the dispatcher")
                 yield from self._open(message)
+            case Meet():
+                self._terms.check(message.header.terms, f"worker {message.header.worker!r}")
+                yield Reply(message.sender, self._header(Done, message))
             case Announce():
                 yield from self._announce(message)
                 yield from self._advance()
@@ -125,7 +134,8 @@ class Shard:
 
     # ── generations ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _check_fence(self, header: Header) -> None:
-        if header.run != self._run or header.generation < self.generation:
+        is_old = header.generation < self.generation and not isinstance(header, Meet)  # of no generation yet
+        if header.run != self._run or is_old:
             raise Fenced(
                 f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
                 f"{self._run!r} generation {self.generation}; expected the same; its sender must join again"

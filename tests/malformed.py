@@ -159,6 +159,7 @@ def _wrong_values(described: inspect.Type, rng: random.Random) -> Iterator[Any]:
         inspect.BytesType: lambda value: type(value) is bytes,
         inspect.BoolType: lambda value: type(value) is bool,
         inspect.ListType: lambda value: False,
+        inspect.VarTupleType: lambda value: False,
         inspect.DictType: lambda value: type(value) is dict,
         inspect.StructType: lambda value: False,
     }
@@ -173,7 +174,7 @@ def _wrong_values(described: inspect.Type, rng: random.Random) -> Iterator[Any]:
             yield from NO_NUMBERS
         case inspect.StrType() | inspect.BytesType():
             yield _value(described) * ((described.max_length or 0) + 1)
-        case inspect.ListType():
+        case inspect.ListType() | inspect.VarTupleType():
             yield [_value(described.item_type)] * ((described.max_length or 0) + 1)
             yield [wrong := next(_wrong_values(described.item_type, rng)), wrong]
         case inspect.StructType():

@@ -55,6 +55,8 @@ class TrainerConfig(Section):
     """threads of torch on the CPU; 0: its share of the cores under 'freshet up', else torch's own choice"""
     reduce: Literal["auto", "gloo", "nccl"] = "auto"
     """transport of dense gradients; auto takes NCCL when every worker has a GPU of its own, else Gloo"""
+    unencrypted_reduce: bool = False
+    """with keys on, lets several workers sum dense gradients all the same: over Gloo or NCCL, which do not encrypt"""
     reduce_timeout_seconds: float = Field(default=120.0, gt=0)
     """how long to wait for the other workers in an all-reduce, or when a generation starts"""
     pull_timeout_seconds: float = Field(default=60.0, gt=0)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from infra.agreement import Agreement
 from infra.link import Link
 from infra.wire import Curve
 from ps.config import RowConfig
@@ -31,3 +32,5 @@ class WorkerJob:
     link: Link = field(default_factory=Link)
     """its network link; not shaped by default"""
     curve: Curve | None = None
+    agreement: Agreement = field(default_factory=Agreement)
+    """what it must have in common with the dispatcher and the shards"""

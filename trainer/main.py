@@ -1,16 +1,23 @@
 """The worker process: joins the dispatcher, executes its orders, leaves when it is dismissed.
 
-Join → (Welcome → Order → Report → Order → …)* → Goodbye, and Saved if the Goodbye asked for the dense weights. A second
-Welcome is the next generation: an empty cache, a new process group, dense weights from rank 0. A request to stop makes
+Meet every shard → Join → Admitted → Ready → (Welcome → Order → Report → Order → …)* → Goodbye, and Saved if the Goodbye
+asked for the dense weights. A second Welcome is the next generation: an empty cache, a new process group, dense weights
+from rank 0. A shard or a dispatcher with other settings refuses the worker before it can do harm.
+
+After a Welcome, and before anything else of that generation, the worker exchanges Posts with the other members through
+the dispatcher, to form the process group. A request to stop makes
 the worker ask to leave and go on with its orders until the dispatcher, having flushed everyone, says goodbye: nothing
 it trained is lost.
 
 A crash after any line costs the steps since the last checkpoint: a worker owns nothing that survives.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -19,15 +26,30 @@ import structlog
 import torch
 import zmq
 
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Goodbye, Join, Leave, Order, Saved, Welcome
+from dispatch.protocol import (
+    FROM_DISPATCHER,
+    TO_DISPATCHER,
+    Admitted,
+    GaveUp,
+    Goodbye,
+    Join,
+    Leave,
+    Order,
+    Post,
+    Posted,
+    Ready,
+    Saved,
+    Welcome,
+)
 from dispatch.tally import PhaseSeconds
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, connect, receive, send
 from ps.client import ShardClient
+from ps.errors import Unreachable
 from trainer.config import DENSE_FILE
 from trainer.dense import save_dense
-from trainer.errors import DispatcherLost, Rejected
+from trainer.errors import DispatcherLost, PeersLost, Rejected
 from trainer.job import WorkerJob
 from trainer.reduce import Rendezvous, address_facing
 from trainer.worker import Worker
@@ -45,15 +67,15 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
     log = structlog.get_logger().bind(worker=job.name)
     if job.trainer.threads:
         torch.set_num_threads(job.trainer.threads)
-    with ExitStack() as resources:  # ends in reverse: process group, its store, sockets, context
+    with ExitStack() as resources:  # ends in reverse: process group, sockets, context
         context = resources.enter_context(zmq.Context())
         client = resources.enter_context(closing(connect_shards(context, job)))
         dispatcher = Dispatcher(context, job.dispatcher_endpoint, job.name, job.run, job.curve)
         resources.enter_context(closing(dispatcher))
-        host = address_facing(host_of(job.dispatcher_endpoint))
-        rendezvous = resources.enter_context(closing(Rendezvous(host, job.trainer.reduce_timeout_seconds)))
-        worker = resources.enter_context(closing(Worker(job, client, rendezvous)))
-        dispatcher.join(rendezvous.address, job.link.gbit_per_second)
+        worker = resources.enter_context(closing(Worker(job, client, rendezvous_of(job, dispatcher))))
+        resources.enter_context(giving_up(dispatcher))
+        client.meet(job.name, job.agreement.shards, goes_on=lambda: not stop.requested)
+        dispatcher.join(job.agreement.workers, job.link.gbit_per_second)
         on_ready()
         shards = len(job.shard_endpoints)
         log.info("joined", dispatcher=job.dispatcher_endpoint, device=str(worker.device), shards=shards)
@@ -61,7 +83,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
             match message:
                 case Welcome():
                     worker.begin(message)
-                    log.info("began", generation=message.generation, number=message.worker, workers=message.workers)
+                    log.info("began", generation=message.generation, number=message.worker, members=message.names)
                 case Order():
                     report, logits = worker.execute(message, arrays)
                     dispatcher.tell(report, logits)
@@ -78,23 +100,46 @@ def connect_shards(context: "zmq.Context[zmq.Socket[bytes]]", job: WorkerJob) ->
     return ShardClient(context, job.shard_endpoints, job.rows, job.run, job.link, job.curve, timeout)
 
 
+def rendezvous_of(job: WorkerJob, board: "Dispatcher") -> Rendezvous:
+    host = address_facing(host_of(job.dispatcher_endpoint))
+    timeout = timedelta(seconds=job.trainer.reduce_timeout_seconds)
+    return Rendezvous(board, host, timeout, may_sum=job.curve is None or job.trainer.unencrypted_reduce)
+
+
+@contextmanager
+def giving_up(dispatcher: "Dispatcher") -> Iterator[None]:
+    """Tells the dispatcher of an end that others caused."""
+    try:
+        yield
+    except (PeersLost, Unreachable):
+        dispatcher.give_up()
+        raise
+
+
 class Dispatcher:
-    """A worker's connection to the dispatcher."""
+    """A worker's connection to the dispatcher, which is also the board on which workers tell each other addresses."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, name: str, run: str, curve: Curve | None
     ) -> None:
         self._endpoint, self._name, self._run = endpoint, name, run
-        self._generation, self._step = 0, 0
+        self._generation, self._step, self._number = 0, 0, 0
+        self._kept: deque[tuple[Header, Any]] = deque()
+        """messages that arrived while the worker waited for posts"""
         self._sends, self._receives = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
         self._socket = context.socket(zmq.DEALER)
         self._socket.set(zmq.ROUTING_ID, f"{name}/{uuid4().hex}".encode())
         self._socket.set(zmq.LINGER, LINGER_MILLISECONDS)
         connect(self._socket, endpoint, curve)
 
-    def join(self, store: str, link_gbit: float | None) -> None:
+    def join(self, settings: Mapping[str, str], link_gbit: float | None) -> None:
         """Offers this worker; Welcome answers when a generation with it starts."""
-        self.tell(Join(**self._common(), worker=self._name, store=store, link_gbit=link_gbit or 0.0))
+        self.tell(Join(**self._common(), worker=self._name, settings=dict(settings), link_gbit=link_gbit or 0.0))
+
+    def give_up(self) -> None:
+        """Says that this worker waited for others in vain, if it is a member; those it waited for are to blame."""
+        if self._generation:
+            self.tell(GaveUp(**self._common(), worker=self._number))
 
     def tell(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
         """Sends one message."""
@@ -111,18 +156,35 @@ class Dispatcher:
             if stop.requested and not asked:
                 self.tell(Leave(**self._common(), worker=self._name))
                 heard, asked = time.monotonic(), True
-            if not self._socket.poll(POLL_MILLISECONDS):
+            if not self._kept and not self._socket.poll(POLL_MILLISECONDS):
                 silent = time.monotonic() - heard
                 if asked and self._generation == 0 and silent > UNWELCOMED_SECONDS:
                     return
                 self._check_silence(silent, silence_seconds)
                 continue
-            message, arrays = receive(self._socket, self._receives)
-            if self._accepts(message):
+            message, arrays = self._kept.popleft() if self._kept else receive(self._socket, self._receives)
+            if isinstance(message, Admitted):
+                self.tell(Ready(**self._common()))
+            elif self._accepts(message):
                 yield message, arrays
             if isinstance(message, Goodbye):
                 return
             heard = time.monotonic()
+
+    def post(self, key: str, value: bytes) -> None:
+        """Posts something to the other members of the generation."""
+        self.tell(Post(**self._common(), worker=self._number, key=key, value=value))
+
+    def next_post(self, timeout_seconds: float) -> tuple[str, bytes] | None:
+        """Waits for a post of this generation; keeps every other message for later."""
+        deadline = time.monotonic() + timeout_seconds
+        while self._socket.poll(max(0, math.ceil((deadline - time.monotonic()) * 1000))):
+            message, arrays = receive(self._socket, self._receives)
+            if not isinstance(message, Posted):
+                self._kept.append((message, arrays))
+            elif (message.run, message.generation) == (self._run, self._generation):
+                return message.key, message.value
+        return None
 
     def close(self) -> None:
         self._socket.close()
@@ -134,7 +196,8 @@ class Dispatcher:
         current = message.run == self._run and message.generation >= self._generation
         if current and (isinstance(message, Welcome) or message.generation == self._generation):
             self._generation, self._step = message.generation, message.step
-            return True
+            self._number = message.worker if isinstance(message, Welcome) else self._number
+            return not isinstance(message, Posted)
         return isinstance(message, Goodbye) and current
 
     def _check_silence(self, silent: float, limit: float) -> None:

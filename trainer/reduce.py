@@ -1,23 +1,30 @@
 """The dense process group of one generation: sums gradients over all workers, and hands out rank 0's weights.
 
-It is made of torch.distributed's own parts (TCP store, Gloo, NCCL) held as objects and not as global state: a process
-can leave one group and enter the next, and several workers can live in one process in tests. Every worker opens a store
-when it joins, and the dispatcher names rank 0's to all; keys carry run and generation, so groups never mix.
+It is made of torch.distributed's own parts (Gloo, NCCL) held as objects and not as global state: a process can leave
+one group and enter the next, and several workers can live in one process in tests. The workers of a generation tell
+each other their addresses through the dispatcher, over the connections they have already, with keys where keys are on;
+keys of values carry run and generation, so groups never mix.
 
-Addresses are never looked up from the machine's host name: each worker listens on the interface that faces the others.
+Neither Gloo (as torch's wheels are built, without TLS) nor NCCL encrypts or asks who connects. So where keys are on, a
+group of several workers needs trainer.unencrypted_reduce. Addresses are never looked up from the machine's host name:
+each worker listens on the interface that faces the others.
 All ranks get the same bits, and the same bits every time: both transports sum each element once, in a fixed order.
 """
 
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from dispatch.protocol import unencrypted
 from infra.errors import ConfigError
 from trainer.errors import PeersLost
 
@@ -32,42 +39,71 @@ os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
 Transport = Literal["auto", "gloo", "nccl"]
 
 
+class Board(Protocol):
+    """Where the workers of a generation post what the others must know. A post reaches every other worker once."""
+
+    def post(self, key: str, value: bytes) -> None:
+        """Posts something to all others."""
+
+    def next_post(self, timeout_seconds: float) -> tuple[str, bytes] | None:
+        """Waits for a post of another worker; None if none came in time."""
+
+
+class BoardStore(dist.Store):  # type: ignore[misc]  # torch's own classes are untyped here
+    """The part of torch's store that process groups use, over a board: nothing listens anywhere.
+
+    Only the thread that made it posts and waits for posts. torch's background threads (NCCL has some) get what has
+    arrived so far, and what they set stays here.
+    """
+
+    def __init__(self, board: Board, names: Sequence[str], timeout: timedelta) -> None:
+        super().__init__()
+        self._board, self._names, self._limit = board, names, timeout
+        self._thread = threading.get_ident()
+        self._values: dict[str, bytes] = {}
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
+        if threading.get_ident() == self._thread:
+            self._board.post(key, self._values[key])
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._values[key]
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self._values for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        limit = (timeout or self._limit).total_seconds()
+        deadline = time.monotonic() + limit
+        while not self.check(keys):
+            left = deadline - time.monotonic() if threading.get_ident() == self._thread else 0.0
+            post = self._board.next_post(left) if left > 0 else None
+            if post is None:
+                raise PeersLost(self._missing([key for key in keys if key not in self._values], limit))
+            self._values[post[0]] = post[1]
+
+    def _missing(self, keys: Sequence[str], limit: float) -> str:
+        """Keys end in the number of the worker that posts them."""
+        numbers = sorted({int(end) for key in keys if (end := key.rpartition("/")[2]).isdecimal()})
+        whose = [self._names[number] if number < len(self._names) else str(number) for number in numbers]
+        return (
+            f"worker {', '.join(whose) or 'unknown'} posted no {', '.join(keys)} within {limit:g} s; expected every "
+            "worker of the generation to take part; see whether it runs"
+        )
+
+
+@dataclass(frozen=True)
 class Rendezvous:
-    """The TCP store that a worker opens for the others of its generation to meet at, at ``address``."""
+    """How a worker meets the others of its generation."""
 
-    def __init__(self, host: str, timeout_seconds: float) -> None:
-        self.host = host
-        self.timeout = timedelta(seconds=timeout_seconds)
-        with socket.create_server((host, 0), family=_family(host), backlog=1024) as listener:
-            port = listener.getsockname()[1]
-            self._store = dist.TCPStore(
-                host,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=self.timeout,
-                master_listen_fd=listener.detach(),
-            )
-        self.address = f"{host}:{port}"
-
-    def meet(self, address: str) -> Any:
-        """The store at that address: this worker's own, or a connection to rank 0's."""
-        if address == self.address:
-            return self._store
-        host, _, port = address.rpartition(":")
-        if not (host and port.isdecimal()):
-            raise ConfigError(
-                f"cannot meet the other workers at {address!r}; expected HOST:PORT of rank 0's store; "
-                "run one version of Freshet in all processes"
-            )
-        try:
-            return dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self.timeout)
-        except RuntimeError as error:
-            raise _lost(f"cannot reach rank 0's store at {address}", error) from error
-
-    def close(self) -> None:
-        """Drops the store, which closes it once no process group uses it: call it after the group's own close."""
-        self._store = None
+    board: Board
+    host: str
+    """address of this machine that faces the others"""
+    timeout: timedelta
+    may_sum: bool = True
+    """whether it may take part in sums at all: keys are off, or the settings allow sums without them"""
 
 
 class DenseGroup(Protocol):
@@ -99,8 +135,10 @@ class AloneGroup:
 class PeerGroup:
     """A generation of several workers, over Gloo or NCCL. Gloo gets CUDA tensors through the host's memory."""
 
-    def __init__(self, backend: Any, on_host: bool) -> None:
+    def __init__(self, backend: Any, store: BoardStore, on_host: bool) -> None:
+        """store: that of the backend, which does not keep a Python object alive."""
         self._backend = backend
+        self._store: BoardStore | None = store
         self._on_host = on_host
 
     def start_sum(self, gradients: Tensor) -> Callable[[], None]:
@@ -128,24 +166,28 @@ class PeerGroup:
         if self._backend is not None:
             with suppress(RuntimeError):
                 self._backend.shutdown()
-            self._backend = None
+            self._backend = self._store = None
 
 
 def form_group(
-    rendezvous: Rendezvous, address: str, name: str, rank: int, size: int, device: torch.device, transport: Transport
+    rendezvous: Rendezvous, name: str, rank: int, names: Sequence[str], device: torch.device, transport: Transport
 ) -> DenseGroup:
-    """Meets the other ``size - 1`` workers at rank 0's store under a name no other group has."""
+    """Meets the other workers; names are those of all by rank, and ``name`` is one that no other group has."""
+    size = len(names)
     if size == 1:
         return AloneGroup()
-    shared = dist.PrefixStore(name, rendezvous.meet(address))
+    if not rendezvous.may_sum:
+        raise unencrypted(size)
+    store = BoardStore(rendezvous.board, names, rendezvous.timeout)
+    shared = dist.PrefixStore(name, store)
     try:
         if transport == "auto":
             transport = _choose(shared, rank, size, device)
         if transport == "nccl":
-            return PeerGroup(_nccl(shared, rank, size, rendezvous.timeout), on_host=False)
-        return PeerGroup(_gloo(shared, rank, size, rendezvous), on_host=device.type == "cuda")
+            return PeerGroup(_nccl(shared, rank, size, rendezvous.timeout), store, on_host=False)
+        return PeerGroup(_gloo(shared, rank, size, rendezvous), store, on_host=device.type == "cuda")
     except RuntimeError as error:
-        raise _lost(f"worker {rank} of {size} cannot form the dense group {name} at {address}", error) from error
+        raise _lost(f"worker {names[rank]} cannot form the dense group {name} of {size}", error) from error
 
 
 def address_facing(host: str) -> str:

@@ -84,12 +84,11 @@ class Worker:
     def begin(self, welcome: Welcome) -> None:
         """Enters a generation: an empty cache, a new process group, rank 0's dense weights."""
         self._group.close()
-        self._number, self._workers = welcome.worker, welcome.workers
+        self._number, self._workers = welcome.worker, len(welcome.names)
         self._client.open(welcome.generation, welcome.worker)
         self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
         name = f"{welcome.run}/{welcome.generation}"
-        place = (welcome.worker, welcome.workers)
-        self._group = form_group(self._rendezvous, welcome.store, name, *place, self.device, self._transport)
+        self._group = form_group(self._rendezvous, name, welcome.worker, welcome.names, self.device, self._transport)
         self._group.broadcast(self.dense.tensors())
 
     def execute(self, order: Order, work: OrderArrays) -> tuple[Report, ReportArrays]:

@@ -18,6 +18,7 @@ from infra.config import check_names
 from infra.errors import ConfigError
 from infra.link import Link
 from infra.process import Stop, end_with_parent, is_supervised, stop_on_signals, write_whole
+from infra.run.agreement import agreement_of
 from infra.run.dense_part import dense_part, heavy_warning
 from infra.run.settings import STORED, Settings
 from infra.telemetry import Meter, configure_logging, describe, start_metrics
@@ -61,6 +62,7 @@ def ps(
         seed=settings.seed,
         endpoint=where,
         curve=curve_of(settings, "server"),
+        agreement=agreement_of(settings),
     )
     run_shard(job, stop, begin(settings, name), Meter())
 
@@ -107,6 +109,8 @@ def dispatcher(
         stop_at_end=stop_at_end,
         mark_at=mark_at,
         curve=curve,
+        agreement=agreement_of(settings),
+        unencrypted_reduce=settings.trainer.unencrypted_reduce,
         start=start_positions(source, from_time, from_offsets),
     )
     with closing(source), closing(open_letters(settings.stream, settings.kafka, settings.run)) as letters:
@@ -177,6 +181,7 @@ def worker(
         dense=schema.dense,
         link=told,
         curve=curve_of(settings, name),
+        agreement=agreement_of(settings),
     )
     announce = begin(settings, name)
     log_dense_part(settings)

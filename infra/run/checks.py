@@ -2,6 +2,7 @@
 
 import socket
 
+from dispatch.protocol import unencrypted
 from infra.errors import ConfigError
 from infra.run.settings import Settings
 from infra.wire import check_local, load_curve
@@ -14,6 +15,7 @@ def check_start(settings: Settings) -> None:
     check_cross(settings.model, schema.fields * settings.rows.dim + schema.dense)
     check_ports(settings)
     check_endpoints(settings)
+    check_encryption(settings)
     check_host("telemetry.metrics_host", settings.telemetry.metrics_host)
     check_host("api.host", settings.api.host)
     if settings.curve_folder is not None:
@@ -40,6 +42,13 @@ def check_endpoints(settings: Settings) -> None:
     if settings.curve_folder is None:
         for endpoint in (settings.dispatch.endpoint, settings.dispatch.status_endpoint, *endpoints):
             check_local(endpoint)
+
+
+def check_encryption(settings: Settings) -> None:
+    """Raises ConfigError where keys are on and workers would sum gradients without them."""
+    has_keys, workers = settings.curve_folder is not None, settings.dispatch.workers
+    if has_keys and workers > 1 and not settings.trainer.unencrypted_reduce:
+        raise unencrypted(workers)
 
 
 def check_host(name: str, host: str) -> None:

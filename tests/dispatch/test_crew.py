@@ -3,20 +3,27 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 import zmq
+from structlog.testing import capture_logs
 
 from dispatch.crew import FRAME_BYTES, Crew
-from dispatch.errors import BadReport
+from dispatch.errors import BadReport, CrewFailed
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
+    Admitted,
+    GaveUp,
     Goodbye,
     Idle,
     Join,
     Leave,
+    Post,
+    Posted,
+    Ready,
     Report,
     ReportArrays,
     Saved,
@@ -47,7 +54,14 @@ class Person:
         send(self.socket, Codec(*TO_DISPATCHER), kind(run=self.run, generation=generation, step=0, **fields), arrays)
 
     def join(self) -> None:
-        self.tell(Join, worker=self.name, store=f"store of {self.name}")
+        """Joins, is admitted, and confirms it."""
+        self.offer()
+        assert isinstance(self.hear(), Admitted)
+        self.tell(Ready)
+
+    def offer(self, settings: dict[str, str] | None = None) -> None:
+        """The first half of joining."""
+        self.tell(Join, worker=self.name, settings=settings or {})
 
     def leave(self) -> None:
         self.tell(Leave, worker=self.name)
@@ -75,9 +89,9 @@ class Person:
 
 
 @contextmanager
-def crew_and(*names: str) -> Iterator[tuple[Crew, list[Person]]]:
+def crew_and(*names: str, **options: Any) -> Iterator[tuple[Crew, list[Person]]]:
     with zmq.Context() as context:
-        crew = Crew(context, "tcp://127.0.0.1:*", RUN)
+        crew = Crew(context, "tcp://127.0.0.1:*", RUN, **options)
         people = [Person(context, crew, name) for name in names]
         try:
             yield crew, people
@@ -96,7 +110,7 @@ def in_generation(crew: Crew, *people: Person) -> None:
 
 
 def names_of(crew: Crew) -> list[str]:
-    return [member.name for member in crew.wanted]
+    return [member.name for member in crew.roster.wanted]
 
 
 def test_newcomers_come_by_name_behind_those_who_stay() -> None:
@@ -109,7 +123,7 @@ def test_newcomers_come_by_name_behind_those_who_stay() -> None:
         crew.start_generation(0, 8)
         welcome = a.hear()
         assert isinstance(welcome, Welcome)
-        assert (welcome.worker, welcome.workers, welcome.store) == (1, 3, "store of m")
+        assert (welcome.worker, welcome.names) == (1, ("m", "a", "z"))
 
 
 def test_the_only_member_stays_one_generation_more_to_hand_over() -> None:
@@ -130,7 +144,7 @@ def test_one_who_leaves_before_its_first_generation_is_gone_and_may_come_back() 
     with crew_and("a", "a") as (crew, (first, second)):
         first.join()
         first.leave()
-        assert crew.everyone == ()
+        assert crew.roster.everyone == ()
         second.join()
         assert names_of(crew) == ["a"]
 
@@ -138,22 +152,22 @@ def test_one_who_leaves_before_its_first_generation_is_gone_and_may_come_back() 
 def test_a_second_process_of_one_name_is_refused() -> None:
     with crew_and("a", "a") as (crew, (first, second)):
         first.join()
-        second.join()
+        second.offer()
         refusal = second.hear()
         assert isinstance(refusal, Refused)
         assert "has joined already" in refusal.reason
-        assert len(crew.everyone) == crew.refused.total == 1
+        assert len(crew.roster.everyone) == crew.refused.total == 1
 
 
 def test_a_worker_of_another_run_and_a_stranger_are_refused() -> None:
     with crew_and("a") as (crew, (a,)):
         a.run = "other"
-        a.join()
+        a.offer()
         assert isinstance(a.hear(), Refused)
         a.socket.send_multipart([b"\xff", b"what"])
         assert crew.listen(30) is None
         assert isinstance(a.hear(), Refused)
-        assert crew.everyone == ()
+        assert crew.roster.everyone == ()
 
 
 @pytest.mark.parametrize(("worker", "generation"), [(1, 1), (-1, 1), (7, 1), (0, 0), (0, 2)])
@@ -196,10 +210,10 @@ def test_a_message_too_large_for_any_report_never_arrives() -> None:
 
 
 def test_no_more_workers_join_than_a_generation_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.crew.MOST_WORKERS", 1)
+    monkeypatch.setattr("dispatch.roster.MOST_WORKERS", 1)
     with crew_and("a", "b") as (crew, (a, b)):
         a.join()
-        b.join()
+        b.offer()
         assert isinstance(b.hear(), Refused)
         a.join()
         assert names_of(crew) == ["a"]
@@ -234,7 +248,7 @@ def test_others_are_dismissed_although_the_first_member_does_not_confirm() -> No
         in_generation(crew, a, b)
         assert crew.dismiss_all(0, patience_seconds=0.1) is False
         assert b.hear_last() == Goodbye(run=RUN, generation=1, step=0, save_dense=False)
-        assert crew.everyone == ()
+        assert crew.roster.everyone == ()
 
 
 def test_before_the_first_generation_there_is_nothing_to_save() -> None:
@@ -242,3 +256,128 @@ def test_before_the_first_generation_there_is_nothing_to_save() -> None:
         a.join()
         assert crew.dismiss_all(0, patience_seconds=30) is True
         assert a.hear() == Goodbye(run=RUN, generation=0, step=0, save_dense=False)
+
+
+def test_a_worker_with_other_settings_is_refused_by_name_and_value() -> None:
+    with crew_and("a", settings={"rows.rate": "0.05", "seed": "0"}) as (crew, (a,)):
+        a.offer({"rows.rate": "0.5", "seed": "0"})
+        refusal = a.hear()
+        assert isinstance(refusal, Refused)
+        assert "rows.rate is 0.05 in the dispatcher and 0.5 in worker 'a'" in refusal.reason
+        assert crew.roster.everyone == ()
+
+
+def test_a_worker_counts_only_when_it_has_confirmed() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        a.join()
+        b.offer()
+        assert names_of(crew) == ["a"]
+        assert isinstance(b.hear(), Admitted)
+        b.tell(Ready)
+        assert names_of(crew) == ["a", "b"]
+
+
+def test_a_worker_that_joins_and_is_silent_is_dropped_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.roster.CONFIRM_SECONDS", 0.0)
+    with crew_and("a", "mute") as (crew, (a, mute)), capture_logs() as logs:
+        a.join()
+        mute.offer()
+        assert isinstance(mute.hear(), Admitted)
+        crew.keep_alive(0)
+        assert [member.name for member in crew.roster.everyone] == names_of(crew) == ["a"]
+        assert [line["worker"] for line in logs if "worker" in line] == ["mute"]
+        assert "did not confirm" in str(mute.hear())
+
+
+def test_one_who_goes_without_a_word_before_its_first_generation_is_dropped() -> None:
+    with crew_and("a", "b") as (crew, (a, b)), capture_logs() as logs:
+        a.join()
+        b.join()
+        b.socket.close()
+        until_unreachable(crew, b.name)
+        assert names_of(crew) == ["a"]
+        assert [line["worker"] for line in logs] == ["b"]
+
+
+def until_unreachable(crew: Crew, name: str) -> None:
+    """Returns once the crew knows that it cannot reach a worker."""
+    while name not in crew._lost and name in [member.name for member in crew.roster.everyone]:
+        crew.keep_alive(0)
+
+
+def test_a_member_that_ends_without_a_word_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        crew.check()
+        b.socket.close()
+        until_unreachable(crew, b.name)
+        with pytest.raises(CrewFailed, match="lost worker b: it ended"):
+            crew.check()
+
+
+def test_one_that_waited_in_vain_is_not_named_with_the_one_it_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        a.tell(GaveUp, generation=1, worker=0)
+        for person in (a, b):
+            person.socket.close()
+            until_unreachable(crew, person.name)
+        with pytest.raises(CrewFailed, match="lost worker b:"):
+            crew.check()
+
+
+def test_one_that_waited_in_vain_tells_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        a.tell(GaveUp, generation=1, worker=0)
+        a.socket.close()
+        until_unreachable(crew, a.name)
+        with pytest.raises(CrewFailed, match="worker a waited in vain for worker b;"):
+            crew.check()
+
+
+def test_of_those_that_do_not_report_the_ones_that_were_never_heard_are_blamed() -> None:
+    with crew_and("a", "b", "c") as (crew, people):
+        in_generation(crew, *people)
+        people[0].report(0, generation=1)
+        people[2].tell(Post, generation=1, worker=2, key="address/2", value=b"here")
+        assert crew.blamed([0, 1, 2]) == ["b"]
+        assert crew.blamed([0, 2]) == ["a", "c"]
+
+
+def test_a_post_reaches_every_other_member_once() -> None:
+    with crew_and("a", "b", "c") as (crew, (a, b, c)):
+        in_generation(crew, a, b, c)
+        b.tell(Post, generation=1, worker=1, key="address/1", value=b"\x00here")
+        crew.keep_alive(0)
+        posted = Posted(run=RUN, generation=1, step=0, key="address/1", value=b"\x00here")
+        assert [a.hear(), c.hear()] == [posted, posted]
+        assert all(isinstance(person.hear(), Idle) for person in (a, b, c))
+
+
+def test_a_post_that_is_too_large_is_refused() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        with pytest.raises(BadReport, match="worker a sent a message that cannot be used"):
+            a.tell(Post, generation=1, worker=0, key="address/0", value=bytes((1 << 14) + 1))
+        crew.keep_alive(0)
+        assert isinstance(b.hear(), Idle)
+
+
+@pytest.mark.parametrize(("worker", "generation"), [(0, 1), (1, 0)])
+def test_a_post_of_another_number_or_generation_is_refused(worker: int, generation: int) -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        with pytest.raises(BadReport, match="a Post of step 0 names worker number"):
+            b.tell(Post, generation=generation, worker=worker, key="address", value=b"")
+
+
+def test_with_keys_a_second_worker_is_refused_unless_the_settings_allow_sums() -> None:
+    with crew_and("a", "b", may_sum=False) as (crew, (a, b)):
+        a.join()
+        b.offer()
+        assert "trainer.unencrypted_reduce = true" in str(b.hear())
+        assert names_of(crew) == ["a"]

@@ -22,10 +22,12 @@ from dispatch.main import run_dispatcher
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
+    Admitted,
     Idle,
     Join,
     Order,
     OrderArrays,
+    Ready,
     Report,
     ReportArrays,
     Welcome,
@@ -67,11 +69,13 @@ def listen(
         socket.set(zmq.ROUTING_ID, b"mute")
         socket.set(zmq.LINGER, 0)
         connect(socket, endpoint)
-        send(socket, Codec(*TO_DISPATCHER), Join(run=RUN, generation=0, step=0, worker="mute", store="nowhere:1"))
+        send(socket, Codec(*TO_DISPATCHER), Join(run=RUN, generation=0, step=0, worker="mute"))
         until = monotonic() + PATIENCE_SECONDS
         while not (done(received) or over.is_set() or monotonic() > until):
             if socket.poll(POLL_MILLISECONDS):
                 message, arrays = receive(socket, Codec(*FROM_DISPATCHER))
+                if isinstance(message, Admitted):
+                    send(socket, Codec(*TO_DISPATCHER), Ready(run=RUN, generation=0, step=0))
                 if received or isinstance(message, Welcome):
                     received.append(message)
                 if answer is not None and isinstance(message, Order):

@@ -83,3 +83,24 @@ def test_new_rows_go_to_their_shard_under_its_own_numbers(first_new: int) -> Non
         numbers, its_keys = _new_rows(rows, shard, 3)
         found |= {int(number) * 3 + shard: int(key) for number, key in zip(numbers, its_keys, strict=True)}
     assert found == {first_new + place: 100 + place for place in range(7)}
+
+
+SETTINGS = {"rows.rate": "0.05"}
+
+
+def test_a_shard_with_other_settings_refuses_to_be_opened() -> None:
+    with running_shards(RowConfig(dim=2), settings=SETTINGS) as endpoints, zmq.Context() as context:
+        shards = Shards(context, endpoints, RUN, settings={"rows.rate": "0.5"})
+        with pytest.raises(
+            ShardRefused, match=r"Disagreement: .*rows.rate is 0.05 in shard 0 and 0.5 in the dispatcher"
+        ):
+            shards.open(1, 0, 2)
+        shards.close()
+
+
+def test_shards_in_the_wrong_order_refuse_to_be_opened() -> None:
+    with running_shards(RowConfig(dim=2), shards=2) as endpoints, zmq.Context() as context:
+        shards = Shards(context, endpoints[::-1], RUN)
+        with pytest.raises(ShardRefused, match=r"shard 1 of 2, and the dispatcher takes it for shard 0 of 2; .* --ps"):
+            shards.open(1, 0, 2)
+        shards.close()

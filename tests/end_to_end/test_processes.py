@@ -92,6 +92,19 @@ def test_a_shard_that_ends_with_0_ends_the_run_and_is_named(tmp_path: Path) -> N
     assert children_of(folder) == []
 
 
+def test_a_stopped_worker_is_named_and_not_the_one_that_waits_for_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(*demo_arguments(folder, "dispatch.silence_seconds=3", "dispatch.drain_seconds=2"))
+    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    (stopped,) = (p for p in named(folder, ["worker-1"]) if p.pid != process.pid)
+    stopped.suspend()
+    wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "lost worker worker-1: it ended, or gave no sign of life for 3 s" in " ".join(output.split())
+    assert children_of(folder) == []
+
+
 def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder))
@@ -102,6 +115,46 @@ def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     process.communicate()
     gone, alive = psutil.wait_procs(left, timeout=30)
     assert (len(gone), alive) == (len(left), [])
+
+
+def listening(process: psutil.Process) -> set[int]:
+    """Ports on which a process accepts connections."""
+    return {each.laddr.port for each in process.net_connections() if each.status == psutil.CONN_LISTEN}
+
+
+def ports_of_workers(folder: Path) -> list[int]:
+    """How many ports each worker of a run listens on, beside that of its metrics."""
+    metrics = {
+        path.stem: int(path.read_text().split(":")[2].split("/")[0]) for path in folder.glob("endpoints/*.metrics")
+    }
+    workers = [(p, name) for name in metrics if name.startswith("worker-") for p in named(folder, [name])]
+    return [len(listening(process) - {metrics[name]}) for process, name in workers]
+
+
+@pytest.mark.parametrize(("workers", "ring"), [(1, ()), (2, ("trainer.unencrypted_reduce=true",))])
+def test_with_keys_workers_listen_for_nobody_but_a_ring_that_was_asked_for(
+    tmp_path: Path, workers: int, ring: tuple[str, ...]
+) -> None:
+    folder, keys = tmp_path / "run", tmp_path / "keys"
+    assert run("keys", keys, "--worker", "worker-0", "--worker", "worker-1").returncode == 0
+    links = ",".join(["5"] * workers)
+    keyed = (f"dispatch.workers={workers}", f"dispatch.links_gbit={links}", f"curve_folder={keys}", *ring)
+    process = start(*demo_arguments(folder, *keyed))
+    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    ports = ports_of_workers(folder)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert ports == [len(ring)] * workers
+
+
+def test_with_keys_a_ring_that_was_not_asked_for_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    assert run("keys", tmp_path / "keys").returncode == 0
+    refused = run(*demo_arguments(tmp_path / "run", f"curve_folder={tmp_path / 'keys'}"))
+    assert refused.returncode == 2
+    assert "2 workers sum dense gradients over Gloo or NCCL, which do not encrypt" in refused.stderr
+    assert "trainer.unencrypted_reduce" in refused.stderr
+    assert not (tmp_path / "run" / "endpoints").exists()
 
 
 def test_produce_then_up_trains_what_was_produced_over_encrypted_links_and_shows_what_was_not(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def misplaced_at_shard(step: int) -> Iterator[Message]:
 def misplaced_at_dispatcher() -> Iterator[Message]:
     for kind in TO_DISPATCHER:
         yield placed(kind, run="another")
-    yield placed(Join, worker="worker-0", store="elsewhere:1")
+    yield placed(Join, worker="worker-0")
     for worker in (0, 1, 2):
         for generation in (0, 1, 2):
             yield placed(Report, worker=worker, generation=generation, step=1)

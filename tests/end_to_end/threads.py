@@ -25,8 +25,11 @@ from dispatch.main import run_dispatcher
 from dispatch.progress.status import Status
 from dispatch.rows.index import Index
 from dispatch.shards import Shards
+from infra.agreement import Agreement
 from infra.link import Link
 from infra.process import Stop
+from infra.run.agreement import agreement_of
+from infra.run.settings import Settings
 from infra.telemetry import Meter
 from ingest.batches.manifest import Manifest, read_manifests
 from ingest.batches.replay import form_batch
@@ -115,6 +118,12 @@ class Plan:
         )
 
     @property
+    def agreement(self) -> Agreement:
+        return agreement_of(
+            Settings(seed=SEED, stream=self.stream, rows=self.rows, ps=PsConfig(shards=self.shards), model=self.model)
+        )
+
+    @property
     def scaled_rows(self) -> RowConfig:
         start = self.rows.initial_accumulator / self.batch**2
         return self.rows.model_copy(update={"initial_accumulator": start})
@@ -165,22 +174,28 @@ def running_shards(plan: Plan) -> Iterator[tuple[str, ...]]:
     """Shards in threads; yields their endpoints."""
     stop, threads = Stop(), Threads()
     endpoints: dict[int, str] = {}
-    ready = threading.Barrier(plan.shards + 1)
 
     def serve(number: int) -> None:
-        def on_ready(endpoint: str) -> None:
-            endpoints[number] = endpoint
-            ready.wait(WAIT_SECONDS)
-
-        config, rows = PsConfig(shards=plan.shards), plan.scaled_rows
-        job = ShardJob(number=number, config=config, rows=rows, run=RUN, seed=SEED, endpoint="tcp://127.0.0.1:*")
-        run_shard(job, stop, on_ready)
+        job = ShardJob(
+            number=number,
+            config=PsConfig(shards=plan.shards),
+            rows=plan.scaled_rows,
+            run=RUN,
+            seed=SEED,
+            endpoint="tcp://127.0.0.1:*",
+            agreement=plan.agreement,
+        )
+        run_shard(job, stop, lambda endpoint: endpoints.update({number: endpoint}))
 
     for number in range(plan.shards):
         threads.start(serve, number)
-    ready.wait(WAIT_SECONDS)
     try:
-        yield tuple(endpoints[number] for number in range(plan.shards))
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(endpoints) < plan.shards and not threads.errors:
+            assert time.monotonic() < deadline, "the shards did not start"
+            time.sleep(0.001)
+        if not threads.errors:
+            yield tuple(endpoints[number] for number in range(plan.shards))
     finally:
         stop.request("test is over")
         threads.join()
@@ -229,6 +244,7 @@ def train(
             ),
             schema=plan.schema,
             shard_endpoints=shards,
+            agreement=plan.agreement,
             samples=plan.samples,
             stop_at_end=plan.stop_at_end,
         )
@@ -254,6 +270,7 @@ def start_worker(
         fields=plan.schema.fields,
         dense=plan.schema.dense,
         link=Link(plan.links[int(name.split("-")[1])]) if plan.links else Link(),
+        agreement=plan.agreement,
     )
     threads.start(run_worker, job, stop or Stop(), lambda: None)
 

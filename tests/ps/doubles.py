@@ -9,12 +9,25 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from infra.agreement import Agreement
 from infra.process import Stop
 from infra.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import ShardJob, run_shard
-from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, AnnounceArrays, Count, Done, Ledger, Open, PushArrays
+from ps.protocol import (
+    FROM_SHARD,
+    TO_SHARD,
+    TRAIN,
+    Announce,
+    AnnounceArrays,
+    Count,
+    Done,
+    Ledger,
+    Open,
+    PushArrays,
+    Terms,
+)
 from ps.rounds import fingerprint_reference
 
 RUN = "test"
@@ -46,15 +59,19 @@ def parts(numbers: NDArray[np.int64], gradients: NDArray[Any]) -> PushArrays:
     return PushArrays(owned_numbers=NO_I64, owned_rows=gradients[:0], part_numbers=numbers, part_gradients=gradients)
 
 
-def shard_job(number: int, rows: RowConfig, config: PsConfig, curve: Curve | None = None) -> ShardJob:
+def shard_job(number: int, rows: RowConfig, config: PsConfig, **options: Any) -> ShardJob:
     return ShardJob(
-        number=number, config=config, rows=rows, run=RUN, seed=SEED, endpoint="tcp://127.0.0.1:*", curve=curve
+        number=number, config=config, rows=rows, run=RUN, seed=SEED, endpoint="tcp://127.0.0.1:*", **options
     )
 
 
 @contextmanager
 def running_shards(
-    rows: RowConfig, shards: int = 1, chunk_rows: int = 4, curve: Curve | None = None
+    rows: RowConfig,
+    shards: int = 1,
+    chunk_rows: int = 4,
+    curve: Curve | None = None,
+    settings: dict[str, str] | None = None,
 ) -> Iterator[list[str]]:
     """Real shards in threads; yields their endpoints."""
     stop = Stop()
@@ -66,7 +83,8 @@ def running_shards(
             endpoints[shard] = endpoint
             ready[shard].set()
 
-        run_shard(shard_job(shard, rows, PsConfig(shards=shards, chunk_rows=chunk_rows), curve), stop, on_ready)
+        config, agreement = PsConfig(shards=shards, chunk_rows=chunk_rows), Agreement(shards=settings or {})
+        run_shard(shard_job(shard, rows, config, curve=curve, agreement=agreement), stop, on_ready)
 
     threads = [threading.Thread(target=serve, args=(shard,)) for shard in range(shards)]
     for thread in threads:
@@ -118,8 +136,9 @@ class Announcer:
         self.peers = peers
 
     def open(self, generation: int, workers: int) -> None:
-        for peer in self.peers:
-            assert isinstance(peer.ask(Open, generation=generation, workers=workers)[0], Done)
+        for shard, peer in enumerate(self.peers):
+            terms = Terms(shard, len(self.peers), {})
+            assert isinstance(peer.ask(Open, generation=generation, workers=workers, terms=terms)[0], Done)
 
     def announce(
         self,

@@ -19,9 +19,9 @@ from ps.client import ShardClient
 from ps.config import RowConfig
 from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
+from tests.trainer.boards import meetings, names
 from trainer.config import ModelConfig, TrainerConfig
 from trainer.job import WorkerJob
-from trainer.reduce import Rendezvous
 from trainer.reference import Numbering
 from trainer.worker import Worker
 
@@ -57,16 +57,15 @@ class Director:
         self._owned: list[dict[int, int]] = [{} for _ in workers]
         self._parts: list[dict[int, int]] = [{} for _ in workers]
         self._trained = -1
-        self.store = ""
 
-    def begin(self, store: str) -> None:
+    def begin(self) -> None:
         """Everyone enters the next generation at once: the process group forms only when all are there."""
         size = len(self.workers)
-        self._generation, self.store = self._generation + 1, store
+        self._generation += 1
         self._announcer.open(self._generation, size)
         self._client.open(self._generation, 0)
         common: dict[str, Any] = {"run": RUN, "generation": self._generation, "step": 0}
-        welcomes = [Welcome(**common, worker=w, workers=size, store=store, cache_rows=256) for w in range(size)]
+        welcomes = [Welcome(**common, worker=w, names=names(size), cache_rows=256) for w in range(size)]
         list(self._pool.map(Worker.begin, self.workers, welcomes))
 
     def train(self, step: int, batch: Batch, assigned: NDArray[np.int64]) -> Reports:
@@ -198,16 +197,13 @@ def directed(
             fields=FIELDS,
             dense=DENSE,
         )
-        meetings = [Rendezvous("127.0.0.1", 30) for _ in range(workers)]
-        trained = [Worker(job, staged.client(number), own) for number, own in enumerate(meetings)]
+        trained = [Worker(job, staged.client(number), own) for number, own in enumerate(meetings(workers))]
         director = Director(staged.announcer, trained, staged.client(0))
         try:
-            director.begin(meetings[0].address)
+            director.begin()
             yield director
         finally:
             director.close()
-            for meeting in meetings:
-                meeting.close()
 
 
 def weights(worker: Worker) -> dict[str, NDArray[Any]]:

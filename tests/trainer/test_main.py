@@ -16,16 +16,21 @@ from safetensors.numpy import load_file
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
+    Admitted,
+    GaveUp,
     Goodbye,
     Idle,
     Join,
     Leave,
     Order,
     OrderArrays,
+    Post,
+    Ready,
     Report,
     Saved,
     Welcome,
 )
+from infra.agreement import Agreement
 from infra.errors import FileUnusable
 from infra.link import Link
 from infra.process import Stop
@@ -36,13 +41,14 @@ from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
-from trainer.errors import DispatcherLost, Rejected
+from trainer.errors import DispatcherLost, PeersLost, Rejected
 from trainer.job import WorkerJob
 from trainer.main import Dispatcher, host_of, run_worker
 
 ROWS, MODEL = RowConfig(dim=2), ModelConfig(mlp=(4,))
 PATIENCE_MILLISECONDS = 60_000
 NAME = "worker-0"
+AGREEMENT = Agreement(workers={"model.dense_rate": "0.003"})
 
 
 class ScriptedDispatcher:
@@ -70,16 +76,18 @@ class ScriptedDispatcher:
         common: dict[str, Any] = {"run": RUN, "generation": self.generation, "step": 0}
         send(self._socket, self._sends, kind(**common | fields), arrays, to=self._worker)
 
-    def welcome(self) -> None:
+    def welcome(self, names: tuple[str, ...] = (NAME,)) -> None:
         joined = self.hear()
         assert isinstance(joined, Join)
-        assert joined.link_gbit == 0.5
-        self.say(Welcome, worker=0, workers=1, store=joined.store, cache_rows=8)
+        assert (joined.link_gbit, joined.settings) == (0.5, AGREEMENT.workers)
+        self.say(Admitted)
+        assert isinstance(self.hear(), Ready)
+        self.say(Welcome, worker=0, names=names, cache_rows=8)
 
     def next_generation(self) -> None:
         self.generation += 1
         self._announcer.open(self.generation, workers=1)
-        self.say(Welcome, worker=0, workers=1, store="", cache_rows=8)
+        self.say(Welcome, worker=0, names=(NAME,), cache_rows=8)
 
     def train(self, step: int) -> None:
         """Announces and orders a step of 3 samples with one key each: rows 0 to 2, new in step 0 and cached then."""
@@ -105,7 +113,9 @@ class ScriptedDispatcher:
 
 
 @contextmanager
-def working(folder: Path, stop: Stop, silence_seconds: float = 60) -> Iterator[tuple[ScriptedDispatcher, Future[None]]]:
+def working(
+    folder: Path, stop: Stop, silence_seconds: float = 60, reduce_timeout_seconds: float = 60
+) -> Iterator[tuple[ScriptedDispatcher, Future[None]]]:
     """A worker in a thread that has sent, or is about to send, its Join."""
     with stage(ROWS, workers=1) as staged, ThreadPoolExecutor(1) as pool:
         dispatcher = ScriptedDispatcher(staged.context, staged.announcer)
@@ -119,10 +129,13 @@ def working(folder: Path, stop: Stop, silence_seconds: float = 60) -> Iterator[t
             shard_endpoints=tuple(staged.endpoints),
             rows=ROWS,
             model=MODEL,
-            trainer=TrainerConfig(device="cpu", silence_seconds=silence_seconds),
+            trainer=TrainerConfig(
+                device="cpu", silence_seconds=silence_seconds, reduce_timeout_seconds=reduce_timeout_seconds
+            ),
             fields=1,
             dense=0,
             link=Link(0.5),
+            agreement=AGREEMENT,
         )
         ended = pool.submit(run_worker, job, stop, ready.set, Meter(registry))
         try:
@@ -216,6 +229,15 @@ def test_silent_dispatcher_ends_the_worker(tmp_path: Path) -> None:
         ended.result(60)
 
 
+def test_a_worker_whose_peer_does_not_come_names_it_and_says_that_it_gave_up(tmp_path: Path) -> None:
+    with working(tmp_path, Stop(), reduce_timeout_seconds=0.2) as (dispatcher, ended):
+        dispatcher.welcome((NAME, "absent"))
+        assert isinstance(dispatcher.hear(), Post)
+        assert dispatcher.hear() == GaveUp(run=RUN, generation=1, step=0, worker=0)
+        with pytest.raises(PeersLost, match="worker absent posted no"):
+            ended.result(60)
+
+
 def test_refusal_ends_the_worker_with_its_reason(tmp_path: Path) -> None:
     with working(tmp_path, Stop()) as (dispatcher, ended):
         dispatcher.hear()
@@ -261,7 +283,7 @@ def heard_from(script: Script, monkeypatch: pytest.MonkeyPatch, silence_seconds:
 
 
 def welcome(run: str = RUN, generation: int = 1) -> Welcome:
-    return Welcome(run=run, generation=generation, step=0, worker=0, workers=1, store="", cache_rows=8)
+    return Welcome(run=run, generation=generation, step=0, worker=0, names=(NAME,), cache_rows=8)
 
 
 IDLE = Idle(run=RUN, generation=1, step=0)

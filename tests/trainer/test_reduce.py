@@ -3,36 +3,37 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 from typing import TypeVar
 
+import psutil
 import pytest
 import torch
 from torch import Tensor
 
 from infra.errors import ConfigError
+from tests.trainer.boards import meetings, names
 from trainer.errors import PeersLost
-from trainer.reduce import AloneGroup, DenseGroup, PeerGroup, Rendezvous, address_facing, form_group
+from trainer.reduce import AloneGroup, DenseGroup, PeerGroup, address_facing, form_group
 
 CPU = torch.device("cpu")
 T = TypeVar("T")
 
 
-def in_group(size: int, act: Callable[[int, DenseGroup], T], names: tuple[str, ...] = ("run/1",)) -> list[T]:
+def in_group(size: int, act: Callable[[int, DenseGroup], T], groups: tuple[str, ...] = ("run/1",)) -> list[T]:
     """What each rank gets from acting in a group; with several names, in the last of groups formed in turn."""
-    meetings = [Rendezvous("127.0.0.1", 20) for _ in range(size)]
+    own = meetings(size)
 
     def rank(number: int) -> T:
-        for name in names:
-            group = form_group(meetings[number], meetings[0].address, name, number, size, CPU, "auto")
+        for name in groups:
+            group = form_group(own[number], name, number, names(size), CPU, "auto")
             result = act(number, group)
             group.close()
         return result
 
     with ThreadPoolExecutor(size) as pool:
-        results = list(pool.map(rank, range(size)))
-    for meeting in meetings:
-        meeting.close()
-    return results
+        return list(pool.map(rank, range(size)))
 
 
 def gradients(number: int) -> Tensor:
@@ -74,13 +75,13 @@ def test_broadcast_gives_everyone_the_values_of_rank_0(size: int) -> None:
     assert in_group(size, act) == [[0.0, 7.0]] * size
 
 
-def test_groups_of_later_generations_form_at_the_same_store() -> None:
-    results = in_group(2, summed, names=("run/1", "run/2", "run/3"))
+def test_groups_of_later_generations_form_over_the_same_board() -> None:
+    results = in_group(2, summed, groups=("run/1", "run/2", "run/3"))
     torch.testing.assert_close(results[0], gradients(0) + gradients(1))
 
 
 def test_one_worker_needs_no_peers() -> None:
-    group = form_group(Rendezvous("127.0.0.1", 20), "nowhere", "run/1", 0, 1, CPU, "auto")
+    group = form_group(meetings(1)[0], "run/1", 0, names(1), CPU, "auto")
     assert isinstance(group, AloneGroup)
 
 
@@ -96,17 +97,30 @@ def test_a_rank_that_went_away_ends_the_sum() -> None:
     assert "all-reduce" in in_group(2, act)[0]
 
 
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:port", ":80"])
-def test_malformed_store_address_is_named(address: str) -> None:
-    with pytest.raises(ConfigError, match="HOST:PORT"):
-        Rendezvous("127.0.0.1", 20).meet(address)
+def test_a_worker_that_does_not_come_is_named() -> None:
+    first, *_ = meetings(3, timeout=timedelta(seconds=0.2))
+    first.board.others[0].post("run/1/device/1", b"cpu 1")  # type: ignore[attr-defined]
+    with pytest.raises(PeersLost, match=r"worker-2 posted no run/1/device/2 within 0\.2 s"):
+        form_group(first, "run/1", 0, names(3), CPU, "auto")
 
 
-def test_absent_store_is_named() -> None:
-    gone = Rendezvous("127.0.0.1", 1)
-    gone.close()
-    with pytest.raises(PeersLost, match=gone.address):
-        Rendezvous("127.0.0.1", 1).meet(gone.address)
+def listening() -> set[int]:
+    """Ports on which this process accepts connections."""
+    return {each.laddr.port for each in psutil.Process().net_connections() if each.status == psutil.CONN_LISTEN}
+
+
+def test_a_group_opens_no_socket_but_those_of_gloo() -> None:
+    before = listening()
+    opened = in_group(2, lambda _number, _group: listening())
+    assert len(set.union(*opened) - before) == 2
+
+
+def test_with_keys_several_workers_sum_only_where_the_settings_allow_it() -> None:
+    first, second = (replace(own, may_sum=False) for own in meetings(2))
+    for number, own in enumerate((first, second)):
+        with pytest.raises(ConfigError, match=r"2 workers .* in the clear; .* trainer.unencrypted_reduce = true"):
+            form_group(own, "run/1", number, names(2), CPU, "auto")
+    assert isinstance(form_group(first, "run/1", 0, names(1), CPU, "auto"), AloneGroup)
 
 
 def test_loopback_is_faced_from_loopback() -> None:

@@ -126,7 +126,7 @@ def test_newcomer_gets_the_dense_weights_of_rank_0() -> None:
         for tensor in director.workers[0].dense.tensors():
             tensor.add_(1)
         assert not equal_weights(*director.workers)
-        director.begin(director.store)
+        director.begin()
         assert equal_weights(*director.workers)
 
 
@@ -135,7 +135,7 @@ def test_newcomer_gets_the_optimizer_state_of_rank_0() -> None:
         first, second = (dict(worker.dense.named()) for worker in director.workers)
         for tensor in first.values():
             tensor.add_(1)
-        director.begin(director.store)
+        director.begin()
         assert {name for name in first if not torch.equal(first[name], second[name])} == set()
         assert {"step", "exp_avg/output.bias"} <= set(first)
 
@@ -143,13 +143,13 @@ def test_newcomer_gets_the_optimizer_state_of_rank_0() -> None:
 def test_every_generation_meets_under_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
 
-    def spy(rendezvous: Rendezvous, address: str, name: str, *rest: Any) -> DenseGroup:
+    def spy(rendezvous: Rendezvous, name: str, *rest: Any) -> DenseGroup:
         names.append(name)
-        return form_group(rendezvous, address, name, *rest)
+        return form_group(rendezvous, name, *rest)
 
     monkeypatch.setattr("trainer.worker.form_group", spy)
     with directed(configured(), MODEL, workers=1) as director:
-        director.begin(director.store)
+        director.begin()
     assert len(set(names)) == len(names) == 2
 
 
@@ -158,7 +158,7 @@ def test_worker_leaves_its_old_group_when_a_generation_begins(monkeypatch: pytes
         left: list[DenseGroup] = []
         monkeypatch.setattr(PeerGroup, "close", lambda group: left.append(group))
         old = director.workers[0]._group
-        director.begin(director.store)
+        director.begin()
         assert old in left
         monkeypatch.undo()
         old.close()

@@ -1,0 +1,118 @@
+"""Who works for a run: candidates, those who are ready, the members of the current generation, and who wants to leave.
+
+A worker that joins is a candidate first. It is asked to confirm, and counts only when it has: a generation waits for
+every one of its members, so a process that cannot answer must never become one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic
+
+from dispatch.protocol import Join, unencrypted
+from infra.agreement import differing
+from ps.protocol import MOST_WORKERS
+
+CONFIRM_SECONDS = 30.0
+"""how long a worker that joins may take to confirm; one that runs does it at once"""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A worker that has joined."""
+
+    name: str
+    identity: bytes
+    """routing id of its socket: a process of its own, whatever its name"""
+    link_gbit: float
+
+
+class Roster:
+    """Workers by name. Their number may change from one generation to the next."""
+
+    def __init__(self, settings: Mapping[str, str], may_sum: bool) -> None:
+        """settings: those that a worker must share; may_sum: whether several workers may sum gradients at all."""
+        self._settings, self._may_sum = settings, may_sum
+        self._candidates: dict[str, tuple[Member, float]] = {}
+        self._ready: dict[str, Member] = {}
+        self._leaving: set[str] = set()
+        self.members: tuple[Member, ...] = ()
+        """members of the current generation, by number"""
+
+    @property
+    def wanted(self) -> tuple[Member, ...]:
+        """Who should be in the next generation: those who stay, in their order, then newcomers by name.
+
+        The first of them has the dense weights, and gives them to the others. So, should every member leave at once,
+        they stay for one more generation to hand over to the newcomers, if there are any.
+        """
+        staying = [m for m in self.members if self._ready.get(m.name) == m and m.name not in self._leaving]
+        names = {member.name for member in self.members} | self._leaving
+        newcomers = [self._ready[name] for name in sorted(self._ready, key=by_number) if name not in names]
+        return (*(staying or (self.members if newcomers else ())), *newcomers)
+
+    @property
+    def everyone(self) -> tuple[Member, ...]:
+        """Who has joined and not been dismissed: members, those who wait for their first generation, candidates."""
+        return (*self._ready.values(), *(candidate for candidate, _ in self._candidates.values()))
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a worker has joined or asked to leave since this generation started."""
+        return self.wanted != self.members
+
+    def admit(self, sender: bytes, join: Join) -> str | None:
+        """Makes a worker a candidate; returns the reason if it is refused."""
+        known = {member.name: member for member in self.everyone}.get(join.worker)
+        if known is not None and known.identity == sender:
+            return None
+        if known is not None:
+            return f"a worker named {join.worker!r} has joined already; give this one another --name"
+        if len(self.everyone) >= MOST_WORKERS:
+            return f"{MOST_WORKERS} workers have joined, the most there can be; start it when another has left"
+        if difference := differing(self._settings, "the dispatcher", join.settings, f"worker {join.worker!r}"):
+            return difference
+        if self.everyone and not self._may_sum:
+            return str(unencrypted(len(self.everyone) + 1))
+        self._candidates[join.worker] = Member(join.worker, sender, join.link_gbit), monotonic()
+        return None
+
+    def confirm(self, sender: bytes) -> None:
+        """The candidate with that socket is ready for the next generation."""
+        for candidate, _ in tuple(self._candidates.values()):
+            if candidate.identity == sender:
+                del self._candidates[candidate.name]
+                self._ready[candidate.name] = candidate
+
+    def drop_unconfirmed(self) -> tuple[Member, ...]:
+        """Drops and returns the candidates that have not confirmed in time."""
+        until = monotonic() - CONFIRM_SECONDS
+        late = tuple(candidate for candidate, since in self._candidates.values() if since <= until)
+        for candidate in late:
+            self.drop(candidate)
+        return late
+
+    def leave(self, sender: bytes) -> None:
+        """A member leaves at the next generation, one who still waits for its first at once."""
+        for member in self.everyone:
+            if member.identity == sender and member in self.members:
+                self._leaving.add(member.name)
+            elif member.identity == sender:
+                self.drop(member)
+
+    def drop(self, member: Member) -> None:
+        self._candidates.pop(member.name, None)
+        self._ready.pop(member.name, None)
+        self._leaving.discard(member.name)
+
+    def advance(self) -> tuple[Member, ...]:
+        """The wanted workers become members; returns the members that are no longer wanted."""
+        wanted = self.wanted
+        gone = tuple(member for member in self.members if member not in wanted)
+        self.members = wanted
+        return gone
+
+
+def by_number(name: str) -> tuple[str, int, str]:
+    """Order of names: worker-2 comes before worker-10, as their links and bounds are listed."""
+    stem = name.rstrip("0123456789")
+    return stem, len(name[len(stem) :].lstrip("0")), name

@@ -1,0 +1,141 @@
+"""Which settings must be the same in every process of a run, and which may differ: the one place where that is decided.
+
+A worker that learns at another rate, or a shard that starts rows from another seed, would train along and spoil the
+model without a word. So a worker sends the values below when it joins, the dispatcher when it opens a generation on a
+shard, and whoever has another value refuses. A new setting belongs to one of the three tables; a test fails until it
+does.
+"""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import get_type_hints
+
+import msgspec
+import xxhash
+
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
+from infra.agreement import Agreement
+from infra.run.settings import Settings
+from infra.wire import Header
+from ps.protocol import FROM_SHARD, TO_SHARD
+
+VERSION = "the version of Freshet"
+MESSAGES = "the digest of messages"
+"""tells apart two states of the code between versions"""
+
+SHARDS_AND_WORKERS = (
+    "seed",
+    "stream.batch",  # scales the start of accumulators
+    "rows.dim",
+    "rows.wide",
+    "rows.float_dtype",
+    "rows.optimizer",
+    "rows.rate",
+    "rows.wide_rate",
+    "rows.initial_accumulator",
+    "rows.init_std",
+    "rows.eps",
+    "ps.shards",
+)
+"""compared by everyone"""
+
+WORKERS = (
+    "stream.schema_name",  # compared by content: a path may differ from one machine to the next
+    "model.name",
+    "model.mlp",
+    "model.cross_layers",
+    "model.cross",
+    "model.cross_rank",
+    "model.dense_optimizer",
+    "model.dense_rate",
+    "model.base_rate",
+    "trainer.reduce",
+    "trainer.unencrypted_reduce",
+)
+"""compared between the dispatcher and the workers; shards do not use them"""
+
+MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
+    "every message carries it, and another run's is refused": ("run",),
+    "a place on one machine": ("folder", "curve_folder"),
+    "an address, which may look different from each machine": (
+        "dispatch.endpoint",
+        "dispatch.status_endpoint",
+        "ps.endpoints",
+    ),
+    "read by the dispatcher alone, which tells workers and shards what concerns them": (
+        "dispatch.policy",
+        "dispatch.opt_backend",
+        "dispatch.workers",
+        "dispatch.cache_rows",
+        "dispatch.eviction",
+        "dispatch.links_gbit",
+        "dispatch.link_costs",
+        "dispatch.least_share",
+        "dispatch.largest_share",
+        "dispatch.lookahead",
+        "dispatch.deadline",
+        "dispatch.silence_seconds",
+        "dispatch.report_seconds",
+        "dispatch.drain_seconds",
+    ),
+    "read by the dispatcher and by producers of events alone": (
+        "stream.source",
+        "stream.topic",
+        "stream.dead_letter_topic",
+        "stream.folder",
+        "stream.partitions",
+        "stream.linger_seconds",
+        "stream.prefetch",
+        "stream.read_bytes",
+        "stream.on_out_of_range",
+        "stream.lag_policy",
+        "stream.lag_bound",
+        "stream.on_absent_field",
+        "stream.absent_window",
+        "stream.segment_bytes",
+        "stream.retention_bytes",
+        "kafka.*",
+    ),
+    "a property of one machine": (
+        "ps.chunk_rows",
+        "ps.held_bytes",
+        "trainer.device",
+        "trainer.threads",
+        "trainer.shape_link",
+    ),
+    "how patient one process is": (
+        "trainer.reduce_timeout_seconds",
+        "trainer.pull_timeout_seconds",
+        "trainer.silence_seconds",
+    ),
+    "read by the control plane alone": ("api.*",),
+    "logs and metrics of one process": ("telemetry.*",),
+}
+"""why the others may"""
+
+
+def agreement_of(settings: Settings) -> Agreement:
+    """What a process with these settings must have in common with the others of its run."""
+    code = {VERSION: version("freshet"), MESSAGES: messages_digest()}
+    everyone = code | {name: _text(settings, name) for name in SHARDS_AND_WORKERS}
+    return Agreement(workers=everyone | {name: _text(settings, name) for name in WORKERS}, shards=everyone)
+
+
+def messages_digest() -> str:
+    """16 hex digits, equal where every message has the same fields and arrays."""
+    kinds = (*TO_SHARD, *FROM_SHARD, *TO_DISPATCHER, *FROM_DISPATCHER)
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode([_layout(kind) for kind in kinds]))
+
+
+def _layout(kind: type[Header]) -> tuple[str, tuple[str, ...], list[tuple[str, str]]]:
+    hints = get_type_hints(kind.ARRAYS, include_extras=True)
+    return kind.__name__, kind.__struct_fields__, [(name, hint.__metadata__[0]) for name, hint in hints.items()]
+
+
+def _text(settings: Settings, name: str) -> str:
+    if name == "stream.schema_name":
+        schema = settings.event_schema
+        return f"{schema.fields} keys and {schema.dense} dense inputs a sample, fingerprint {schema.fingerprint}"
+    section, _, field = name.rpartition(".")
+    value = getattr(getattr(settings, section) if section else settings, field)
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,128 @@
+"""Processes that were given different settings: the odd one is refused at once, by name and value; the others go on."""
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from dispatch.errors import ShardRefused
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Admitted, Join
+from infra.process import Stop
+from infra.wire import Codec, connect, receive, send
+from ingest.batches.manifest import read_manifests
+from ps.config import RowConfig
+from ps.errors import PsError
+from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.processes import run, start, wait_until
+from tests.end_to_end.test_exactness import expect_equal
+from tests.end_to_end.threads import (
+    ROWS,
+    RUN,
+    SMALL_MODEL,
+    Plan,
+    Threads,
+    running_shards,
+    start_worker,
+    train,
+    train_reference,
+    wait_for_steps,
+)
+from trainer.config import ModelConfig
+from trainer.errors import Rejected
+
+ODD: dict[str, dict[str, Any]] = {
+    "rows.rate is 0.05 in shard 0 and 0.5 in worker 'odd-1'": {"rows": RowConfig(rate=0.5)},
+    "rows.dim is 16 in shard 0 and 8 in worker 'odd-1'": {"rows": RowConfig(dim=8)},
+    "rows.optimizer is adagrad in shard 0 and sgd in worker 'odd-1'": {"rows": RowConfig(optimizer="sgd")},
+    "rows.float_dtype is float32 in shard 0 and float64 in worker 'odd-1'": {"rows": RowConfig(float_dtype="float64")},
+    "model.dense_rate is 0.003 in the dispatcher and 0.03 in worker 'odd-1'": {
+        "model": SMALL_MODEL.model_copy(update={"dense_rate": 0.03})
+    },
+    "model.mlp is [16,8] in the dispatcher and [16] in worker 'odd-1'": {
+        "model": ModelConfig(mlp=(16,), cross_layers=1)
+    },
+}
+
+
+def test_a_worker_with_any_other_setting_is_refused_and_harms_nobody(write_topic: WriteTopic) -> None:
+    plan, told = Plan(write_topic(6_000), workers=1, batch=32), list[str]()
+
+    def disturb(_: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
+        wait_for_steps(plan, 2)
+        for changed in ODD.values():
+            odd = Threads()
+            start_worker(odd, replace(plan, **changed), "odd-1", dispatcher, shards)
+            with pytest.raises((Rejected, PsError)) as caught:
+                odd.join()
+            told.append(str(caught.value))
+
+    result = train(plan, beside=disturb)
+    assert [expected for expected, found in zip(ODD, told, strict=True) if expected not in found] == []
+    assert (result.status.generation, result.status.samples) == (1, 6_000)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_a_worker_with_the_shards_in_another_order_is_refused(write_topic: WriteTopic) -> None:
+    plan, told = Plan(write_topic(2_000), workers=1, batch=32), list[str]()
+
+    def disturb(_: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
+        odd = Threads()
+        start_worker(odd, plan, "odd-1", dispatcher, shards[::-1])
+        with pytest.raises(PsError) as caught:
+            odd.join()
+        told.append(str(caught.value))
+
+    assert train(plan, beside=disturb).status.samples == 2_000
+    assert "this is shard 1 of 2, and worker 'odd-1' takes it for shard 0 of 2" in told[0]
+
+
+def test_shards_with_other_settings_end_the_start_of_the_run(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, over = Plan(write_topic(100), workers=1), Stop()
+    others = replace(plan, rows=ROWS.model_copy(update={"rate": 0.5}))
+    monkeypatch.setattr("tests.end_to_end.threads.running_shards", lambda _: running_shards(others))
+    monkeypatch.setattr("ps.client.ShardClient.meet", lambda *_, **__: None)  # the worker would be refused earlier
+    with pytest.raises(ShardRefused, match=r"rows.rate is 0.5 in shard 0 and 0.05 in the dispatcher"):
+        train(plan, worker_stop=over)
+    over.request("the dispatcher has ended")
+
+
+def test_one_that_joins_and_then_is_silent_holds_nobody_up(write_topic: WriteTopic) -> None:
+    plan, heard = Plan(write_topic(6_000), workers=1, batch=32), list[Any]()
+
+    def disturb(_: Threads, dispatcher: str, _shards: tuple[str, ...]) -> None:
+        wait_for_steps(plan, 2)
+        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+            connect(socket, dispatcher)
+            join = Join(run=RUN, generation=0, step=0, worker="mute", settings=dict(plan.agreement.workers))
+            send(socket, Codec(*TO_DISPATCHER), join)
+            heard.append(receive(socket, Codec(*FROM_DISPATCHER))[0])
+
+    result = train(plan, beside=disturb)
+    assert isinstance(heard[0], Admitted)
+    assert (result.status.generation, result.status.samples) == (1, 6_000)
+
+
+@pytest.mark.timeout(180)
+def test_a_worker_process_with_another_rate_ends_with_the_reason_and_the_run_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = ("stream.batch=128", "dispatch.workers=1", "ps.shards=1", "run=shared")
+    usual = [part for setting in settings for part in ("--set", setting)]
+    process = start("demo", "--folder", folder, "--json", folder / "summary.json", *usual)
+    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    shard, dispatcher = ((folder / "endpoints" / name).read_text() for name in ("ps-0", "dispatcher"))
+    where = ("--dispatcher", dispatcher.split()[0], "--ps", shard, "--name", "odd")
+    odd = run("worker", *usual, "--set", "model.dense_rate=0.03", "--set", f"folder={tmp_path}", *where)
+    steps = len(read_manifests(folder / "manifests.log"))
+    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > steps + 3, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert odd.returncode == 1
+    assert "model.dense_rate is 0.003 in the dispatcher and 0.03 in worker 'odd'" in odd.stdout + odd.stderr
+    assert process.returncode == 0, output
+    assert json.loads((folder / "summary.json").read_text())["status"]["generation"] == 1

@@ -1,0 +1,102 @@
+"""Every setting is either one that all processes must share or one that may differ."""
+
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import pytest
+
+from infra.run.agreement import (
+    MAY_DIFFER,
+    MESSAGES,
+    SHARDS_AND_WORKERS,
+    VERSION,
+    WORKERS,
+    agreement_of,
+    messages_digest,
+)
+from infra.run.reference import sections
+from infra.run.settings import Settings, load_settings
+from infra.wire import I64, Header
+
+OTHERS = [name for names in MAY_DIFFER.values() for name in names]
+CHANGED = {
+    "seed": "1",
+    "stream.batch": "513",
+    "stream.schema_name": "criteo",
+    "rows.dim": "17",
+    "rows.wide": "false",
+    "rows.float_dtype": "float64",
+    "rows.optimizer": "sgd",
+    "rows.rate": "0.5",
+    "rows.wide_rate": "0.3",
+    "rows.initial_accumulator": "0.1",
+    "rows.init_std": "0.1",
+    "rows.eps": "0.1",
+    "ps.shards": "3",
+    "model.name": "wdl",
+    "model.mlp": "128,65",
+    "model.cross_layers": "3",
+    "model.dense_optimizer": "sgd",
+    "model.dense_rate": "0.03",
+    "model.base_rate": "0.5",
+    "trainer.reduce": "gloo",
+    "trainer.unencrypted_reduce": "true",
+}
+"""another value of each setting that must agree"""
+
+
+def test_somebody_has_decided_about_every_setting() -> None:
+    whole = {name.removesuffix(".*") for name in OTHERS if name.endswith(".*")}
+    there = [
+        f"{section}.{field}".lstrip(".") for section, fields in sections() if section not in whole for field in fields
+    ]
+    decided = [name for name in (*SHARDS_AND_WORKERS, *WORKERS, *OTHERS) if not name.endswith(".*")]
+    assert sorted(there) == sorted(decided)
+
+
+def test_a_section_that_may_differ_as_a_whole_is_a_section() -> None:
+    whole = {name.removesuffix(".*") for name in OTHERS if name.endswith(".*")}
+    assert whole == {"kafka", "api", "telemetry"}
+    assert whole <= {section for section, _ in sections()}
+
+
+@pytest.mark.parametrize("name", [*SHARDS_AND_WORKERS, *WORKERS])
+def test_another_value_is_seen_by_those_who_use_it(name: str) -> None:
+    usual, changed = agreement_of(Settings()), agreement_of(load_settings(overrides=[f"{name}={CHANGED[name]}"]))
+    assert {key for key in usual.workers if usual.workers[key] != changed.workers[key]} == {name}
+    assert (usual.shards != changed.shards) == (name in SHARDS_AND_WORKERS)
+
+
+def test_version_and_messages_must_agree() -> None:
+    agreement = agreement_of(Settings())
+    assert all(agreement.workers[name] == agreement.shards[name] != "" for name in (VERSION, MESSAGES))
+
+
+def test_a_message_with_another_field_or_array_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Leave(Header, frozen=True):
+        worker: int
+        why: str
+
+    digests = {messages_digest()}
+    for messages in ((Leave,), (replace_arrays(),)):
+        monkeypatch.setattr("infra.run.agreement.TO_DISPATCHER", messages)
+        digests.add(messages_digest())
+    assert len(digests) == 3
+
+
+def replace_arrays() -> type[Header]:
+    class OtherArrays(NamedTuple):
+        numbers: I64
+
+    class Leave(Header, frozen=True):
+        ARRAYS: ClassVar = OtherArrays
+        worker: int
+        why: str
+
+    return Leave
+
+
+def test_a_schema_is_compared_by_content_not_by_path(tmp_path: Path) -> None:
+    copied = tmp_path / "mine.toml"
+    copied.write_text((Path(__file__).parents[3] / "ingest" / "schemas" / "synthetic.toml").read_text())
+    assert agreement_of(load_settings(overrides=[f"stream.schema_name={copied}"])) == agreement_of(Settings())
