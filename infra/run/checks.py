@@ -15,12 +15,12 @@ def check_start(settings: Settings) -> None:
     check_cross(settings.model, schema.fields * settings.rows.dim + schema.dense)
     check_ports(settings)
     check_endpoints(settings)
-    check_encryption(settings)
     check_host("telemetry.metrics_host", settings.telemetry.metrics_host)
     check_host("api.host", settings.api.host)
     if settings.curve_folder is not None:
         for name in ("server", *(f"worker-{number}" for number in range(settings.dispatch.workers))):
             load_curve(settings.curve_folder, name)
+    check_encryption(settings)
 
 
 def check_ports(settings: Settings) -> None:

@@ -36,6 +36,8 @@ CHANGED = {
     "model.name": "wdl",
     "model.mlp": "128,65",
     "model.cross_layers": "3",
+    "model.cross": "vector",
+    "model.cross_rank": "5",
     "model.dense_optimizer": "sgd",
     "model.dense_rate": "0.03",
     "model.base_rate": "0.5",
