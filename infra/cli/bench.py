@@ -151,10 +151,11 @@ def dispatch(
 
     Example: freshet bench dispatch --input criteo.tsv.gz --format criteo --links 5,5,5,5,.5,.5,.5,.5 --json out.json
     """
-    from benchmarks.dispatch import check_policies, make_workload, parse_links, run_dispatch
-    from benchmarks.keys import read_keys
-    from benchmarks.plots import check_can_plot, plot_dispatch
-    from benchmarks.tables import dispatch_table
+    from benchmarks.simulated.dispatch import run_dispatch
+    from benchmarks.simulated.keys import read_keys
+    from benchmarks.simulated.plots import check_can_plot, plot_dispatch
+    from benchmarks.simulated.tables import dispatch_table
+    from benchmarks.simulated.workload import check_policies, make_workload, parse_links
     from ps.config import RowConfig
 
     specs, speeds = check_policies(what.policies), parse_links(what.links, what.workers)
@@ -213,7 +214,7 @@ def train(
     Example: freshet bench train --policies laia,esd:1,joint:elastic --dim 128 --repeat 3 --json out.json
     """
     stop = stop_on_signals()
-    from benchmarks.dispatch import check_policies, parse_links
+    from benchmarks.simulated.workload import check_policies, parse_links
     from benchmarks.tables import train_table
     from benchmarks.train import Experiment, check_losses, default_links, run_train
     from infra.run.display import Display
@@ -246,10 +247,10 @@ def paper(
 
     Example: freshet bench paper --input criteo.tsv.gz --format criteo --json paper.json
     """
-    from benchmarks.dispatch import check_policies
-    from benchmarks.keys import read_keys
-    from benchmarks.paper import run_paper
-    from benchmarks.tables import paper_tables
+    from benchmarks.simulated.keys import read_keys
+    from benchmarks.simulated.paper import run_paper
+    from benchmarks.simulated.tables import paper_tables
+    from benchmarks.simulated.workload import check_policies
 
     specs = check_policies(policies)
     settings = run_paper(read_keys(form, _existing(file), samples), specs)

@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.dispatch import DispatchResult, make_workload, run_dispatch
+from benchmarks.simulated.dispatch import DispatchResult, run_dispatch
+from benchmarks.simulated.workload import make_workload
 from infra.errors import ConfigError
 
 LINKS = (5.0, 5.0, 5.0, 5.0, 0.5, 0.5, 0.5, 0.5)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.dispatch import DispatchResult, is_slow
+from benchmarks.simulated.dispatch import DispatchResult
+from benchmarks.simulated.workload import is_slow
 from dispatch.decide import relative_row_costs
 from infra.errors import ConfigError
 

@@ -5,22 +5,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.dispatch import (
+from benchmarks.simulated.dispatch import (
     DispatchResult,
     Percentiles,
-    Workload,
-    check_policies,
-    make_workload,
-    parse_links,
     run_dispatch,
     saving,
     simulate,
     speed_up,
 )
-from benchmarks.keys import read_keys, sparse_schema
-from benchmarks.paper import BATCHES, run_paper, settings
-from benchmarks.plots import plot_dispatch
-from benchmarks.tables import paper_tables
+from benchmarks.simulated.keys import read_keys, sparse_schema
+from benchmarks.simulated.paper import BATCHES, run_paper, settings
+from benchmarks.simulated.plots import plot_dispatch
+from benchmarks.simulated.tables import paper_tables
+from benchmarks.simulated.workload import Workload, check_policies, make_workload, parse_links
 from dispatch.decide import Decider
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import Needs
