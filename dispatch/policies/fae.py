@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Policy
 from dispatch.policies.random_ import Random
-from dispatch.policies.spec import Needs, Spec, WrongParameter, parse_count, parse_number
+from dispatch.policies.spec import NamedSpec, Needs, Spec, WrongParameter, parse_count, parse_number
 
 HOT_SHARE = 0.1
 PROFILE_STEPS = 8
@@ -19,7 +19,7 @@ MOST_PROFILE_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
-class FaeSpec(Spec):
+class FaeSpec(NamedSpec):
     name = "fae"
     form = "fae[:share[:profile_steps]]"
 

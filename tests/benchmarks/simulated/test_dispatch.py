@@ -70,6 +70,17 @@ def test_all_reduced_rows_are_part_of_cost_and_link_time() -> None:
     assert result.hit_ratio > full.hit_ratio
 
 
+def test_het_is_random_under_full_synchronisation() -> None:
+    het, random = (simulate(small_workload(), policy) for policy in ("het", "random:full"))
+    assert msgspec.structs.replace(random, policy="het", decide_ms=het.decide_ms) == het
+
+
+def test_on_demand_synchronisation_saves_pushes_under_any_assignment() -> None:
+    full, on_demand = (simulate(small_workload(), policy) for policy in ("round_robin:full", "round_robin"))
+    assert sum(on_demand.update_push) < sum(full.update_push)
+    assert sum(on_demand.miss_pull) <= sum(full.miss_pull)
+
+
 def test_a_hot_set_without_a_row_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"fae:0\.001 cannot be simulated; hot set is empty"):
         simulate(small_workload(), "fae:0.001")
