@@ -28,6 +28,8 @@ class Needs:
     """part of each cache that is set apart for a hot set; 0: the policy has none"""
     profile_steps: int = 0
     """steps of a generation in which uses are counted before the hot set is chosen"""
+    only_worthwhile: bool = True
+    """whether the hot set leaves out rows that cost more when all-reduced than when pushed and pulled"""
     elastic: bool = False
     """whether capacities follow links and measured times instead of being equal"""
     alpha: float = 1.0

@@ -29,7 +29,7 @@ STEPS, BATCH = 50, 64
 # With one worker a policy has no choice; it only matters then whether updates are pushed on demand or always.
 POLICIES = ["random", "round_robin", "laia", "laia_adaptive", "het", "esd:0", "esd:0.5", "esd:1"]
 FAE = "fae:0.15:4"
-FULL = "laia:full"
+LITERAL, FULL = "fae:0.15:4:literal", "laia:full"
 OPTIMIZERS = ["sgd", "adagrad", "rowwise_adagrad"]
 
 
@@ -53,7 +53,7 @@ def rows_of(optimizer: str, float_dtype: str = "float32") -> RowConfig:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(
-    ("workers", "policy"), [(1, "esd:1"), (1, "het"), (1, FAE), (3, FULL), *product([2, 4], POLICIES)]
+    ("workers", "policy"), [(1, "esd:1"), (1, "het"), (1, FAE), (3, FULL), (3, LITERAL), *product([2, 4], POLICIES)]
 )
 def test_any_workers_policy_and_optimizer_equal_one_process(
     write_topic: WriteTopic, workers: int, policy: str, optimizer: str

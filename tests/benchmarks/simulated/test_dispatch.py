@@ -70,6 +70,14 @@ def test_all_reduced_rows_are_part_of_cost_and_link_time() -> None:
     assert result.hit_ratio > full.hit_ratio
 
 
+def test_a_literal_hot_set_all_reduces_rows_that_do_not_pay_for_it() -> None:
+    workload = small_workload(warm_up=5)
+    literal, worthwhile = simulate(workload, "fae:0.2:4:literal"), simulate(workload, "fae:0.2:4")
+    assert literal.all_reduce[0] > worthwhile.all_reduce[0] > 0
+    assert literal.hit_ratio > worthwhile.hit_ratio
+    assert literal.cost > worthwhile.cost
+
+
 def test_het_is_random_under_full_synchronisation() -> None:
     het, random = (simulate(small_workload(), policy) for policy in ("het", "random:full"))
     assert msgspec.structs.replace(random, policy="het", decide_ms=het.decide_ms) == het
