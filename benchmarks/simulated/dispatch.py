@@ -1,7 +1,8 @@
 """What each policy would move: the live index, policies and directory on a stream of keys, without training.
 
 Costs are bytes over bandwidth, in units of one row with its state over the fastest link: a move without state costs its
-share of that. The first steps, in which caches fill, are left out of everything.
+share of that, the dense part of the model what it has in bytes (benchmarks/simulated/sizes.py). The first steps, in
+which caches fill, are left out of everything. Also left out: compute, latency, orders, and the links of the PS.
 
 Legend: B samples of a batch, K samples of the stream, F keys a sample, n workers.
 """
@@ -33,6 +34,23 @@ class Percentiles(msgspec.Struct, frozen=True):
     p99: float
 
 
+class Megabytes(msgspec.Struct, frozen=True):
+    """Moved over all workers' links in all measured steps, both directions."""
+
+    miss_pull: float
+    update_push: float
+    evict_push: float
+    all_reduce: float
+    dense: float
+
+
+class LinkMs(msgspec.Struct, frozen=True):
+    """How long the slowest worker of a step transfers, in milliseconds; means over steps."""
+
+    rows: float
+    dense: float
+
+
 class DispatchResult(msgspec.Struct, frozen=True):
     """What one policy moved. Lists are per worker, in whole rows; cost and link time in those over the fastest link."""
 
@@ -45,9 +63,13 @@ class DispatchResult(msgspec.Struct, frozen=True):
     evict_push: list[float]
     all_reduce: list[float]
     """gradients of replicated rows: in a ring of n workers each link carries 2(n-1)/n of those summed"""
+    dense: list[float]
+    """weights and gradients of the dense part"""
+    megabytes: Megabytes
     hit_ratio: float
     link_time: float
     """sum over steps of the slowest worker's transfer time"""
+    link_ms: LinkMs
     decide_ms: Percentiles
     deadline_misses: int
 
@@ -63,12 +85,12 @@ def simulate(workload: Workload, policy: str) -> DispatchResult:
     spec = parse_spec(policy)
     directory = _directory(workload, spec)
     built, costs_n = spec.build(SEED, "cpu"), workload.row_cost_n
-    decider = Decider(Index(), directory, built, spec.needs, costs_n, value_share=workload.value_share)
+    decider = Decider(Index(), directory, built, spec.needs, costs_n, value_share=workload.sizes.value_share)
     totals, whole = Totals(workload), workload.batch * workload.workers
     for step in range(workload.steps):
         decision = _decide(decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])
         if step >= workload.warm_up:
-            totals.add(decision.plan.traffic, decision.seconds)
+            totals.add(decision)
     return totals.result(str(spec))
 
 
@@ -95,42 +117,59 @@ class Totals:
     """Adds up what the measured steps move."""
 
     def __init__(self, workload: Workload) -> None:
-        self._deadline_ms = workload.deadline_ms
+        self._workload = workload
         self._row_cost_n = workload.row_cost_n
-        self._value_share = workload.value_share
-        self._moved_4n = np.zeros((4, workload.workers))
+        self._moved_5n = np.zeros((5, workload.workers))
         """by kind, in whole rows"""
         self._lookups, self._hits = 0, 0
-        self._link_time = 0.0
+        self._link_time_2 = np.zeros(2)
+        """of rows, and of the dense part"""
         self._decide_ms: list[float] = []
 
-    def add(self, traffic: Traffic, seconds: float) -> None:
-        none_n = np.zeros_like(traffic.all_reduce)
-        rows_4n = np.stack((traffic.miss_pull, traffic.update_push, traffic.evict_push, traffic.all_reduce))
-        with_state_4n = np.stack((traffic.full_pull, traffic.update_owned, traffic.evict_owned, none_n))
-        self._moved_4n += with_state_4n + self._value_share * (rows_4n - with_state_4n)
+    def add(self, decision: Decision) -> None:
+        traffic, sizes = decision.plan.traffic, self._workload.sizes
+        has_samples_n = np.bincount(decision.assignment_B, minlength=self._workload.workers) > 0
+        dense_n = sizes.charged_dense(has_samples_n)
+        self._moved_5n += np.vstack((_moved_rows(traffic, sizes.value_share), dense_n))
+        busy_2n = np.stack((traffic.whole_rows(sizes.value_share), dense_n)) * self._row_cost_n
+        self._link_time_2 += busy_2n[:, busy_2n.sum(axis=0).argmax()]
         self._lookups += int(traffic.lookups.sum())
         self._hits += int(traffic.hits.sum())
-        self._link_time += float((traffic.whole_rows(self._value_share) * self._row_cost_n).max())
-        self._decide_ms.append(1000 * seconds)
+        self._decide_ms.append(1000 * decision.seconds)
 
     def result(self, policy: str) -> DispatchResult:
+        steps, deadline_ms = len(self._decide_ms), self._workload.deadline_ms
         p50, p99 = np.percentile(self._decide_ms, [50, 99]).tolist()
-        late = [ms for ms in self._decide_ms if self._deadline_ms is not None and ms > self._deadline_ms]
-        miss_pull, update_push, evict_push, all_reduce = self._moved_4n.tolist()
+        miss_pull, update_push, evict_push, all_reduce, dense = self._moved_5n.tolist()
         return DispatchResult(
             policy=policy,
-            steps=len(self._decide_ms),
-            cost=float((self._moved_4n * self._row_cost_n).sum()),
+            steps=steps,
+            cost=float((self._moved_5n * self._row_cost_n).sum()),
             miss_pull=miss_pull,
             update_push=update_push,
             evict_push=evict_push,
             all_reduce=all_reduce,
+            dense=dense,
+            megabytes=self._megabytes(),
             hit_ratio=self._hits / max(1, self._lookups),
-            link_time=self._link_time,
+            link_time=float(self._link_time_2.sum()),
+            link_ms=LinkMs(*(self._link_time_2 * self._workload.row_ms / steps).tolist()),
             decide_ms=Percentiles(p50, p99),
-            deadline_misses=len(late),
+            deadline_misses=sum(deadline_ms is not None and ms > deadline_ms for ms in self._decide_ms),
         )
+
+    def _megabytes(self) -> Megabytes:
+        sizes = self._workload.sizes
+        ways_5 = np.array([1, 1, 1, 2, sizes.dense_ways])
+        return Megabytes(*(ways_5 * self._moved_5n.sum(axis=1) * sizes.row / 1e6).tolist())
+
+
+def _moved_rows(traffic: Traffic, value_share: float) -> NDArray[np.float64]:
+    """Pulls, update pushes, evict pushes and all-reduced rows of each worker, in whole rows, [4, n]."""
+    none_n = np.zeros_like(traffic.all_reduce)
+    rows_4n = np.stack((traffic.miss_pull, traffic.update_push, traffic.evict_push, traffic.all_reduce))
+    with_state_4n = np.stack((traffic.full_pull, traffic.update_owned, traffic.evict_owned, none_n))
+    return with_state_4n + value_share * (rows_4n - with_state_4n)
 
 
 def saving(result: DispatchResult, first: DispatchResult) -> float:

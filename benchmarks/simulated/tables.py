@@ -7,9 +7,17 @@ from rich.table import Table
 
 from benchmarks.simulated.dispatch import DispatchResult, saving, speed_up
 from benchmarks.simulated.paper import Setting
+from benchmarks.simulated.sizes import Sizes
 from benchmarks.simulated.workload import Workload
 
-COLUMNS = ("policy", "cost", "saved", "pulls", "update", "evict", "reduce", "hits", "links", "faster", "p50/p99")
+KINDS = (
+    ("miss_pull", "pulls"),
+    ("update_push", "update"),
+    ("evict_push", "evict"),
+    ("all_reduce", "reduce"),
+    ("dense", "dense"),
+)
+"""field of a result, and its column; a column in which nothing moved is left out"""
 
 
 def dispatch_table(results: Sequence[DispatchResult], workload: Workload) -> Table:
@@ -17,31 +25,39 @@ def dispatch_table(results: Sequence[DispatchResult], workload: Workload) -> Tab
     links = ",".join(f"{link:g}" for link in workload.links_gbit)
     table = Table(
         title=f"{results[0].steps} steps, {workload.workers} workers × {workload.batch} samples, links {links},\n"
-        f"caches of {workload.cache_rows:,} rows ({workload.eviction});\n"
+        f"caches of {workload.cache_rows:,} rows ({workload.eviction}), {_dense_part(workload.sizes)};\n"
         "costs in 1,000 rows with their state over the fastest link",
         box=None,
         padding=(0, 1, 0, 0),
     )
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
-    for result in results:
-        table.add_row(*_line(result, results[0], workload))
+    lines = [_line(result, results[0], workload) for result in results]
+    for name in lines[0]:
+        if name not in dict(KINDS).values() or any(line[name] != _thousands(0) for line in lines):
+            is_text = name == "policy"
+            table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    shown = [str(column.header) for column in table.columns]
+    for line in lines:
+        table.add_row(*(line[name] for name in shown))
     return table
 
 
-def _line(result: DispatchResult, first: DispatchResult, workload: Workload) -> list[str]:
-    kinds = (result.miss_pull, result.update_push, result.evict_push, result.all_reduce)
-    costs = [float(workload.row_cost_n @ kind) for kind in kinds]
-    return [
-        result.policy,
-        _thousands(result.cost),
-        f"{saving(result, first):.1%}",
-        *map(_thousands, costs),
-        f"{result.hit_ratio:.1%}",
-        _thousands(result.link_time),
-        f"{speed_up(result, first):.2f}×",
-        f"{result.decide_ms.p50:.1f}/{result.decide_ms.p99:.0f}",
-    ]
+def _dense_part(sizes: Sizes) -> str:
+    return f"dense part of {sizes.dense / 1e6:.3g} MB through a {sizes.reduce}" if sizes.dense else "no dense part"
+
+
+def _line(result: DispatchResult, first: DispatchResult, workload: Workload) -> dict[str, str]:
+    """Text by column."""
+    costs = {name: float(workload.row_cost_n @ getattr(result, field)) for field, name in KINDS}
+    return {
+        "policy": result.policy,
+        "cost": _thousands(result.cost),
+        "saved": f"{saving(result, first):.1%}",
+        **{name: _thousands(cost) for name, cost in costs.items()},
+        "hits": f"{result.hit_ratio:.1%}",
+        "links": _thousands(result.link_time),
+        "faster": f"{speed_up(result, first):.2f}×",
+        "p50/p99": f"{result.decide_ms.p50:.1f}/{result.decide_ms.p99:.0f}",
+    }
 
 
 def _thousands(cost: float) -> str:

@@ -10,6 +10,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.simulated.sizes import ROWS_ALONE, Sizes
 from dispatch.decide import relative_row_costs
 from dispatch.policies.registry import parse_spec
 from infra.errors import ConfigError
@@ -34,8 +35,7 @@ class Workload:
     """steps left out"""
     deadline_ms: float | None = None
     """a decision that takes longer is counted as a miss"""
-    value_share: float = 1.0
-    """of a row's bytes; the rest is optimizer state"""
+    sizes: Sizes = ROWS_ALONE
 
     @property
     def workers(self) -> int:
@@ -45,6 +45,11 @@ class Workload:
     def steps(self) -> int:
         """Whole batches in the stream, those left out included."""
         return len(self.keys_KF) // (self.batch * self.workers)
+
+    @property
+    def row_ms(self) -> float:
+        """Milliseconds that a row with its state takes over the fastest link."""
+        return 8 * self.sizes.row / (1e6 * max(self.links_gbit))
 
     @property
     def row_cost_n(self) -> NDArray[np.float64]:
@@ -59,7 +64,7 @@ def make_workload(
     eviction: str = "emark",
     warm_up: int = 10,
     deadline_ms: float | None = None,
-    value_share: float = 1.0,
+    sizes: Sizes = ROWS_ALONE,
 ) -> Workload:
     """A workload whose caches hold a share of the stream's distinct keys; what cannot be run is refused."""
     check_links(links_gbit)
@@ -68,7 +73,7 @@ def make_workload(
     if not 0 < cache_ratio <= 1:
         raise ConfigError(f"cache of {cache_ratio:g} of the keys; expected above 0, at most 1; correct --cache-ratio")
     cache_rows = max(1, int(cache_ratio * np.unique(keys_KF).size))
-    workload = Workload(keys_KF, tuple(links_gbit), batch, cache_rows, eviction, warm_up, deadline_ms, value_share)
+    workload = Workload(keys_KF, tuple(links_gbit), batch, cache_rows, eviction, warm_up, deadline_ms, sizes)
     if workload.steps <= warm_up:
         raise ConfigError(
             f"{len(keys_KF)} samples make {workload.steps} batches of {batch} × {workload.workers}; expected more than "

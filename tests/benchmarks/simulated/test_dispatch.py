@@ -16,7 +16,8 @@ from benchmarks.simulated.dispatch import (
 from benchmarks.simulated.keys import read_keys, sparse_schema
 from benchmarks.simulated.paper import BATCHES, run_paper, settings
 from benchmarks.simulated.plots import plot_dispatch
-from benchmarks.simulated.tables import paper_tables
+from benchmarks.simulated.sizes import Sizes
+from benchmarks.simulated.tables import dispatch_table, paper_tables
 from benchmarks.simulated.workload import Workload, check_policies, make_workload, parse_links
 from dispatch.decide import Decider
 from dispatch.policies.registry import build_policy
@@ -52,11 +53,44 @@ def test_totals_are_those_of_the_directory_s_own_accounting() -> None:
 
 
 def test_moves_without_state_cost_their_share_of_a_row() -> None:
-    rows, whole = simulate(small_workload(), "round_robin"), simulate(small_workload(value_share=0.5), "round_robin")
+    rows, whole = (
+        simulate(small_workload(), "round_robin"),
+        simulate(small_workload(sizes=Sizes(row=8, value=4)), "round_robin"),
+    )
     assert np.less(np.array(rows.miss_pull) / 2, whole.miss_pull).all()
     assert np.less(whole.miss_pull, rows.miss_pull).all()
     assert 0.5 < whole.cost / rows.cost < 1.0
     assert whole.cost == np.array([whole.miss_pull, whole.update_push, whole.evict_push]).sum(axis=0) @ [1, 1, 10, 10]
+
+
+def test_the_dense_part_goes_up_and_down_every_link_with_samples() -> None:
+    rows, both = (simulate(small_workload(sizes=Sizes(8, 4, dense)), "laia") for dense in (0, 40))
+    assert rows.dense == [0.0] * 4
+    assert both.dense == [8 * 2 * 40 / 8] * 4
+    assert both.cost == rows.cost + np.array(both.dense) @ [1, 1, 10, 10]
+    assert both.megabytes.dense == 4 * 8 * 2 * 40 / 1e6
+    assert both.link_time > rows.link_time
+
+
+def test_a_ring_moves_its_part_over_every_link_both_ways_at_once() -> None:
+    ring = simulate(small_workload(sizes=Sizes(8, 4, 40, "ring")), "laia")
+    assert ring.dense == [8 * 60 / 8] * 4
+    assert ring.megabytes.dense == 4 * 8 * 2 * 60 / 1e6
+
+
+def test_megabytes_are_those_of_the_rows_moved() -> None:
+    result = simulate(small_workload(sizes=Sizes(8, 4), warm_up=5), "fae:0.2:4")
+    kinds = (result.miss_pull, result.update_push, result.evict_push, result.all_reduce)
+    assert msgspec.structs.astuple(result.megabytes) == pytest.approx(
+        [*(8 * ways * sum(kind) / 1e6 for kind, ways in zip(kinds, (1, 1, 1, 2), strict=True)), 0.0]
+    )
+
+
+def test_link_time_of_the_slowest_worker_splits_into_rows_and_dense() -> None:
+    workload = small_workload(sizes=Sizes(8, 4, 40))
+    result, row_ms = simulate(workload, "laia"), 8 * 8 / 5e6
+    assert result.link_ms.rows + result.link_ms.dense == pytest.approx(result.link_time * row_ms / 8)
+    assert result.link_ms.dense == pytest.approx(2 * 40 / 8 * 10 * row_ms)
 
 
 def test_all_reduced_rows_are_part_of_cost_and_link_time() -> None:
@@ -168,9 +202,17 @@ def test_a_data_set_without_its_file_is_refused() -> None:
 
 
 def test_savings_are_against_the_first() -> None:
-    first = DispatchResult("a", 1, 200.0, [], [], [], [], 0.0, 90.0, Percentiles(0, 0), 0)
-    other = msgspec.structs.replace(first, cost=150.0, link_time=30.0)
-    assert (saving(other, first), speed_up(other, first)) == (0.25, 3.0)
+    first = simulate(small_workload(), "round_robin")
+    other = msgspec.structs.replace(first, cost=0.75 * first.cost, link_time=first.link_time / 3)
+    assert (saving(other, first), speed_up(other, first)) == pytest.approx((0.25, 3.0))
+
+
+@pytest.mark.parametrize(("dense", "shown"), [(0, False), (40, True)])
+def test_the_table_shows_the_kinds_that_moved(dense: int, shown: bool) -> None:
+    workload = small_workload(sizes=Sizes(dense=dense))
+    table = dispatch_table(run_dispatch(workload, ["laia", "esd:1"]), workload)
+    headers = [str(column.header) for column in table.columns]
+    assert (headers[:2], "dense" in headers, "reduce" in headers) == (["policy", "cost"], shown, False)
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
@@ -209,4 +251,6 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     assert "esd:1" in shown.output
     results = msgspec.json.decode(output.read_bytes(), type=list[DispatchResult])
     assert [(r.policy, r.steps, len(r.miss_pull)) for r in results] == [("laia", 21, 4), ("esd:1", 21, 4)]
+    weights = (26 * 512 + 13) * 128 + 128 + 128 * 64 + 64 + 64 + 1
+    assert [r.megabytes.dense for r in results] == pytest.approx([21 * 4 * 2 * 4 * weights / 1e6] * 2)
     assert plot.stat().st_size > 1000
