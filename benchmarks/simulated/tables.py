@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.simulated.dispatch import DispatchResult, saving, speed_up
-from benchmarks.simulated.paper import Setting
+from benchmarks.simulated.paper import BREAKDOWN, EMBEDDING_SIZE, Setting
 from benchmarks.simulated.sizes import Sizes
 from benchmarks.simulated.workload import Workload
 
@@ -64,26 +64,69 @@ def _thousands(cost: float) -> str:
     return f"{cost / 1000:,.0f}" if cost >= 10_000 else f"{cost / 1000:.2f}"
 
 
-def paper_tables(settings: Sequence[Setting], specs: Sequence[str]) -> list[Table]:
-    """One table for each thing varied: the cost saved and, in brackets, how many times faster the slowest link is."""
+def paper_tables(settings: Sequence[Setting]) -> list[Table]:
+    """One table or two for each thing varied."""
     tables = []
     for varied in dict.fromkeys(setting.varied for setting in settings):
-        title = f"{varied}: cost saved against {specs[0]} (times faster over the slowest link)"
-        table = Table(title=title, box=box.SIMPLE_HEAD)
-        table.add_column("")
-        table.add_column(f"{specs[0]}, cost", justify="right")
-        for spec in specs[1:]:
-            table.add_column(spec, justify="right")
-        for setting in settings:
-            if setting.varied == varied:
-                table.add_row(setting.value, *_cells(setting, len(specs)))
-        tables.append(table)
+        lines = [setting for setting in settings if setting.varied == varied]
+        if varied == BREAKDOWN:
+            tables.append(_breakdown_table(lines[0]))
+        else:
+            tables.append(_savings_table(varied, lines))
+        if varied == EMBEDDING_SIZE:
+            tables.append(_split_table(lines))
     return tables
 
 
-def _cells(setting: Setting, columns: int) -> list[str]:
-    if not setting.results:
-        reason = "cache too small" if "caches of" in setting.why_not else "file too short"
-        return [reason, *["–"] * (columns - 1)]
-    first, *others = setting.results
+def _savings_table(varied: str, lines: Sequence[Setting]) -> Table:
+    """The cost saved and, in brackets, how many times faster the slowest link is."""
+    first, *others = lines[0].policies
+    title = f"{varied}: cost saved against {first} (times faster over the slowest link)"
+    table = _table(title, f"{first}, cost", *others)
+    for setting in lines:
+        table.add_row(setting.value, *(_savings(setting.results) or _missing(setting)))
+    return table
+
+
+def _savings(results: Sequence[DispatchResult]) -> list[str]:
+    if not results:
+        return []
+    first, *others = results
     return [f"{first.cost:,.0f}", *(f"{saving(other, first):.1%} ({speed_up(other, first):.2f}×)" for other in others)]
+
+
+def _split_table(lines: Sequence[Setting]) -> Table:
+    """What the slowest worker's time goes to as rows get wider."""
+    table = _table("milliseconds a step over the slowest link: rows + dense part", *lines[0].policies)
+    for setting in lines:
+        times = [f"{result.link_ms.rows:.1f} + {result.link_ms.dense:.1f}" for result in setting.results]
+        table.add_row(setting.value, *(times or _missing(setting)))
+    return table
+
+
+def _breakdown_table(setting: Setting) -> Table:
+    """Rows moved less than under the first policy, by direction."""
+    table = _table(f"{setting.value}: rows moved less than under {setting.policies[0]}", "pull", "push", "overall")
+    for policy, cells in zip(setting.policies, _breakdown(setting.results) or [_missing(setting)[:3]] * 4, strict=True):
+        table.add_row(policy, *cells)
+    return table
+
+
+def _breakdown(results: Sequence[DispatchResult]) -> list[list[str]]:
+    moved_P2 = [(sum(result.miss_pull), sum(result.update_push) + sum(result.evict_push)) for result in results]
+    moved_P3 = [(pull, push, pull + push) for pull, push in moved_P2]
+    return [[f"{1 - part / whole:.1%}" for part, whole in zip(moved, moved_P3[0], strict=True)] for moved in moved_P3]
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _missing(setting: Setting) -> list[str]:
+    """In place of results: why there are none."""
+    reason = "cache too small" if "caches of" in setting.why_not else "file too short"
+    return [reason, *["–"] * (len(setting.policies) - 1)]

@@ -261,14 +261,19 @@ def train(
 
 
 @app.command()
+@grouped
 def paper(
+    dense: DenseOptions,
     file: Annotated[Path | None, typer.Option("--input", help="File of keys; none for synthetic.")] = None,
     form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "criteo",
     policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES,
+    optimizer: Annotated[Optimizer, typer.Option(help="Of rows: its state is moved, too.")] = "sgd",
     samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None,
     output: Output = None,
 ) -> None:
-    """The paper's sensitivity tables: batch 64 to 512, cache 4 to 10 %, 4 workers, equal links.
+    """The papers' studies: ESD's of batch, cache, embedding size, workers and links; Herald's breakdown.
+
+    The papers' costs are of rows alone, as with --dense-bytes 0; their times include the dense part and compute.
 
     Example: freshet bench paper --input criteo.tsv.gz --format criteo --json paper.json
     """
@@ -278,8 +283,9 @@ def paper(
     from benchmarks.simulated.workload import check_policies
 
     specs = check_policies(policies)
-    settings = run_paper(read_keys(form, _existing(file), samples), specs)
-    for table in paper_tables(settings, specs):
+    keys_KF = read_keys(form, _existing(file), samples)
+    settings = run_paper(keys_KF, specs, dense.architecture(form, optimizer, keys_KF.shape[1]))
+    for table in paper_tables(settings):
         Console().print(table)
     write_json(settings, output)
 

@@ -14,10 +14,9 @@ from benchmarks.simulated.dispatch import (
     speed_up,
 )
 from benchmarks.simulated.keys import read_keys, sparse_schema
-from benchmarks.simulated.paper import BATCHES, run_paper, settings
 from benchmarks.simulated.plots import plot_dispatch
 from benchmarks.simulated.sizes import Sizes
-from benchmarks.simulated.tables import dispatch_table, paper_tables
+from benchmarks.simulated.tables import dispatch_table
 from benchmarks.simulated.workload import Workload, check_policies, make_workload, parse_links
 from dispatch.decide import Decider
 from dispatch.policies.registry import build_policy
@@ -219,23 +218,6 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     results = run_dispatch(small_workload(), ["laia", "esd:1"])
     plot_dispatch(results, LINKS, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_paper_s_tables_vary_one_thing_at_a_time() -> None:
-    wanted = [(s.varied, s.value) for s in settings()]
-    assert [value for varied, value in wanted if varied == "batch per worker"] == [str(batch) for batch in BATCHES]
-    keys_KF = np.random.default_rng(5).integers(0, 3500, (24_000, 2), dtype=np.uint64)
-    done = run_paper(keys_KF, ["laia", "round_robin"])
-    assert [(s.varied, s.value) for s in done] == wanted
-    assert {(s.value, s.why_not[:6]) for s in done if not s.results} == {
-        ("256", "caches"), ("512", "24000 "), ("4%", "caches"), ("6%", "caches"),
-    }  # fmt: skip
-    assert [table.row_count for table in paper_tables(done, ["laia", "round_robin"])] == [4, 4, 2, 2]
-
-
-def test_a_file_too_short_for_all_of_the_paper_is_refused() -> None:
-    with pytest.raises(ConfigError, match="none of the paper's settings"):
-        run_paper(np.zeros((100, 2), np.uint64), ["laia"])
 
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
