@@ -15,7 +15,7 @@ from benchmarks.simulated.dispatch import (
 )
 from benchmarks.simulated.keys import read_keys, sparse_schema
 from benchmarks.simulated.plots import plot_dispatch
-from benchmarks.simulated.sizes import Sizes
+from benchmarks.simulated.sizes import Reduce, Sizes
 from benchmarks.simulated.tables import dispatch_table
 from benchmarks.simulated.workload import Workload, check_policies, make_workload, parse_links
 from dispatch.decide import Decider
@@ -69,6 +69,14 @@ def test_the_dense_part_goes_up_and_down_every_link_with_samples() -> None:
     assert both.cost == rows.cost + np.array(both.dense) @ [1, 1, 10, 10]
     assert both.megabytes.dense == 4 * 8 * 2 * 40 / 1e6
     assert both.link_time > rows.link_time
+
+
+@pytest.mark.parametrize(("reduce", "is_charged"), [("hub", False), ("ring", True)])
+def test_a_step_without_samples_is_free_through_a_hub_and_not_in_a_ring(reduce: Reduce, is_charged: bool) -> None:
+    workload = small_workload(batch=2, links=(5.0, 5.0, 5.0, 0.005), sizes=Sizes(dense=40, reduce=reduce))
+    fast, *_, slow = simulate(workload, "joint:elastic").dense
+    assert fast > 0
+    assert (slow == fast) == is_charged
 
 
 def test_a_ring_moves_its_part_over_every_link_both_ways_at_once() -> None:
