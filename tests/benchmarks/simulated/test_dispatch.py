@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.simulated import plots, tables
 from benchmarks.simulated.dispatch import (
     DispatchResult,
+    Megabytes,
     Percentiles,
     run_dispatch,
     saving,
@@ -220,6 +222,11 @@ def test_the_table_shows_the_kinds_that_moved(dense: int, shown: bool) -> None:
     table = dispatch_table(run_dispatch(workload, ["laia", "esd:1"]), workload)
     headers = [str(column.header) for column in table.columns]
     assert (headers[:2], "dense" in headers, "reduce" in headers) == (["policy", "cost"], shown, False)
+
+
+def test_table_and_picture_know_every_kind_of_move() -> None:
+    kinds = Megabytes.__struct_fields__
+    assert tuple(field for field, _ in tables.KINDS) == tuple(field for field, *_ in plots.KINDS) == kinds
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
