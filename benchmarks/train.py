@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from benchmarks.clicks import CHUNK, read_samples, write_topic
-from benchmarks.dispatch import Percentiles
+from benchmarks.simulated.dispatch import Percentiles
 from benchmarks.visits import Visits
 from dispatch.decide import check_cache
 from dispatch.progress.status import SinceMark, Summary, WorkerStatus

@@ -73,7 +73,7 @@ class Decider:
             self._elastic = Elastic(row_cost_n, directory.cache_rows_n, shares or ShareBounds())
         self._profile: Profile | None = None
         if needs.profile_steps:
-            self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers)
+            self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers, needs.only_worthwhile)
         self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def decide(self, step: int, keys_BF: U64, budget_seconds: float | None = None) -> Decision:

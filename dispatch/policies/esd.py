@@ -6,14 +6,14 @@ from typing import get_args
 
 from dispatch.assign.choices import Criterion, OptBackend
 from dispatch.assign.situation import Policy
-from dispatch.policies.spec import ELASTIC, Needs, Spec, parse_alpha, split_last
+from dispatch.policies.spec import ELASTIC, NamedSpec, Needs, Spec, parse_alpha, split_last
 
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 LITERAL, STRICT = "literal", "strict"
 
 
 @dataclass(frozen=True)
-class EsdSpec(Spec):
+class EsdSpec(NamedSpec):
     name = "esd"
     form = f"esd[:alpha[:criterion]][:{LITERAL}][:{STRICT}][:elastic] (criterion: {', '.join(CRITERIA)})"
 

@@ -2,7 +2,8 @@
 
 The assignment is random's. In the first steps of a generation uses are counted (dispatch/rows/hot.py) and every row is
 treated as under het. Then the most frequent rows, as many as the share of the caches allows and an all-reduce is worth,
-become the hot set for the rest of the generation (dispatch/rows/replicas.py).
+become the hot set for the rest of the generation (dispatch/rows/replicas.py). In the literal form, as published, it
+fills its share whatever its rows cost.
 """
 
 from collections.abc import Sequence
@@ -11,37 +12,41 @@ from dataclasses import dataclass
 from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Policy
 from dispatch.policies.random_ import Random
-from dispatch.policies.spec import Needs, Spec, WrongParameter, parse_count, parse_number
+from dispatch.policies.spec import NamedSpec, Needs, Spec, WrongParameter, parse_count, parse_number, split_last
 
 HOT_SHARE = 0.1
 PROFILE_STEPS = 8
 MOST_PROFILE_STEPS = 1_000_000
+LITERAL = "literal"
 
 
 @dataclass(frozen=True)
-class FaeSpec(Spec):
+class FaeSpec(NamedSpec):
     name = "fae"
-    form = "fae[:share[:profile_steps]]"
+    form = f"fae[:share[:profile_steps]][:{LITERAL}]"
 
     hot_share: float = HOT_SHARE
     """how much of each cache the hot set may fill"""
     profile_steps: int = PROFILE_STEPS
+    literal: bool = False
+    """whether the hot set fills its share, as published, instead of leaving out rows that do not pay"""
 
     @classmethod
     def parse(cls, parameters: Sequence[str]) -> Spec | None:
-        if len(parameters) > 2:
+        written, literal = split_last(parameters, LITERAL)
+        if len(written) > 2:
             return None
-        share = _parse_share(parameters[0]) if parameters else HOT_SHARE
-        return cls(share, _parse_steps(parameters[1]) if len(parameters) == 2 else PROFILE_STEPS)
+        share = _parse_share(written[0]) if written else HOT_SHARE
+        return cls(share, _parse_steps(written[1]) if len(written) == 2 else PROFILE_STEPS, literal)
 
     def __str__(self) -> str:
-        if self.profile_steps != PROFILE_STEPS:
-            return f"fae:{self.hot_share:g}:{self.profile_steps}"
-        return f"fae:{self.hot_share:g}" if self.hot_share != HOT_SHARE else "fae"
+        steps = [str(self.profile_steps)] * (self.profile_steps != PROFILE_STEPS)
+        share = [f"{self.hot_share:g}"] * (self.hot_share != HOT_SHARE or bool(steps))
+        return ":".join(["fae", *share, *steps, *[LITERAL] * self.literal])
 
     @property
     def needs(self) -> Needs:
-        return Needs("full", self.hot_share, self.profile_steps)
+        return Needs("full", self.hot_share, self.profile_steps, only_worthwhile=not self.literal)
 
     def build(self, seed: int, opt_backend: OptBackend) -> Policy:
         return Random(seed)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Policy
-from dispatch.policies.spec import ELASTIC, Needs, Spec, WrongParameter, parse_alpha, parse_count, split_last
+from dispatch.policies.spec import ELASTIC, NamedSpec, Needs, Spec, WrongParameter, parse_alpha, parse_count, split_last
 
 ROUNDS = 8
 """more of them hardly lower the cost of a batch any further"""
@@ -13,7 +13,7 @@ MOST_ROUNDS = 1000
 
 
 @dataclass(frozen=True)
-class JointSpec(Spec):
+class JointSpec(NamedSpec):
     name = "joint"
     form = "joint[:rounds[:alpha]][:elastic]"
 

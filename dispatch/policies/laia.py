@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Policy
-from dispatch.policies.spec import Spec, split_last
+from dispatch.policies.spec import NamedSpec, Spec, split_last
 
 PARTS = "parts"
 
 
 @dataclass(frozen=True)
-class LaiaSpec(Spec):
+class LaiaSpec(NamedSpec):
     name = "laia"
     form = f"laia[:{PARTS}]"
 

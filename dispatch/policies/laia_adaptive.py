@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Policy
-from dispatch.policies.spec import Spec, WrongParameter, parse_number
+from dispatch.policies.spec import NamedSpec, Spec, WrongParameter, parse_number
 
 BUDGET_MS = 0.1
 
 
 @dataclass(frozen=True)
-class LaiaAdaptiveSpec(Spec):
+class LaiaAdaptiveSpec(NamedSpec):
     name = "laia_adaptive"
     form = "laia_adaptive[:budget_ms]"
 

@@ -4,16 +4,17 @@ from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Policy
 from dispatch.policies.esd import EsdSpec
 from dispatch.policies.fae import FaeSpec
+from dispatch.policies.full import FULL, FullySynchronised
 from dispatch.policies.het import HetSpec
 from dispatch.policies.joint import JointSpec
 from dispatch.policies.laia import LaiaSpec
 from dispatch.policies.laia_adaptive import LaiaAdaptiveSpec
 from dispatch.policies.random_ import RandomSpec
 from dispatch.policies.round_robin import RoundRobinSpec
-from dispatch.policies.spec import Spec, WrongParameter
+from dispatch.policies.spec import NamedSpec, Spec, WrongParameter, split_last
 from infra.errors import ConfigError
 
-SPECS: dict[str, type[Spec]] = {
+SPECS: dict[str, type[NamedSpec]] = {
     spec.name: spec
     for spec in (
         RandomSpec,
@@ -34,7 +35,7 @@ def parse_spec(text: str) -> Spec:
     """Reads a policy's name and parameters; anything unknown is refused with the choices."""
     name, *parameters = text.strip().split(":")
     try:
-        spec = SPECS[name].parse(parameters) if name in SPECS else None
+        spec = _parse(name, parameters) if name in SPECS else None
     except WrongParameter as wrong:
         raise ConfigError(
             f"policy cannot be built; {wrong.name} of {_cut(text)} is {_cut(wrong.written)}; expected "
@@ -43,9 +44,18 @@ def parse_spec(text: str) -> Spec:
     if spec is None:
         choices = ", ".join(known.form for known in SPECS.values())
         raise ConfigError(
-            f"policy cannot be built; got {_cut(text)}; expected one of {choices}; correct dispatch.policy"
+            f"policy cannot be built; got {_cut(text)}; expected one of {choices}; all but het and fae may "
+            f"end in :{FULL}; correct dispatch.policy"
         )
     return spec
+
+
+def _parse(name: str, parameters: list[str]) -> Spec | None:
+    written, is_full = split_last(parameters, FULL)
+    spec = SPECS[name].parse(written)
+    if spec is None or not is_full:
+        return spec
+    return FullySynchronised(spec) if spec.needs.synchronisation == "on_demand" else None
 
 
 def _cut(text: str) -> str:

@@ -1,7 +1,8 @@
 """What all policies have in common: how they are written in settings, and what they may need of the dispatcher.
 
 A policy is written as its name and its parameters behind colons, as in ``esd:0.5:min3-min``. One that allows it may
-end in ``:elastic``: capacities then follow links and measured times instead of being equal.
+end in ``:elastic``: capacities then follow links and measured times instead of being equal. Behind all of that
+``:full`` makes synchronisation full (dispatch/policies/full.py).
 """
 
 from abc import ABC, abstractmethod
@@ -27,6 +28,8 @@ class Needs:
     """part of each cache that is set apart for a hot set; 0: the policy has none"""
     profile_steps: int = 0
     """steps of a generation in which uses are counted before the hot set is chosen"""
+    only_worthwhile: bool = True
+    """whether the hot set leaves out rows that cost more when all-reduced than when pushed and pulled"""
     elastic: bool = False
     """whether capacities follow links and measured times instead of being equal"""
     alpha: float = 1.0
@@ -44,15 +47,6 @@ class WrongParameter(Exception):
 class Spec(ABC):
     """A policy with its parameters. Implementations are frozen dataclasses; ``str`` gives the normal form."""
 
-    name: ClassVar[str]
-    form: ClassVar[str]
-    """how it may be written, optional parts in brackets"""
-
-    @classmethod
-    @abstractmethod
-    def parse(cls, parameters: Sequence[str]) -> "Spec | None":
-        """The spec with these parameters; None if they do not have its form. Raises WrongParameter."""
-
     @property
     def needs(self) -> Needs:
         return Needs()
@@ -62,7 +56,20 @@ class Spec(ABC):
         """The policy itself; seed is for those that draw, opt_backend for those that let exact assignment move."""
 
 
-class PlainSpec(Spec):
+class NamedSpec(Spec):
+    """One that is found in the registry by its name."""
+
+    name: ClassVar[str]
+    form: ClassVar[str]
+    """how it may be written, optional parts in brackets"""
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, parameters: Sequence[str]) -> "Spec | None":
+        """The spec with these parameters; None if they do not have its form. Raises WrongParameter."""
+
+
+class PlainSpec(NamedSpec):
     """A policy without parameters."""
 
     @classmethod

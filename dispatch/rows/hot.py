@@ -15,10 +15,11 @@ from dispatch.rows.index import BatchRows
 class Profile:
     """Counts how often rows are used over some batches; a pure function of them."""
 
-    def __init__(self, steps: int, most: int, workers: int) -> None:
+    def __init__(self, steps: int, most: int, workers: int, only_worthwhile: bool = True) -> None:
+        """only_worthwhile: whether rows that an all-reduce makes dearer are left out."""
         self._left = steps
         self._most = most
-        self._least_uses = steps * worthwhile_uses(workers)
+        self._least_uses = steps * worthwhile_uses(workers) if only_worthwhile else 0.0
         self._uses = np.empty(0, np.int64)
         """by row number"""
 

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ from benchmarks.report import report, write_json
 from infra.cli.options import grouped
 from infra.errors import ConfigError, FreshetError
 from infra.process import check_output, stop_on_signals
+
+if TYPE_CHECKING:  # loads kernels
+    from benchmarks.simulated.sizes import Architecture
 
 app = typer.Typer(help="Measure. Figures are comparable only within one run: machines differ and are noisy.")
 
@@ -32,6 +35,7 @@ Eviction = Literal["emark", "lru", "lfu"]
 Model = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
 Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 NetworkKind = Literal["shaped", "namespaces"]
+Reduce = Literal["hub", "ring"]
 PAPER_POLICIES = "laia,esd:0,esd:0.5:literal,esd:1"
 LIVE_POLICIES = "laia,esd:1,joint:elastic"
 
@@ -130,7 +134,7 @@ class DispatchOptions:
     workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 8
     batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128
     cache_ratio: Annotated[float, typer.Option(help="Rows of a worker's cache, as a share of distinct keys.")] = 0.08
-    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; equal if empty.")] = ""
+    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; 1 for all if empty.")] = ""
     policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES
     dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 512
     optimizer: Annotated[Optimizer, typer.Option(help="Of rows: its state is moved, too.")] = "adagrad"
@@ -140,30 +144,52 @@ class DispatchOptions:
     samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None
 
 
+@dataclass(frozen=True)
+class DenseOptions:
+    """The dense part of the model that is trained, and how it is moved."""
+
+    model: Annotated[Model, typer.Option(help="The model whose dense part counts.")] = "wdl"
+    dense_bytes: Annotated[
+        int | None, typer.Option(help="Bytes of the dense part in place of the model's; 0 leaves it out.", min=0)
+    ] = None
+    reduce: Annotated[
+        Reduce, typer.Option(help="Through the PS, by workers with samples; or in a ring of all workers.")
+    ] = "hub"
+
+    def architecture(self, form: KeyFormat, optimizer: Optimizer, fields: int) -> "Architecture":
+        from benchmarks.simulated.keys import dense_inputs
+        from benchmarks.simulated.sizes import Architecture
+
+        return Architecture(optimizer, self.model, fields, dense_inputs(form), self.dense_bytes, self.reduce)
+
+
 @app.command()
 @grouped
 def dispatch(
     what: DispatchOptions,
+    dense: DenseOptions,
     output: Output = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw cost by kind and link class here (PNG).")] = None,
 ) -> None:
     """What each policy would move: the live directory and policies on a stream of keys, without training.
 
+    Rows and the dense part of the model; --dense-bytes 0 compares policies by rows alone.
+
     Example: freshet bench dispatch --input criteo.tsv.gz --format criteo --links 5,5,5,5,.5,.5,.5,.5 --json out.json
     """
-    from benchmarks.dispatch import check_policies, make_workload, parse_links, run_dispatch
-    from benchmarks.keys import read_keys
-    from benchmarks.plots import check_can_plot, plot_dispatch
-    from benchmarks.tables import dispatch_table
-    from ps.config import RowConfig
+    from benchmarks.simulated.dispatch import run_dispatch
+    from benchmarks.simulated.keys import read_keys
+    from benchmarks.simulated.plots import check_can_plot, plot_dispatch
+    from benchmarks.simulated.tables import dispatch_table
+    from benchmarks.simulated.workload import check_policies, make_workload, parse_links
 
     specs, speeds = check_policies(what.policies), parse_links(what.links, what.workers)
     if plot is not None:
         check_can_plot()
     keys_KF = read_keys(what.form, _existing(what.file), what.samples)
-    share = RowConfig(dim=what.dim, optimizer=what.optimizer).shape().value_share
+    sizes = dense.architecture(what.form, what.optimizer, keys_KF.shape[1]).sizes(what.dim)
     workload = make_workload(
-        keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms, share
+        keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms, sizes
     )
     results = run_dispatch(workload, specs)
     Console().print(dispatch_table(results, workload))
@@ -213,7 +239,7 @@ def train(
     Example: freshet bench train --policies laia,esd:1,joint:elastic --dim 128 --repeat 3 --json out.json
     """
     stop = stop_on_signals()
-    from benchmarks.dispatch import check_policies, parse_links
+    from benchmarks.simulated.workload import check_policies, parse_links
     from benchmarks.tables import train_table
     from benchmarks.train import Experiment, check_losses, default_links, run_train
     from infra.run.display import Display
@@ -235,25 +261,31 @@ def train(
 
 
 @app.command()
+@grouped
 def paper(
+    dense: DenseOptions,
     file: Annotated[Path | None, typer.Option("--input", help="File of keys; none for synthetic.")] = None,
     form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "criteo",
     policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES,
+    optimizer: Annotated[Optimizer, typer.Option(help="Of rows: its state is moved, too.")] = "sgd",
     samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None,
     output: Output = None,
 ) -> None:
-    """The paper's sensitivity tables: batch 64 to 512, cache 4 to 10 %, 4 workers, equal links.
+    """The papers' studies: ESD's of batch, cache, embedding size, workers and links; Herald's breakdown.
+
+    The papers' costs are of rows alone, as with --dense-bytes 0; their times include the dense part and compute.
 
     Example: freshet bench paper --input criteo.tsv.gz --format criteo --json paper.json
     """
-    from benchmarks.dispatch import check_policies
-    from benchmarks.keys import read_keys
-    from benchmarks.paper import run_paper
-    from benchmarks.tables import paper_tables
+    from benchmarks.simulated.keys import read_keys
+    from benchmarks.simulated.paper import run_paper
+    from benchmarks.simulated.tables import paper_tables
+    from benchmarks.simulated.workload import check_policies
 
     specs = check_policies(policies)
-    settings = run_paper(read_keys(form, _existing(file), samples), specs)
-    for table in paper_tables(settings, specs):
+    keys_KF = read_keys(form, _existing(file), samples)
+    settings = run_paper(keys_KF, specs, dense.architecture(form, optimizer, keys_KF.shape[1]))
+    for table in paper_tables(settings):
         Console().print(table)
     write_json(settings, output)
 

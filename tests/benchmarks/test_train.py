@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks.dispatch import make_workload, simulate
+from benchmarks.simulated.dispatch import simulate
+from benchmarks.simulated.workload import make_workload
 from benchmarks.tables import train_table
 from benchmarks.train import Experiment, TrainResult, check_losses, compare, default_links, run_train
 from benchmarks.visits import Visits

@@ -233,3 +233,11 @@ def test_the_quality_told_is_that_of_one_process(write_topic: WriteTopic) -> Non
         expected.add(reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B), samples.labels_B)
     assert result.status.quality.logloss == pytest.approx(expected.overall().logloss, rel=1e-5)
     assert result.status.quality.auc == pytest.approx(expected.overall().auc, rel=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["laia:full", "esd:1:full", "fae:0.15:4:literal"])
+def test_published_forms_equal_one_process(write_topic: WriteTopic, policy: str) -> None:
+    plan = Plan(write_topic(20 * BATCH), 3, policy, cache_rows=700, rows=rows_of("adagrad"))
+    result = train(plan)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+    assert sum(w.traffic.update_pushes for w in result.status.workers) > 0

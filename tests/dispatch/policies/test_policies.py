@@ -44,6 +44,13 @@ NORMAL_FORMS = [
     ("fae:.10:08", "fae"),
     ("fae:0.25", "fae:0.25"),
     ("fae:0.1:3", "fae:0.1:3"),
+    ("fae:literal", "fae:literal"),
+    ("fae:.1:08:literal", "fae:literal"),
+    ("fae:0.25:literal", "fae:0.25:literal"),
+    ("fae:0.1:3:literal", "fae:0.1:3:literal"),
+    ("random:full", "random:full"),
+    ("esd:full", "esd:1:full"),
+    ("esd:.5:literal:elastic:full", "esd:0.5:literal:elastic:full"),
 ]
 SPECS = (
     *("random", "round_robin", "laia", "laia_adaptive", "laia_adaptive:0.0004", "het", "fae"),
@@ -197,6 +204,14 @@ def test_full_synchronisation_assigns_as_random_does(spec: str) -> None:
     assert [parse_spec(other).needs.synchronisation for other in (spec, "random")] == ["full", "on_demand"]
 
 
+@pytest.mark.parametrize("spec", ["random", "laia:parts", "esd:0.5", "joint:2"])
+def test_a_policy_assigns_alike_under_full_synchronisation(spec: str) -> None:
+    situation = draw_situation(10)
+    expected = build_policy(spec, seed=3).assign(situation).worker_B
+    assert np.array_equal(build_policy(f"{spec}:full", seed=3).assign(situation).worker_B, expected)
+    assert [parse_spec(text).needs.synchronisation for text in (spec, f"{spec}:full")] == ["on_demand", "full"]
+
+
 @pytest.mark.parametrize("share", ["0", "1", "-0.1", "1.5", "nan", "inf", "half", ""])
 def test_a_hot_share_that_is_no_part_of_the_cache_is_refused(share: str) -> None:
     with pytest.raises(ConfigError, match="expected a number above 0 and below 1"):
@@ -260,10 +275,15 @@ def test_name_is_the_normal_form_of_the_spec(spec: str, name: str) -> None:
         "het:1",
         "fae:0.1:8:2",
         "fae:elastic:2:3",
+        "fae:0.1:8:2:literal",
         "laia_adaptive:1:2",
         "laia:elastic",
         "esd:1:mean:literally",
         "joint:2:0.5:3",
+        "full",
+        "het:full",
+        "fae:full",
+        "laia:full:full",
     ],
 )
 def test_unknown_policy_is_refused_with_the_choices(spec: str) -> None:
@@ -337,7 +357,7 @@ def test_default_settings_are_usable() -> None:
 def test_every_spec_can_be_read_back_from_what_it_prints(name: str) -> None:
     spec = parse_spec(name)
     assert parse_spec(str(spec)) == spec
-    assert spec.form.startswith(name)
+    assert SPECS_BY_NAME[name].form.startswith(name)
 
 
 @pytest.mark.parametrize(
@@ -346,9 +366,12 @@ def test_every_spec_can_be_read_back_from_what_it_prints(name: str) -> None:
         ("laia", Needs()),
         ("het", Needs("full")),
         ("fae:0.2:5", Needs("full", hot_share=0.2, profile_steps=5)),
+        ("fae:0.2:5:literal", Needs("full", hot_share=0.2, profile_steps=5, only_worthwhile=False)),
         ("joint:2", Needs()),
         ("joint:2:elastic", Needs(elastic=True)),
         ("esd:0.5:mean:elastic", Needs(elastic=True, alpha=0.5)),
+        ("laia:full", Needs("full")),
+        ("esd:0.5:elastic:full", Needs("full", elastic=True, alpha=0.5)),
     ],
 )
 def test_a_spec_says_what_its_policy_needs(text: str, needs: Needs) -> None:

@@ -41,6 +41,14 @@ def test_rows_used_too_rarely_to_be_worth_an_all_reduce_stay_cold() -> None:
     assert chosen.tolist() == [0]
 
 
+def test_a_literal_hot_set_takes_the_most_frequent_rows_whatever_they_cost() -> None:
+    index, profile = Index(), Profile(steps=1, most=2, workers=8, only_worthwhile=False)
+    profile.follow(index.resolve(keys([1] * 16, [2] * 15 + [3])))
+    chosen = profile.follow(index.resolve(keys([4])))
+    assert chosen is not None
+    assert chosen.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(("share", "rows"), [(0.25, 25), (0.1, 10), (0.0, 0)])
 def test_the_hot_set_may_fill_its_share_of_the_cache(share: float, rows: int) -> None:
     assert hot_rows(share, 100) == rows

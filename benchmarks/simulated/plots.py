@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.dispatch import DispatchResult, is_slow
+from benchmarks.simulated.dispatch import DispatchResult
+from benchmarks.simulated.workload import is_slow
 from dispatch.decide import relative_row_costs
 from infra.errors import ConfigError
 
@@ -18,6 +19,7 @@ KINDS = (
     ("update_push", "update push", "#e08b2c"),
     ("evict_push", "evict push", "#6aa84f"),
     ("all_reduce", "all-reduce", "#8e63b0"),
+    ("dense", "dense", "#9a9a9a"),
 )
 """field of a result, its name, its colour"""
 CLASSES = ((False, "fast links", ""), (True, "slow links", "//"))
@@ -47,7 +49,7 @@ def plot_dispatch(results: Sequence[DispatchResult], links_gbit: Sequence[float]
     _stack(left, results, links_gbit, price_n, shares=False)
     left.set_title("Cost, in whole rows over the fastest link")
     _stack(right, results, links_gbit, np.ones_like(price_n), shares=True)
-    right.set_title("Share of bytes moved")
+    right.set_title("Share of bytes, a ring's counted one way")
     handles, names = left.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(output, dpi=130)

@@ -40,6 +40,11 @@ def read_keys(dataset: str, file: Path | None, samples: int | None = None) -> ND
     return np.concatenate(parts)[:samples]
 
 
+def dense_inputs(dataset: str) -> int:
+    """Floats of a sample beside its keys, as the data set's own schema has them."""
+    return load_schema("criteo" if dataset == "synthetic" else dataset).dense
+
+
 def sparse_schema(dataset: str) -> Schema:
     """The data set's schema with the columns of the figures alone."""
     schema = load_schema(dataset)

@@ -5,22 +5,21 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.dispatch import (
+from benchmarks.simulated import plots, tables
+from benchmarks.simulated.dispatch import (
     DispatchResult,
+    Megabytes,
     Percentiles,
-    Workload,
-    check_policies,
-    make_workload,
-    parse_links,
     run_dispatch,
     saving,
     simulate,
     speed_up,
 )
-from benchmarks.keys import read_keys, sparse_schema
-from benchmarks.paper import BATCHES, run_paper, settings
-from benchmarks.plots import plot_dispatch
-from benchmarks.tables import paper_tables
+from benchmarks.simulated.keys import read_keys, sparse_schema
+from benchmarks.simulated.plots import plot_dispatch
+from benchmarks.simulated.sizes import Reduce, Sizes
+from benchmarks.simulated.tables import dispatch_table
+from benchmarks.simulated.workload import Workload, check_policies, make_workload, parse_links
 from dispatch.decide import Decider
 from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import Needs
@@ -55,11 +54,52 @@ def test_totals_are_those_of_the_directory_s_own_accounting() -> None:
 
 
 def test_moves_without_state_cost_their_share_of_a_row() -> None:
-    rows, whole = simulate(small_workload(), "round_robin"), simulate(small_workload(value_share=0.5), "round_robin")
+    rows, whole = (
+        simulate(small_workload(), "round_robin"),
+        simulate(small_workload(sizes=Sizes(row=8, value=4)), "round_robin"),
+    )
     assert np.less(np.array(rows.miss_pull) / 2, whole.miss_pull).all()
     assert np.less(whole.miss_pull, rows.miss_pull).all()
     assert 0.5 < whole.cost / rows.cost < 1.0
     assert whole.cost == np.array([whole.miss_pull, whole.update_push, whole.evict_push]).sum(axis=0) @ [1, 1, 10, 10]
+
+
+def test_the_dense_part_goes_up_and_down_every_link_with_samples() -> None:
+    rows, both = (simulate(small_workload(sizes=Sizes(8, 4, dense)), "laia") for dense in (0, 40))
+    assert rows.dense == [0.0] * 4
+    assert both.dense == [8 * 2 * 40 / 8] * 4
+    assert both.cost == rows.cost + np.array(both.dense) @ [1, 1, 10, 10]
+    assert both.megabytes.dense == 4 * 8 * 2 * 40 / 1e6
+    assert both.link_time > rows.link_time
+
+
+@pytest.mark.parametrize(("reduce", "is_charged"), [("hub", False), ("ring", True)])
+def test_a_step_without_samples_is_free_through_a_hub_and_not_in_a_ring(reduce: Reduce, is_charged: bool) -> None:
+    workload = small_workload(batch=2, links=(5.0, 5.0, 5.0, 0.005), sizes=Sizes(dense=40, reduce=reduce))
+    fast, *_, slow = simulate(workload, "joint:elastic").dense
+    assert fast > 0
+    assert (slow == fast) == is_charged
+
+
+def test_a_ring_moves_its_part_over_every_link_both_ways_at_once() -> None:
+    ring = simulate(small_workload(sizes=Sizes(8, 4, 40, "ring")), "laia")
+    assert ring.dense == [8 * 60 / 8] * 4
+    assert ring.megabytes.dense == 4 * 8 * 2 * 60 / 1e6
+
+
+def test_megabytes_are_those_of_the_rows_moved() -> None:
+    result = simulate(small_workload(sizes=Sizes(8, 4), warm_up=5), "fae:0.2:4")
+    kinds = (result.miss_pull, result.update_push, result.evict_push, result.all_reduce)
+    assert msgspec.structs.astuple(result.megabytes) == pytest.approx(
+        [*(8 * ways * sum(kind) / 1e6 for kind, ways in zip(kinds, (1, 1, 1, 2), strict=True)), 0.0]
+    )
+
+
+def test_link_time_of_the_slowest_worker_splits_into_rows_and_dense() -> None:
+    workload = small_workload(sizes=Sizes(8, 4, 40))
+    result, row_ms = simulate(workload, "laia"), 8 * 8 / 5e6
+    assert result.link_ms.rows + result.link_ms.dense == pytest.approx(result.link_time * row_ms / 8)
+    assert result.link_ms.dense == pytest.approx(2 * 40 / 8 * 10 * row_ms)
 
 
 def test_all_reduced_rows_are_part_of_cost_and_link_time() -> None:
@@ -71,6 +111,25 @@ def test_all_reduced_rows_are_part_of_cost_and_link_time() -> None:
     assert result.link_time >= (moved * [1, 1, 10, 10]).max()
     assert full.all_reduce == [0, 0, 0, 0]
     assert result.hit_ratio > full.hit_ratio
+
+
+def test_a_literal_hot_set_all_reduces_rows_that_do_not_pay_for_it() -> None:
+    workload = small_workload(warm_up=5)
+    literal, worthwhile = simulate(workload, "fae:0.2:4:literal"), simulate(workload, "fae:0.2:4")
+    assert literal.all_reduce[0] > worthwhile.all_reduce[0] > 0
+    assert literal.hit_ratio > worthwhile.hit_ratio
+    assert literal.cost > worthwhile.cost
+
+
+def test_het_is_random_under_full_synchronisation() -> None:
+    het, random = (simulate(small_workload(), policy) for policy in ("het", "random:full"))
+    assert msgspec.structs.replace(random, policy="het", decide_ms=het.decide_ms) == het
+
+
+def test_on_demand_synchronisation_saves_pushes_under_any_assignment() -> None:
+    full, on_demand = (simulate(small_workload(), policy) for policy in ("round_robin:full", "round_robin"))
+    assert sum(on_demand.update_push) < sum(full.update_push)
+    assert sum(on_demand.miss_pull) <= sum(full.miss_pull)
 
 
 def test_a_hot_set_without_a_row_is_refused() -> None:
@@ -152,32 +211,28 @@ def test_a_data_set_without_its_file_is_refused() -> None:
 
 
 def test_savings_are_against_the_first() -> None:
-    first = DispatchResult("a", 1, 200.0, [], [], [], [], 0.0, 90.0, Percentiles(0, 0), 0)
-    other = msgspec.structs.replace(first, cost=150.0, link_time=30.0)
-    assert (saving(other, first), speed_up(other, first)) == (0.25, 3.0)
+    first = simulate(small_workload(), "round_robin")
+    other = msgspec.structs.replace(first, cost=0.75 * first.cost, link_time=first.link_time / 3)
+    assert (saving(other, first), speed_up(other, first)) == pytest.approx((0.25, 3.0))
+
+
+@pytest.mark.parametrize(("dense", "shown"), [(0, False), (40, True)])
+def test_the_table_shows_the_kinds_that_moved(dense: int, shown: bool) -> None:
+    workload = small_workload(sizes=Sizes(dense=dense))
+    table = dispatch_table(run_dispatch(workload, ["laia", "esd:1"]), workload)
+    headers = [str(column.header) for column in table.columns]
+    assert (headers[:2], "dense" in headers, "reduce" in headers) == (["policy", "cost"], shown, False)
+
+
+def test_table_and_picture_know_every_kind_of_move() -> None:
+    kinds = Megabytes.__struct_fields__
+    assert tuple(field for field, _ in tables.KINDS) == tuple(field for field, *_ in plots.KINDS) == kinds
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     results = run_dispatch(small_workload(), ["laia", "esd:1"])
     plot_dispatch(results, LINKS, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_paper_s_tables_vary_one_thing_at_a_time() -> None:
-    wanted = [(s.varied, s.value) for s in settings()]
-    assert [value for varied, value in wanted if varied == "batch per worker"] == [str(batch) for batch in BATCHES]
-    keys_KF = np.random.default_rng(5).integers(0, 3500, (24_000, 2), dtype=np.uint64)
-    done = run_paper(keys_KF, ["laia", "round_robin"])
-    assert [(s.varied, s.value) for s in done] == wanted
-    assert {(s.value, s.why_not[:6]) for s in done if not s.results} == {
-        ("256", "caches"), ("512", "24000 "), ("4%", "caches"), ("6%", "caches"),
-    }  # fmt: skip
-    assert [table.row_count for table in paper_tables(done, ["laia", "round_robin"])] == [4, 4, 2, 2]
-
-
-def test_a_file_too_short_for_all_of_the_paper_is_refused() -> None:
-    with pytest.raises(ConfigError, match="none of the paper's settings"):
-        run_paper(np.zeros((100, 2), np.uint64), ["laia"])
 
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
@@ -193,4 +248,6 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     assert "esd:1" in shown.output
     results = msgspec.json.decode(output.read_bytes(), type=list[DispatchResult])
     assert [(r.policy, r.steps, len(r.miss_pull)) for r in results] == [("laia", 21, 4), ("esd:1", 21, 4)]
+    weights = (26 * 512 + 13) * 128 + 128 + 128 * 64 + 64 + 64 + 1
+    assert [r.megabytes.dense for r in results] == pytest.approx([21 * 4 * 2 * 4 * weights / 1e6] * 2)
     assert plot.stat().st_size > 1000

@@ -1,0 +1,114 @@
+"""A stream of keys, the workers it is dispatched to, and their links; what cannot be simulated is refused here.
+
+Legend: K samples of the stream, F keys a sample, n workers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.simulated.sizes import ROWS_ALONE, Sizes
+from dispatch.decide import relative_row_costs
+from dispatch.policies.registry import parse_spec
+from infra.errors import ConfigError
+
+EVICTIONS = ("emark", "lru", "lfu")
+SLOW = 0.5
+"""a link with less than this share of the fastest one's speed is of the slow class"""
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A stream of keys and the workers it is dispatched to."""
+
+    keys_KF: NDArray[np.uint64]
+    links_gbit: tuple[float, ...]
+    batch: int
+    """samples per worker"""
+    cache_rows: int
+    """of each worker"""
+    eviction: str = "emark"
+    warm_up: int = 10
+    """steps left out"""
+    deadline_ms: float | None = None
+    """a decision that takes longer is counted as a miss"""
+    sizes: Sizes = ROWS_ALONE
+
+    @property
+    def workers(self) -> int:
+        return len(self.links_gbit)
+
+    @property
+    def steps(self) -> int:
+        """Whole batches in the stream, those left out included."""
+        return len(self.keys_KF) // (self.batch * self.workers)
+
+    @property
+    def row_ms(self) -> float:
+        """Milliseconds that a row with its state takes over the fastest link."""
+        return 8 * self.sizes.row / (1e6 * max(self.links_gbit))
+
+    @property
+    def row_cost_n(self) -> NDArray[np.float64]:
+        return relative_row_costs(list(self.links_gbit))
+
+
+def make_workload(
+    keys_KF: NDArray[np.uint64],
+    links_gbit: Sequence[float],
+    batch: int,
+    cache_ratio: float,
+    eviction: str = "emark",
+    warm_up: int = 10,
+    deadline_ms: float | None = None,
+    sizes: Sizes = ROWS_ALONE,
+) -> Workload:
+    """A workload whose caches hold a share of the stream's distinct keys; what cannot be run is refused."""
+    check_links(links_gbit)
+    if eviction not in EVICTIONS:
+        raise ConfigError(f"unknown eviction {eviction!r}; expected one of {', '.join(EVICTIONS)}; correct --eviction")
+    if not 0 < cache_ratio <= 1:
+        raise ConfigError(f"cache of {cache_ratio:g} of the keys; expected above 0, at most 1; correct --cache-ratio")
+    cache_rows = max(1, int(cache_ratio * np.unique(keys_KF).size))
+    workload = Workload(keys_KF, tuple(links_gbit), batch, cache_rows, eviction, warm_up, deadline_ms, sizes)
+    if workload.steps <= warm_up:
+        raise ConfigError(
+            f"{len(keys_KF)} samples make {workload.steps} batches of {batch} × {workload.workers}; expected more than "
+            f"the {warm_up} that are left out; give a longer file or lower --batch or --warm-up"
+        )
+    return workload
+
+
+def parse_links(text: str, workers: int) -> tuple[float, ...]:
+    """Speeds as written on the command line, one per worker; an empty text makes them equal."""
+    if not text.strip():
+        return (1.0,) * workers
+    try:
+        links = tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f"links {text!r} are no speeds; {error}; expected Gbit/s, comma-separated; correct --links"
+        ) from error
+    if len(links) != workers:
+        raise ConfigError(f"{len(links)} links for {workers} workers; expected one speed per worker; correct --links")
+    check_links(links)
+    return links
+
+
+def check_links(links_gbit: Sequence[float]) -> None:
+    for link in links_gbit:
+        if not isfinite(link) or link <= 0:
+            raise ConfigError(f"link of {link:g} Gbit/s; expected a finite speed above 0 per worker; correct --links")
+
+
+def check_policies(text: str) -> list[str]:
+    """Policies as written on the command line, in their normal form."""
+    return [str(parse_spec(policy)) for policy in text.split(",")]
+
+
+def is_slow(links_gbit: Sequence[float]) -> list[bool]:
+    """The class of each link: slow, or fast."""
+    return [link < SLOW * max(links_gbit) for link in links_gbit]
