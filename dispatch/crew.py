@@ -183,10 +183,11 @@ class Crew:
         self.roster.drop(member)
 
     def dismiss_all(self, step: int, patience_seconds: float) -> bool:
-        """Dismisses everyone; returns whether the dense weights, which are the same on all members, were saved.
+        """Dismisses everyone; returns whether the dense weights were saved.
 
-        The first member goes first and saves them. The others go when it has confirmed that, or has not for so many
-        seconds: a worker that ends closes its connections to its peers, which must not happen while one still works.
+        The first member goes first and saves them, as the shards or, in a ring, all members have them. The others go
+        when it has confirmed that, or has not for so many seconds: a worker that ends closes its connections to its
+        peers, which must not happen while one still works.
         """
         for first in self.roster.members[:1]:
             self.dismiss(first, step, save_dense=True)

@@ -45,8 +45,8 @@ class Roster:
     def wanted(self) -> tuple[Member, ...]:
         """Who should be in the next generation: those who stay, in their order, then newcomers by name.
 
-        The first of them has the dense weights, and gives them to the others. So, should every member leave at once,
-        they stay for one more generation to hand over to the newcomers, if there are any.
+        In a ring the first of them has the dense weights, and gives them to the others. So, should every member leave
+        at once, they stay for one more generation to hand over to the newcomers, if there are any.
         """
         staying = [m for m in self.members if self._ready.get(m.name) == m and m.name not in self._leaving]
         names = {member.name for member in self.members} | self._leaving

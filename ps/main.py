@@ -1,8 +1,8 @@
 """The process of one PS shard.
 
-It owns rows, optimizer state and the step that last changed each row. One thread takes one message at a time, so what
-arrives first is carried out first; ps/shard.py says in which order a round is applied. Nothing is written to disk: a
-crash costs the rows, and everyone returns to the last checkpoint.
+It owns rows, optimizer state and the step that last changed each row, and a range of the dense weights. One thread
+takes one message at a time, so what arrives first is carried out first; ps/shard.py says in which order a round is
+applied. Nothing is written to disk: a crash costs the rows, and everyone returns to the last checkpoint.
 
 No message ends the process: one that cannot be read, or does not fit, is refused before it has changed anything.
 """
