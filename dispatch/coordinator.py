@@ -13,6 +13,7 @@ import zmq
 
 from dispatch.crew import Crew, silent
 from dispatch.decide import Decider, Decision, check_cache, needed_rows
+from dispatch.dense import NO_MOVES, DenseTurns, check_reduce, needs_ring, uses_hub
 from dispatch.errors import BadReport
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
@@ -54,7 +55,10 @@ class Coordinator:
         self.policy, self.needs = spec.build(job.seed, job.dispatch.opt_backend), spec.needs
         shares = job.dispatch.share_bounds if self.needs.elastic else None
         check_cache(job.dispatch.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields, shares)
-        if job.dispatch.workers > 1 and not job.may_sum:
+        has_hot_set = self.needs.hot_share > 0
+        check_reduce(job.reduce, job.dispatch.policy, has_hot_set)
+        may_join = job.may_sum or not needs_ring(job.reduce, has_hot_set)
+        if job.dispatch.workers > 1 and not may_join:
             raise unencrypted(job.dispatch.workers)
         needed = needed_rows(job.stream.batch, job.dispatch.workers, job.schema.fields)
         check_hot_set(self.needs.hot_share, job.dispatch.cache_rows, needed)
@@ -67,13 +71,14 @@ class Coordinator:
         resources.callback(self.intake.close)
         context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(context, job.curve))
-        rules = (job.dispatch.silence_seconds, job.agreement.workers, job.may_sum)
+        rules = (job.dispatch.silence_seconds, job.agreement.workers, may_join)
         self.crew = Crew(context, job.endpoint, job.run, job.curve, Refusals(meter), *rules)
         resources.callback(self.crew.close)
         self.shards = Shards(context, job.shard_endpoints, job.run, job.curve, settings=job.agreement.shards)
         resources.callback(self.shards.close)
         self.publisher = StatusPublisher(context, job.status_endpoint, job.curve, meter)
         resources.callback(self.publisher.close)
+        self.dense, self._dense_moves = DenseTurns(), NO_MOVES
         self._decider: Decider | None = None
         self._kept_alive = 0.0
 
@@ -119,12 +124,15 @@ class Coordinator:
         cache_rows = max(dispatch.cache_rows, needed)
         if cache_rows > dispatch.cache_rows:
             self.log.warning("caches enlarged: fewer workers get larger micro-batches", cache_rows=cache_rows)
+        devices = [member.device for member in self.crew.roster.wanted]
+        hub = uses_hub(self.job.reduce, self.needs.hot_share > 0, self.job.may_sum, devices)
+        takes_dense = self.dense.start_generation(workers, hub)
         self.shards.open(self.crew.generation + 1, step, workers)
-        self.crew.start_generation(step, cache_rows)
+        self.crew.start_generation(step, cache_rows, hub, takes_dense)
         self.state = "training"
         members = [WorkerLink(member.name, member.link_gbit) for member in self.crew.roster.members]
         names = [member.name for member in members]
-        self.log.info("generation started", generation=self.crew.generation, step=step, workers=names)
+        self.log.info("generation started", generation=self.crew.generation, step=step, workers=names, hub=hub)
         directory = Directory(
             np.full(workers, cache_rows, np.int64),
             dispatch.eviction,
@@ -138,13 +146,17 @@ class Coordinator:
         return self._decider
 
     def flush(self, decider: Decider) -> None:
-        """Writes every owned or split row back; afterwards the PS has the newest value of every row."""
+        """Writes every owned or split row back; afterwards the PS has the newest value of every row.
+
+        The same goes for the dense weights, unless the workers keep them in a ring.
+        """
         plan, step, generation = decider.flush(), self.intake.step, self.crew.generation
-        self.shards.announce(generation, step, FLUSH, plan, None)
-        self.crew.order_flush(step, plan.workers)
-        self.underway.add(OrderedRound(step, FLUSH, plan))
+        dense = self.dense.flush()
+        self.shards.announce(generation, step, FLUSH, plan, None, dense)
+        self.crew.order_flush(step, plan.workers, dense)
+        self.underway.add(OrderedRound(step, FLUSH, plan, dense=dense))
         self.complete(keep=0)
-        self.shards.await_applied(generation, step, FLUSH, plan)
+        self.shards.await_applied(generation, step, FLUSH)
         self.crew.keep_alive(step)  # newcomers that have gone have no part in the next generation
         self.poll()
 
@@ -175,14 +187,15 @@ class Coordinator:
                 self.poll(WAIT_SECONDS)
 
     def announce(self, step: int, decision: Decision) -> None:
-        """Tells every shard which rows the step will bring."""
+        """Tells every shard which rows and which dense gradients the step will bring."""
         self.accounts.times.begin(idle=not self.underway)
-        self.shards.announce(self.crew.generation, step, TRAIN, decision.plan, decision.rows)
+        self._dense_moves = self.dense.train(decision.plan.samples)
+        self.shards.announce(self.crew.generation, step, TRAIN, decision.plan, decision.rows, self._dense_moves)
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         """Sends every worker its part of the step."""
-        self.crew.order(step, decision.plan.workers, batch.samples)
-        self.underway.add(OrderedRound(step, TRAIN, decision.plan, batch.samples.labels_B))
+        self.crew.order(step, decision.plan.workers, batch.samples, self._dense_moves)
+        self.underway.add(OrderedRound(step, TRAIN, decision.plan, batch.samples.labels_B, self._dense_moves))
         self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))

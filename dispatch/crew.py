@@ -22,6 +22,7 @@ import structlog
 import zmq
 from numpy.typing import NDArray
 
+from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import BadReport, CrewFailed
 from dispatch.protocol import (
     FROM_DISPATCHER,
@@ -101,19 +102,30 @@ class Crew:
         self.refused = refused or Refusals()
         """messages that could not be read or had no place in this run"""
 
-    def start_generation(self, step: int, cache_rows: int) -> None:
-        """The wanted workers become members; members that are no longer wanted are dismissed."""
+    def start_generation(self, step: int, cache_rows: int, uses_hub: bool = False, takes_dense: bool = False) -> None:
+        """The wanted workers become members; members that are no longer wanted are dismissed.
+
+        What follows the step is said to the members in their Welcome.
+        """
         gone = self.roster.advance()
         self.generation, self._heard = self.generation + 1, set()
         for member in gone:
             self.dismiss(member, step, save_dense=False)
         names = tuple(member.name for member in self.roster.members)
         for number, member in enumerate(self.roster.members):
-            self._send(member, Welcome(**self._common(step), worker=number, names=names, cache_rows=cache_rows))
+            welcome = Welcome(
+                **self._common(step),
+                worker=number,
+                names=names,
+                cache_rows=cache_rows,
+                uses_hub=uses_hub,
+                takes_dense=takes_dense,
+            )
+            self._send(member, welcome)
 
-    def order(self, step: int, plans: tuple[WorkerPlan, ...], samples: Samples) -> None:
+    def order(self, step: int, plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves = NO_MOVES) -> None:
         """Sends every member its part of a training step."""
-        for member, plan in zip(self.roster.members, plans, strict=True):
+        for number, (member, plan) in enumerate(zip(self.roster.members, plans, strict=True)):
             assert plan.use is not None
             mine = plan.use.samples
             header = Order(
@@ -123,6 +135,8 @@ class Crew:
                 batch=len(samples.labels_B),
                 alone=plan.use.alone,
                 replicated=plan.replicated,
+                dense_push=dense.pushed_by(number),
+                dense_pull=dense.pulled_by(number),
             )
             arrays = _moves(plan)._replace(
                 used_slots=plan.use_slots,
@@ -132,11 +146,11 @@ class Crew:
             )
             self._send(member, header, arrays)
 
-    def order_flush(self, step: int, plans: tuple[WorkerPlan, ...]) -> None:
-        """Asks every member to write its owned and split rows back."""
-        for member, plan in zip(self.roster.members, plans, strict=True):
-            header = Order(**self._common(step), phase=FLUSH, samples=0, batch=0, alone=0)
-            self._send(member, header, _moves(plan))
+    def order_flush(self, step: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves = NO_MOVES) -> None:
+        """Asks every member to write its owned and split rows back, and what it has of the dense weights."""
+        for number, (member, plan) in enumerate(zip(self.roster.members, plans, strict=True)):
+            sizes: dict[str, Any] = {"samples": 0, "batch": 0, "alone": 0, "dense_push": dense.pushed_by(number)}
+            self._send(member, Order(**self._common(step), phase=FLUSH, **sizes), _moves(plan))
 
     def keep_alive(self, step: int) -> None:
         """Sends everyone a sign of life, also those who wait for their first generation; drops those who are gone."""
@@ -169,10 +183,11 @@ class Crew:
         self.roster.drop(member)
 
     def dismiss_all(self, step: int, patience_seconds: float) -> bool:
-        """Dismisses everyone; returns whether the dense weights, which are the same on all members, were saved.
+        """Dismisses everyone; returns whether the dense weights were saved.
 
-        The first member goes first and saves them. The others go when it has confirmed that, or has not for so many
-        seconds: a worker that ends closes its connections to its peers, which must not happen while one still works.
+        The first member goes first and saves them, as the shards or, in a ring, all members have them. The others go
+        when it has confirmed that, or has not for so many seconds: a worker that ends closes its connections to its
+        peers, which must not happen while one still works.
         """
         for first in self.roster.members[:1]:
             self.dismiss(first, step, save_dense=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dispatch.config import DispatchConfig
+from dispatch.dense import Reduce
 from infra.agreement import Agreement
 from infra.wire import Curve
 from ingest.config import StreamConfig
@@ -39,12 +40,14 @@ class DispatchJob:
     curve: Curve | None = None
     agreement: Agreement = field(default_factory=Agreement)
     """what it must have in common with workers and shards"""
+    reduce: Reduce = "auto"
+    """how dense gradients are summed"""
     unencrypted_reduce: bool = False
-    """whether several workers may sum dense gradients although keys are on"""
+    """whether workers may sum dense gradients among themselves although keys are on"""
     start: Mapping[int, Position] = field(default_factory=dict)
     """where to begin; empty: at the first record of every partition"""
 
     @property
     def may_sum(self) -> bool:
-        """Whether several workers may sum dense gradients."""
+        """Whether workers may sum dense gradients among themselves."""
         return self.curve is None or self.unencrypted_reduce

@@ -11,7 +11,7 @@ from msgspec import Meta
 from dispatch.tally import PhaseSeconds
 from infra.errors import ConfigError
 from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
-from ps.protocol import MOST_WORKERS, AgreedSettings, RoundPhase, WorkerNumber
+from ps.protocol import MOST_WORKERS, NO_DENSE, AgreedSettings, DenseForm, RoundPhase, WorkerNumber
 
 MOST_SAMPLES = 1_000_000
 """of a batch"""
@@ -30,6 +30,8 @@ class Join(Header, frozen=True):
     """those that it must share with the dispatcher"""
     link_gbit: Gbit = 0.0
     """speed of its link in Gbit/s; 0: not known, and taken to be as fast as the fastest"""
+    device: Name = ""
+    """of its own for NCCL; empty: none"""
 
 
 class Ready(Header, frozen=True):
@@ -74,6 +76,9 @@ class Report(Header, frozen=True):
     pushed_bytes: Bytes
     reduced_bytes: Bytes = 0
     """sent to other workers to sum the gradients of replicated rows; as many came back at the same time"""
+    dense_up_bytes: Bytes = 0
+    """of dense weights or their gradients, to shards or in a ring"""
+    dense_down_bytes: Bytes = 0
     link_bytes: Bytes = 0
     """moved in transfers whose time is known, both directions"""
     link_seconds: Seconds = 0.0
@@ -96,6 +101,10 @@ class Welcome(Header, frozen=True):
     names: Annotated[tuple[Name, ...], Meta(max_length=MOST_WORKERS)]
     """of the members, by number"""
     cache_rows: Number
+    uses_hub: bool = False
+    """whether shards sum dense gradients; else workers do, in a ring"""
+    takes_dense: bool = False
+    """whether the shards have newer dense weights than the first member, which takes them before it shares them"""
 
 
 class Posted(Header, frozen=True):
@@ -150,6 +159,10 @@ class Order(Header, frozen=True):
     replicated: Number = 0
     """how many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker,
     their gradients summed over all, the optimizer applied by each"""
+    dense_push: DenseForm = NO_DENSE
+    """what of the dense weights is pushed with the rows: the last step's gradient, or everything"""
+    dense_pull: DenseForm = NO_DENSE
+    """what of them is pulled with the rows"""
 
 
 class Idle(Header, frozen=True):
@@ -180,6 +193,6 @@ def unencrypted(workers: int) -> ConfigError:
     """Keys are on, and several workers would sum gradients without them."""
     return ConfigError(
         f"{workers} workers sum dense gradients over Gloo or NCCL, which do not encrypt, and curve_folder is set: the "
-        "sums would cross the network in the clear; expected one worker, or trainer.unencrypted_reduce = true; set it "
-        "in every process if you trust the network between the workers"
+        "sums would cross the network in the clear; expected one worker, trainer.reduce = 'hub', or "
+        "trainer.unencrypted_reduce = true; set it in every process if you trust the network between the workers"
     )

@@ -24,13 +24,16 @@ class Member:
     identity: bytes
     """routing id of its socket: a process of its own, whatever its name"""
     link_gbit: float
+    device: str = ""
+    """of its own for NCCL; empty: none"""
 
 
 class Roster:
     """Workers by name. Their number may change from one generation to the next."""
 
     def __init__(self, settings: Mapping[str, str], may_sum: bool) -> None:
-        """settings: those that a worker must share; may_sum: whether several workers may sum gradients at all."""
+        """settings: those that a worker must share; may_sum: whether there may be several workers, who may have to sum
+        gradients among themselves."""
         self._settings, self._may_sum = settings, may_sum
         self._candidates: dict[str, tuple[Member, float]] = {}
         self._ready: dict[str, Member] = {}
@@ -42,8 +45,8 @@ class Roster:
     def wanted(self) -> tuple[Member, ...]:
         """Who should be in the next generation: those who stay, in their order, then newcomers by name.
 
-        The first of them has the dense weights, and gives them to the others. So, should every member leave at once,
-        they stay for one more generation to hand over to the newcomers, if there are any.
+        In a ring the first of them has the dense weights, and gives them to the others. So, should every member leave
+        at once, they stay for one more generation to hand over to the newcomers, if there are any.
         """
         staying = [m for m in self.members if self._ready.get(m.name) == m and m.name not in self._leaving]
         names = {member.name for member in self.members} | self._leaving
@@ -73,7 +76,7 @@ class Roster:
             return difference
         if self.everyone and not self._may_sum:
             return str(unencrypted(len(self.everyone) + 1))
-        self._candidates[join.worker] = Member(join.worker, sender, join.link_gbit), monotonic()
+        self._candidates[join.worker] = Member(join.worker, sender, join.link_gbit, join.device), monotonic()
         return None
 
     def confirm(self, sender: bytes) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import ShardRefused, ShardSilent
 from dispatch.rows.index import BatchRows
-from dispatch.rows.plan import RoundPlan
+from dispatch.rows.plan import RoundPlan, ShardPlan
 from infra.wire import NO_I64, NO_U64, Codec, Curve, Header, Refused, connect, receive, send
-from ps.protocol import FROM_SHARD, TO_SHARD, Announce, AnnounceArrays, Count, LedgerArrays, Open, Terms
+from ps.protocol import FROM_SHARD, TO_SHARD, Announce, AnnounceArrays, Count, Ledger, LedgerArrays, Open, Terms
 
 PAUSE_SECONDS = 0.005
 """between two looks at the ledgers"""
@@ -50,10 +51,20 @@ class Shards:
         terms = [Terms(shard, len(self._sockets), self._settings) for shard in range(len(self._sockets))]
         self._ask([Open(**common, workers=workers, terms=its_terms) for its_terms in terms])
 
-    def announce(self, generation: int, step: int, phase: int, plan: RoundPlan, rows: BatchRows | None) -> None:
+    def announce(
+        self,
+        generation: int,
+        step: int,
+        phase: int,
+        plan: RoundPlan,
+        rows: BatchRows | None,
+        dense: DenseMoves = NO_MOVES,
+    ) -> None:
         """Tells every shard what the round will do there; rows are the batch's, None in a flush."""
+        common: dict[str, Any] = {"run": self._run, "generation": generation, "step": step, "phase": phase}
+        common |= {"dense_pushers": list(dense.pushers), "dense_form": dense.push_form}
         for number, (socket, shard) in enumerate(zip(self._sockets, plan.shards, strict=True)):
-            header = Announce(run=self._run, generation=generation, step=step, phase=phase, pushers=list(shard.pushers))
+            pushed = _pushed(shard, dense)
             new_numbers, new_keys = _new_rows(rows, number, len(self._sockets))
             arrays = AnnounceArrays(
                 new_numbers=new_numbers,
@@ -61,34 +72,29 @@ class Shards:
                 settled=shard.settled,
                 changed=shard.fresh,
                 changed_steps=shard.fresh_steps,
-                pushed=shard.pushed,
+                pushed=np.array(list(pushed.values()), np.uint64),
             )
-            send(socket, self._requests, header, arrays)
+            send(socket, self._requests, Announce(**common, pushers=list(pushed)), arrays)
 
     def ledgers(self, generation: int) -> list[LedgerArrays]:
         """What each shard saw, by round and worker."""
-        return [
-            arrays
-            for _, arrays in self._ask([Count(run=self._run, generation=generation, step=0)] * len(self._sockets))
-        ]
+        return [arrays for _, arrays in self._count(generation)]
 
-    def await_applied(self, generation: int, step: int, phase: int, plan: RoundPlan) -> None:
-        """Returns once every push of a round has been applied.
+    def await_applied(self, generation: int, step: int, phase: int) -> None:
+        """Returns once every shard has applied a round that was announced, with every push of it.
 
         A worker's report and its pushes use different connections: the report may arrive before a push, and shards that
         open a generation then would refuse that push.
         """
-        expected = [_pushes_to(shard, plan) for shard in range(len(self._sockets))]
         deadline = monotonic() + self._timeout_ms / 1000
         while True:
-            # A generation without a step flushes under the number of the last, and pushes nothing: hence not "equal".
-            applied = [_applied(ledger, step, phase) for ledger in self.ledgers(generation)]
-            if all(done >= wanted for done, wanted in zip(applied, expected, strict=True)):
+            applied = [(ledger.applied_step, ledger.applied_phase) for ledger, _ in self._count(generation)]
+            if min(applied) >= (step, phase):
                 return
             if monotonic() > deadline:
                 raise ShardSilent(
-                    f"shards applied {applied} pushed rows of step {step} within {self._timeout_ms / 1000:g} s; "
-                    f"expected {expected}; see whether every worker is alive"
+                    f"shards had applied all up to rounds {applied} after {self._timeout_ms / 1000:g} s; expected "
+                    f"{(step, phase)}; see whether every worker is alive"
                 )
             sleep(PAUSE_SECONDS)
 
@@ -101,6 +107,9 @@ class Shards:
     def close(self) -> None:
         for socket in self._sockets:
             socket.close()
+
+    def _count(self, generation: int) -> list[tuple[Ledger, LedgerArrays]]:
+        return self._ask([Count(run=self._run, generation=generation, step=0)] * len(self._sockets))
 
     def _ask(self, requests: Sequence[Header]) -> list[tuple[Any, Any]]:
         """The answer of each shard to its request."""
@@ -123,14 +132,10 @@ class Shards:
         return header, arrays
 
 
-def _pushes_to(shard: int, plan: RoundPlan) -> int:
-    lists = [moves.rows for worker in plan.workers for moves in (worker.push_owned, worker.push_parts)]
-    return sum(int(np.count_nonzero(rows % len(plan.shards) == shard)) for rows in lists)
-
-
-def _applied(ledger: LedgerArrays, step: int, phase: int) -> int:
-    at = (ledger.step == step) & (ledger.phase == phase)
-    return int(ledger.owned[at].sum() + ledger.parts[at].sum())
+def _pushed(shard: ShardPlan, dense: DenseMoves) -> dict[int, int]:
+    """Who pushes anything to a shard, and the fingerprint of the rows that each brings: 0 of none."""
+    rows = dict(zip(shard.pushers, shard.pushed.tolist(), strict=True))
+    return {worker: rows.get(worker, 0) for worker in sorted({*shard.pushers, *dense.pushers})}
 
 
 def _new_rows(rows: BatchRows | None, shard: int, shards: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:

@@ -41,6 +41,9 @@ class WorkerTraffic(Tally, frozen=True):
     pulled_bytes: int = 0
     pushed_bytes: int = 0
     reduced_bytes: int = 0
+    dense_up_bytes: int = 0
+    """dense weights or their gradients, sent to shards or to the next worker of a ring"""
+    dense_down_bytes: int = 0
 
     @property
     def hit_ratio(self) -> float | None:

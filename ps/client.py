@@ -1,4 +1,4 @@
-"""A worker's side of the parameter server: pushes and pulls rows over one socket a shard.
+"""A worker's side of the parameter server: pushes and pulls rows and dense weights over one socket a shard.
 
 Rows are named by their global number; lists of them must be sorted by (row % shards, row), so that each shard's part is
 one contiguous slice and arrays are sent and received without a copy. Arrays given to ``push`` may still be on
@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from infra.errors import Fenced, WireError
 from infra.link import Link
-from infra.wire import Codec, Curve, Refused, connect, receive, send
+from infra.wire import NO_F32, NO_I64, Codec, Curve, Refused, connect, receive, send
 from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
 from ps.protocol import (
     FROM_SHARD,
+    NO_DENSE,
     TO_SHARD,
+    WHOLE,
     Done,
     Meet,
     Peek,
@@ -57,6 +59,26 @@ class Pulled:
     values: slice
     values_KW: NDArray[Any]
     nbytes: int
+    """of the rows"""
+    shard: int
+    dense: NDArray[Any]
+    """the shard's range of the dense weights, in the form asked for"""
+
+
+@dataclass(frozen=True)
+class DenseRanges:
+    """Dense weights or gradients on their way to the shards."""
+
+    form: int = NO_DENSE
+    ranges: Sequence[NDArray[Any]] = ()
+    """of each shard, by shard; none without a form"""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in self.ranges)
+
+
+NO_RANGES = DenseRanges()
 
 
 class ShardClient:
@@ -84,6 +106,10 @@ class ShardClient:
         self._replies = Codec(*FROM_SHARD, float_dtype=self._dtype)
         self._timer = LinkTimer()
         self._sockets = [_connected(context, endpoint, curve) for endpoint in endpoints]
+
+    @property
+    def shards(self) -> int:
+        return len(self._sockets)
 
     def meet(self, worker: str, settings: Mapping[str, str], goes_on: Callable[[], bool]) -> None:
         """Asks every shard whether it is the one this worker takes it for, with the same settings.
@@ -123,30 +149,35 @@ class ShardClient:
         owned_KT: NDArray[Any],
         part_rows: _Numbers,
         part_KW: NDArray[Any],
+        dense: DenseRanges = NO_RANGES,
     ) -> int:
-        """Sends each shard its rows in one message; shards without rows get none. Returns the bytes they take."""
+        """Sends each shard its rows and its range of dense weights in one message, or none if it has neither.
+
+        Returns the bytes that the rows take.
+        """
         total = 0
-        for shard, (owned, parts) in self._segments(owned_rows, part_rows):
-            header = Push(**self._common(step), phase=phase, worker=self._worker)
+        for shard, (owned, parts) in self._segments(bool(dense.form), owned_rows, part_rows):
+            header = Push(**self._common(step), phase=phase, worker=self._worker, dense=dense.form)
             arrays = PushArrays(
                 owned_numbers=self._numbers(owned_rows[owned]),
                 owned_rows=owned_KT[owned].reshape(-1),
                 part_numbers=self._numbers(part_rows[parts]),
                 part_gradients=part_KW[parts].reshape(-1),
+                dense=dense.ranges[shard] if dense.form else NO_F32,
             )
             nbytes = sum(array.nbytes for array in arrays)
             began = time.perf_counter()
             self._link.up(nbytes)
             send(self._sockets[shard], self._requests, header, arrays)
             self._timer.pushed(shard, nbytes, began)
-            total += nbytes
+            total += nbytes - arrays.dense.nbytes
         return total
 
-    def pull(self, step: int, full_rows: _Numbers, value_rows: _Numbers) -> Iterator[Pulled]:
-        """Asks every shard concerned at once, then yields each answer as it arrives."""
+    def pull(self, step: int, full_rows: _Numbers, value_rows: _Numbers, dense: int = NO_DENSE) -> Iterator[Pulled]:
+        """Asks every shard concerned at once, then yields each answer as it arrives; dense: the form wanted."""
         asked = {}
-        for shard, (full, values) in self._segments(full_rows, value_rows):
-            header = Pull(**self._common(step), worker=self._worker)
+        for shard, (full, values) in self._segments(bool(dense), full_rows, value_rows):
+            header = Pull(**self._common(step), worker=self._worker, dense=dense)
             arrays = PullArrays(
                 full_numbers=self._numbers(full_rows[full]), value_numbers=self._numbers(value_rows[values])
             )
@@ -176,6 +207,18 @@ class ShardClient:
             steps_K[places[shard]] = answer.steps
         return rows_KT, steps_K
 
+    def peek_dense(self) -> list[NDArray[Any]]:
+        """The whole dense weights as the shards have them now: each shard's range, by shard."""
+        for socket in self._sockets:
+            header = Peek(**self._common(OUTSIDE_STEPS), dense=WHOLE)
+            send(socket, self._requests, header, PeekArrays(numbers=NO_I64))
+        ranges = {}
+        for shard, _, answer in self._answers(OUTSIDE_STEPS, set(range(len(self._sockets)))):
+            self._check_answer(shard, answer, 0, 0, 0)
+            self._link.down(answer.dense.nbytes)
+            ranges[shard] = answer.dense
+        return [ranges[shard] for shard in sorted(ranges)]
+
     def close(self) -> None:
         for socket in self._sockets:
             socket.close()
@@ -183,24 +226,24 @@ class ShardClient:
     def _pulled(self, step: int, asked: dict[int, tuple[slice, slice]]) -> Iterator[Pulled]:
         for shard, header, rows in self._answers(step, set(asked)):
             nbytes = rows.full.nbytes + rows.values.nbytes
-            self._link.down(nbytes)
-            self._timer.answered(shard, nbytes, header.held_seconds)
+            self._link.down(nbytes + rows.dense.nbytes)
+            self._timer.answered(shard, nbytes + rows.dense.nbytes, header.held_seconds)
             full, values = asked[shard]
             self._check_answer(shard, rows, full.stop - full.start, values.stop - values.start, 0)
             full_KT, values_KW = rows.full.reshape(-1, self._shape.total), rows.values.reshape(-1, self._shape.value)
-            yield Pulled(full, full_KT, values, values_KW, nbytes)
+            yield Pulled(full, full_KT, values, values_KW, nbytes, shard, rows.dense)
 
     def _numbers(self, rows: _Numbers) -> _Numbers:
         """Row numbers as their shard counts them."""
         return rows // len(self._sockets)
 
-    def _segments(self, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
-        """Of each shard that has rows: the slice of each list that lives there."""
+    def _segments(self, all_shards: bool, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
+        """Of each shard that has rows, or of all: the slice of each list that lives there."""
         shards = len(self._sockets)
         ends = [np.searchsorted(rows % shards, np.arange(shards + 1)).tolist() for rows in lists]
         for shard in range(shards):
             slices = [slice(end[shard], end[shard + 1]) for end in ends]
-            if any(part.stop > part.start for part in slices):
+            if all_shards or any(part.stop > part.start for part in slices):
                 yield shard, slices
 
     def _answers(self, step: int, waiting: set[int]) -> Iterator[tuple[int, Rows, RowsArrays]]:

@@ -1,5 +1,6 @@
 """Settings of the parameter server: what a row is, and how rows are spread over shards."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -9,6 +10,7 @@ from ps.protocol import RowShape
 
 HELD_BYTES = 1 << 30
 OptimizerName = Literal["sgd", "adagrad", "rowwise_adagrad"]
+DenseOptimizerName = Literal["adam", "sgd"]
 
 
 class RowConfig(Section):
@@ -36,6 +38,14 @@ class RowConfig(Section):
     def shape(self) -> RowShape:
         states = {"sgd": 0, "adagrad": self.dim + self.wide, "rowwise_adagrad": 1 + self.wide}
         return RowShape(self.dim, self.wide, states[self.optimizer])
+
+
+@dataclass(frozen=True)
+class DenseRule:
+    """How a gradient changes the dense weights; its values are settings of the model."""
+
+    optimizer: DenseOptimizerName = "adam"
+    rate: float = 3e-3
 
 
 class PsConfig(Section):

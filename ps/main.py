@@ -1,8 +1,8 @@
 """The process of one PS shard.
 
-It owns rows, optimizer state and the step that last changed each row. One thread takes one message at a time, so what
-arrives first is carried out first; ps/shard.py says in which order a round is applied. Nothing is written to disk: a
-crash costs the rows, and everyone returns to the last checkpoint.
+It owns rows, optimizer state and the step that last changed each row, and a range of the dense weights. One thread
+takes one message at a time, so what arrives first is carried out first; ps/shard.py says in which order a round is
+applied. Nothing is written to disk: a crash costs the rows, and everyone returns to the last checkpoint.
 
 No message ends the process: one that cannot be read, or does not fit, is refused before it has changed anything.
 """
@@ -21,11 +21,13 @@ from infra.errors import WireError
 from infra.process import Stop
 from infra.telemetry import Meter, Refusals
 from infra.wire import NO_ARRAYS, SMALL_BYTES, Arrays, Codec, Curve, Header, bind, guarded
-from ps.config import PsConfig, RowConfig
+from ps.config import DenseRule, PsConfig, RowConfig
 from ps.protocol import (
+    BARE,
     FROM_SHARD,
     TO_SHARD,
     TRAIN,
+    WHOLE,
     Announce,
     AnnounceArrays,
     Open,
@@ -58,6 +60,7 @@ class ShardJob:
     seed: int
     endpoint: str
     """where to listen; a port of * is chosen when the shard starts"""
+    dense: DenseRule = field(default_factory=DenseRule)
     curve: Curve | None = None
     agreement: Agreement = field(default_factory=Agreement)
     """what it must have in common with the dispatcher and the workers"""
@@ -69,8 +72,8 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
     requests = Codec(*TO_SHARD, float_dtype=job.rows.float_dtype)
     replies = Codec(*FROM_SHARD, float_dtype=job.rows.float_dtype)
     terms, refused = Terms(job.number, job.config.shards, dict(job.agreement.shards)), Refusals(meter)
-    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows, job.config.held_bytes, refused, terms)
-    warm_up(job.rows)
+    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows, job.config.held_bytes, refused, terms, job.dense)
+    warm_up(job.rows, job.dense)
     with ExitStack() as resources:
         context = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(context, job.curve))
@@ -132,9 +135,9 @@ def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:
         reply.buffer.sent([tracker for tracker in trackers if tracker is not None])
 
 
-def warm_up(rows: RowConfig) -> None:
+def warm_up(rows: RowConfig, dense: DenseRule) -> None:
     """Runs every kernel once on a shard of its own, so that the first real round waits for no compiler."""
-    shard = Shard(rows, "warm-up", seed=0, chunk_rows=1)
+    shard = Shard(rows, "warm-up", seed=0, chunk_rows=1, dense=dense)
     shape, one = rows.shape(), np.zeros(1, np.int64)
     row, gradient = np.zeros(shape.total, rows.float_dtype), np.zeros(shape.value, rows.float_dtype)
     created = AnnounceArrays(
@@ -156,3 +159,5 @@ def warm_up(rows: RowConfig) -> None:
     for header, arrays in messages:
         for _ in shard.receive(Received(b"", header, arrays)):
             pass
+    shard.dense.change(WHOLE, [np.zeros(1 if dense.optimizer == "sgd" else 4, rows.float_dtype)])
+    shard.dense.change(BARE, [np.zeros(1, rows.float_dtype)] * 2)

@@ -5,6 +5,9 @@ Legend: W columns of a row's value, S of its optimizer state.
 A *round* is (step, phase): phase TRAIN is the step itself, phase FLUSH (after it) writes every owned or split row back
 without training. For each round the dispatcher announces to every shard what will happen there; workers then push and
 pull; a shard answers a pull only when every announced push of that round has been applied: no other barrier is needed.
+
+The dense weights are one more row, cut into one range per shard. What a worker owes of them, the gradient of the step
+before or everything, comes with its push of the next round; what it needs of them comes with the rows it pulls.
 """
 
 from typing import Annotated, ClassVar, NamedTuple
@@ -13,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from infra.agreement import differing
-from infra.wire import I64, NO_I64, NO_U64, U64, Float, Header, Name, Number, Refused, Seconds
+from infra.wire import I64, NO_F32, NO_I64, NO_U64, U64, Float, Header, Name, Number, Refused, Seconds, Step
 from ps.errors import Disagreement
 
 TRAIN = 0
@@ -21,10 +24,18 @@ FLUSH = 1
 MOST_WORKERS = 128
 """of a generation"""
 
+NO_DENSE = 0
+BARE = 1
+"""as long as the weights: a gradient on its way to a shard, weights on their way back"""
+WHOLE = 2
+"""weights and optimizer state"""
+
 Round = tuple[int, int]
 """(step, phase), ordered"""
 RoundPhase = Annotated[int, Meta(ge=TRAIN, le=FLUSH)]
 WorkerNumber = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
+DenseForm = Annotated[int, Meta(ge=NO_DENSE, le=WHOLE)]
+"""what of the dense weights a message carries or asks for"""
 WorkerCount = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
 AgreedSettings = Annotated[dict[Name, Annotated[str, Meta(max_length=1000)]], Meta(max_length=200)]
 
@@ -105,6 +116,10 @@ class Announce(Header, frozen=True):
     phase: RoundPhase
     pushers: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)]
     """workers that will send exactly one Push to this shard in this round"""
+    dense_pushers: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)] = msgspec.field(default_factory=list)
+    """those of them whose Push has something dense"""
+    dense_form: DenseForm = NO_DENSE
+    """what that is: everybody's gradient, which is summed and applied once, or the whole of one worker"""
 
 
 # ── worker → shard ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,15 +138,18 @@ class PushArrays(NamedTuple):
     part_numbers: I64
     part_gradients: Float
     """of each (W)"""
+    dense: Float = NO_F32
+    """this shard's range of the dense weights, in the form that the header names"""
 
 
 class Push(Header, frozen=True):
-    """Owned rows as value and state, and parts of split rows as partial gradients. Not answered."""
+    """Owned rows as value and state, parts of split rows as partial gradients, something dense. Not answered."""
 
     ARRAYS: ClassVar = PushArrays
 
     phase: RoundPhase
     worker: WorkerNumber
+    dense: DenseForm = NO_DENSE
 
 
 class PullArrays(NamedTuple):
@@ -147,6 +165,8 @@ class Pull(Header, frozen=True):
     ARRAYS: ClassVar = PullArrays
 
     worker: WorkerNumber
+    dense: DenseForm = NO_DENSE
+    """what is wanted of the dense weights"""
 
 
 class PeekArrays(NamedTuple):
@@ -157,6 +177,9 @@ class Peek(Header, frozen=True):
     """Asks for rows as they are now, outside any round: tests, checkpoints, snapshots. Answered by Rows."""
 
     ARRAYS: ClassVar = PeekArrays
+
+    dense: DenseForm = NO_DENSE
+    """what is wanted of the dense weights"""
 
 
 class Count(Header, frozen=True):
@@ -175,6 +198,8 @@ class RowsArrays(NamedTuple):
     """value of each row wanted without (W)"""
     steps: I64 = NO_I64
     """answering a Peek: the step that last changed each row"""
+    dense: Float = NO_F32
+    """this shard's range of the dense weights, in the form asked for"""
 
 
 class Rows(Header, frozen=True):
@@ -187,7 +212,7 @@ class Rows(Header, frozen=True):
 
 
 class LedgerArrays(NamedTuple):
-    """Columns of the ledger: the round and the worker, then how many rows it moved."""
+    """Columns of the ledger: the round and the worker, then how many rows and dense floats it moved."""
 
     step: I64
     phase: I64
@@ -197,6 +222,10 @@ class LedgerArrays(NamedTuple):
     """owned rows pushed"""
     parts: I64
     """parts pushed"""
+    dense_pushed: I64
+    """floats"""
+    dense_pulled: I64
+    """floats"""
 
 
 class Ledger(Header, frozen=True):
@@ -207,6 +236,9 @@ class Ledger(Header, frozen=True):
 
     rows: Number
     """rows that the shard holds"""
+    applied_step: Step
+    """of the last round of this generation that has been applied; -1: none"""
+    applied_phase: RoundPhase
 
 
 TO_SHARD = (Open, Announce, Meet, Push, Pull, Peek, Count)

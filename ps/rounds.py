@@ -15,7 +15,7 @@ import numpy as np
 from infra.kernels import kernel
 from ps.config import HELD_BYTES
 from ps.errors import OutOfOrder
-from ps.protocol import TRAIN, Announce, Pull, Push, PushArrays, Round
+from ps.protocol import NO_DENSE, TRAIN, Announce, Pull, Push, PushArrays, Round
 from ps.start import GAMMA, mix, mix_reference
 
 MESSAGE_BYTES = 4096
@@ -67,6 +67,8 @@ class Gathering:
     announced: Received | None = None
     expected: dict[int, int] = field(default_factory=dict)
     """announced pushers, and the fingerprint of what each brings"""
+    dense: dict[int, int] = field(default_factory=dict)
+    """those of them that bring something dense, and in which form"""
     pushes: dict[int, Received] = field(default_factory=dict)
     early: list[Received] = field(default_factory=list)
     """pushes that came before the announcement, whoever sent them: which are right is known only then"""
@@ -105,6 +107,7 @@ class Rounds:
         gathering = self._gathering.setdefault(at, Gathering())
         gathering.announced = announced
         gathering.expected = dict(zip(header.pushers, announced.arrays.pushed.tolist(), strict=True))
+        gathering.dense = dict.fromkeys(header.dense_pushers, header.dense_form)
         early, gathering.early = gathering.early, []
         self._release(early)
         return early
@@ -158,6 +161,11 @@ class Rounds:
             )
         if worker in gathering.pushes:
             raise OutOfOrder(f"worker {worker} pushed twice in round {at}; expected one push; the first one counts")
+        if header.dense != gathering.dense.get(worker, NO_DENSE):
+            raise OutOfOrder(
+                f"worker {worker} pushed dense weights in form {header.dense} in round {at}; expected form "
+                f"{gathering.dense.get(worker, NO_DENSE)}, as announced; does its order match the announcement?"
+            )
         if fingerprint(arrays.owned_numbers, arrays.part_numbers) != gathering.expected[worker]:
             owned, parts = len(arrays.owned_numbers), len(arrays.part_numbers)
             raise OutOfOrder(

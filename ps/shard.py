@@ -8,7 +8,8 @@ A round goes through these steps, and their order is the guarantee:
 4. parts are kept;
 5. rows whose parts are complete are settled: summed in worker order, applied once;
 6. rows made up to date get the step that last changed them;
-7. pulls that waited for the round are answered.
+7. dense weights are replaced by those of one worker, or changed once by the sum of all gradients, in worker order;
+8. pulls that waited for the round are answered.
 
 A message that cannot be carried out changes nothing and is answered with Refused: each is checked as a whole before any
 state is touched. A round that cannot be applied breaks the generation: everything but the next Open is refused, because
@@ -20,11 +21,14 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from infra.errors import Fenced, FreshetError, WireError
 from infra.telemetry import Refusals
 from infra.wire import I64, NO_ARRAYS, NO_I64, Arrays, Header, Refused, cut_reason
 from ps.buffers import ReplyBuffer, ReplyBuffers
-from ps.config import HELD_BYTES, RowConfig
+from ps.config import HELD_BYTES, DenseRule, RowConfig
+from ps.dense.range import DenseRange
 from ps.errors import OutOfOrder, PsError
 from ps.ledger import LedgerLines
 from ps.optimizers import rule_of
@@ -32,6 +36,7 @@ from ps.parts import Parts
 from ps.protocol import (
     ONLY_SHARD,
     TRAIN,
+    WHOLE,
     Announce,
     AnnounceArrays,
     Count,
@@ -75,9 +80,11 @@ class Shard:
         held_bytes: int = HELD_BYTES,
         refused: Refusals | None = None,
         terms: Terms = ONLY_SHARD,
+        dense: DenseRule | None = None,
     ) -> None:
         self.store = Store(rows, seed, chunk_rows)
         self.parts = Parts(self.store, rule_of(rows))
+        self.dense = DenseRange(dense or DenseRule(), rows.float_dtype)
         self.refused = refused or Refusals()
         """messages not carried out"""
         self.generation = -1
@@ -182,7 +189,7 @@ class Shard:
     def _announce(self, message: Received) -> Iterator[Reply]:
         header: Announce = message.header
         arrays: AnnounceArrays = message.arrays
-        self._check_pushers(header.pushers, len(arrays.pushed))
+        self._check_pushers(header, len(arrays.pushed))
         self._rounds.check_next(header)
         new = int((arrays.new_numbers >= len(self.store)).sum())
         self.store.check(arrays.settled, new)
@@ -194,13 +201,21 @@ class Shard:
             except (PsError, WireError) as error:
                 yield self.refuse(early, error)
 
-    def _check_pushers(self, pushers: list[int], fingerprints: int) -> None:
+    def _check_pushers(self, header: Announce, fingerprints: int) -> None:
+        pushers, dense = header.pushers, header.dense_pushers
         is_known = len(set(pushers)) == len(pushers) and all(0 <= worker < self._workers for worker in pushers)
         if not is_known or fingerprints != len(pushers):
             raise OutOfOrder(
                 f"a round was announced with pushers {pushers} and {fingerprints} fingerprints; expected different "
                 f"numbers below {self._workers} and a fingerprint of each; the dispatcher must announce members of the "
                 "generation"
+            )
+        is_one = header.dense_form != WHOLE or len(dense) == 1
+        if not set(dense) <= set(pushers) or bool(dense) != bool(header.dense_form) or not is_one:
+            raise OutOfOrder(
+                f"a round was announced in which {dense} of pushers {pushers} bring dense weights in form "
+                f"{header.dense_form}; expected some of the pushers, one if it is everything; the dispatcher must "
+                "announce what it orders"
             )
 
     def _push(self, message: Received) -> None:
@@ -215,6 +230,7 @@ class Shard:
         # A worker pushes what it has pulled, so its rows are known even if the round is not announced yet.
         self.store.check(arrays.owned_numbers)
         self.store.check(arrays.part_numbers)
+        self.dense.check(message.header.dense, arrays.dense.size)
         self._rounds.push(message)
 
     def _advance(self) -> Iterator[Reply]:
@@ -245,9 +261,13 @@ class Shard:
             self.store.write(arrays.owned_numbers, arrays.owned_rows.reshape(-1, shape.total))
             self.parts.add(worker, arrays.part_numbers, arrays.part_gradients.reshape(-1, shape.value))
             moved = {"owned": len(arrays.owned_numbers), "parts": len(arrays.part_numbers)}
-            self._lines.count((push.header.step, push.header.phase), worker, **moved)
+            at = (push.header.step, push.header.phase)
+            self._lines.count(at, worker, **moved, dense_pushed=arrays.dense.size)
         self.parts.settle(announced.settled)
         self.store.stamp(announced.changed, announced.changed_steps)
+        if gathering.dense:
+            brought = [gathering.pushes[worker].arrays.dense for worker in sorted(gathering.dense)]
+            self.dense.change(gathering.announced.header.dense_form, brought)
 
     def _refuse_waiting(self, error: FreshetError) -> Iterator[Reply]:
         for pull in self._rounds.drop():
@@ -258,7 +278,8 @@ class Shard:
         arrays: PullArrays = message.arrays
         reply = self._rows(message, arrays, NO_I64)
         pulled = len(arrays.full_numbers) + len(arrays.value_numbers)
-        self._lines.count((message.header.step, TRAIN), message.header.worker, pulled=pulled)
+        moved = {"pulled": pulled, "dense_pulled": reply.arrays[-1].size}
+        self._lines.count((message.header.step, TRAIN), message.header.worker, **moved)
         return reply
 
     def _answer_peek(self, message: Received) -> Reply:
@@ -266,7 +287,9 @@ class Shard:
         return self._rows(message, PullArrays(full_numbers=arrays.numbers), self.store.steps(arrays.numbers))
 
     def _answer_count(self, message: Received) -> Reply:
-        return Reply(message.sender, self._header(Ledger, message, rows=len(self.store)), self._lines.columns())
+        step, phase = self._rounds.applied or (-1, TRAIN)
+        header = self._header(Ledger, message, rows=len(self.store), applied_step=step, applied_phase=phase)
+        return Reply(message.sender, header, self._lines.columns())
 
     def _rows(self, message: Received, wanted: PullArrays, steps: I64) -> Reply:
         """Gathers into one buffer of the pool; checks first, because a buffer that is taken must be sent."""
@@ -280,12 +303,15 @@ class Shard:
         shape = self.store.shape
         middle = len(wanted.full_numbers) * shape.total
         end = middle + len(wanted.value_numbers) * shape.value
-        buffer = self._buffers.take(end)
-        full, values = buffer.array[:middle], buffer.array[middle:end]
+        dense = self.dense.read(message.header.dense)
+        buffer = self._buffers.take(end + dense.size)
+        full, values, dense_copy = np.split(buffer.array[: end + dense.size], [middle, end])
+        dense_copy[:] = dense
         self.store.rows.gather(wanted.full_numbers, full.reshape(-1, shape.total))
         self.store.rows.gather(wanted.value_numbers, values.reshape(-1, shape.value))
         header = self._header(Rows, message, held_seconds=perf_counter() - message.at_seconds)
-        return Reply(message.sender, header, RowsArrays(full=full, values=values, steps=steps), buffer)
+        arrays = RowsArrays(full=full, values=values, steps=steps, dense=dense_copy)
+        return Reply(message.sender, header, arrays, buffer)
 
     def _header(self, kind: type[Header], message: Received, **fields: Any) -> Header:
         return kind(run=self._run, generation=message.header.generation, step=message.header.step, **fields)

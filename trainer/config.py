@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dispatch.dense import Reduce
 from infra.config import Section
 from infra.errors import ConfigError
 
@@ -53,10 +54,12 @@ class TrainerConfig(Section):
     """where the cache and the model live; auto takes CUDA where there is one"""
     threads: int = Field(default=0, ge=0)
     """threads of torch on the CPU; 0: its share of the cores under 'freshet up', else torch's own choice"""
-    reduce: Literal["auto", "gloo", "nccl"] = "auto"
-    """transport of dense gradients; auto takes NCCL when every worker has a GPU of its own, else Gloo"""
+    reduce: Reduce = "auto"
+    """how dense gradients are summed: hub (by the shards, moved by workers that have samples), ring (all-reduced among
+    all workers, over NCCL when every worker has a GPU of its own, else Gloo), gloo or nccl (a ring over that); auto: a
+    ring where NCCL is possible or the policy replicates rows, else the hub"""
     unencrypted_reduce: bool = False
-    """with keys on, lets several workers sum dense gradients all the same: over Gloo or NCCL, which do not encrypt"""
+    """with keys on, allows a ring of several workers: over Gloo or NCCL, which do not encrypt; the hub does"""
     reduce_timeout_seconds: float = Field(default=120.0, gt=0)
     """how long to wait for the other workers in an all-reduce, or when a generation starts"""
     pull_timeout_seconds: float = Field(default=60.0, gt=0)

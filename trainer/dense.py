@@ -2,6 +2,7 @@
 
 Weights and gradients of every layer are views into one tensor each: an all-reduce sends the gradients as they lie, the
 optimizer is one call, a newcomer gets everything in a handful of broadcasts. Each layer starts on a 64-byte boundary.
+Shards keep the same flat tensors, cut into one range per shard (ps/dense/range.py).
 
 On disk it is one safetensors file with, per weight, its value and its optimizer state, by name, and a checksum.
 """
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import torch
 from crc32c import crc32c
@@ -18,8 +20,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 from torch import Tensor, nn
 
-from infra.errors import ConfigError, FileUnusable
+from infra.errors import ConfigError, FileUnusable, WireError
 from infra.files import naming, writing_whole
+from ps.client import NO_RANGES, DenseRanges
+from ps.protocol import BARE, NO_DENSE
 from trainer.config import ModelConfig
 
 ALIGNED_FLOATS = 16
@@ -97,6 +101,39 @@ class Dense:
     def tensors(self) -> list[Tensor]:
         """Everything a newcomer needs, in an order that is the same on every worker."""
         return [self.weights, *self._optimizer.state.values()]
+
+    def ranges(self, form: int, shards: int) -> DenseRanges:
+        """A copy for the shards: of the gradients, or of weights and state."""
+        if form == NO_DENSE:
+            return NO_RANGES
+        places = [self._place(shard, shards) for shard in range(shards)]
+        if form == BARE:
+            gradients = self.gradients.to("cpu", copy=True).numpy()
+            return DenseRanges(form, [gradients[place] for place in places])
+        return DenseRanges(form, [torch.cat(self._parts(place)).cpu().numpy() for place in places])
+
+    def put(self, form: int, shard: int, shards: int, floats: NDArray[Any]) -> None:
+        """Replaces a shard's range of the weights, or of weights and state."""
+        place = self._place(shard, shards)
+        parts = [self.weights[place]] if form == BARE else self._parts(place)
+        if floats.size != sum(part.numel() for part in parts):
+            raise WireError(
+                f"shard {shard} answered with {floats.size} floats of dense weights in form {form}; expected "
+                f"{sum(part.numel() for part in parts)}; give worker and shard the same settings"
+            )
+        received, start = torch.from_numpy(np.require(floats, requirements="W")), 0
+        for part in parts:
+            part.copy_(received[start : start + part.numel()])
+            start += part.numel()
+
+    def _place(self, shard: int, shards: int) -> slice:
+        """A shard's range of the flat tensors."""
+        length = self.weights.numel()
+        return slice(length * shard // shards, length * (shard + 1) // shards)
+
+    def _parts(self, place: slice) -> list[Tensor]:
+        """Views of weights and state in a range, in the order in which shards keep them."""
+        return [flat[place] if flat.ndim else flat.view(1) for flat in self.tensors()]
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
         """Each weight and its optimizer state, as views, by name."""

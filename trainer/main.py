@@ -1,13 +1,13 @@
 """The worker process: joins the dispatcher, executes its orders, leaves when it is dismissed.
 
 Meet every shard → Join → Admitted → Ready → (Welcome → Order → Report → Order → …)* → Goodbye, and Saved if the Goodbye
-asked for the dense weights. A second Welcome is the next generation: an empty cache, a new process group, dense weights
-from rank 0. A shard or a dispatcher with other settings refuses the worker before it can do harm.
+asked for the dense weights. A second Welcome is the next generation: an empty cache and, where workers sum dense
+gradients in a ring, a new process group with rank 0's dense weights. A shard or a dispatcher with other settings
+refuses the worker before it can do harm.
 
-After a Welcome, and before anything else of that generation, the worker exchanges Posts with the other members through
-the dispatcher, to form the process group. A request to stop makes
-the worker ask to leave and go on with its orders until the dispatcher, having flushed everyone, says goodbye: nothing
-it trained is lost.
+After a Welcome to a ring, and before anything else of that generation, the worker exchanges Posts with the other
+members through the dispatcher, to form the process group. A request to stop makes the worker ask to leave and go on
+with its orders until the dispatcher, having flushed everyone, says goodbye: nothing it trained is lost.
 
 A crash after any line costs the steps since the last checkpoint: a worker owns nothing that survives.
 """
@@ -51,7 +51,7 @@ from trainer.config import DENSE_FILE
 from trainer.dense import save_dense
 from trainer.errors import DispatcherLost, PeersLost, Rejected
 from trainer.job import WorkerJob
-from trainer.reduce import Rendezvous, address_facing
+from trainer.reduce import Rendezvous, address_facing, nccl_device
 from trainer.worker import Worker
 
 POLL_MILLISECONDS = 100
@@ -75,7 +75,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
         worker = resources.enter_context(closing(Worker(job, client, rendezvous_of(job, dispatcher))))
         resources.enter_context(giving_up(dispatcher))
         client.meet(job.name, job.agreement.shards, goes_on=lambda: not stop.requested)
-        dispatcher.join(job.agreement.workers, job.link.gbit_per_second)
+        dispatcher.join(job.agreement.workers, job.link.gbit_per_second, nccl_device(worker.device))
         on_ready()
         shards = len(job.shard_endpoints)
         log.info("joined", dispatcher=job.dispatcher_endpoint, device=str(worker.device), shards=shards)
@@ -90,7 +90,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
                     observe(meter, report.seconds)
                 case Goodbye(save_dense=True):
                     at: dict[str, Any] = {"run": job.run, "generation": message.generation, "step": message.step}
-                    save_dense(job.folder / DENSE_FILE, worker.dense, {**at, "model": job.model.name})
+                    save_dense(job.folder / DENSE_FILE, worker.newest_dense(), {**at, "model": job.model.name})
                     dispatcher.tell(Saved(**at))
         log.info("left", reason=stop.reason)
 
@@ -132,9 +132,10 @@ class Dispatcher:
         self._socket.set(zmq.LINGER, LINGER_MILLISECONDS)
         connect(self._socket, endpoint, curve)
 
-    def join(self, settings: Mapping[str, str], link_gbit: float | None) -> None:
-        """Offers this worker; Welcome answers when a generation with it starts."""
-        self.tell(Join(**self._common(), worker=self._name, settings=dict(settings), link_gbit=link_gbit or 0.0))
+    def join(self, settings: Mapping[str, str], link_gbit: float | None, device: str = "") -> None:
+        """Offers this worker; Welcome answers when a generation with it starts. device: its own for NCCL, if any."""
+        offered: dict[str, Any] = {"settings": dict(settings), "link_gbit": link_gbit or 0.0, "device": device}
+        self.tell(Join(**self._common(), worker=self._name, **offered))
 
     def give_up(self) -> None:
         """Says that this worker waited for others in vain, if it is a member; those it waited for are to blame."""

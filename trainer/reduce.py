@@ -1,4 +1,4 @@
-"""The dense process group of one generation: sums gradients over all workers, and hands out rank 0's weights.
+"""The ring: the dense process group of one generation sums gradients over all workers, and hands out rank 0's weights.
 
 It is made of torch.distributed's own parts (Gloo, NCCL) held as objects and not as global state: a process can leave
 one group and enter the next, and several workers can live in one process in tests. The workers of a generation tell
@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from dispatch.dense import Reduce
 from dispatch.protocol import unencrypted
 from infra.errors import ConfigError
 from trainer.errors import PeersLost
@@ -37,6 +38,8 @@ dist: Any = torch.distributed  # its type stubs leave out most of what it has
 os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
 
 Transport = Literal["auto", "gloo", "nccl"]
+TRANSPORTS: dict[Reduce, Transport] = {"auto": "auto", "hub": "auto", "ring": "auto", "gloo": "gloo", "nccl": "nccl"}
+"""of a ring, if there is one, by the setting"""
 
 
 class Board(Protocol):
@@ -204,6 +207,12 @@ def address_facing(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
+def nccl_device(device: torch.device) -> str:
+    """The name of the GPU that NCCL can use, the same in every process that has it; empty if there is none."""
+    is_usable = device.type == "cuda" and dist.is_nccl_available()
+    return str(torch.cuda.get_device_properties(device).uuid) if is_usable else ""
+
+
 def _gloo(shared: Any, rank: int, size: int, rendezvous: Rendezvous) -> Any:
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=rendezvous.host)]
@@ -220,11 +229,9 @@ def _nccl(shared: Any, rank: int, size: int, timeout: timedelta) -> Any:
 
 def _choose(shared: Any, rank: int, size: int, device: torch.device) -> Transport:
     """NCCL when every worker has a GPU of its own (it refuses to share one), else Gloo; all ranks choose alike."""
-    own = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else f"cpu {rank}"
-    shared.set(f"device/{rank}", own)
+    shared.set(f"device/{rank}", nccl_device(device))
     devices = [shared.get(f"device/{other}").decode() for other in range(size)]
-    apart = len(set(devices)) == size and not any(name.startswith("cpu") for name in devices)
-    return "nccl" if apart and dist.is_nccl_available() else "gloo"
+    return "nccl" if "" not in devices and len(set(devices)) == size else "gloo"
 
 
 def _from_rank_0() -> Any:

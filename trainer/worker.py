@@ -2,19 +2,20 @@
 
 For every order, in this order:
 
-1. push      rows the plan names leave their slots for the PS
-2. pull      missing or outdated rows arrive in the slots the plan names, each shard's as soon as it answers
+1. push      rows the plan names leave their slots for the PS, and the dense gradient of the last step with them
+2. pull      missing or outdated rows arrive in the slots the plan names, and dense weights with them, each shard's as
+             soon as it answers
 3. forward   logits of the micro-batch with the weights as they are: the prequential predictions
 4. backward  of the loss summed over the micro-batch and divided by the size of the whole batch
-5. reduce    dense gradients, and those of replicated rows, are summed over all workers (while 6 goes on) and the dense
-             weights change
+5. reduce    in a ring: dense gradients, and those of replicated rows, are summed over all workers (while 6 goes on) and
+             the dense weights change; alone: the dense weights change; else they change on the shards, see 1 and 2
 6. rows      used by this worker alone: the optimizer is applied in the cache; shared ones: the slot's value, which
              everybody must pull anew, is overwritten with this worker's part of the gradient; replicated ones: the
              optimizer is applied to the sum, which has the same bits everywhere, so replicas stay equal
 7. report    logits, seconds of each phase, bytes in each direction
 
-A FLUSH round is 1 and 7 only. A worker without samples in a step still takes part in 5, and its replicas in 6. Nothing
-here survives a crash.
+A FLUSH round is 1 and 7 only. A worker without samples in a step still takes part in a ring, and its replicas in 6;
+with the hub it moves nothing dense but a gradient it still owes. Nothing here survives a crash.
 
 Legend: b samples of the micro-batch, F keys a sample, N dense inputs, U rows it uses, A of them used by nobody else,
 R replicated ones that anyone uses, D embedding columns, W columns of a value.
@@ -33,14 +34,14 @@ from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome,
 from dispatch.tally import PHASES, Phase, PhaseSeconds
 from infra.wire import NO_F32
 from ps.client import ShardClient
-from ps.protocol import TRAIN
+from ps.protocol import TRAIN, WHOLE
 from trainer.cache import RowCache
 from trainer.config import TrainerConfig
 from trainer.dense import Dense
 from trainer.errors import DeviceMissing
 from trainer.job import WorkerJob
 from trainer.models.registry import build_model
-from trainer.reduce import AloneGroup, DenseGroup, Rendezvous, form_group
+from trainer.reduce import TRANSPORTS, AloneGroup, DenseGroup, Rendezvous, form_group
 from trainer.rows import RowOptimizer, float_type, look_up
 
 
@@ -61,6 +62,14 @@ class Gathered:
         return torch.cat([self.embeddings_UD.grad, self.wide_U1.grad], 1)
 
 
+@dataclass(frozen=True)
+class Moved:
+    """Bytes that went one way."""
+
+    row_bytes: int = 0
+    dense_bytes: int = 0
+
+
 class Worker:
     """Executes one order at a time."""
 
@@ -69,7 +78,7 @@ class Worker:
         self._shape = job.rows.shape()
         self._dtype = float_type(job.rows)
         self._fields = job.fields
-        self._transport = job.trainer.reduce
+        self._transport = TRANSPORTS[job.trainer.reduce]
         self._client = client
         self._rendezvous = rendezvous
         self._link = job.link
@@ -78,15 +87,19 @@ class Worker:
         self.dense = Dense(self.model, job.model)
         self._optimizer = RowOptimizer(job.rows, self.device)
         self._group: DenseGroup = AloneGroup()
-        self._number, self._workers = 0, 1
+        self._number, self._workers, self._uses_hub = 0, 1, False
         self.cache = RowCache(0, self._shape, self._dtype, self.device)
 
     def begin(self, welcome: Welcome) -> None:
-        """Enters a generation: an empty cache, a new process group, rank 0's dense weights."""
-        self._group.close()
-        self._number, self._workers = welcome.worker, len(welcome.names)
+        """Enters a generation: an empty cache and, in a ring, a new process group and rank 0's dense weights."""
+        self.close()
+        self._number, self._workers, self._uses_hub = welcome.worker, len(welcome.names), welcome.uses_hub
         self._client.open(welcome.generation, welcome.worker)
         self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
+        if self._uses_hub:
+            return
+        if welcome.takes_dense and welcome.worker == 0:
+            self._take_dense()
         name = f"{welcome.run}/{welcome.generation}"
         self._group = form_group(self._rendezvous, name, welcome.worker, welcome.names, self.device, self._transport)
         self._group.broadcast(self.dense.tensors())
@@ -94,12 +107,13 @@ class Worker:
     def execute(self, order: Order, work: OrderArrays) -> tuple[Report, ReportArrays]:
         """Carries out one order and returns its report with the logits."""
         watch = Stopwatch()
-        pushed_bytes = self._push(order, work)
+        pushed = self._push(order, work)
         watch.lap("push")
-        pulled_bytes, logits = 0, NO_F32
+        pulled, logits, ring_bytes = Moved(), NO_F32, 0
         if order.phase == TRAIN:
-            pulled_bytes = self._pull(order, work)
+            pulled = self._pull(order, work)
             watch.lap("pull")
+            ring_bytes = self._ring_bytes(order)
             logits = self._train(order, work, watch)
         link_bytes, link_seconds = self._client.take_link_time()
         report = Report(
@@ -109,31 +123,47 @@ class Worker:
             phase=order.phase,
             worker=self._number,
             seconds=watch.seconds,
-            pulled_bytes=pulled_bytes,
-            pushed_bytes=pushed_bytes,
+            pulled_bytes=pulled.row_bytes,
+            pushed_bytes=pushed.row_bytes,
             reduced_bytes=self._reduced_bytes(order),
+            dense_up_bytes=pushed.dense_bytes + ring_bytes,
+            dense_down_bytes=pulled.dense_bytes + ring_bytes,
             link_bytes=link_bytes,
             link_seconds=link_seconds,
         )
         return report, ReportArrays(logits=logits)
+
+    def newest_dense(self) -> Dense:
+        """The dense weights after a flush, wherever they are kept."""
+        if self._uses_hub:
+            self._take_dense()
+        return self.dense
 
     def close(self) -> None:
         """Leaves the process group and drops it."""
         self._group.close()
         self._group = AloneGroup()
 
-    def _push(self, order: Order, work: OrderArrays) -> int:
+    def _push(self, order: Order, work: OrderArrays) -> "Moved":
         owned_KT = self.cache.take_full(work.owned_slots)
         part_KW = self.cache.take_values(work.part_slots)
-        return self._client.push(order.step, order.phase, work.owned_rows, owned_KT, work.part_rows, part_KW)
+        dense = self.dense.ranges(order.dense_push, self._client.shards)
+        rows = (work.owned_rows, owned_KT, work.part_rows, part_KW)
+        return Moved(self._client.push(order.step, order.phase, *rows, dense), dense.nbytes)
 
-    def _pull(self, order: Order, work: OrderArrays) -> int:
-        total = 0
-        for pulled in self._client.pull(order.step, work.full_rows, work.value_rows):
+    def _pull(self, order: Order, work: OrderArrays) -> "Moved":
+        row_bytes, dense_bytes, form = 0, 0, order.dense_pull
+        for pulled in self._client.pull(order.step, work.full_rows, work.value_rows, form):
             self.cache.put_full(work.full_slots[pulled.full], pulled.full_KT)
             self.cache.put_values(work.value_slots[pulled.values], pulled.values_KW)
-            total += pulled.nbytes
-        return total
+            if form:
+                self.dense.put(form, pulled.shard, self._client.shards, pulled.dense)
+            row_bytes, dense_bytes = row_bytes + pulled.nbytes, dense_bytes + pulled.dense.nbytes
+        return Moved(row_bytes, dense_bytes)
+
+    def _take_dense(self) -> None:
+        for shard, floats in enumerate(self._client.peek_dense()):
+            self.dense.put(WHOLE, shard, self._client.shards, floats)
 
     def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch") -> NDArray[np.float32]:
         logits, gathered = NO_F32, None
@@ -147,13 +177,28 @@ class Worker:
             self._backward(order, work, logits_b)
             watch.lap("backward")
         if order.batch:
-            finish = self._group.start_sum(self.dense.gradients)
+            finish = self._start_dense(order)
             if gathered is not None:
                 self._update_rows(order, gathered, watch)
             finish()
-            self.dense.step()
             watch.lap("reduce")
         return logits
+
+    def _start_dense(self, order: Order) -> Callable[[], None]:
+        """Starts summing dense gradients over all workers; the result waits for it and changes the weights.
+
+        With the hub the gradient of one of several workers stays where it is, until the next order asks for it.
+        """
+        if self._uses_hub and self._workers > 1:
+            return _nothing
+        self._link.up(self._ring_bytes(order))
+        summed = self._group.start_sum(self.dense.gradients)
+
+        def finish() -> None:
+            summed()
+            self.dense.step()
+
+        return finish
 
     def _gather(self, work: OrderArrays) -> Gathered:
         slots_U = self.cache.index(work.used_slots)
@@ -208,6 +253,12 @@ class Worker:
             return _nothing
         self._link.up(self._reduced_bytes(order))
         return self._group.start_sum(gradients_RW)
+
+    def _ring_bytes(self, order: Order) -> int:
+        """Sent to sum dense gradients in a ring; as many come back."""
+        if self._uses_hub or not order.batch:
+            return 0
+        return ring_moved(self._workers, self.dense.gradients.numel() * self.dense.gradients.element_size())
 
     def _reduced_bytes(self, order: Order) -> int:
         summed = order.replicated * self._shape.value * self.cache.values_CW.element_size()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import BadReport
 from dispatch.protocol import Report
 from dispatch.rows.plan import RoundPlan, WorkerPlan
@@ -36,6 +37,7 @@ class OrderedRound:
     phase: int
     plan: RoundPlan
     labels_B: NDArray[np.float32] = field(default_factory=lambda: NO_LABELS)
+    dense: DenseMoves = NO_MOVES
     reports: dict[int, tuple[Report, NDArray[np.float32]]] = field(default_factory=dict)
     """report and logits by worker number"""
 
@@ -58,7 +60,7 @@ class OrderedRound:
         """Takes the report of a worker; raises BadReport for a second one, and for one that does not fit its order."""
         if report.worker in self.reports:
             raise bad_report(name, report, "it was reported before; expected one report of each step")
-        check_report(name, report, logits.size, self.plan.workers[report.worker])
+        check_report(name, report, logits.size, self.plan.workers[report.worker], self.dense)
         self.reports[report.worker] = report, logits
 
     def report(self, worker: int) -> Report:
@@ -72,6 +74,8 @@ class OrderedRound:
             pulled_bytes=report.pulled_bytes,
             pushed_bytes=report.pushed_bytes,
             reduced_bytes=report.reduced_bytes,
+            dense_up_bytes=report.dense_up_bytes,
+            dense_down_bytes=report.dense_down_bytes,
         )
 
     def logits_B(self) -> NDArray[np.float32]:  # noqa: N802 (shape letters)
@@ -115,17 +119,21 @@ class RoundsUnderway:
             yield self._rounds.popleft()
 
 
-def check_report(name: str, report: Report, logits: int, plan: WorkerPlan) -> None:
+def check_report(name: str, report: Report, logits: int, plan: WorkerPlan, dense: DenseMoves = NO_MOVES) -> None:
     """Raises BadReport unless the report is one of this plan: of its samples, and of as many bytes as its rows take."""
     samples = 0 if plan.use is None else plan.use.samples.size
     pulled = plan.pull_full.rows.size + plan.pull_values.rows.size
     pushed = plan.push_owned.rows.size + plan.push_parts.rows.size
-    most_linked = report.pulled_bytes + report.pushed_bytes + NUMBER_BYTES * pulled
+    most_up, most_down = dense.most_bytes(report.worker)
+    dense_bytes = report.dense_up_bytes + report.dense_down_bytes
+    most_linked = report.pulled_bytes + report.pushed_bytes + NUMBER_BYTES * pulled + dense_bytes
     expected = (
         ("logits", logits, samples, samples),
         ("pulled_bytes", report.pulled_bytes, LEAST_ROW_BYTES * pulled, MOST_ROW_BYTES * pulled),
         ("pushed_bytes", report.pushed_bytes, LEAST_ROW_BYTES * pushed, MOST_ROW_BYTES * pushed),
         ("reduced_bytes", report.reduced_bytes, 0, 2 * MOST_ROW_BYTES * plan.replicated),
+        ("dense_up_bytes", report.dense_up_bytes, 0, most_up),
+        ("dense_down_bytes", report.dense_down_bytes, 0, most_down),
         ("link_bytes", report.link_bytes, 0, most_linked),
     )
     for field_name, value, least, most in expected:

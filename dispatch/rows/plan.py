@@ -126,6 +126,11 @@ class RoundPlan:
     shards: tuple[ShardPlan, ...]
     traffic: Traffic
 
+    @property
+    def samples(self) -> list[int]:
+        """How many each worker trains."""
+        return [0 if worker.use is None else worker.use.samples.size for worker in self.workers]
+
 
 def make_round(n: int, shards: int, lines: RoundLines, uses: Uses | None, slots: I32, rows: RowStates) -> RoundPlan:
     """uses is None in a flush."""

@@ -52,6 +52,7 @@ def ps(
     stop = start()
     settings = given.load()
     where = endpoint or _at(settings.ps.endpoints, shard, "ps.endpoints")
+    from ps.config import DenseRule
     from ps.main import ShardJob, run_shard
 
     job = ShardJob(
@@ -61,6 +62,7 @@ def ps(
         run=settings.run,
         seed=settings.seed,
         endpoint=where,
+        dense=DenseRule(settings.model.dense_optimizer, settings.model.dense_rate),
         curve=curve_of(settings, "server"),
         agreement=agreement_of(settings),
     )
@@ -91,7 +93,6 @@ def dispatcher(
     from ingest.streams.start import start_positions
 
     curve = curve_of(settings, "server")
-    endpoints = shard_endpoints(settings, shards)
     check_source(settings.stream, settings.kafka, settings.event_schema)
     source = open_source(settings.stream, settings.kafka)
     job = DispatchJob(
@@ -102,7 +103,7 @@ def dispatcher(
         dispatch=settings.dispatch,
         schema=settings.event_schema,
         rows=settings.scaled_rows,
-        shard_endpoints=endpoints,
+        shard_endpoints=shard_endpoints(settings, shards),
         endpoint=settings.dispatch.endpoint,
         status_endpoint=settings.dispatch.status_endpoint,
         samples=samples,
@@ -110,6 +111,7 @@ def dispatcher(
         mark_at=mark_at,
         curve=curve,
         agreement=agreement_of(settings),
+        reduce=settings.trainer.reduce,
         unencrypted_reduce=settings.trainer.unencrypted_reduce,
         start=start_positions(source, from_time, from_offsets),
     )

@@ -36,6 +36,8 @@ SHARDS_AND_WORKERS = (
     "rows.init_std",
     "rows.eps",
     "ps.shards",
+    "model.dense_optimizer",
+    "model.dense_rate",
 )
 """compared by everyone"""
 
@@ -46,8 +48,6 @@ WORKERS = (
     "model.cross_layers",
     "model.cross",
     "model.cross_rank",
-    "model.dense_optimizer",
-    "model.dense_rate",
     "model.base_rate",
     "trainer.reduce",
     "trainer.unencrypted_reduce",

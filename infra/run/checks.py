@@ -2,6 +2,8 @@
 
 import socket
 
+from dispatch.dense import check_reduce, needs_ring
+from dispatch.policies.registry import parse_spec
 from dispatch.protocol import unencrypted
 from infra.errors import ConfigError
 from infra.run.settings import Settings
@@ -45,9 +47,11 @@ def check_endpoints(settings: Settings) -> None:
 
 
 def check_encryption(settings: Settings) -> None:
-    """Raises ConfigError where keys are on and workers would sum gradients without them."""
-    has_keys, workers = settings.curve_folder is not None, settings.dispatch.workers
-    if has_keys and workers > 1 and not settings.trainer.unencrypted_reduce:
+    """Raises ConfigError where keys are on and workers would sum gradients without them, or where they cannot sum."""
+    has_keys, workers, reduce = settings.curve_folder is not None, settings.dispatch.workers, settings.trainer.reduce
+    has_hot_set = parse_spec(settings.dispatch.policy).needs.hot_share > 0
+    check_reduce(reduce, settings.dispatch.policy, has_hot_set)
+    if has_keys and workers > 1 and not settings.trainer.unencrypted_reduce and needs_ring(reduce, has_hot_set):
         raise unencrypted(workers)
 
 

@@ -176,6 +176,13 @@ def _reduced(workers: Sequence[WorkerStatus]) -> str:
     return f"{number(total.all_reduces)} rows all-reduced, {size(total.reduced_bytes)}" if total.all_reduces else ""
 
 
+def _dense_moved(workers: Sequence[WorkerStatus]) -> str:
+    """What crossed the workers' links of the dense part; empty if nothing did."""
+    total = _total(workers)
+    up, down = total.dense_up_bytes, total.dense_down_bytes
+    return f"; {size(up)} up, {size(down)} down" if up + down else ""
+
+
 def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
     """Traffic per worker by kind, its cache and its link; the phases of a step where there is room."""
     if not workers:
@@ -319,7 +326,8 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         ("policy", _decided(status)),
     ]
     if summary.dense_weights:
-        facts.append(("dense part", f"{count(summary.dense_weights, 'weight')}, {size(summary.dense_bytes)}"))
+        sizes = f"{count(summary.dense_weights, 'weight')}, {size(summary.dense_bytes)}"
+        facts.append(("dense part", sizes + _dense_moved(status.workers)))
     if reduced := _reduced(status.workers):
         facts.append(("hot rows", reduced))
     if status.events.skipped:

@@ -14,7 +14,7 @@ from ingest.batches.counting import count_present
 from ingest.codec.structure import scan_structure
 from ingest.samples import no_samples
 from ingest.schema import load_schema
-from ps.config import RowConfig
+from ps.config import DenseRule, RowConfig
 from ps.main import warm_up as warm_up_shard
 
 SEED = 0
@@ -34,7 +34,8 @@ def warm_up_others() -> None:
     schema = load_schema("synthetic")
     count_present(no_samples(schema.fields, schema.dense), schema)
     for float_dtype in ("float32", "float64"):
-        warm_up_shard(RowConfig.model_validate({"float_dtype": float_dtype}))
+        for dense in (DenseRule("adam"), DenseRule("sgd")):
+            warm_up_shard(RowConfig.model_validate({"float_dtype": float_dtype}), dense)
     for policy in SOLVER_POLICIES:
         warm_up_policy(policy, SEED)
 

@@ -59,7 +59,7 @@ def test_a_round_is_awaited_until_its_last_push_is_applied() -> None:
         shards.announce(1, 1, TRAIN, directory.plan(1, rows, np.array([0, 1], np.int32)), rows)
         flush = directory.flush()
         shards.announce(1, 1, FLUSH, flush, None)
-        waiting = pool.submit(shards.await_applied, 1, 1, FLUSH, flush)
+        waiting = pool.submit(shards.await_applied, 1, 1, FLUSH)
         for worker, plan in enumerate(flush.workers):
             assert not wait([waiting], timeout=0.1).done
             client = ShardClient(context, endpoints, config, RUN)
@@ -70,7 +70,7 @@ def test_a_round_is_awaited_until_its_last_push_is_applied() -> None:
             client.peek(np.arange(1))
             client.close()
         waiting.result(30)
-        shards.await_applied(1, 1, FLUSH, directory.flush())
+        shards.await_applied(1, 1, FLUSH)
         shards.close()
 
 

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dispatch.crew import Crew
+from dispatch.dense import Reduce
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import Plan, train
 
@@ -30,10 +31,12 @@ def collected_garbage() -> Iterator[list[Any]]:
         gc.garbage.clear()
 
 
-def test_a_run_leaves_nothing_native_to_the_garbage_collector(write_topic: WriteTopic) -> None:
-    train(Plan(write_topic(256, "first"), workers=3))  # compiles kernels, whose compiler leaves cycles behind
+@pytest.mark.parametrize("reduce", ["hub", "ring"])
+def test_a_run_leaves_nothing_native_to_the_garbage_collector(write_topic: WriteTopic, reduce: Reduce) -> None:
+    # the first compiles kernels, whose compiler leaves cycles behind
+    train(Plan(write_topic(256, "first"), workers=3, reduce=reduce))
     with collected_garbage() as garbage:
-        train(Plan(write_topic(256, "second"), workers=3))
+        train(Plan(write_topic(256, "second"), workers=3, reduce=reduce))
     modules = {type(each).__module__ for each in garbage}
     assert [module for module in modules if module.split(".")[0] in NATIVE] == []
 

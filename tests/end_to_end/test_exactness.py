@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from dispatch.decide import Decider, relative_row_costs
+from dispatch.dense import Reduce
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.prequential import Prequential
 from dispatch.protocol import ring_moved
@@ -50,17 +51,53 @@ def rows_of(optimizer: str, float_dtype: str = "float32") -> RowConfig:
     return RowConfig.model_validate({"dim": 8, "optimizer": optimizer, "float_dtype": float_dtype, **rates})
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("reduce", "optimizer"), [*product(["auto"], OPTIMIZERS), ("ring", "adagrad")])
 @pytest.mark.parametrize(("workers", "policy"), [(1, "esd:1"), (1, "het"), (1, FAE), *product([2, 4], POLICIES)])
 def test_any_workers_policy_and_optimizer_equal_one_process(
-    write_topic: WriteTopic, workers: int, policy: str, optimizer: str
+    write_topic: WriteTopic, workers: int, policy: str, reduce: Reduce, optimizer: str
 ) -> None:
-    folder = write_topic(STEPS * BATCH)
-    plan = Plan(folder, workers=workers, policy=policy, batch=BATCH, cache_rows=700, rows=rows_of(optimizer))
+    plan = Plan(write_topic(STEPS * BATCH), workers, policy, cache_rows=700, rows=rows_of(optimizer), reduce=reduce)
     result = train(plan)
     assert result.status.samples == STEPS * BATCH
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
     assert workers == 1 or sum(w.traffic.update_pushes for w in result.status.workers) > 0
+
+
+@pytest.mark.parametrize(("reduce", "tolerance"), [("hub", 1e-11), ("ring", 1e-11)])
+@pytest.mark.parametrize("dense_optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_any_dense_optimizer_equals_one_process_wherever_it_is_applied(
+    write_topic: WriteTopic, workers: int, dense_optimizer: str, reduce: Reduce, tolerance: float
+) -> None:
+    model = SMALL_MODEL.model_copy(update={"dense_optimizer": dense_optimizer, "dense_rate": 0.01})
+    rows = rows_of("adagrad", "float64")
+    plan = Plan(write_topic(STEPS * BATCH), workers, cache_rows=700, rows=rows, model=model, reduce=reduce, shards=3)
+    result = train(plan)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance)
+
+
+@pytest.mark.parametrize(("workers", "reduce"), [(1, "hub"), (3, "hub"), (3, "ring")])
+def test_dense_bytes_told_are_those_that_the_shards_saw(write_topic: WriteTopic, workers: int, reduce: Reduce) -> None:
+    steps, batch = 20, 4  # less than two samples a worker, so that some have none
+    plan = Plan(write_topic(steps * batch), workers, policy="random", batch=batch, reduce=reduce)
+    result = train(plan)
+    seen = np.zeros((workers, 2), np.int64)
+    np.add.at(seen, result.ledger[:, 3], result.ledger[:, 7:] * 4)
+    told = [[w.traffic.dense_up_bytes, w.traffic.dense_down_bytes] for w in result.status.workers]
+    weights = sum(w.size for name, w in result.dense.items() if name.startswith("weight/"))
+    if reduce == "ring":
+        assert seen.sum() == 0
+        assert min(told[0]) >= ring_moved(workers, 4 * weights) * steps
+        return
+    assert told == seen.tolist()
+    if workers == 1:
+        assert told[0][0] > 3 * 4 * weights, "weights and state, once"
+        assert told[0][1] == 0
+    else:
+        users = sum(np.count_nonzero(decided.samples) for decided in replay(plan, result)[1])
+        bare = told[1][1] // np.count_nonzero([decided.samples[1] for decided in replay(plan, result)[1][:-1]])
+        assert 4 * weights <= bare < 5 * weights
+        assert sum(down for _, down in told) == users * bare < workers * steps * bare
 
 
 @pytest.mark.parametrize("policy", ["joint", "joint:2:elastic", "esd:1:elastic"])
@@ -133,10 +170,12 @@ def test_a_hot_set_beside_rows_that_are_evicted_changes_nothing(
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
-@pytest.mark.parametrize("policy", ["random", FAE, "esd:1", "joint"])
-def test_the_same_run_twice_is_equal_bit_for_bit(write_topic: WriteTopic, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "reduce"), [("random", "hub"), (FAE, "auto"), ("esd:1", "hub"), ("esd:1", "ring"), ("joint", "hub")]
+)
+def test_the_same_run_twice_is_equal_bit_for_bit(write_topic: WriteTopic, policy: str, reduce: Reduce) -> None:
     first, second = (
-        train(Plan(write_topic(STEPS * BATCH, name), workers=4, policy=policy, cache_rows=300, deadline=False))
+        train(Plan(write_topic(STEPS * BATCH, name), workers=4, policy=policy, cache_rows=300, reduce=reduce))
         for name in ("a", "b")
     )
     assert first.rows_RT.tobytes() == second.rows_RT.tobytes()
@@ -211,7 +250,7 @@ def seen_in(result: Result, step: int, phase: int, workers: int) -> NDArray[np.i
     """Per worker, over all shards: rows pulled, owned rows pushed, parts pushed."""
     lines = result.ledger[(result.ledger[:, 1] == step) & (result.ledger[:, 2] == phase)]
     totals = np.zeros((workers, 3), np.int64)
-    np.add.at(totals, lines[:, 3], lines[:, 4:])
+    np.add.at(totals, lines[:, 3], lines[:, 4:7])
     return totals
 
 

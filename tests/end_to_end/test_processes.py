@@ -131,7 +131,10 @@ def ports_of_workers(folder: Path) -> list[int]:
     return [len(listening(process) - {metrics[name]}) for process, name in workers]
 
 
-@pytest.mark.parametrize(("workers", "ring"), [(1, ()), (2, ("trainer.unencrypted_reduce=true",))])
+RING = ("trainer.reduce=ring", "trainer.unencrypted_reduce=true")
+
+
+@pytest.mark.parametrize(("workers", "ring"), [(1, ()), (2, ()), (2, RING)])
 def test_with_keys_workers_listen_for_nobody_but_a_ring_that_was_asked_for(
     tmp_path: Path, workers: int, ring: tuple[str, ...]
 ) -> None:
@@ -145,12 +148,12 @@ def test_with_keys_workers_listen_for_nobody_but_a_ring_that_was_asked_for(
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
-    assert ports == [len(ring)] * workers
+    assert ports == [int(bool(ring))] * workers
 
 
 def test_with_keys_a_ring_that_was_not_asked_for_is_refused_before_anything_starts(tmp_path: Path) -> None:
     assert run("keys", tmp_path / "keys", "--worker", "worker-0", "--worker", "worker-1").returncode == 0
-    refused = run(*demo_arguments(tmp_path / "run", f"curve_folder={tmp_path / 'keys'}"))
+    refused = run(*demo_arguments(tmp_path / "run", f"curve_folder={tmp_path / 'keys'}", "trainer.reduce=ring"))
     assert refused.returncode == 2
     assert "2 workers sum dense gradients over Gloo or NCCL, which do not encrypt" in refused.stderr
     assert "trainer.unencrypted_reduce" in refused.stderr

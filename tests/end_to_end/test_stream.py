@@ -1,6 +1,7 @@
 """Every event is trained on, dead-lettered, or still in the log; bad ones change nothing."""
 
 import re
+import threading
 import time
 from itertools import islice
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 import zmq
 from structlog.testing import capture_logs
 
+from dispatch.dense import Reduce
 from dispatch.errors import CacheTooSmall, RunExists
+from dispatch.protocol import Welcome
 from infra.process import Stop
 from ingest.batches.manifest import Manifest, read_manifests
 from ingest.codec.decoder import KEPT_BYTES, Decoder
@@ -24,6 +27,7 @@ from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.test_exactness import expect_equal
 from tests.end_to_end.threads import Plan, Threads, start_worker, train, train_reference, wait_for_steps
 from trainer.errors import Rejected
+from trainer.worker import Worker
 
 GOOD = 3000
 REASONS = {
@@ -110,9 +114,11 @@ def test_a_stop_in_mid_run_completes_the_steps_under_way(write_topic: WriteTopic
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
-@pytest.mark.parametrize("name", ["worker-late", "a-name-that-sorts-first"])
-def test_a_worker_that_comes_and_one_that_goes_start_new_generations(write_topic: WriteTopic, name: str) -> None:
-    plan = Plan(write_topic(6_000), workers=1, batch=32)
+@pytest.mark.parametrize(("name", "reduce"), [("worker-late", "hub"), ("a-name-that-sorts-first", "ring")])
+def test_a_worker_that_comes_and_one_that_goes_start_new_generations(
+    write_topic: WriteTopic, name: str, reduce: Reduce
+) -> None:
+    plan = Plan(write_topic(6_000), workers=1, batch=32, reduce=reduce)
 
     def come_and_go(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         leave = Stop()
@@ -129,8 +135,36 @@ def test_a_worker_that_comes_and_one_that_goes_start_new_generations(write_topic
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
-def test_a_worker_that_replaces_the_only_one_gets_its_dense_weights(write_topic: WriteTopic) -> None:
-    plan, first_leaves = Plan(write_topic(6_000), workers=1, batch=32), Stop()
+def test_workers_that_could_use_nccl_change_to_a_ring_and_back(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.main.nccl_device", lambda _: f"GPU {threading.get_ident()}")
+    plan, hubs = Plan(write_topic(6_000), workers=1, batch=32), list[bool]()
+    begin = Worker.begin
+
+    def listening(worker: Worker, welcome: Welcome) -> None:
+        hubs.append(welcome.uses_hub)
+        begin(worker, welcome)
+
+    monkeypatch.setattr(Worker, "begin", listening)
+
+    def come_and_go(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
+        leave = Stop()
+        wait_for_steps(plan, 5, generation=1)
+        start_worker(threads, plan, "worker-1", dispatcher, shards, leave)
+        wait_for_steps(plan, 5, generation=2)
+        leave.request("test")
+        wait_for_steps(plan, 5, generation=3)
+
+    result = train(plan, beside=come_and_go)
+    assert hubs == [True, False, False, True]
+    assert result.status.samples == 6_000
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("reduce", ["hub", "ring"])
+def test_a_worker_that_replaces_the_only_one_gets_its_dense_weights(write_topic: WriteTopic, reduce: Reduce) -> None:
+    plan, first_leaves = Plan(write_topic(6_000), workers=1, batch=32, reduce=reduce), Stop()
 
     def replace(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         wait_for_steps(plan, 5, generation=1)
@@ -208,9 +242,9 @@ def test_a_model_that_runs_away_is_told(write_topic: WriteTopic) -> None:
     assert told["workers"]
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_batches_smaller_than_the_crew_are_exact(write_topic: WriteTopic, batch: int) -> None:
-    plan = Plan(write_topic(60), workers=4, batch=batch)
+@pytest.mark.parametrize(("batch", "reduce"), [(1, "hub"), (3, "hub"), (3, "ring")])
+def test_batches_smaller_than_the_crew_are_exact(write_topic: WriteTopic, batch: int, reduce: Reduce) -> None:
+    plan = Plan(write_topic(60), workers=4, batch=batch, reduce=reduce)
     result = train(plan)
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 

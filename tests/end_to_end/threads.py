@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
+from dispatch.dense import Reduce
 from dispatch.job import DispatchJob
 from dispatch.main import run_dispatcher
 from dispatch.progress.status import Status
@@ -43,7 +44,7 @@ from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
 from ingest.streams.source import Source
 from ps.client import ShardClient
-from ps.config import PsConfig, RowConfig
+from ps.config import DenseRule, PsConfig, RowConfig
 from ps.main import ShardJob, run_shard
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
 from trainer.job import WorkerJob
@@ -80,6 +81,8 @@ class Plan:
     links: tuple[float, ...] = ()
     """shaped speeds in Gbit/s, one a worker"""
     link_costs: str = "auto"
+    reduce: Reduce = "auto"
+    """how dense gradients are summed"""
     open_source: Callable[[], Source] | None = None
     """where events come from; the topic below log/ by default"""
     stop_at_end: bool = True
@@ -119,8 +122,9 @@ class Plan:
 
     @property
     def agreement(self) -> Agreement:
+        trainer, shards = TrainerConfig(reduce=self.reduce), PsConfig(shards=self.shards)
         return agreement_of(
-            Settings(seed=SEED, stream=self.stream, rows=self.rows, ps=PsConfig(shards=self.shards), model=self.model)
+            Settings(seed=SEED, stream=self.stream, rows=self.rows, ps=shards, model=self.model, trainer=trainer)
         )
 
     @property
@@ -139,7 +143,7 @@ class Result:
     versions_R: NDArray[np.int64]
     dense: dict[str, NDArray[Any]]
     ledger: NDArray[np.int64]
-    """lines of shard, step, phase, worker, pulled, owned pushed, parts pushed"""
+    """lines of shard, step, phase, worker, pulled, owned pushed, parts pushed, dense floats pushed and pulled"""
     manifests: list[Manifest]
     errors: list[BaseException] = field(default_factory=list)
 
@@ -183,6 +187,7 @@ def running_shards(plan: Plan) -> Iterator[tuple[str, ...]]:
             run=RUN,
             seed=SEED,
             endpoint="tcp://127.0.0.1:*",
+            dense=DenseRule(plan.model.dense_optimizer, plan.model.dense_rate),
             agreement=plan.agreement,
         )
         run_shard(job, stop, lambda endpoint: endpoints.update({number: endpoint}))
@@ -245,6 +250,7 @@ def train(
             schema=plan.schema,
             shard_endpoints=shards,
             agreement=plan.agreement,
+            reduce=plan.reduce,
             samples=plan.samples,
             stop_at_end=plan.stop_at_end,
         )
@@ -266,7 +272,7 @@ def start_worker(
         shard_endpoints=shards,
         rows=plan.scaled_rows,
         model=plan.model,
-        trainer=TrainerConfig(device="cpu", silence_seconds=plan.silence_seconds),
+        trainer=TrainerConfig(device="cpu", silence_seconds=plan.silence_seconds, reduce=plan.reduce),
         fields=plan.schema.fields,
         dense=plan.schema.dense,
         link=Link(plan.links[int(name.split("-")[1])]) if plan.links else Link(),

@@ -132,7 +132,7 @@ def test_ledger_has_a_line_per_round_and_worker(one_shard: ShardStage) -> None:
     assert isinstance(peer.ask(Pull, wanted, step=1, worker=1)[0], Rows)
     ledger, lines = peer.ledger()
     assert ledger.rows == 10
-    assert lines == [[1, TRAIN, 0, 0, 2, 0], [1, TRAIN, 1, 3, 0, 3]]
+    assert lines == [[1, TRAIN, 0, 0, 2, 0, 0, 0], [1, TRAIN, 1, 3, 0, 3, 0, 0]]
 
 
 def test_older_generation_is_refused_and_its_push_dropped(one_shard: ShardStage) -> None:

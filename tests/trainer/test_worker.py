@@ -177,14 +177,17 @@ def test_replicas_change_alike_on_workers_with_and_without_samples(optimizer: Op
     assert all(np.array_equal(first, other) for other in others)
 
 
-def test_reducing_replicas_takes_the_time_of_the_link() -> None:
+def test_a_ring_takes_the_time_of_the_link() -> None:
     slept: list[float] = []
     with directed(configured(), MODEL, workers=2) as director:
         director.workers[1]._link = Link(1.0, burst_bytes=0, clock=lambda: 0.0, sleep=slept.append)
         reports = director.train_replicated(batches(1)[0], np.arange(24) % 2)
         reduced_bytes = len(director.numbering) * configured().shape().value * 8
+        dense_bytes = director.workers[1].dense.weights.nbytes
     assert [report.reduced_bytes for report, _ in reports] == [reduced_bytes, reduced_bytes]
-    assert slept == [pytest.approx(reduced_bytes * 8 / 1e9)]
+    assert [(r.dense_up_bytes, r.dense_down_bytes) for r, _ in reports] == [(dense_bytes, dense_bytes)] * 2
+    # by a clock that stands still the second transfer waits for the first
+    assert slept == [pytest.approx(n * 8 / 1e9) for n in (dense_bytes, dense_bytes + reduced_bytes)]
 
 
 @pytest.mark.gpu

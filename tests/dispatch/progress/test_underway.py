@@ -90,6 +90,8 @@ def test_logits_of_another_number_than_samples_are_refused(logits: list[float]) 
         ({"pulled_bytes": 1 << 61}, "pulled_bytes is 2305843009213693952; expected 8 to 4194304"),
         ({"pushed_bytes": 1}, "pushed_bytes is 1; expected 0"),
         ({"reduced_bytes": 8}, "reduced_bytes is 8; expected 0"),
+        ({"dense_up_bytes": 1}, "dense_up_bytes is 1; expected 0;"),
+        ({"dense_down_bytes": 1}, "dense_down_bytes is 1; expected 0;"),
         ({"link_bytes": 87}, "link_bytes is 87; expected 0 to 86"),
         ({"step": 2}, r"not under way; expected one of \(step, phase\) \[\(1, 0\)\]"),
         ({"phase": FLUSH}, "not under way"),

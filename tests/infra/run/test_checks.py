@@ -50,6 +50,25 @@ def test_keys_are_wanted_for_every_worker(tmp_path: Path) -> None:
         check_start(load_settings(None, [f"curve_folder={tmp_path / 'keys'}", "dispatch.workers=2"]))
 
 
+def test_with_keys_only_a_ring_needs_leave(tmp_path: Path) -> None:
+    keys(tmp_path / "keys", ["worker-0", "worker-1"])
+    two = [f"curve_folder={tmp_path / 'keys'}", "dispatch.workers=2"]
+    for hub in (
+        ["trainer.reduce=auto"],
+        ["trainer.reduce=hub"],
+        ["trainer.reduce=ring", "trainer.unencrypted_reduce=1"],
+    ):
+        check_start(load_settings(None, [*two, *hub]))
+    for ring in ("trainer.reduce=ring", "trainer.reduce=gloo", "trainer.reduce=nccl", "dispatch.policy=fae"):
+        with pytest.raises(ConfigError, match=r"2 workers sum dense gradients over Gloo or NCCL, .*reduce = 'hub'"):
+            check_start(load_settings(None, [*two, ring]))
+
+
+def test_a_hub_for_a_policy_that_needs_a_ring_is_found_first() -> None:
+    with pytest.raises(ConfigError, match=r"replicates rows, .* expected a ring"):
+        check_start(load_settings(None, ["trainer.reduce=hub", "dispatch.policy=fae"]))
+
+
 def test_cross_layers_that_save_nothing_are_found_first() -> None:
     settings = load_settings(None, ["model.cross=low_rank", "model.cross_rank=100000"])
     with pytest.raises(ConfigError, match="cross layers of rank 100000 cannot be built"):

@@ -116,7 +116,14 @@ def test_one_of_a_thing_is_singular() -> None:
 
 def test_the_summary_tells_the_size_of_the_dense_part() -> None:
     summary = structs.replace(summarize(STATUS, "finished"), dense_weights=70_207, dense_bytes=280_828)
-    assert "dense part  70,207 weights, 281 kB" in drawn(render_summary(summary), 80)
+    assert "dense part  70,207 weights, 281 kB  " in drawn(render_summary(summary), 80)
+
+
+def test_the_summary_tells_what_moved_of_the_dense_part() -> None:
+    traffic = WorkerTraffic(dense_up_bytes=1_500_000, dense_down_bytes=2_500_000)
+    status = structs.replace(STATUS, workers=(WorkerStatus(name="w", traffic=traffic),) * 2)
+    summary = structs.replace(summarize(status, "finished"), dense_weights=70_207, dense_bytes=280_828)
+    assert "dense part  70,207 weights, 281 kB; 3.00 MB up, 5.00 MB down" in drawn(render_summary(summary), 80)
 
 
 def test_rows_all_reduced_are_shown_where_there_are_any() -> None:

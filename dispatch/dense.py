@@ -1,0 +1,108 @@
+"""Where the dense weights are, and what of them moves in each round.
+
+There are two ways. With the *hub* the shards have them: a worker with samples in a step pulls them with its rows, and
+pushes its gradient with the rows of the next round; a worker without samples moves nothing. A generation of one worker
+takes them once and writes them back at the flush. With a *ring* every worker has them and an all-reduce sums the
+gradients; nobody else moves any. So they are like one more row: with the shards, owned by one worker, or split.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from infra.errors import ConfigError
+from ps.protocol import BARE, NO_DENSE, WHOLE
+
+Reduce = Literal["auto", "hub", "ring", "gloo", "nccl"]
+MOST_DENSE_BYTES = 1 << 34
+"""that a worker moves in one round in one direction: as many as the largest frame"""
+
+
+@dataclass(frozen=True)
+class DenseMoves:
+    """What moves of the dense weights in one round, by worker number."""
+
+    pushers: tuple[int, ...] = ()
+    push_form: int = NO_DENSE
+    pullers: tuple[int, ...] = ()
+    pull_form: int = NO_DENSE
+    in_ring: bool = False
+    """whether they are all-reduced, and nothing of them reaches a shard"""
+
+    def pushed_by(self, worker: int) -> int:
+        """The form in which a worker pushes them."""
+        return self.push_form if worker in self.pushers else NO_DENSE
+
+    def pulled_by(self, worker: int) -> int:
+        """The form in which a worker pulls them."""
+        return self.pull_form if worker in self.pullers else NO_DENSE
+
+    def most_bytes(self, worker: int) -> tuple[int, int]:
+        """The most that a worker can have sent and received of them."""
+        up, down = self.pushed_by(worker) or self.in_ring, self.pulled_by(worker) or self.in_ring
+        return MOST_DENSE_BYTES * bool(up), MOST_DENSE_BYTES * bool(down)
+
+
+NO_MOVES = DenseMoves()
+
+
+class DenseTurns:
+    """Follows the dense weights through a run. It begins with the first member's start values."""
+
+    def __init__(self) -> None:
+        self._owner: int | None = 0
+        """who alone has the newest; in a ring the first of all who have them. None: the shards, but for gradients"""
+        self._owed: tuple[int, ...] = ()
+        """who has a gradient of the last step"""
+        self._workers, self._hub = 0, False
+
+    def start_generation(self, workers: int, hub: bool) -> bool:
+        """Returns whether the first member must take the dense weights from the shards before it can begin."""
+        self._workers, self._hub = workers, hub
+        takes = not hub and self._owner is None
+        self._owner = self._owner if hub else 0
+        return takes
+
+    def train(self, samples: Sequence[int]) -> DenseMoves:
+        """The next step, in which the workers train so many samples each."""
+        if not self._hub:
+            return DenseMoves(in_ring=self._workers > 1)
+        if self._workers == 1:
+            takes, self._owner = self._owner is None, 0
+            return DenseMoves(pullers=(0,), pull_form=WHOLE) if takes else NO_MOVES
+        pushers, form = self._give_back()
+        self._owed = tuple(worker for worker, count in enumerate(samples) if count)
+        return DenseMoves(pushers, form, self._owed, BARE)
+
+    def flush(self) -> DenseMoves:
+        """After it the shards have the newest, unless there is a ring."""
+        return DenseMoves(*self._give_back()) if self._hub else NO_MOVES
+
+    def _give_back(self) -> tuple[tuple[int, ...], int]:
+        """Who pushes what, so that the shards have the newest."""
+        owner, owed, self._owner, self._owed = self._owner, self._owed, None, ()
+        if owner is not None:
+            return (owner,), WHOLE
+        return owed, BARE if owed else NO_DENSE
+
+
+def needs_ring(reduce: Reduce, has_hot_set: bool) -> bool:
+    """Whether the settings leave no choice but a ring; replicated rows of a hot set are summed there, too."""
+    return has_hot_set or reduce not in ("auto", "hub")
+
+
+def uses_hub(reduce: Reduce, has_hot_set: bool, may_sum: bool, devices: Sequence[str]) -> bool:
+    """Whether a generation of workers on these devices uses the hub; an empty name is no device that NCCL can use."""
+    if needs_ring(reduce, has_hot_set):
+        return False
+    has_nccl = len(devices) > 1 and "" not in devices and len(set(devices)) == len(devices)
+    return reduce == "hub" or not (has_nccl and may_sum)
+
+
+def check_reduce(reduce: Reduce, policy: str, has_hot_set: bool) -> None:
+    """Raises ConfigError for a policy that cannot do without a ring where there is none."""
+    if reduce == "hub" and has_hot_set:
+        raise ConfigError(
+            f"policy {policy} replicates rows, whose gradients workers sum among themselves, and trainer.reduce is "
+            "'hub'; expected a ring; set trainer.reduce to 'auto' or 'ring', or choose another policy"
+        )

@@ -1,0 +1,97 @@
+"""What moves of the dense weights, and where they are summed."""
+
+import pytest
+
+from dispatch.dense import NO_MOVES, DenseMoves, DenseTurns, Reduce, check_reduce, uses_hub
+from infra.errors import ConfigError
+from ps.protocol import BARE, NO_DENSE, WHOLE
+
+
+def started(workers: int, hub: bool = True) -> DenseTurns:
+    turns = DenseTurns()
+    assert not turns.start_generation(workers, hub)
+    return turns
+
+
+def test_the_first_member_hands_the_start_values_in() -> None:
+    turns = started(3)
+    assert turns.train([4, 4, 4]) == DenseMoves((0,), WHOLE, (0, 1, 2), BARE)
+
+
+def test_who_had_samples_owes_a_gradient_and_who_has_some_needs_the_weights() -> None:
+    turns = started(3)
+    turns.train([4, 4, 4])
+    assert turns.train([0, 8, 4]) == DenseMoves((0, 1, 2), BARE, (1, 2), BARE)
+    assert turns.train([0, 0, 12]) == DenseMoves((1, 2), BARE, (2,), BARE)
+    assert turns.flush() == DenseMoves((2,), BARE)
+    assert turns.flush() == NO_MOVES
+
+
+def test_one_worker_moves_nothing_before_the_flush() -> None:
+    turns = started(1)
+    assert [turns.train([4]), turns.train([4])] == [NO_MOVES, NO_MOVES]
+    assert turns.flush() == DenseMoves((0,), WHOLE)
+
+
+def test_one_worker_takes_once_what_the_shards_have() -> None:
+    turns = started(2)
+    turns.train([2, 2])
+    turns.flush()
+    assert not turns.start_generation(1, hub=True)
+    assert turns.train([4]) == DenseMoves(pullers=(0,), pull_form=WHOLE)
+    assert turns.train([4]) == NO_MOVES
+    assert turns.flush() == DenseMoves((0,), WHOLE)
+
+
+def test_a_generation_without_a_step_gives_back_nothing_it_has_not_taken() -> None:
+    turns = started(1)
+    assert turns.flush() == DenseMoves((0,), WHOLE)
+    turns.start_generation(1, hub=True)
+    assert turns.flush() == NO_MOVES
+
+
+def test_a_ring_moves_nothing_to_the_shards_and_keeps_the_newest() -> None:
+    turns = started(2, hub=False)
+    assert turns.train([4, 0]) == DenseMoves(in_ring=True)
+    assert turns.flush() == NO_MOVES
+    assert not turns.start_generation(2, hub=True)
+    assert turns.train([0, 4]) == DenseMoves((0,), WHOLE, (1,), BARE)
+    turns.flush()
+    assert turns.start_generation(2, hub=False), "the shards have newer ones than any worker"
+    assert not turns.start_generation(2, hub=False)
+
+
+def test_moves_are_those_of_a_worker() -> None:
+    moves = DenseMoves((1,), WHOLE, (0, 2), BARE)
+    assert [moves.pushed_by(worker) for worker in range(3)] == [NO_DENSE, WHOLE, NO_DENSE]
+    assert [moves.pulled_by(worker) for worker in range(3)] == [BARE, NO_DENSE, BARE]
+    assert [[bool(most) for most in moves.most_bytes(worker)] for worker in (0, 1)] == [[False, True], [True, False]]
+
+
+@pytest.mark.parametrize(
+    ("reduce", "hot", "may_sum", "devices", "hub"),
+    [
+        ("auto", False, True, ["", ""], True),
+        ("auto", False, True, ["a", ""], True),
+        ("auto", False, True, ["a", "a"], True),
+        ("auto", False, True, ["a", "b"], False),
+        ("auto", False, True, ["a"], True),
+        ("auto", False, False, ["a", "b"], True),
+        ("auto", True, True, ["", ""], False),
+        ("hub", False, True, ["a", "b"], True),
+        ("ring", False, True, ["", ""], False),
+        ("gloo", False, True, ["", ""], False),
+        ("nccl", False, True, ["a", "b"], False),
+    ],
+)
+def test_a_ring_is_for_gpus_of_their_own_or_who_asks_for_it(
+    reduce: Reduce, hot: bool, may_sum: bool, devices: list[str], hub: bool
+) -> None:
+    assert uses_hub(reduce, hot, may_sum, devices) is hub
+
+
+def test_a_hub_cannot_sum_replicated_rows() -> None:
+    check_reduce("auto", "fae:0.1:8", has_hot_set=True)
+    check_reduce("hub", "esd:1", has_hot_set=False)
+    with pytest.raises(ConfigError, match=r"policy fae:0.1:8 replicates rows, .* 'hub'; expected a ring; set trainer"):
+        check_reduce("hub", "fae:0.1:8", has_hot_set=True)
