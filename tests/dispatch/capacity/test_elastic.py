@@ -4,13 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.assign.improvement import Joint
-from dispatch.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
+from dispatch.capacity.bounds import LARGEST_SHARE, ShareBounds
 from dispatch.capacity.elastic import Elastic
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.errors import CacheTooSmall, Infeasible
 from dispatch.policies.spec import Needs
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
+
+LEAST_SHARE = 1 / 16
 
 
 @given(
@@ -21,7 +23,7 @@ from dispatch.rows.index import Index
 @settings(max_examples=80, deadline=None)
 def test_capacities_add_up_to_the_batch_within_bounds(samples: int, links: list[float], moved: list[int]) -> None:
     n = len(links)
-    elastic = Elastic(relative_row_costs(links), np.full(n, 10_000), ShareBounds())
+    elastic = Elastic(relative_row_costs(links), np.full(n, 10_000), ShareBounds((LEAST_SHARE,)))
     for _ in range(3):
         capacity_n = elastic.capacities(samples, fields=4)
         assert capacity_n.sum() == samples
