@@ -1,6 +1,7 @@
 """What a run has done so far: samples, traffic by worker and kind, timings. Makes the status that others show."""
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple
@@ -43,6 +44,7 @@ class WorkerAccount:
     totals: WorkerTotals = NOTHING
     link_gbit: float = 0.0
     measured_gbit: float = 0.0
+    is_parked: bool = False
     recent_seconds: deque[PhaseSeconds] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """of steps in which it had samples"""
 
@@ -62,8 +64,14 @@ class WorkerAccount:
         return self._status(name, self.totals.traffic - mark.traffic, seconds / max(1, steps))
 
     def _status(self, name: str, traffic: WorkerTraffic, seconds: PhaseSeconds) -> WorkerStatus:
-        configured, measured = self.link_gbit or None, self.measured_gbit or None
-        return WorkerStatus(name=name, link_gbit=configured, measured_gbit=measured, traffic=traffic, seconds=seconds)
+        return WorkerStatus(
+            name=name,
+            link_gbit=self.link_gbit or None,
+            measured_gbit=self.measured_gbit or None,
+            is_parked=self.is_parked,
+            traffic=traffic,
+            seconds=seconds,
+        )
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,11 @@ class Accounts:
         """Sets how fast a worker's link is, as configured and as measured; 0: not known."""
         account = self._workers.setdefault(worker, WorkerAccount())
         account.link_gbit, account.measured_gbit = link_gbit, measured_gbit
+
+    def set_parked(self, workers: Collection[str]) -> None:
+        """Sets who is parked: these workers and no others."""
+        for name in (*self._workers, *workers):
+            self._workers.setdefault(name, WorkerAccount()).is_parked = name in workers
 
     def end_step(self, samples: int) -> None:
         """A step ends now; its scores have been added to the quality."""

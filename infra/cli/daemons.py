@@ -90,8 +90,7 @@ def dispatcher(
     from ingest.opening import check_source, open_letters, open_source
     from ingest.streams.start import start_positions
 
-    curve = curve_of(settings, "server")
-    endpoints = shard_endpoints(settings, shards)
+    curve, endpoints = curve_of(settings, "server"), shard_endpoints(settings, shards)
     check_source(settings.stream, settings.kafka, settings.event_schema)
     source = open_source(settings.stream, settings.kafka)
     job = DispatchJob(
@@ -105,6 +104,7 @@ def dispatcher(
         shard_endpoints=endpoints,
         endpoint=settings.dispatch.endpoint,
         status_endpoint=settings.dispatch.status_endpoint,
+        dense_bytes=dense_part(settings).bytes,
         samples=samples,
         stop_at_end=stop_at_end,
         mark_at=mark_at,

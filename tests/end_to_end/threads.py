@@ -77,6 +77,8 @@ class Plan:
     started_workers: int | None = None
     """workers started at once; all of them by default"""
     deadline: bool = False
+    dense_bytes: int = 0
+    """that the dispatcher charges a worker with samples with, each way"""
     links: tuple[float, ...] = ()
     """shaped speeds in Gbit/s, one a worker"""
     link_costs: str = "auto"
@@ -244,6 +246,7 @@ def train(
             ),
             schema=plan.schema,
             shard_endpoints=shards,
+            dense_bytes=plan.dense_bytes,
             agreement=plan.agreement,
             samples=plan.samples,
             stop_at_end=plan.stop_at_end,
