@@ -17,6 +17,7 @@ Legend: n workers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ class StepModel:
             return float(bends[min(bend, bends.size - 1)])
         return float(bends[bend - 1] + (self.samples - trained[bend - 1]) / rates[bend - 1])
 
-    @property
+    @cached_property
     def _divisor_n(self) -> F64:
         longest = max(float(self.sample_n.max()), float(self.fixed_n.max()) / max(1, self.samples), LEAST_SAMPLE)
         return np.maximum(self.sample_n, LEAST_SAMPLE * longest)
@@ -137,8 +138,10 @@ class Participation:
         if not self._may_park_n.any() or not model.samples:
             return None
         self._settling = max(0, self._settling - 1)
-        before, best_n = model.time_of(self.taking_part_n), model.best(self._may_park_n)
-        time = model.time_of(best_n)
+        best_n = model.best(self._may_park_n)
+        if best_n.all() and self.taking_part_n.all():
+            return None
+        before, time = model.time_of(self.taking_part_n), model.time_of(best_n)
         is_better = time < (1 - CLEARLY) * before and (not self._settling or before == float("inf"))
         if not is_better:
             self._try_parked(model, before)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.policies.registry import parse_spec
@@ -108,8 +109,8 @@ def test_a_worker_that_is_parked_and_comes_back_changes_nothing(
 ) -> None:
     clock, seen = ThreadClock(), list[tuple[str, ...]]()
     clock.replace_clocks(monkeypatch)
-    monkeypatch.setattr("dispatch.capacity.participation.LEAST_WAIT", 8)
-    monkeypatch.setattr("dispatch.capacity.participation.MOST_WAIT", 8)
+    for name in ("SETTLING_STEPS", "LEAST_WAIT", "MOST_WAIT"):
+        monkeypatch.setattr(f"dispatch.capacity.participation.{name}", 8)
     set_parked = Accounts.set_parked
 
     def note(accounts: Accounts, workers: tuple[str, ...]) -> None:
@@ -125,10 +126,14 @@ def test_a_worker_that_is_parked_and_comes_back_changes_nothing(
     monkeypatch.setattr(Bucket, "take", take)
     links = {"links": (5.0, 5.0, 0.02), "link_costs": "measured", "dense_bytes": 100_000}
     rows = RowConfig(dim=256, optimizer="adagrad")
-    plan = Plan(write_topic(80 * BATCH), 3, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]
+    plan = Plan(write_topic(36 * BATCH), 3, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]
     registry = CollectorRegistry()
-    result = train(plan, registry=registry)
+    with capture_logs() as logged:
+        result = train(plan, registry=registry)
     assert seen == [(), ("worker-2",), ()]
+    told = [entry for entry in logged if entry["event"] == "other workers take part"]
+    assert [entry["parked"] for entry in told] == seen[1:]
+    assert all(entry["step_seconds"] < entry["step_seconds_before"] for entry in told)
     assert not any(worker.is_parked for worker in result.status.workers)
     assert registry.get_sample_value("freshet_worker_parked", {"worker": "worker-2"}) == 0
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
