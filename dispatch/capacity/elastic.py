@@ -17,6 +17,7 @@ import numpy as np
 from dispatch.arrays import F64, I64, Bool
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.compute import ComputeTimes
+from dispatch.capacity.level import level
 from dispatch.capacity.participation import TRY_SHARE, Participation, SetChange, StepModel
 from dispatch.errors import Infeasible
 
@@ -176,12 +177,7 @@ def bounds(samples: int, hold_n: I64, least_share_n: F64, largest_share_n: F64) 
 
 def fill(share_n: F64, total: int, least_n: I64, most_n: I64) -> F64:
     """Parts of total in proportion to the shares, as far as the bounds allow."""
-    low, high = 0.0, 1.0
-    while np.clip(high * share_n, least_n, most_n).sum() < total:
-        high *= 2.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if np.clip(middle * share_n, least_n, most_n).sum() >= total else (middle, high)
+    high = level(total, np.zeros(share_n.size), 1 / share_n, least_n, most_n)
     return np.clip(high * share_n, least_n, most_n).astype(np.float64)
 
 

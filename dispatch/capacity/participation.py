@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from dispatch.arrays import F64, I64, Bool
+from dispatch.capacity.level import level
 
 CLEARLY = 0.05
 """by which share of the step time another set must be better"""
@@ -69,22 +70,9 @@ class StepModel:
         return np.clip((time - self.fixed_n) / self._divisor_n, self.least_n, self.most_n)
 
     def _level(self, members_n: Bool) -> float:
-        """The least time in which the members can train the batch, where those without samples pay nothing.
-
-        What they can train by a time t is a line with bends: at first_n a worker begins, at last_n it is at its bound.
-        """
-        least_n, most_n = self.least_n[members_n], self.most_n[members_n]
-        if int(most_n.sum()) < self.samples:
-            return float("inf")
-        fixed_n, divisor_n = self.fixed_n[members_n], self._divisor_n[members_n]
-        bends = np.concatenate((fixed_n + least_n * divisor_n, fixed_n + most_n * divisor_n))
-        order = np.argsort(bends, kind="stable")
-        bends, rates = bends[order], np.cumsum(np.concatenate((1 / divisor_n, -1 / divisor_n))[order])
-        trained = least_n.sum() + np.concatenate(([0.0], np.cumsum(rates[:-1] * np.diff(bends))))
-        bend = int(np.searchsorted(trained, self.samples))
-        if bend == 0 or bend == bends.size:  # the bounds alone suffice, or rounding hides that the last bend does
-            return float(bends[min(bend, bends.size - 1)])
-        return float(bends[bend - 1] + (self.samples - trained[bend - 1]) / rates[bend - 1])
+        """The least time in which the members can train the batch, where those without samples pay nothing."""
+        fixed_n, sample_n = self.fixed_n[members_n], self._divisor_n[members_n]
+        return level(self.samples, fixed_n, sample_n, self.least_n[members_n], self.most_n[members_n])
 
     @cached_property
     def _divisor_n(self) -> F64:
