@@ -92,7 +92,7 @@ class Elastic:
 
     def follow(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
         """Moves the shares by how long each worker took for these samples, of distinct rows, and whole rows moved."""
-        self._expect(float((distinct_n / np.maximum(samples_n, 1)).max()) * SPARE)
+        self._expect(samples_n, distinct_n)
         self._learn_rows(samples_n, moved_n)
         now_n = moved_n * self._row_n + samples_n * self._compute.sample_n
         self._time_n = np.where(self._followed_n, self._time_n + DAMPING * (now_n - self._time_n), now_n)
@@ -151,8 +151,13 @@ class Elastic:
         self._moved_n += weight_n * (moved_n - self._moved_n)
         self._trained_n += weight_n * (samples_n - self._trained_n)
 
-    def _expect(self, rows_a_sample: float) -> None:
-        """Up at once, down slowly."""
+    def _expect(self, samples_n: I64, distinct_n: I64) -> None:
+        """Rows a sample, up at once, down slowly.
+
+        Of workers with an equal share or more: few samples have hardly a row in common, and fit anywhere.
+        """
+        many_n = samples_n >= max(1.0, float(samples_n.mean()))
+        rows_a_sample = float((distinct_n[many_n] / samples_n[many_n]).max(initial=0.0)) * SPARE
         self._rows_a_sample = max(rows_a_sample, _damped(self._rows_a_sample, rows_a_sample))
 
 

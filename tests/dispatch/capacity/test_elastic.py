@@ -56,6 +56,14 @@ def test_a_slow_processor_gets_fewer_samples_once_measured() -> None:
     assert capacity_n.tolist() == pytest.approx([320, 80], abs=4)
 
 
+def test_few_samples_without_rows_in_common_do_not_make_caches_look_small() -> None:
+    elastic = Elastic(np.array([1.0, 50.0]), np.full(2, 300), ShareBounds())
+    for _ in range(30):
+        capacity_n = elastic.capacities(100, fields=4)
+        elastic.follow(capacity_n, np.minimum(capacity_n * 4, 120), capacity_n.astype(np.float64))
+    assert capacity_n[0] > 90
+
+
 def test_caches_that_cannot_hold_the_batch_are_refused() -> None:
     with pytest.raises(Infeasible, match="caches and bounds hold at most"):
         Elastic(np.ones(2), np.full(2, 30), ShareBounds()).safe_capacities(20, fields=4)
