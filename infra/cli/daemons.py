@@ -83,14 +83,14 @@ def dispatcher(
 
     Example: freshet dispatcher --config freshet.toml --ps tcp://10.0.0.5:5600 --ps tcp://10.0.0.6:5600
     """
-    stop = start()
-    settings = given.load()
+    stop, settings = start(), given.load()
     from dispatch.job import DispatchJob
     from dispatch.main import run_dispatcher
     from ingest.opening import check_source, open_letters, open_source
     from ingest.streams.start import start_positions
 
-    curve, endpoints = curve_of(settings, "server"), shard_endpoints(settings, shards)
+    curve = curve_of(settings, "server")
+    endpoints = shard_endpoints(settings, shards)
     check_source(settings.stream, settings.kafka, settings.event_schema)
     source = open_source(settings.stream, settings.kafka)
     job = DispatchJob(
