@@ -32,6 +32,28 @@ def test_capacities_add_up_to_the_batch_within_bounds(samples: int, links: list[
         elastic.follow(capacity_n, capacity_n * 3, np.array(moved[:n]))
 
 
+@given(
+    links=st.lists(st.floats(0.05, 10), min_size=2, max_size=6),
+    dense_rows=st.floats(0, 3000),
+    least=st.sampled_from([0.0, 0.4]),
+    sizes=st.lists(st.integers(1, 300), min_size=100, max_size=120),
+)
+@settings(max_examples=20, deadline=None)
+def test_capacities_add_up_whoever_is_parked_or_tried(
+    links: list[float], dense_rows: float, least: float, sizes: list[int]
+) -> None:
+    n = len(links)
+    bounds = ShareBounds((least, *[0.0] * (n - 1)))
+    elastic = Elastic(relative_row_costs(links), np.full(n, 2_000), bounds, dense_rows)
+    for samples in sizes:
+        elastic.choose_members(samples, fields=4)
+        for capacity_n in (elastic.capacities(samples, fields=4), elastic.safe_capacities(samples, fields=4)):
+            assert capacity_n.sum() == samples
+            assert (capacity_n <= np.ceil(samples / n * LARGEST_SHARE)).all()
+            assert capacity_n[0] >= int(samples / n * least)
+        elastic.follow(capacity_n, capacity_n * 3, 2 * capacity_n.astype(np.float64))
+
+
 def test_without_measurements_shares_follow_the_links() -> None:
     elastic = Elastic(np.array([1.0, 1.0, 10.0]), np.full(3, 10_000), ShareBounds())
     assert elastic.capacities(210, fields=4).tolist() == [100, 100, 10]
