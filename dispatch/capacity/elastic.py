@@ -116,8 +116,9 @@ class Elastic:
         """Among those who take part and those who are tried; among all if these cannot hold the batch."""
         least_n, most_n = bounds(samples, hold_n, self._least_n, self._largest_n)
         taking_part_n, tried_n = self.participation.taking_part_n, self.participation.tried_n
-        each = min(int(TRY_SHARE * samples / hold_n.size), (samples - int(least_n.sum())) // max(1, int(tried_n.sum())))
-        tries_n = np.where(tried_n, np.minimum(max(each, 0), most_n), 0)
+        free = (samples - int(least_n.sum())) // max(1, int(tried_n.sum()))
+        wanted = max(1, int(TRY_SHARE * samples / hold_n.size))
+        tries_n = np.where(tried_n, np.minimum(min(wanted, free), most_n), 0)
         if int(most_n[taking_part_n].sum() + tries_n.sum()) >= samples:
             least_n, most_n = (np.where(taking_part_n, bound_n, tries_n) for bound_n in (least_n, most_n))
         return round_to(fill(self._share_n, samples, least_n, most_n), samples, most_n)

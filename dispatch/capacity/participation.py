@@ -28,7 +28,8 @@ from dispatch.capacity.level import level
 CLEARLY = 0.05
 """by which share of the step time another set must be better"""
 SETTLING_STEPS = 16
-"""of a new set, or of a generation, in which caches fill and nobody is parked or called back"""
+"""of a new set, in which its caches fill and nobody is parked or called back. A generation begins without them: while
+all caches are empty samples look dearer than they are, and too few are parked rather than too many"""
 TRY_STEPS = 4
 """in a row: as many transfers as it takes to notice a faster link, see dispatch/capacity/link_costs.py"""
 TRY_SHARE = 1 / 4
@@ -115,7 +116,7 @@ class Participation:
         self.taking_part_n: Bool = np.full(may_park_n.size, True)
         self.tried_n: Bool = np.full(may_park_n.size, False)
         """parked workers that get samples in this step"""
-        self._settling = SETTLING_STEPS
+        self._settling = 0
         self._idle_n = np.zeros(may_park_n.size, np.int64)
         """steps since each worker last had samples"""
         self._tries_n = np.zeros(may_park_n.size, np.int64)

@@ -86,10 +86,10 @@ def test_without_a_fixed_part_everyone_takes_part(sample: list[float], samples: 
     assert not any(any(parked) for parked in settled(participation, chosen, 2 * SETTLING_STEPS))
 
 
-def test_workers_whose_fixed_part_outlasts_the_step_are_parked_once_caches_are_full() -> None:
+def test_workers_whose_fixed_part_outlasts_the_step_are_parked_at_once() -> None:
     participation = Participation(ALL_MAY)
     parked = settled(participation, model([1.0, 1.0, 90.0], [1.0, 1.0, 1.0]))
-    assert parked == [[False] * 3] * (SETTLING_STEPS - 1) + [[False, False, True]]
+    assert parked == [[False, False, True]] * SETTLING_STEPS
 
 
 def test_a_change_tells_the_times_of_both_sets() -> None:
@@ -147,7 +147,7 @@ def test_parked_workers_are_tried_for_a_few_steps_and_the_dearer_that_is_the_les
 
 def test_a_parked_worker_comes_back_when_its_fixed_part_shrinks() -> None:
     participation = Participation(ALL_MAY)
-    assert settled(participation, model([1.0, 1.0, 90.0], [1.0] * 3))[-1] == [False, False, True]
+    assert settled(participation, model([1.0, 1.0, 90.0], [1.0] * 3), 1) == [[False, False, True]]
     parked = settled(participation, model([1.0, 1.0, 2.0], [1.0] * 3))
     assert parked == [[False, False, True]] * (SETTLING_STEPS - 1) + [[False] * 3]
 
