@@ -53,5 +53,7 @@ class ComputeTimes:
 
     @property
     def sample_n(self) -> F64:
-        """Seconds that a further sample adds."""
-        return (1 - self._fixed_share_n) * self._seconds_n / np.maximum(self._samples_n, 1e-12)
+        """Seconds that a further sample adds; a worker that has not been measured is taken for one of the others."""
+        known_n = self._samples_n > 0
+        sample_n = (1 - self._fixed_share_n) * self._seconds_n / np.where(known_n, self._samples_n, 1.0)
+        return np.where(known_n, sample_n, sample_n.sum() / max(1, int(known_n.sum())))

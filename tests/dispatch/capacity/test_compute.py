@@ -15,6 +15,10 @@ def test_before_anything_is_measured_compute_takes_no_time() -> None:
     assert (times.fixed_n.tolist(), times.sample_n.tolist()) == ([0.0, 0.0], [0.0, 0.0])
 
 
+def test_a_worker_that_has_not_been_measured_is_taken_for_one_of_the_others() -> None:
+    assert compute(0.0, 0.001, [10] * 5).sample_n.tolist() == pytest.approx([0.001, 0.001])
+
+
 def test_while_samples_do_not_vary_all_time_is_that_of_samples() -> None:
     times = compute(0.01, 0.001, [10] * 50)
     assert times.fixed_n[0] == 0.0
