@@ -44,7 +44,6 @@ class WorkerAccount:
     totals: WorkerTotals = NOTHING
     link_gbit: float = 0.0
     measured_gbit: float = 0.0
-    is_parked: bool = False
     recent_seconds: deque[PhaseSeconds] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """of steps in which it had samples"""
 
@@ -53,22 +52,22 @@ class WorkerAccount:
         if traffic.samples:
             self.recent_seconds.append(seconds)
 
-    def status(self, name: str) -> WorkerStatus:
+    def status(self, name: str, is_parked: bool) -> WorkerStatus:
         """Since the start of the run."""
         mean = sum(self.recent_seconds, start=NO_SECONDS) / max(1, len(self.recent_seconds))
-        return self._status(name, self.totals.traffic, mean)
+        return self._status(name, is_parked, self.totals.traffic, mean)
 
-    def since(self, mark: WorkerTotals, name: str, steps: int) -> WorkerStatus:
+    def since(self, mark: WorkerTotals, name: str, is_parked: bool, steps: int) -> WorkerStatus:
         """What was added after the mark, and the mean seconds of so many steps."""
         seconds = self.totals.seconds - mark.seconds
-        return self._status(name, self.totals.traffic - mark.traffic, seconds / max(1, steps))
+        return self._status(name, is_parked, self.totals.traffic - mark.traffic, seconds / max(1, steps))
 
-    def _status(self, name: str, traffic: WorkerTraffic, seconds: PhaseSeconds) -> WorkerStatus:
+    def _status(self, name: str, is_parked: bool, traffic: WorkerTraffic, seconds: PhaseSeconds) -> WorkerStatus:
         return WorkerStatus(
             name=name,
             link_gbit=self.link_gbit or None,
             measured_gbit=self.measured_gbit or None,
-            is_parked=self.is_parked,
+            is_parked=is_parked,
             traffic=traffic,
             seconds=seconds,
         )
@@ -96,6 +95,7 @@ class Accounts:
         self.times = StepTimes()
         self.decisions = DecisionTimes()
         self._workers: dict[str, WorkerAccount] = {}
+        self._parked: frozenset[str] = frozenset()
         self._baseline: Baseline | None = None
         self._history: deque[Quality] = deque(maxlen=HISTORY)
         self._remembered = 0.0
@@ -111,8 +111,7 @@ class Accounts:
 
     def set_parked(self, workers: Collection[str]) -> None:
         """Sets who is parked: these workers and no others."""
-        for name in (*self._workers, *workers):
-            self._workers.setdefault(name, WorkerAccount()).is_parked = name in workers
+        self._parked = frozenset(workers)
 
     def end_step(self, samples: int) -> None:
         """A step ends now; its scores have been added to the quality."""
@@ -154,7 +153,7 @@ class Accounts:
             events=events,
             fields=fields,
             decisions=self.decisions.status(),
-            workers=tuple(account.status(name) for name, account in self._workers.items()),
+            workers=tuple(account.status(name, name in self._parked) for name, account in self._workers.items()),
         )
 
     def _since(self, mark: Baseline) -> SinceMark:
@@ -169,7 +168,8 @@ class Accounts:
             decide_ms_p99=p99,
             deadline_misses=self.decisions.deadline_misses - mark.deadline_misses,
             workers=tuple(
-                account.since(mark.workers.get(name, NOTHING), name, steps) for name, account in self._workers.items()
+                account.since(mark.workers.get(name, NOTHING), name, name in self._parked, steps)
+                for name, account in self._workers.items()
             ),
         )
 

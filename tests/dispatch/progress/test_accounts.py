@@ -58,11 +58,15 @@ def test_speeds_are_those_of_the_link_and_unknown_ones_are_left_out() -> None:
 
 def test_those_are_parked_who_were_named_last() -> None:
     accounts = Accounts("r", "joint:elastic")
-    for name in "abc":
-        accounts.set_speeds(name, 1.0, 0.0)
     accounts.set_parked(("a", "b"))
     accounts.set_parked(("b", "c"))
-    assert [worker.is_parked for worker in status(accounts).workers] == [False, True, True]
+    for name in "abc":
+        accounts.set_speeds(name, 1.0, 0.0)
+    assert [(worker.name, worker.is_parked) for worker in status(accounts).workers] == [
+        ("a", False),
+        ("b", True),
+        ("c", True),
+    ]
 
 
 def test_what_came_after_the_mark_is_measured_apart(monkeypatch: pytest.MonkeyPatch) -> None:
