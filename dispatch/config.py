@@ -33,9 +33,10 @@ class DispatchConfig(Section):
     link_costs: Literal["auto", "configured", "measured"] = "auto"
     """Where the cost of a link comes from: the speed its worker tells, or the transfers it reports. auto: measured
     where no worker tells a speed and the policy is elastic, which follows measured times anyway."""
-    least_share: tuple[float, ...] = (LEAST_SHARE,)
+    least_share: tuple[float, ...] = ()
     """Fewest samples an elastic policy gives a worker, in equal shares of the batch; one number for all workers or one
-    for each."""
+    for each. A worker with 0 may be parked: it gets no samples while the others are faster without it; a larger number
+    forbids that. Empty: 0."""
     largest_share: tuple[float, ...] = (LARGEST_SHARE,)
     """Most samples it gives a worker, likewise."""
     endpoint: str = "tcp://127.0.0.1:*"
@@ -79,4 +80,16 @@ class DispatchConfig(Section):
 
     @property
     def share_bounds(self) -> ShareBounds:
-        return ShareBounds(self.least_share, self.largest_share)
+        return ShareBounds(self.least_share or (LEAST_SHARE,), self.largest_share)
+
+    def check_parking(self) -> None:
+        """Raises ConfigError where workers are allowed to be parked by a policy that parks nobody.
+
+        Not checked with the others: the policy may be a default that gives way to another one.
+        """
+        if 0 in self.least_share and not parse_spec(self.policy).needs.elastic:
+            raise ConfigError(
+                f"no worker can be parked; dispatch.least_share is {self.least_share} and policy {self.policy!r} gives "
+                f"all workers equal shares; expected a policy that ends in :elastic; correct dispatch.policy, or unset "
+                f"dispatch.least_share"
+            )

@@ -11,6 +11,7 @@ import numpy as np
 import structlog
 import zmq
 
+from dispatch.capacity.participation import rows_of_dense
 from dispatch.crew import Crew, silent
 from dispatch.decide import Decider, Decision, check_cache, needed_rows
 from dispatch.dense import NO_MOVES, DenseTurns, check_reduce, needs_ring, uses_hub
@@ -54,6 +55,7 @@ class Coordinator:
         spec = parse_spec(job.dispatch.policy)
         self.policy, self.needs = spec.build(job.seed, job.dispatch.opt_backend), spec.needs
         shares = job.dispatch.share_bounds if self.needs.elastic else None
+        job.dispatch.check_parking()
         check_cache(job.dispatch.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields, shares)
         has_hot_set = self.needs.hot_share > 0
         check_reduce(job.reduce, job.dispatch.policy, has_hot_set)
@@ -64,8 +66,7 @@ class Coordinator:
         check_hot_set(self.needs.hot_share, job.dispatch.cache_rows, needed)
         self.index = Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
-        row_bytes = job.rows.shape().total * np.dtype(job.rows.float_dtype).itemsize
-        self.feedback = Feedback(job.dispatch, self.needs.elastic, row_bytes)
+        self.feedback = Feedback(job.dispatch, self.needs.elastic, job.row_bytes)
         self.underway = RoundsUnderway()
         self.intake = Intake(job, source, letters, meter)
         resources.callback(self.intake.close)
@@ -141,8 +142,10 @@ class Coordinator:
             hot,
         )
         costs_n = self.feedback.start_generation(members)
-        share = self.job.rows.shape().value_share
-        self._decider = Decider(self.index, directory, self.policy, self.needs, costs_n, dispatch.share_bounds, share)
+        self.accounts.set_parked(())
+        weights = self.job.rows.shape().value_share, rows_of_dense(self.job.dense_bytes, self.job.row_bytes)
+        known = self.index, directory, self.policy, self.needs, costs_n, dispatch.share_bounds
+        self._decider = Decider(*known, *weights)
         return self._decider
 
     def flush(self, decider: Decider) -> None:
@@ -197,6 +200,7 @@ class Coordinator:
         self.crew.order(step, decision.plan.workers, batch.samples, self._dense_moves)
         self.underway.add(OrderedRound(step, TRAIN, decision.plan, batch.samples.labels_B, self._dense_moves))
         self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
+        self._tell_parked(decision)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
         self.meter.count("decisions_cut", int(decision.is_cut))
@@ -231,6 +235,13 @@ class Coordinator:
             self.crew.refuse(sender.identity, Report.__name__, str(error))
             raise
         return True
+
+    def _tell_parked(self, decision: Decision) -> None:
+        """Logs and shows a new set of workers that take part."""
+        if (change := decision.change) is not None:
+            names = [member.name for member in self.crew.roster.members]
+            self.accounts.set_parked(change.parked(names))
+            self.log.info("other workers take part", **change.facts(names))
 
     def _complete_reported(self) -> None:
         """Adds up the rounds that every worker has reported, in the order in which they were ordered."""

@@ -18,6 +18,7 @@ from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Assignment, Policy, Situation
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.elastic import Elastic, bounds
+from dispatch.capacity.participation import SetChange
 from dispatch.errors import BadCost, CacheTooSmall
 from dispatch.policies.registry import parse_spec
 from dispatch.policies.spec import Needs
@@ -44,6 +45,8 @@ class Decision:
     """whether that was longer than its budget"""
     is_cut: bool = False
     """whether the policy shortened its work to meet the deadline"""
+    change: SetChange | None = None
+    """of the workers that take part, if this step begins with another set"""
 
 
 class Decider:
@@ -58,8 +61,12 @@ class Decider:
         row_cost_n: F64,
         shares: ShareBounds | None = None,
         value_share: float = 1.0,
+        dense_rows: float = 0.0,
     ) -> None:
-        """needs: of the policy; the directory must have been made for them, too. value_share: see Situation."""
+        """needs: of the policy; the directory must have been made for them, too. value_share: see Situation.
+
+        dense_rows: what a worker with samples moves besides rows, in rows with state.
+        """
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
         self._directory = directory
@@ -70,7 +77,7 @@ class Decider:
         self._value_share = value_share
         self._elastic: Elastic | None = None
         if needs.elastic:
-            self._elastic = Elastic(row_cost_n, directory.cache_rows_n, shares or ShareBounds())
+            self._elastic = Elastic(row_cost_n, directory.cache_rows_n, shares or ShareBounds(), dense_rows)
         self._profile: Profile | None = None
         if needs.profile_steps:
             self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers, needs.only_worthwhile)
@@ -85,7 +92,7 @@ class Decider:
         state_U, holders_UQ = self._directory.look(rows)
         # the least of the latest steps, so that one slow step of the machine does not make decisions worse
         left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
-        capacity_n = self._capacities(samples, fields)
+        capacity_n, change = self._capacities(samples, fields)
         situation = Situation(
             step,
             rows.local_BF,
@@ -111,7 +118,7 @@ class Decider:
         seconds = perf_counter() - began
         self._other_seconds.append(seconds - policy_seconds)
         is_late = budget_seconds is not None and seconds > budget_seconds
-        return Decision(rows, assignment.worker_B, plan, seconds, is_late, assignment.was_cut)
+        return Decision(rows, assignment.worker_B, plan, seconds, is_late, assignment.was_cut, change)
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
         """Takes what a worker measured in a step; only elastic capacities depend on it."""
@@ -133,10 +140,11 @@ class Decider:
         if hot is not None:
             self._directory.replicate(hot)
 
-    def _capacities(self, samples: int, fields: int) -> I64:
+    def _capacities(self, samples: int, fields: int) -> tuple[I64, SetChange | None]:
         if self._elastic is None:
-            return equal_capacities(samples, self._directory.workers)
-        return self._elastic.capacities(samples, fields)
+            return equal_capacities(samples, self._directory.workers), None
+        change = self._elastic.choose_members(samples, fields)
+        return self._elastic.capacities(samples, fields), change
 
     def _assign(self, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
         """The assignment, the seconds it took, and its plan."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from dispatch.config import DispatchConfig
 from dispatch.dense import Reduce
 from infra.agreement import Agreement
@@ -31,6 +33,8 @@ class DispatchJob:
     endpoint: str = "tcp://127.0.0.1:*"
     """where workers connect"""
     status_endpoint: str = "tcp://127.0.0.1:*"
+    dense_bytes: int = 0
+    """of the dense weights: a worker with samples in a step pulls and pushes as many; 0: that moves none"""
     samples: int | None = None
     """stop after exactly so many samples"""
     mark_at: int | None = None
@@ -46,6 +50,11 @@ class DispatchJob:
     """whether workers may sum dense gradients among themselves although keys are on"""
     start: Mapping[int, Position] = field(default_factory=dict)
     """where to begin; empty: at the first record of every partition"""
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row with its state."""
+        return self.rows.shape().total * np.dtype(self.rows.float_dtype).itemsize
 
     @property
     def may_sum(self) -> bool:

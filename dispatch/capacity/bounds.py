@@ -11,8 +11,8 @@ import numpy as np
 from dispatch.arrays import F64
 from infra.errors import ConfigError
 
-LEAST_SHARE = 1 / 16
-"""with less than this a worker's cache would go stale"""
+LEAST_SHARE = 0.0
+"""a worker without a lower bound may be parked (dispatch/capacity/participation.py)"""
 LARGEST_SHARE = 4.0
 """more than this and a lost worker takes too much of every batch with it"""
 

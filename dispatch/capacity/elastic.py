@@ -1,9 +1,10 @@
 """Elastic capacity: shares of the batch under which the slowest worker is done soonest.
 
 Any split of a batch gives the same gradient, so a worker behind a slow link or with a slow processor may train fewer
-samples. Shares start from the links alone; after every step each worker's time (samples × compute + rows × transfer)
-says who was late, and shares move a little from the late to the early ones. Nothing has to be linear for that: it comes
-to rest where all take equally long (slow links a little less, see THRIFT) or stand at a bound.
+samples. Shares start from the links alone; after every step each worker's time (samples × compute + rows × transfer,
+and what taking part costs it) says who was late, and shares move a little from the late to the early ones. Nothing has
+to be linear for that: it comes to rest where all take equally long (slow links a little less, see THRIFT) or stand at a
+bound. Who takes part at all is decided by ``dispatch/capacity/participation.py``.
 
 Transfer counts rows of the plan; its time a row is the link's cost until seconds are measured. Compute counts only once
 it is measured. Without measurements the shares are a pure function of the sequence of batches.
@@ -13,8 +14,11 @@ Legend: n workers.
 
 import numpy as np
 
-from dispatch.arrays import F64, I64
+from dispatch.arrays import F64, I64, Bool
 from dispatch.capacity.bounds import ShareBounds
+from dispatch.capacity.compute import ComputeTimes
+from dispatch.capacity.level import level
+from dispatch.capacity.participation import TRY_SHARE, Participation, SetChange, StepModel
 from dispatch.errors import Infeasible
 
 SPARE = 1.5
@@ -28,66 +32,133 @@ LOWEST_SHARE = 1e-3
 """from which a worker without a lower bound can still come back"""
 GAIN = 0.1
 """how far shares follow the times in one step: a worker twice as late loses GAIN · ln 2 of its share"""
+SHORTEST = 1 / 16
+"""of the mean time: a worker that takes less does not count as earlier"""
 
 
 class Elastic:
     """Re-chooses capacities step after step, slowly."""
 
-    def __init__(self, row_cost_n: F64, cache_rows_n: I64, shares: ShareBounds) -> None:
+    def __init__(self, row_cost_n: F64, cache_rows_n: I64, shares: ShareBounds, dense_rows: float = 0.0) -> None:
+        """dense_rows: what a worker moves to take part in a step, in rows with state."""
+        n = row_cost_n.size
         self._row_cost_n = row_cost_n
         self._cache_rows_n = cache_rows_n
-        self._least_n, self._largest_n = shares.of(row_cost_n.size)
+        self._least_n, self._largest_n = shares.of(n)
+        self._dense_rows = dense_rows
+        self.participation = Participation(self._least_n == 0.0)
+        self._batch = 0.0
         self._rows_a_sample = 0.0
         self._share_n = 1.0 / row_cost_n
-        self._time_n: F64 | None = None
-        self._compute_n = np.zeros(row_cost_n.size)
+        self._moved_n, self._trained_n = np.zeros(n), np.zeros(n)
+        """whole rows and samples of the steps in which each worker had samples"""
+        self._time_n, self._followed_n = np.zeros(n), np.full(n, False)
+        """of each worker's step, without the fixed part; and for whom it is known"""
+        self._compute = ComputeTimes(n)
         self._row_seconds = 0.0
 
     def charge(self, row_cost_n: F64) -> None:
         """Links cost this much from now on; shares follow slowly."""
         self._row_cost_n = row_cost_n
 
-    def capacities(self, samples: int, fields: int) -> I64:
-        """As many places as samples, each worker's within its bounds and what its cache is expected to hold.
+    def choose_members(self, samples: int, fields: int) -> SetChange | None:
+        """Decides who takes part in the next step, of so many samples; returns the change if there is one."""
+        self._batch = _damped(self._batch, samples)
+        usual = round(self._batch)
+        least_n, most_n = bounds(usual, self._expected_hold(usual, fields), self._least_n, self._largest_n)
+        each_n, is_measured = self._sample_n(fields), self._row_seconds > 0.0
+        model = StepModel(usual, self._fixed_n, each_n, least_n, most_n, is_measured)
+        parked_n = ~self.participation.taking_part_n
+        change = self.participation.choose(model)
+        if change is not None:
+            returning_n = parked_n & ~change.parked_n
+            self._share_n[returning_n] = model.samples_in(change.time)[returning_n] * parked_n.size / usual
+        return change
 
-        Equal shares are always tried: caches that are not certain to hold them mostly do.
-        """
-        rows_a_sample = min(self._rows_a_sample or fields, fields)
-        hold_n = (self._cache_rows_n / rows_a_sample).astype(np.int64)
-        return self._choose(samples, np.maximum(hold_n, -(-samples // hold_n.size)))
+    def capacities(self, samples: int, fields: int) -> I64:
+        """As many places as samples, each worker's within its bounds and what its cache is expected to hold."""
+        return self._choose(samples, self._expected_hold(samples, fields))
 
     def safe_capacities(self, samples: int, fields: int) -> I64:
         """The same within what the caches hold for certain, though no two samples had a row in common."""
         return self._choose(samples, self._cache_rows_n // fields)
 
-    def _choose(self, samples: int, hold_n: I64) -> I64:
-        least_n, most_n = bounds(samples, hold_n, self._least_n, self._largest_n)
-        exact_n = fill(self._share_n, samples, least_n, most_n)
-        return round_to(exact_n, samples, most_n)
-
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
         """What a worker reported: seconds of compute for so many samples, seconds of a row over the fastest link."""
         if samples > 0 and compute_seconds >= 0.0 and row_seconds > 0.0:
-            self._compute_n[worker] = _damped(self._compute_n[worker], compute_seconds / samples)
+            self._compute.add(worker, samples, compute_seconds)
+            self._time_n *= 1.0 if self._row_seconds else row_seconds
             self._row_seconds = _damped(self._row_seconds, row_seconds)
 
     def follow(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
         """Moves the shares by how long each worker took for these samples, of distinct rows, and whole rows moved."""
-        self._expect(float((distinct_n / np.maximum(samples_n, 1)).max()) * SPARE)
-        # until a row's seconds are measured, the cost of its link is all that is known
-        now_n = moved_n * self._row_cost_n * (self._row_seconds or 1.0)
-        if self._row_seconds:
-            now_n = now_n + samples_n * self._compute_n
-        self._time_n = now_n if self._time_n is None else self._time_n + DAMPING * (now_n - self._time_n)
-        floor = max(float(self._time_n.mean()) / 16, 1e-12)
-        late_n = np.log(np.maximum(self._time_n, floor)) + THRIFT * np.log(self._row_cost_n)
-        share_n = self._share_n * np.exp(GAIN * (late_n.mean() - late_n))
+        self._expect(samples_n, distinct_n)
+        self._learn_rows(samples_n, moved_n)
+        now_n = moved_n * self._row_n + samples_n * self._compute.sample_n
+        self._time_n = np.where(self._followed_n, self._time_n + DAMPING * (now_n - self._time_n), now_n)
+        self._followed_n = self.participation.taking_part_n
+        self._share_n[self._followed_n] = self._shifted(self._followed_n)
         # a worker that a bound holds back must not drift away for ever
         low_n = np.maximum(self._least_n / 2, LOWEST_SHARE)
-        self._share_n = np.clip(share_n / share_n.mean(), low_n, np.maximum(self._largest_n * 2, low_n))
+        self._share_n = np.clip(self._share_n, low_n, np.maximum(self._largest_n * 2, low_n))
 
-    def _expect(self, rows_a_sample: float) -> None:
-        """Up at once, down slowly."""
+    def _shifted(self, members_n: Bool) -> F64:
+        """The members' shares, moved from the late to the early: a worker has the time that its fixed part leaves."""
+        time_n, fixed_n = self._time_n[members_n], self._fixed_n[members_n]
+        shortest = max(float(time_n.mean()) * SHORTEST, 1e-12)
+        level = float((time_n + fixed_n).mean())
+        left_n = np.maximum(level - fixed_n, max(level * SHORTEST, 1e-12))
+        late_n = np.log(np.maximum(time_n, shortest) / left_n) + THRIFT * np.log(self._row_cost_n[members_n])
+        share_n = self._share_n[members_n] * np.exp(GAIN * (late_n.mean() - late_n))
+        return np.asarray(share_n * members_n.size / share_n.sum())
+
+    def _choose(self, samples: int, hold_n: I64) -> I64:
+        """Among those who take part and those who are tried; among all if these cannot hold the batch."""
+        least_n, most_n = bounds(samples, hold_n, self._least_n, self._largest_n)
+        taking_part_n, tried_n = self.participation.taking_part_n, self.participation.tried_n
+        free = (samples - int(least_n.sum())) // max(1, int(tried_n.sum()))
+        wanted = max(1, int(TRY_SHARE * samples / hold_n.size))
+        tries_n = np.where(tried_n, np.minimum(min(wanted, free), most_n), 0)
+        if int(most_n[taking_part_n].sum() + tries_n.sum()) >= samples:
+            least_n, most_n = (np.where(taking_part_n, bound_n, tries_n) for bound_n in (least_n, most_n))
+        return round_to(fill(self._share_n, samples, least_n, most_n), samples, most_n)
+
+    def _expected_hold(self, samples: int, fields: int) -> I64:
+        """Samples that each cache is expected to hold; an equal share is always tried: mostly it can be held."""
+        rows_a_sample = min(self._rows_a_sample or fields, fields)
+        hold_n = (self._cache_rows_n / rows_a_sample).astype(np.int64)
+        return np.maximum(hold_n, -(-samples // hold_n.size))
+
+    @property
+    def _row_n(self) -> F64:
+        """Time of a row over each link; until its seconds are measured, the cost of the link is all that is known."""
+        return self._row_cost_n * (self._row_seconds or 1.0)
+
+    @property
+    def _fixed_n(self) -> F64:
+        """What taking part in a step costs each worker."""
+        return self._dense_rows * self._row_n + self._compute.fixed_n
+
+    def _sample_n(self, fields: int) -> F64:
+        """What a further sample costs each worker; whose rows are not known is taken for one of the others."""
+        known_n = self._trained_n > 0
+        rows_n = self._moved_n / np.maximum(self._trained_n, 1e-12)
+        usual = float(rows_n[known_n].mean()) if known_n.any() else float(fields)
+        return np.where(known_n, rows_n, usual) * self._row_n + self._compute.sample_n
+
+    def _learn_rows(self, samples_n: I64, moved_n: F64) -> None:
+        known_n, has_samples_n = self._trained_n > 0, samples_n > 0
+        weight_n = has_samples_n * np.where(known_n, DAMPING, 1.0)
+        self._moved_n += weight_n * (moved_n - self._moved_n)
+        self._trained_n += weight_n * (samples_n - self._trained_n)
+
+    def _expect(self, samples_n: I64, distinct_n: I64) -> None:
+        """Rows a sample, up at once, down slowly.
+
+        Of workers with an equal share or more: few samples have hardly a row in common, and fit anywhere.
+        """
+        many_n = samples_n >= max(1.0, float(samples_n.mean()))
+        rows_a_sample = float((distinct_n[many_n] / samples_n[many_n]).max(initial=0.0)) * SPARE
         self._rows_a_sample = max(rows_a_sample, _damped(self._rows_a_sample, rows_a_sample))
 
 
@@ -112,12 +183,7 @@ def bounds(samples: int, hold_n: I64, least_share_n: F64, largest_share_n: F64) 
 
 def fill(share_n: F64, total: int, least_n: I64, most_n: I64) -> F64:
     """Parts of total in proportion to the shares, as far as the bounds allow."""
-    low, high = 0.0, 1.0
-    while np.clip(high * share_n, least_n, most_n).sum() < total:
-        high *= 2.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if np.clip(middle * share_n, least_n, most_n).sum() >= total else (middle, high)
+    high = level(total, np.zeros(share_n.size), 1 / share_n, least_n, most_n)
     return np.clip(high * share_n, least_n, most_n).astype(np.float64)
 
 

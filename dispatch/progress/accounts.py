@@ -1,6 +1,7 @@
 """What a run has done so far: samples, traffic by worker and kind, timings. Makes the status that others show."""
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple
@@ -51,19 +52,25 @@ class WorkerAccount:
         if traffic.samples:
             self.recent_seconds.append(seconds)
 
-    def status(self, name: str) -> WorkerStatus:
+    def status(self, name: str, is_parked: bool) -> WorkerStatus:
         """Since the start of the run."""
         mean = sum(self.recent_seconds, start=NO_SECONDS) / max(1, len(self.recent_seconds))
-        return self._status(name, self.totals.traffic, mean)
+        return self._status(name, is_parked, self.totals.traffic, mean)
 
-    def since(self, mark: WorkerTotals, name: str, steps: int) -> WorkerStatus:
+    def since(self, mark: WorkerTotals, name: str, is_parked: bool, steps: int) -> WorkerStatus:
         """What was added after the mark, and the mean seconds of so many steps."""
         seconds = self.totals.seconds - mark.seconds
-        return self._status(name, self.totals.traffic - mark.traffic, seconds / max(1, steps))
+        return self._status(name, is_parked, self.totals.traffic - mark.traffic, seconds / max(1, steps))
 
-    def _status(self, name: str, traffic: WorkerTraffic, seconds: PhaseSeconds) -> WorkerStatus:
-        configured, measured = self.link_gbit or None, self.measured_gbit or None
-        return WorkerStatus(name=name, link_gbit=configured, measured_gbit=measured, traffic=traffic, seconds=seconds)
+    def _status(self, name: str, is_parked: bool, traffic: WorkerTraffic, seconds: PhaseSeconds) -> WorkerStatus:
+        return WorkerStatus(
+            name=name,
+            link_gbit=self.link_gbit or None,
+            measured_gbit=self.measured_gbit or None,
+            is_parked=is_parked,
+            traffic=traffic,
+            seconds=seconds,
+        )
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,7 @@ class Accounts:
         self.times = StepTimes()
         self.decisions = DecisionTimes()
         self._workers: dict[str, WorkerAccount] = {}
+        self._parked: frozenset[str] = frozenset()
         self._baseline: Baseline | None = None
         self._history: deque[Quality] = deque(maxlen=HISTORY)
         self._remembered = 0.0
@@ -100,6 +108,10 @@ class Accounts:
         """Sets how fast a worker's link is, as configured and as measured; 0: not known."""
         account = self._workers.setdefault(worker, WorkerAccount())
         account.link_gbit, account.measured_gbit = link_gbit, measured_gbit
+
+    def set_parked(self, workers: Collection[str]) -> None:
+        """Sets who is parked: these workers and no others."""
+        self._parked = frozenset(workers)
 
     def end_step(self, samples: int) -> None:
         """A step ends now; its scores have been added to the quality."""
@@ -141,7 +153,7 @@ class Accounts:
             events=events,
             fields=fields,
             decisions=self.decisions.status(),
-            workers=tuple(account.status(name) for name, account in self._workers.items()),
+            workers=tuple(account.status(name, name in self._parked) for name, account in self._workers.items()),
         )
 
     def _since(self, mark: Baseline) -> SinceMark:
@@ -156,7 +168,8 @@ class Accounts:
             decide_ms_p99=p99,
             deadline_misses=self.decisions.deadline_misses - mark.deadline_misses,
             workers=tuple(
-                account.since(mark.workers.get(name, NOTHING), name, steps) for name, account in self._workers.items()
+                account.since(mark.workers.get(name, NOTHING), name, name in self._parked, steps)
+                for name, account in self._workers.items()
             ),
         )
 

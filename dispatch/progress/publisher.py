@@ -55,5 +55,6 @@ class StatusPublisher:
         for field, share in status.fields.present.items():
             self._meter.gauge("field_present_share", share, field=field)
         for worker in status.workers:
+            self._meter.gauge("worker_parked", int(worker.is_parked), worker=worker.name)
             if worker.measured_gbit is not None:
                 self._meter.gauge("link_gbit", worker.measured_gbit, worker=worker.name)

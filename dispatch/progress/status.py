@@ -21,6 +21,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """shaped or configured link speed; None: not limited"""
     measured_gbit: float | None = None
     """what its latest transfers have come to, delays included; None: not known yet"""
+    is_parked: bool = False
+    """whether it gets no samples, because the others are faster without it"""
     traffic: WorkerTraffic = WorkerTraffic()
     """since the start of the run"""
     seconds: PhaseSeconds = NO_SECONDS

@@ -85,8 +85,7 @@ def dispatcher(
 
     Example: freshet dispatcher --config freshet.toml --ps tcp://10.0.0.5:5600 --ps tcp://10.0.0.6:5600
     """
-    stop = start()
-    settings = given.load()
+    stop, settings = start(), given.load()
     from dispatch.job import DispatchJob
     from dispatch.main import run_dispatcher
     from ingest.opening import check_source, open_letters, open_source
@@ -106,6 +105,7 @@ def dispatcher(
         shard_endpoints=shard_endpoints(settings, shards),
         endpoint=settings.dispatch.endpoint,
         status_endpoint=settings.dispatch.status_endpoint,
+        dense_bytes=dense_part(settings).bytes,
         samples=samples,
         stop_at_end=stop_at_end,
         mark_at=mark_at,

@@ -15,6 +15,7 @@ def check_start(settings: Settings) -> None:
     """Raises ConfigError for settings with which one of the processes would fail."""
     schema = settings.event_schema
     check_cross(settings.model, schema.fields * settings.rows.dim + schema.dense)
+    settings.dispatch.check_parking()
     check_ports(settings)
     check_endpoints(settings)
     check_host("telemetry.metrics_host", settings.telemetry.metrics_host)

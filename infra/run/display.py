@@ -34,7 +34,9 @@ LEFT_OUT = ("recent AUC", "lag", "loss")
 PHASE_COLUMNS = 26
 """what the phases of a step take from the table"""
 MOST_NAMES = 6
-"""shown of a list of fields"""
+"""shown of a list of fields or workers"""
+PARKED = " parked"
+"""stands behind the name of a worker that gets no samples"""
 STATE_STYLES: dict[RunState, str] = {"waiting": "yellow", "training": "green", "draining": "magenta", "done": "blue"}
 COLUMNS = {
     "link\nGbit/s": 3,
@@ -190,7 +192,7 @@ def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
     wide = width >= WIDE_COLUMNS and any(worker.seconds.total for worker in workers)
     rows = [[_link(worker), *_counts(worker.traffic)] for worker in workers]
     total = [Text(""), *_counts(_total(workers))]
-    names = max(len(worker.name) for worker in workers)
+    names = max(len(_name(worker)) for worker in workers)
     room = width - FRAME_COLUMNS - names - (PHASE_COLUMNS if wide else 0)
     shown = _columns_for(room, [*rows, total])
     table = Table(box=box.SIMPLE_HEAD, expand=True, padding=0, pad_edge=False, header_style="dim", show_edge=False)
@@ -202,7 +204,7 @@ def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
         table.add_column(_phase_legend(), no_wrap=True)
     for worker, row in zip(workers, rows, strict=True):
         timing: list[RenderableType] = [_milliseconds(worker), _phases(worker)] if wide else []
-        table.add_row(Text(worker.name), *(row[column] for column in shown), *timing)
+        table.add_row(_name(worker), *(row[column] for column in shown), *timing)
     if len(workers) > 1:
         table.add_section()
         blanks = [""] * (2 if wide else 0)
@@ -219,6 +221,16 @@ def _columns_for(room: int, rows: Sequence[Sequence[Text]]) -> list[int]:
             break
         shown.append(column)
     return sorted(shown)
+
+
+def _name(worker: WorkerStatus) -> Text:
+    return Text.assemble(worker.name, (PARKED, "yellow")) if worker.is_parked else Text(worker.name)
+
+
+def _parked(workers: Sequence[WorkerStatus]) -> str:
+    """Who is parked; empty if nobody is."""
+    parked = [worker.name for worker in workers if worker.is_parked]
+    return f"{_listed(parked)} parked" if parked else ""
 
 
 def _link(worker: WorkerStatus) -> Text:
@@ -282,6 +294,7 @@ def plain_line(status: Status, awaited: Sequence[str] = ()) -> str:
         f"hits {percent(total.hit_ratio)}, pulled {size(total.pulled_bytes)}, pushed {size(total.pushed_bytes)}"
         + (f", no event has {_listed(status.fields.absent)}" if status.fields.absent else "")
         + (f", {reduced}" if (reduced := _reduced(status.workers)) else "")
+        + (f", {parked}" if (parked := _parked(status.workers)) else "")
     )
 
 

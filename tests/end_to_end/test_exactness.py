@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.dense import Reduce
 from dispatch.policies.registry import parse_spec
+from dispatch.progress.accounts import Accounts
 from dispatch.progress.prequential import Prequential
 from dispatch.protocol import ring_moved
 from dispatch.rows.directory import Directory
@@ -18,6 +20,7 @@ from dispatch.rows.hot import hot_rows
 from dispatch.rows.index import Index
 from dispatch.rows.plan import RoundPlan
 from dispatch.rows.states import REPLICATED
+from infra.link import Bucket
 from ps.config import RowConfig
 from ps.protocol import FLUSH, TRAIN
 from tests.end_to_end.clock import ThreadClock
@@ -135,6 +138,41 @@ def test_slow_links_that_nobody_told_are_found_out_and_spared(
     assert fast.measured_gbit == pytest.approx(5.0, rel=0.2)
     assert slow.measured_gbit == pytest.approx(0.02, rel=0.2)
     assert slow.traffic.samples < 0.8 * fast.traffic.samples
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_a_worker_that_is_parked_and_comes_back_changes_nothing(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, seen = ThreadClock(), list[tuple[str, ...]]()
+    clock.replace_clocks(monkeypatch)
+    for name in ("SETTLING_STEPS", "LEAST_WAIT", "MOST_WAIT"):
+        monkeypatch.setattr(f"dispatch.capacity.participation.{name}", 8)
+    set_parked = Accounts.set_parked
+
+    def note(accounts: Accounts, workers: tuple[str, ...]) -> None:
+        seen.append(workers)
+        set_parked(accounts, workers)
+
+    def take(bucket: Bucket, nbytes: int) -> None:
+        """Links have their speeds until somebody has been parked, and are all fast from then on."""
+        rate = max(bucket._rate, 5e9 / 8 if any(seen) else 0.0)
+        clock.advance(nbytes / rate)
+
+    monkeypatch.setattr(Accounts, "set_parked", note)
+    monkeypatch.setattr(Bucket, "take", take)
+    links = {"links": (5.0, 5.0, 0.02), "link_costs": "measured", "dense_bytes": 100_000}
+    rows = RowConfig(dim=256, optimizer="adagrad")
+    plan = Plan(write_topic(36 * BATCH), 3, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]
+    registry = CollectorRegistry()
+    with capture_logs() as logged:
+        result = train(plan, registry=registry)
+    assert seen == [(), ("worker-2",), ()]
+    told = [entry for entry in logged if entry["event"] == "other workers take part"]
+    assert [entry["parked"] for entry in told] == seen[1:]
+    assert all(entry["step_seconds"] < entry["step_seconds_before"] for entry in told)
+    assert not any(worker.is_parked for worker in result.status.workers)
+    assert registry.get_sample_value("freshet_worker_parked", {"worker": "worker-2"}) == 0
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 

@@ -78,6 +78,8 @@ class Plan:
     started_workers: int | None = None
     """workers started at once; all of them by default"""
     deadline: bool = False
+    dense_bytes: int = 0
+    """that the dispatcher charges a worker with samples with, each way"""
     links: tuple[float, ...] = ()
     """shaped speeds in Gbit/s, one a worker"""
     link_costs: str = "auto"
@@ -249,6 +251,7 @@ def train(
             ),
             schema=plan.schema,
             shard_endpoints=shards,
+            dense_bytes=plan.dense_bytes,
             agreement=plan.agreement,
             reduce=plan.reduce,
             samples=plan.samples,

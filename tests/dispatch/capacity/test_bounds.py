@@ -39,10 +39,20 @@ def test_bounds_that_cannot_hold_the_batch_are_refused(least: tuple[float, ...],
 
 
 def test_settings_check_their_bounds() -> None:
-    settings = DispatchConfig.model_validate({"workers": 2, "least_share": "0", "largest_share": "0.5,1.5"})
-    assert settings.share_bounds == ShareBounds((0.0,), (0.5, 1.5))
+    settings = DispatchConfig.model_validate({"workers": 2, "least_share": "0.25", "largest_share": "0.5,1.5"})
+    assert settings.share_bounds == ShareBounds((0.25,), (0.5, 1.5))
     with pytest.raises(ValueError, match="cannot hold the batch"):
         DispatchConfig(workers=2, largest_share=(0.5, 1.4))
+
+
+@pytest.mark.parametrize("least_share", ["0", "0,0.5"])
+def test_only_an_elastic_policy_may_be_told_to_park(least_share: str) -> None:
+    told = {"workers": 2, "least_share": least_share}
+    DispatchConfig.model_validate({**told, "policy": "joint:elastic"}).check_parking()
+    DispatchConfig(policy="laia").check_parking()
+    DispatchConfig(policy="laia", least_share=(0.5,)).check_parking()
+    with pytest.raises(ConfigError, match=r"least_share is \(0\.0,.*policy 'laia'.*ends in :elastic; correct"):
+        DispatchConfig.model_validate({**told, "policy": "laia"}).check_parking()
 
 
 def test_each_worker_stays_within_its_own_bounds() -> None:

@@ -4,13 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.assign.improvement import Joint
-from dispatch.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
+from dispatch.capacity.bounds import LARGEST_SHARE, ShareBounds
 from dispatch.capacity.elastic import Elastic
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.errors import CacheTooSmall, Infeasible
 from dispatch.policies.spec import Needs
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
+
+LEAST_SHARE = 1 / 16
 
 
 @given(
@@ -21,13 +23,35 @@ from dispatch.rows.index import Index
 @settings(max_examples=80, deadline=None)
 def test_capacities_add_up_to_the_batch_within_bounds(samples: int, links: list[float], moved: list[int]) -> None:
     n = len(links)
-    elastic = Elastic(relative_row_costs(links), np.full(n, 10_000), ShareBounds())
+    elastic = Elastic(relative_row_costs(links), np.full(n, 10_000), ShareBounds((LEAST_SHARE,)))
     for _ in range(3):
         capacity_n = elastic.capacities(samples, fields=4)
         assert capacity_n.sum() == samples
         assert (capacity_n >= int(samples / n * LEAST_SHARE)).all()
         assert (capacity_n <= np.ceil(samples / n * LARGEST_SHARE)).all()
         elastic.follow(capacity_n, capacity_n * 3, np.array(moved[:n]))
+
+
+@given(
+    links=st.lists(st.floats(0.05, 10), min_size=2, max_size=6),
+    dense_rows=st.floats(0, 3000),
+    least=st.sampled_from([0.0, 0.4]),
+    sizes=st.lists(st.integers(1, 300), min_size=100, max_size=120),
+)
+@settings(max_examples=20, deadline=None)
+def test_capacities_add_up_whoever_is_parked_or_tried(
+    links: list[float], dense_rows: float, least: float, sizes: list[int]
+) -> None:
+    n = len(links)
+    bounds = ShareBounds((least, *[0.0] * (n - 1)))
+    elastic = Elastic(relative_row_costs(links), np.full(n, 2_000), bounds, dense_rows)
+    for samples in sizes:
+        elastic.choose_members(samples, fields=4)
+        for capacity_n in (elastic.capacities(samples, fields=4), elastic.safe_capacities(samples, fields=4)):
+            assert capacity_n.sum() == samples
+            assert (capacity_n <= np.ceil(samples / n * LARGEST_SHARE)).all()
+            assert capacity_n[0] >= int(samples / n * least)
+        elastic.follow(capacity_n, capacity_n * 3, 2 * capacity_n.astype(np.float64))
 
 
 def test_without_measurements_shares_follow_the_links() -> None:
@@ -52,6 +76,14 @@ def test_a_slow_processor_gets_fewer_samples_once_measured() -> None:
             elastic.measure(worker, samples, seconds * samples, row_seconds=1e-6)
         elastic.follow(capacity_n, capacity_n, capacity_n.astype(np.float64))
     assert capacity_n.tolist() == pytest.approx([320, 80], abs=4)
+
+
+def test_few_samples_without_rows_in_common_do_not_make_caches_look_small() -> None:
+    elastic = Elastic(np.array([1.0, 50.0]), np.full(2, 300), ShareBounds())
+    for _ in range(30):
+        capacity_n = elastic.capacities(100, fields=4)
+        elastic.follow(capacity_n, np.minimum(capacity_n * 4, 120), capacity_n.astype(np.float64))
+    assert capacity_n[0] > 90
 
 
 def test_caches_that_cannot_hold_the_batch_are_refused() -> None:

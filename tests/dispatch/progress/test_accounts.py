@@ -56,6 +56,19 @@ def test_speeds_are_those_of_the_link_and_unknown_ones_are_left_out() -> None:
     assert [(worker.link_gbit, worker.measured_gbit) for worker in workers] == [(5.0, None), (None, 0.4)]
 
 
+def test_those_are_parked_who_were_named_last() -> None:
+    accounts = Accounts("r", "joint:elastic")
+    accounts.set_parked(("a", "b"))
+    accounts.set_parked(("b", "c"))
+    for name in "abc":
+        accounts.set_speeds(name, 1.0, 0.0)
+    assert [(worker.name, worker.is_parked) for worker in status(accounts).workers] == [
+        ("a", False),
+        ("b", True),
+        ("c", True),
+    ]
+
+
 def test_what_came_after_the_mark_is_measured_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     accounts, now = Accounts("r", "esd:1", mark_at=4), [0.0]
     monkeypatch.setattr("dispatch.progress.times.monotonic", lambda: now[0])

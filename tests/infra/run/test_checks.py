@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,14 @@ WRONG = {
     "ps.endpoints=tcp://127.0.0.1:5600": "for ps.shards = 2; expected one per shard",
     "telemetry.metrics_host=256.0.0.1": "telemetry.metrics_host = '256.0.0.1' cannot be listened on",
     "api.host=no such host": "api.host = 'no such host' cannot be listened on",
+    "dispatch.least_share=0": "no worker can be parked; dispatch.least_share is (0.0,) and policy 'esd:1' gives",
     "curve_folder=nowhere": "no usable CURVE keys for 'server' in nowhere",
 }
 
 
 @pytest.mark.parametrize("setting", WRONG)
 def test_a_setting_with_which_a_process_would_fail_is_found_first(setting: str) -> None:
-    with pytest.raises(ConfigError, match=WRONG[setting].replace("(", r"\(")):
+    with pytest.raises(ConfigError, match=re.escape(WRONG[setting])):
         check_start(load_settings(None, [setting]))
 
 

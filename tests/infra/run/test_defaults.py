@@ -35,6 +35,11 @@ def test_the_deadline_of_an_elastic_policy_can_be_switched_off() -> None:
     assert (dispatch.policy, dispatch.deadline) == (UNEVEN_POLICY, False)
 
 
+def test_workers_may_be_parked_where_the_policy_that_follows_from_the_links_does_it() -> None:
+    up_settings(None, [UNEVEN, "dispatch.least_share=0"], {}).dispatch.check_parking()
+    assert up_settings(None, [UNEVEN], {}).dispatch.share_bounds.least == (0.0,)
+
+
 def test_defaults_of_the_command_are_kept() -> None:
     settings = up_settings(None, [], {"run": "mine", "dispatch": {"links_gbit": (5.0, 1.0), "workers": 2}})
     assert (settings.run, settings.dispatch.links_gbit, settings.dispatch.policy) == ("mine", (5.0, 1.0), UNEVEN_POLICY)

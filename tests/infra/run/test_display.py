@@ -184,6 +184,17 @@ def test_skipped_events_are_shown_wherever_a_run_is_shown() -> None:
     assert "skipped" not in plain_line(STATUS) + drawn(Picture(STATUS), 100)
 
 
+@pytest.mark.parametrize("width", [60, 100])
+def test_parked_workers_are_marked_wherever_a_run_is_shown(width: int) -> None:
+    status = structs.replace(STATUS, workers=(*WORKERS[:3], structs.replace(WORKERS[3], is_parked=True)))
+    summary = render_summary(summarize(status, "finished"))
+    for shown in (drawn(Picture(status), width), drawn(summary, width)):
+        assert "worker-3 parked" in shown
+        assert "worker-2 parked" not in shown
+    assert plain_line(status).endswith("worker-3 parked")
+    assert "parked" not in plain_line(STATUS) + drawn(Picture(STATUS), width)
+
+
 def test_plain_line_is_one_line_with_the_essentials() -> None:
     line = plain_line(STATUS)
     assert "\n" not in line

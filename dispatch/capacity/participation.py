@@ -1,0 +1,159 @@
+"""Who takes part in a step, and who is parked: a worker that takes part pays for it, however few samples it gets.
+
+A worker without samples moves no dense weights. One with samples moves all of them, and then a little more for every
+sample. So a step of worker w takes fixed + sample · x: where the fixed part is large, it is faster to leave w out than
+to give it few samples.
+
+In a step of T seconds worker w can train (T − fixed) / sample samples, within its bounds, and nothing if its fixed part
+is longer than T. The best T is the least in which all workers together can train the batch, and those take part whose
+fixed part is shorter than it: of the workers sorted by their fixed part always the first few. They stay until another
+set is clearly better (CLEARLY). Workers that are left out are parked. Now and then they are tried: they get a few
+samples for a few steps, so that it is noticed when their links or processors have become faster.
+
+All of this counts steps and no clock; without measured times it is a pure function of the sequence of batches.
+
+Legend: n workers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dispatch.arrays import F64, I64, Bool
+from dispatch.capacity.level import level
+
+CLEARLY = 0.05
+"""by which share of the step time another set must be better"""
+SETTLING_STEPS = 16
+"""of a new set, in which its caches fill and nobody is parked or called back. A generation begins without them: while
+all caches are empty samples look dearer than they are, and too few are parked rather than too many"""
+TRY_STEPS = 4
+"""in a row: as many transfers as it takes to notice a faster link, see dispatch/capacity/link_costs.py"""
+TRY_SHARE = 1 / 4
+"""of an equal share of the batch, given to a worker that is tried"""
+TRY_COST = 0.02
+"""share of the run's time that trying a worker may take, by the model"""
+LEAST_WAIT, MOST_WAIT = 64, 4096
+"""steps between two tries, whatever they take"""
+LEAST_SAMPLE = 1e-9
+"""shortest time of a sample, as a share of the longest, or of the longest fixed part: it is divided by"""
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """What a step of so many samples takes each worker, and how many it may get."""
+
+    samples: int
+    fixed_n: F64
+    """of taking part"""
+    sample_n: F64
+    """that a further sample adds"""
+    least_n: I64
+    """samples if it takes part"""
+    most_n: I64
+    is_in_seconds: bool = False
+    """whether times are seconds; otherwise they are rows over the fastest link"""
+
+    def time_of(self, taking_part_n: Bool) -> float:
+        """How long a step takes if these workers take part, all of them; infinite if they cannot hold the batch."""
+        first_n = self.fixed_n + self.least_n * self._divisor_n
+        return max(self._level(taking_part_n), float(first_n[taking_part_n].max(initial=0.0)))
+
+    def best(self, may_park_n: Bool) -> Bool:
+        """The smallest set that is done soonest; those who must not be parked belong to it."""
+        return ~may_park_n | (self.fixed_n < self._level(np.full(self.fixed_n.size, True)))
+
+    def samples_in(self, time: float) -> F64:
+        """How many samples each worker can train in so much time."""
+        return np.clip((time - self.fixed_n) / self._divisor_n, self.least_n, self.most_n)
+
+    def _level(self, members_n: Bool) -> float:
+        """The least time in which the members can train the batch, where those without samples pay nothing."""
+        fixed_n, sample_n = self.fixed_n[members_n], self._divisor_n[members_n]
+        return level(self.samples, fixed_n, sample_n, self.least_n[members_n], self.most_n[members_n])
+
+    @cached_property
+    def _divisor_n(self) -> F64:
+        longest = max(float(self.sample_n.max()), float(self.fixed_n.max()) / max(1, self.samples), LEAST_SAMPLE)
+        return np.maximum(self.sample_n, LEAST_SAMPLE * longest)
+
+
+@dataclass(frozen=True)
+class SetChange:
+    """A new set of workers that take part, and the model's reasons."""
+
+    parked_n: Bool
+    model: StepModel
+    time: float
+    """of a step, by the model"""
+    time_before: float
+    """of a step with the set before; infinite if that cannot hold the batch any more"""
+
+    def parked(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Names of the parked workers, from those of all."""
+        return tuple(name for name, is_parked in zip(names, self.parked_n, strict=True) if is_parked)
+
+    def facts(self, names: Sequence[str]) -> dict[str, Any]:
+        """The change in numbers, for a log."""
+        model, unit = self.model, "seconds" if self.model.is_in_seconds else "rows"
+        return {
+            "parked": self.parked(names),
+            f"step_{unit}": float(f"{self.time:.4g}"),
+            f"step_{unit}_before": float(f"{self.time_before:.4g}"),
+            f"fixed_{unit}": {name: float(f"{fixed:.4g}") for name, fixed in zip(names, model.fixed_n, strict=True)},
+            f"sample_{unit}": {name: float(f"{each:.4g}") for name, each in zip(names, model.sample_n, strict=True)},
+        }
+
+
+class Participation:
+    """Chooses who takes part, step after step."""
+
+    def __init__(self, may_park_n: Bool) -> None:
+        self._may_park_n = may_park_n
+        self.taking_part_n: Bool = np.full(may_park_n.size, True)
+        self.tried_n: Bool = np.full(may_park_n.size, False)
+        """parked workers that get samples in this step"""
+        self._settling = 0
+        self._idle_n = np.zeros(may_park_n.size, np.int64)
+        """steps since each worker last had samples"""
+        self._tries_n = np.zeros(may_park_n.size, np.int64)
+        """steps that are left of its try"""
+
+    def choose(self, model: StepModel) -> SetChange | None:
+        """Decides on the next step; returns the change if there is one."""
+        if not self._may_park_n.any() or not model.samples:
+            return None
+        self._settling = max(0, self._settling - 1)
+        best_n = model.best(self._may_park_n)
+        if best_n.all() and self.taking_part_n.all():
+            return None
+        before, time = model.time_of(self.taking_part_n), model.time_of(best_n)
+        is_better = time < (1 - CLEARLY) * before and (not self._settling or before == float("inf"))
+        if not is_better:
+            self._try_parked(model, before)
+            return None
+        self.taking_part_n, self._settling = best_n, SETTLING_STEPS
+        self._idle_n[:], self._tries_n[:] = 0, 0
+        self.tried_n = np.full(best_n.size, False)
+        return SetChange(~best_n, model, time, before)
+
+    def _try_parked(self, model: StepModel, time: float) -> None:
+        """Tries those who have waited long enough: the more a try costs, the longer."""
+        slowed_n = model.fixed_n + TRY_SHARE * model.samples / model.fixed_n.size * model.sample_n
+        wait_n = TRY_STEPS * np.maximum(slowed_n / time - 1, 0.0) / TRY_COST
+        is_due_n = ~self.taking_part_n & (self._idle_n >= np.clip(wait_n, LEAST_WAIT, MOST_WAIT))
+        self._tries_n[is_due_n] = TRY_STEPS
+        self.tried_n = self._tries_n > 0
+        self._tries_n = np.maximum(self._tries_n - 1, 0)
+        self._idle_n = np.where(self.taking_part_n | self.tried_n, 0, self._idle_n + 1)
+
+
+def rows_of_dense(dense_bytes: int, row_bytes: int, is_duplex: bool = False) -> float:
+    """What the dense weights weigh that a worker pulls before its step and pushes after it, in rows with state.
+
+    is_duplex: both directions at once, so that they take as long as one.
+    """
+    return dense_bytes * (1 if is_duplex else 2) / row_bytes
