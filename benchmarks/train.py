@@ -1,7 +1,7 @@
 """Compares policies in real runs: the same events and seed, real processes, slow links, one run after the other.
 
 Every run is that of ``freshet up``: the embedded log, a dispatcher, shards, and workers behind links of given speeds.
-``shaped``: each worker slows down its transfers of rows; the sums of dense gradients and the orders pass freely.
+``shaped``: each worker slows down what it moves, rows and the dense part; orders and reports pass freely.
 ``namespaces``: the kernel shapes the network of each worker, so everything counts (infra/run/network.py).
 
 The start and the first steps, in which caches fill, are left out of every rate. All policies train the same model, so
@@ -123,7 +123,7 @@ def run_train(
         write_curve(keys, ["server", *(f"worker-{number}" for number in range(experiment.workers))])
         there = (f"curve_folder={keys}", f"dispatch.endpoint=tcp://{network.host}:*")
         links = ("trainer.shape_link=false", "trainer.unencrypted_reduce=true")
-        behind = replace(experiment, overrides=(*experiment.overrides, *there, *links))
+        behind = replace(experiment, overrides=(*there, *links, *experiment.overrides))
         return _run_all(folder, behind, policies, repeat, stop, display, network)
 
 

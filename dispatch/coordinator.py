@@ -143,7 +143,9 @@ class Coordinator:
         )
         costs_n = self.feedback.start_generation(members)
         self.accounts.set_parked(())
-        weights = self.job.rows.shape().value_share, rows_of_dense(self.job.dense_bytes, self.job.row_bytes)
+        # in a ring a worker moves as much without samples, and one that is alone moves nothing
+        dense_bytes = self.job.dense_bytes if hub and workers > 1 else 0
+        weights = self.job.rows.shape().value_share, rows_of_dense(dense_bytes, self.job.row_bytes)
         known = self.index, directory, self.policy, self.needs, costs_n, dispatch.share_bounds
         self._decider = Decider(*known, *weights)
         return self._decider

@@ -85,7 +85,8 @@ def simulate(workload: Workload, policy: str) -> DispatchResult:
     spec = parse_spec(policy)
     directory = _directory(workload, spec)
     built, costs_n = spec.build(SEED, "cpu"), workload.row_cost_n
-    decider = Decider(Index(), directory, built, spec.needs, costs_n, value_share=workload.sizes.value_share)
+    weights = workload.sizes.value_share, workload.sizes.dense_of_samples
+    decider = Decider(Index(), directory, built, spec.needs, costs_n, None, *weights)
     totals, whole = Totals(workload), workload.batch * workload.workers
     for step in range(workload.steps):
         decision = _decide(decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])

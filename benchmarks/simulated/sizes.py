@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.capacity.participation import rows_of_dense
 from dispatch.protocol import ring_moved
 from ps.config import OptimizerName, RowConfig
 from trainer.config import ModelConfig, ModelName
@@ -49,13 +50,17 @@ class Sizes:
         """In how many directions what a link is charged for moves at the same time."""
         return 1 if self.reduce == "hub" else 2
 
+    @property
+    def dense_of_samples(self) -> float:
+        """What a worker moves because it has samples, in rows with their state; a ring moves the same without them."""
+        return rows_of_dense(self.dense, self.row) if self.reduce == "hub" else 0.0
+
     def charged_dense(self, has_samples_n: NDArray[np.bool_]) -> NDArray[np.float64]:
         """What the dense part of one step costs on each link, in rows with their state."""
         workers = has_samples_n.size
         if self.reduce == "ring":
             return np.full(workers, ring_moved(workers, self.dense) / self.row)
-        charged = 2 * self.dense / self.row if workers > 1 else 0.0
-        return np.where(has_samples_n, charged, 0.0)
+        return np.where(has_samples_n, self.dense_of_samples if workers > 1 else 0.0, 0.0)
 
 
 ROWS_ALONE = Sizes()

@@ -81,6 +81,13 @@ def test_a_step_without_samples_is_free_through_a_hub_and_not_in_a_ring(reduce: 
     assert (slow == fast) == is_charged
 
 
+def test_a_dense_part_that_costs_more_than_a_worker_brings_parks_it() -> None:
+    light, heavy = (simulate(small_workload(sizes=Sizes(dense=dense)), "joint:elastic").dense for dense in (4, 4000))
+    assert light == [8 * 2.0] * 4
+    assert heavy[:2] == [8 * 2000.0] * 2
+    assert max(heavy[2:]) < min(heavy[:2])
+
+
 def test_a_ring_moves_its_part_over_every_link_both_ways_at_once() -> None:
     ring = simulate(small_workload(sizes=Sizes(8, 4, 40, "ring")), "laia")
     assert ring.dense == [8 * 60 / 8] * 4

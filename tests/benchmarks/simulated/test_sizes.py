@@ -12,6 +12,10 @@ def test_a_worker_without_samples_moves_nothing_through_a_hub() -> None:
     assert charged_n.tolist() == [10.0, 0.0, 10.0]
 
 
+def test_only_a_hub_charges_for_having_samples() -> None:
+    assert [Sizes(8, 8, 40, reduce).dense_of_samples for reduce in ("hub", "ring")] == [10.0, 0.0]
+
+
 def test_every_member_of_a_ring_moves_its_part_with_samples_or_not() -> None:
     charged_n = Sizes(row=8, value=8, dense=40, reduce="ring").charged_dense(np.array([True, False, False, True]))
     assert charged_n.tolist() == [2 * 3 / 4 * 40 / 8] * 4
