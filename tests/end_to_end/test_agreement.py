@@ -39,7 +39,7 @@ ODD: dict[str, dict[str, Any]] = {
     "rows.dim is 16 in shard 0 and 8 in worker 'odd-1'": {"rows": RowConfig(dim=8)},
     "rows.optimizer is adagrad in shard 0 and sgd in worker 'odd-1'": {"rows": RowConfig(optimizer="sgd")},
     "rows.float_dtype is float32 in shard 0 and float64 in worker 'odd-1'": {"rows": RowConfig(float_dtype="float64")},
-    "model.dense_rate is 0.003 in the dispatcher and 0.03 in worker 'odd-1'": {
+    "model.dense_rate is 0.003 in shard 0 and 0.03 in worker 'odd-1'": {
         "model": SMALL_MODEL.model_copy(update={"dense_rate": 0.03})
     },
     "model.mlp is [16,8] in the dispatcher and [16] in worker 'odd-1'": {
@@ -123,6 +123,6 @@ def test_a_worker_process_with_another_rate_ends_with_the_reason_and_the_run_goe
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert odd.returncode == 1
-    assert "model.dense_rate is 0.003 in the dispatcher and 0.03 in worker 'odd'" in odd.stdout + odd.stderr
+    assert "model.dense_rate is 0.003 in shard 0 and 0.03 in worker 'odd'" in odd.stdout + odd.stderr
     assert process.returncode == 0, output
     assert json.loads((folder / "summary.json").read_text())["status"]["generation"] == 1
