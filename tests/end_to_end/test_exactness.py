@@ -191,7 +191,8 @@ def replay(plan: Plan, result: Result) -> tuple[Directory, list[RoundPlan]]:
     slots = np.full(plan.workers, plan.cache_rows), plan.eviction, plan.shards
     directory = Directory(*slots, spec.needs.synchronisation, hot_rows(spec.needs.hot_share, plan.cache_rows))
     costs = relative_row_costs([0.0] * plan.workers)
-    decider = Decider(Index(), directory, spec.build(SEED, "cpu"), spec.needs, costs)
+    share = plan.rows.shape().value_share
+    decider = Decider(Index(), directory, spec.build(SEED, "cpu"), spec.needs, costs, value_share=share)
     steps = zip(result.manifests, batches(plan, result.manifests), strict=True)
     decided = [decider.decide(manifest.step, samples.keys_BF).plan for manifest, samples in steps]
     return directory, [*decided, decider.flush()]
