@@ -152,7 +152,7 @@ def test_with_keys_workers_listen_for_nobody_but_a_ring_that_was_asked_for(
 
 
 def test_with_keys_a_ring_that_was_not_asked_for_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    assert run("keys", tmp_path / "keys").returncode == 0
+    assert run("keys", tmp_path / "keys", "--worker", "worker-0", "--worker", "worker-1").returncode == 0
     refused = run(*demo_arguments(tmp_path / "run", f"curve_folder={tmp_path / 'keys'}", "trainer.reduce=ring"))
     assert refused.returncode == 2
     assert "2 workers sum dense gradients over Gloo or NCCL, which do not encrypt" in refused.stderr
