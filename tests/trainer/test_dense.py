@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from infra.errors import ConfigError, FileUnusable
+from infra.errors import ConfigError, FileUnusable, WireError
+from ps.protocol import BARE, WHOLE
 from trainer.config import ModelConfig
 from trainer.dense import Dense, load_dense, save_dense
 from trainer.models.layers import ClickModel
@@ -101,3 +103,34 @@ def test_a_file_with_a_changed_bit_is_named_and_changes_nothing(tmp_path: Path) 
         with pytest.raises(FileUnusable, match=f"{path} is damaged"):
             load_dense(path, dense)
     assert all(torch.equal(a, b) for a, b in zip(before, dense.tensors(), strict=True))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("shards", [1, 3, 1000])
+def test_weights_and_state_come_back_from_any_number_of_shards(optimizer: Literal["adam", "sgd"], shards: int) -> None:
+    (model, config), (other, _) = built(optimizer), built(optimizer, seed=1)
+    dense, copy = Dense(model, config), Dense(other, config)
+    trained(model, dense, steps=3)
+    for shard, floats in enumerate(dense.ranges(WHOLE, shards).ranges):
+        copy.put(WHOLE, shard, shards, floats)
+    assert all(torch.equal(a, b) for a, b in zip(dense.tensors(), copy.tensors(), strict=True))
+
+
+def test_gradients_for_the_shards_are_a_copy() -> None:
+    model, config = built()
+    dense = Dense(model, config)
+    torch.autograd.backward(loss(model))
+    before, sent = dense.gradients.clone(), dense.ranges(BARE, 2)
+    dense.clear()
+    assert torch.equal(torch.cat([torch.from_numpy(each) for each in sent.ranges]), before)
+    assert sent.nbytes == before.nbytes
+
+
+@pytest.mark.parametrize("form", [BARE, WHOLE])
+def test_a_range_of_another_length_is_an_error_and_changes_nothing(form: int) -> None:
+    model, config = built()
+    dense = Dense(model, config)
+    before = dense.weights.clone()
+    with pytest.raises(WireError, match="shard 1 answered with 1 floats of dense weights"):
+        dense.put(form, 1, 2, np.zeros(1))
+    assert torch.equal(dense.weights, before)
