@@ -27,6 +27,7 @@ from benchmarks.simulated.dispatch import Percentiles
 from benchmarks.visits import Visits
 from dispatch.decide import check_cache
 from dispatch.progress.status import SinceMark, Summary, WorkerStatus
+from dispatch.tally import WorkerTraffic
 from infra.errors import ConfigError, FreshetError
 from infra.process import Stop
 from infra.run.cluster import Extras, run_cluster
@@ -104,6 +105,9 @@ class TrainResult(msgspec.Struct, frozen=True):
     update_push: list[int]
     evict_push: list[int]
     moved_bytes: list[int]
+    """of rows and of the dense part, in both directions"""
+    dense_bytes: list[int]
+    """how many of these are of the dense part"""
     samples: list[int]
     slowest: str
     """the worker that the others wait for"""
@@ -246,13 +250,18 @@ def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> T
         miss_pull=[moved.miss_pulls for moved in traffic],
         update_push=[moved.update_pushes for moved in traffic],
         evict_push=[moved.evict_pushes for moved in traffic],
-        moved_bytes=[moved.pulled_bytes + moved.pushed_bytes for moved in traffic],
+        moved_bytes=[moved.pulled_bytes + moved.pushed_bytes + _dense_bytes(moved) for moved in traffic],
+        dense_bytes=[_dense_bytes(moved) for moved in traffic],
         samples=[moved.samples for moved in traffic],
         slowest=slowest.name,
         slowest_seconds=phases,
         decide_ms=Percentiles(measured.decide_ms_p50, measured.decide_ms_p99),
         deadline_misses=measured.deadline_misses,
     )
+
+
+def _dense_bytes(moved: WorkerTraffic) -> int:
+    return moved.dense_up_bytes + moved.dense_down_bytes
 
 
 def _measured(run: Summary) -> SinceMark:

@@ -77,6 +77,7 @@ def test_workers_train_behind_real_links(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (only,) = json.loads(output.read_text())
     assert only["samples"] == [48, 48]
+    assert all(0 < dense < moved for dense, moved in zip(only["dense_bytes"], only["moved_bytes"], strict=True))
     assert "links 1,0.1 Gbit/s (namespaces)" in " ".join(ended.stdout.split())
 
 
