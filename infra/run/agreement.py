@@ -7,7 +7,7 @@ does.
 """
 
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import get_type_hints
 
 import msgspec
@@ -116,9 +116,17 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
 
 def agreement_of(settings: Settings) -> Agreement:
     """What a process with these settings must have in common with the others of its run."""
-    code = {VERSION: version("freshet"), MESSAGES: messages_digest()}
+    code = {VERSION: _version(), MESSAGES: messages_digest()}
     everyone = code | {name: _text(settings, name) for name in SHARDS_AND_WORKERS}
     return Agreement(workers=everyone | {name: _text(settings, name) for name in WORKERS}, shards=everyone)
+
+
+def _version() -> str:
+    """Of the package; a checkout that is run without being installed has none."""
+    try:
+        return version("freshet")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def messages_digest() -> str:

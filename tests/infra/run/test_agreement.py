@@ -1,5 +1,6 @@
 """Every setting is either one that all processes must share or one that may differ."""
 
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -72,6 +73,14 @@ def test_another_value_is_seen_by_those_who_use_it(name: str) -> None:
 def test_version_and_messages_must_agree() -> None:
     agreement = agreement_of(Settings())
     assert all(agreement.workers[name] == agreement.shards[name] != "" for name in (VERSION, MESSAGES))
+
+
+def test_a_checkout_that_is_not_installed_agrees_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("infra.run.agreement.version", missing)
+    assert agreement_of(Settings()).workers[VERSION] == "not installed"
 
 
 def test_a_message_with_another_field_or_array_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> None:
