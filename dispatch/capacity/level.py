@@ -7,6 +7,9 @@ import numpy as np
 
 from dispatch.arrays import F64, I64
 
+ROUNDING = 1e-9
+"""share of the samples that sums of times and rates may be wrong by"""
+
 
 def level(samples: int, fixed_n: F64, sample_n: F64, least_n: I64, most_n: I64) -> float:
     """The least time in which all samples can be trained; infinite if the bounds do not allow it.
@@ -22,7 +25,8 @@ def level(samples: int, fixed_n: F64, sample_n: F64, least_n: I64, most_n: I64) 
     order = bends.argsort(kind="stable")
     bends, rates = bends[order], np.concatenate((rate_n, -rate_n))[order].cumsum()
     trained = least_n.sum() + np.concatenate(([0.0], (rates[:-1] * np.diff(bends)).cumsum()))
-    bend = int(trained.searchsorted(samples))
+    # where nobody trains more for a while, a sum that is a hair too small must not cost that while
+    bend = int(trained.searchsorted(samples * (1 - ROUNDING)))
     if bend == 0 or bend == bends.size:  # the fewest samples suffice, or rounding hides that the most do
         return float(bends[min(bend, bends.size - 1)])
     return float(bends[bend - 1] + (samples - trained[bend - 1]) / rates[bend - 1])

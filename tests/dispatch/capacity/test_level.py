@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dispatch.capacity.elastic import fill
@@ -18,7 +18,15 @@ WORKERS = st.lists(
 )
 
 
+FLAT = [
+    *((0.0, 1.0, 0, 20), (0.0, 4.0, 12, 49), (0.0, 5.0, 9, 20), (0.0, 12.0, 4, 20)),
+    *((0.0, 23.0, 2, 20), (0.0, 23.0, 2, 20), (0.0, 2.21875, 0, 20), (0.0, 0.125, 0, 20)),
+]
+"""after 44.375 nobody trains more until 45, and the sum up to there is a hair too small"""
+
+
 @given(workers=WORKERS, share=st.floats(0.0, 1.0))
+@example(workers=FLAT, share=0.375)
 @settings(max_examples=200, deadline=None)
 def test_at_the_level_all_samples_are_trained_and_not_much_sooner(
     workers: list[tuple[float, float, int, int]], share: float
