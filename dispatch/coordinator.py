@@ -157,7 +157,7 @@ class Coordinator:
         """
         plan, step, generation = decider.flush(), self.intake.step, self.crew.generation
         dense = self.dense.flush()
-        self.shards.announce(generation, step, FLUSH, plan, None, dense)
+        self.shards.announce_flush(generation, step, plan, dense)
         self.crew.order_flush(step, plan.workers, dense)
         self.underway.add(OrderedRound(step, FLUSH, plan, dense=dense))
         self.complete(keep=0)
@@ -195,7 +195,7 @@ class Coordinator:
         """Tells every shard which rows and which dense gradients the step will bring."""
         self.accounts.times.begin(idle=not self.underway)
         self._dense_moves = self.dense.train(decision.plan.samples)
-        self.shards.announce(self.crew.generation, step, TRAIN, decision.plan, decision.rows, self._dense_moves)
+        self.shards.announce_step(self.crew.generation, step, decision.plan, decision.rows, self._dense_moves)
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         """Sends every worker its part of the step."""

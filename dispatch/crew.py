@@ -29,6 +29,7 @@ from dispatch.protocol import (
     MOST_SAMPLES,
     TO_DISPATCHER,
     Admitted,
+    EarlyMoves,
     GaveUp,
     Goodbye,
     Idle,
@@ -135,8 +136,10 @@ class Crew:
                 batch=len(samples.labels_B),
                 alone=plan.use.alone,
                 replicated=plan.replicated,
-                dense_push=dense.pushed_by(number),
+                early=_early(plan),
+                gives_dense=number == dense.giver,
                 dense_pull=dense.pulled_by(number),
+                owes_gradient=number in dense.gradients,
             )
             arrays = _moves(plan)._replace(
                 used_slots=plan.use_slots,
@@ -149,7 +152,7 @@ class Crew:
     def order_flush(self, step: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves = NO_MOVES) -> None:
         """Asks every member to write its owned and split rows back, and what it has of the dense weights."""
         for number, (member, plan) in enumerate(zip(self.roster.members, plans, strict=True)):
-            sizes: dict[str, Any] = {"samples": 0, "batch": 0, "alone": 0, "dense_push": dense.pushed_by(number)}
+            sizes: dict[str, Any] = {"samples": 0, "batch": 0, "alone": 0, "gives_dense": number == dense.giver}
             self._send(member, Order(**self._common(step), phase=FLUSH, **sizes), _moves(plan))
 
     def keep_alive(self, step: int) -> None:
@@ -315,6 +318,15 @@ def _moves(plan: WorkerPlan) -> OrderArrays:
         full_slots=plan.pull_full.slots,
         value_rows=plan.pull_values.rows,
         value_slots=plan.pull_values.slots,
+    )
+
+
+def _early(plan: WorkerPlan) -> EarlyMoves:
+    return EarlyMoves(
+        owned=plan.push_owned.early,
+        parts=plan.push_parts.early,
+        full=plan.pull_full.early,
+        values=plan.pull_values.early,
     )
 
 

@@ -115,7 +115,7 @@ class Posted(Header, frozen=True):
 
 
 class OrderArrays(NamedTuple):
-    """Rows that move, each with its slot, and the micro-batch. Nothing of either unless given."""
+    """Rows that move, each with its slot, early ones first, and the micro-batch. Nothing of either unless given."""
 
     owned_rows: I64 = NO_I64
     """pushed as value and state"""
@@ -138,8 +138,17 @@ class OrderArrays(NamedTuple):
     labels: F32 = NO_F32
 
 
+class EarlyMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many rows of each list, the first ones, the step before does not train: they may move while it does."""
+
+    owned: Number = 0
+    parts: Number = 0
+    full: Number = 0
+    values: Number = 0
+
+
 class Order(Header, frozen=True):
-    """One worker's part of one round. A row's place in the PS is (shard, number) = (row % shards, row // shards)."""
+    """One worker's part of a step or flush. A row's place is (shard, number) = (row % shards, row // shards)."""
 
     ARRAYS: ClassVar = OrderArrays
     EQUALLY_LONG: ClassVar = (
@@ -159,10 +168,13 @@ class Order(Header, frozen=True):
     replicated: Number = 0
     """how many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker,
     their gradients summed over all, the optimizer applied by each"""
-    dense_push: DenseForm = NO_DENSE
-    """what of the dense weights is pushed with the rows: the last step's gradient, or everything"""
+    early: EarlyMoves = EarlyMoves()
+    gives_dense: bool = False
+    """whether the worker first pushes all of the dense weights"""
     dense_pull: DenseForm = NO_DENSE
-    """what of them is pulled with the rows"""
+    """what of them it pulls then"""
+    owes_gradient: bool = False
+    """whether it pushes its gradient of them at the end; else, with the hub, it changes them itself"""
 
 
 class Idle(Header, frozen=True):

@@ -85,7 +85,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
                     worker.begin(message)
                     log.info("began", generation=message.generation, number=message.worker, members=message.names)
                 case Order():
-                    report, logits = worker.execute(message, arrays)
+                    report, logits = worker.execute(message, arrays, dispatcher.upcoming)
                     dispatcher.tell(report, logits)
                     observe(meter, report.seconds)
                 case Goodbye(save_dense=True):
@@ -171,6 +171,15 @@ class Dispatcher:
             if isinstance(message, Goodbye):
                 return
             heard = time.monotonic()
+
+    def upcoming(self) -> tuple[Order, Any] | None:
+        """The next order if it has arrived; ``messages`` brings it, too."""
+        while self._socket.poll(0):
+            self._kept.append(receive(self._socket, self._receives))
+        for message, arrays in self._kept:
+            if isinstance(message, Order):
+                return (message, arrays) if message.generation == self._generation else None
+        return None
 
     def post(self, key: str, value: bytes) -> None:
         """Posts something to the other members of the generation."""

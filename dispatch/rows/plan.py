@@ -1,12 +1,13 @@
-"""Plans: what the directory decided for one round, grouped by worker and by shard.
+"""Plans: what the directory decided for one step, grouped by worker and by shard.
 
-Within each list rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
+A row that the step before did not train may move while that step is still under way: its transfers are *early*. All
+others are late, because they have to wait for its new value. Early ones are first in each list; among them, and among
+the late ones, rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
 
 Legend: b samples of a micro-batch, F keys a sample, n workers, s shards.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class Moves:
 
     rows: I64
     slots: I32
+    early: int = 0
+    """how many of them, the first ones, may move before the last step has ended"""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,9 @@ class RoundPlan:
     """Everything that moves in one round."""
 
     workers: tuple[WorkerPlan, ...]
+    early_shards: tuple[ShardPlan, ...]
     shards: tuple[ShardPlan, ...]
+    """their late part, or all of it in a flush"""
     traffic: Traffic
 
     @property
@@ -132,13 +137,15 @@ class RoundPlan:
         return [0 if worker.use is None else worker.use.samples.size for worker in self.workers]
 
 
-def make_round(n: int, shards: int, lines: RoundLines, uses: Uses | None, slots: I32, rows: RowStates) -> RoundPlan:
-    """uses is None in a flush."""
+def make_round(
+    n: int, shards: int, lines: RoundLines, uses: Uses | None, slots: I32, rows: RowStates, late_from: int = 0
+) -> RoundPlan:
+    """uses is None in a flush. Rows that were last trained in step late_from, or after it, are late."""
     pushes = lines.pushes_4[: lines.counts[0]]
     pulls = lines.pulls_4[: lines.counts[1]]
     settled = lines.settled[: lines.counts[2]]
-    push_groups = _grouped(pushes, n, shards)
-    pull_groups = _grouped(pulls, n, shards)
+    push_groups = _grouped(pushes, n, shards, rows, late_from)
+    pull_groups = _grouped(pulls, n, shards, rows, late_from)
     cuts = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
     fields = 0 if uses is None else uses.positions.size // max(1, uses.samples.size)
     workers = tuple(
@@ -152,28 +159,37 @@ def make_round(n: int, shards: int, lines: RoundLines, uses: Uses | None, slots:
         )
         for j in range(n)
     )
-    shard_plans = _shard_plans(n, shards, pushes, settled, rows)
-    return RoundPlan(workers, shard_plans, _traffic(n, pushes, pulls, np.diff(cuts)))
+    early_plans, late_plans = _shard_plans(n, shards, pushes, settled, rows, late_from)
+    return RoundPlan(workers, early_plans, late_plans, _traffic(n, pushes, pulls, np.diff(cuts)))
 
 
-def _grouped(moves_4: I64, n: int, shards: int) -> list[Moves]:
-    """Moves by (worker, kind of 2, shard), stable; one Moves for each (worker, kind)."""
-    rows, slots, starts = _group(moves_4, n, shards)
+def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> list[Moves]:
+    """Moves by (worker, kind of 2, early or late, shard), stable; one Moves for each (worker, kind)."""
+    rows, slots, starts = _group(moves_4, n, shards, states, late_from)
     cuts = starts[::shards].tolist()
-    return [Moves(rows[a:b], slots[a:b]) for a, b in pairwise(cuts)]
+    return [
+        Moves(rows[a:b], slots[a:b], late - a) for a, late, b in zip(cuts[:-1:2], cuts[1::2], cuts[2::2], strict=True)
+    ]
 
 
 @kernel
-def _group(moves_4: I64, n: int, shards: int) -> tuple[I64, I32, I64]:
+def is_late(states: RowStates, row: int, late_from: int) -> bool:
+    """Whether the steps from late_from on trained the row."""
+    return step_of(states, row) >= late_from
+
+
+@kernel
+def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> tuple[I64, I32, I64]:
     """A counting sort; the last bit of a move's kind says which of the two it is."""
     size = moves_4.shape[0]
     group = np.empty(size, np.int32)
-    starts = np.zeros(2 * n * shards + 1, np.int64)
+    starts = np.zeros(4 * n * shards + 1, np.int64)
     for i in range(size):
-        g = (moves_4[i, 0] * 2 + (moves_4[i, 3] & 1)) * shards + moves_4[i, 1] % shards
+        late = int(is_late(states, moves_4[i, 1], late_from))
+        g = (moves_4[i, 0] * 4 + (moves_4[i, 3] & 1) * 2 + late) * shards + moves_4[i, 1] % shards
         group[i] = g
         starts[g + 1] += 1
-    for g in range(2 * n * shards):
+    for g in range(4 * n * shards):
         starts[g + 1] += starts[g]
     at = starts.copy()
     rows, slots = np.empty(size, np.int64), np.empty(size, np.int32)
@@ -184,59 +200,54 @@ def _group(moves_4: I64, n: int, shards: int) -> tuple[I64, I32, I64]:
     return rows, slots, starts
 
 
-def _shard_plans(n: int, shards: int, pushes: I64, settled: I64, states: RowStates) -> tuple[ShardPlan, ...]:
-    pushing, pushed, fresh = _pushed(pushes, settled, n, shards)
-    fresh, fresh_steps, fresh_cuts = _by_shard(fresh, states, shards)
-    settled, _, settled_cuts = _by_shard(settled, states, shards)
-    return tuple(
+def _shard_plans(
+    n: int, shards: int, pushes: I64, settled: I64, states: RowStates, late_from: int
+) -> tuple[tuple[ShardPlan, ...], tuple[ShardPlan, ...]]:
+    """Of the early moves and of the late ones."""
+    pushing, pushed = _pushed(pushes, n, shards, states, late_from)
+    fresh = np.concatenate((pushes[pushes[:, 3] & 1 == 0, 1], settled))
+    fresh, fresh_steps, fresh_cuts = _by_shard(fresh, states, shards, late_from)
+    settled, _, settled_cuts = _by_shard(settled, states, shards, late_from)
+    plans = [
         ShardPlan(
-            pushers=tuple(np.flatnonzero(pushing[shard]).tolist()),
-            pushed=pushed[shard][pushing[shard]],
-            settled=settled[settled_cuts[shard] : settled_cuts[shard + 1]],
-            fresh=fresh[fresh_cuts[shard] : fresh_cuts[shard + 1]],
-            fresh_steps=fresh_steps[fresh_cuts[shard] : fresh_cuts[shard + 1]],
+            pushers=tuple(np.flatnonzero(pushing[part]).tolist()),
+            pushed=pushed[part][pushing[part]],
+            settled=settled[settled_cuts[part] : settled_cuts[part + 1]],
+            fresh=fresh[fresh_cuts[part] : fresh_cuts[part + 1]],
+            fresh_steps=fresh_steps[fresh_cuts[part] : fresh_cuts[part + 1]],
         )
-        for shard in range(shards)
-    )
+        for part in range(2 * shards)
+    ]
+    return tuple(plans[:shards]), tuple(plans[shards:])
 
 
 @kernel
-def _pushed(pushes_4: I64, settled: I64, n: int, shards: int) -> tuple[Bool, U64, I64]:
-    """Who pushes to which shard, and the fingerprint of that; the rows that will be up to date there.
-
-    These are owned rows pushed, and settled ones.
-    """
-    pushing = np.zeros((shards, n), np.bool_)
-    pushed = np.zeros((shards, n), np.uint64)
-    fresh = np.empty(pushes_4.shape[0] + settled.shape[0], np.int64)
-    count = 0
+def _pushed(pushes_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> tuple[Bool, U64]:
+    """Who pushes to which shard, first early and then late, and the fingerprint of that."""
+    pushing = np.zeros((2 * shards, n), np.bool_)
+    pushed = np.zeros((2 * shards, n), np.uint64)
     for i in range(pushes_4.shape[0]):
-        shard, worker, is_part = pushes_4[i, 1] % shards, pushes_4[i, 0], pushes_4[i, 3] & 1
-        pushing[shard, worker] = True
-        pushed[shard, worker] += fingerprint_of_row(pushes_4[i, 1] // shards, is_part)
-        if not is_part:
-            fresh[count] = pushes_4[i, 1]
-            count += 1
-    for row in settled:
-        fresh[count] = row
-        count += 1
-    return pushing, pushed, fresh[:count]
+        row, worker, is_part = pushes_4[i, 1], pushes_4[i, 0], pushes_4[i, 3] & 1
+        part = row % shards + shards * int(is_late(states, row, late_from))
+        pushing[part, worker] = True
+        pushed[part, worker] += fingerprint_of_row(row // shards, is_part)
+    return pushing, pushed
 
 
 @kernel
-def _by_shard(rows: I64, states: RowStates, shards: int) -> tuple[I64, I64, I64]:
-    """Rows grouped by shard, stable, in numbers of that shard; the step that changed each; and where groups begin."""
-    cuts = np.zeros(shards + 1, np.int64)
+def _by_shard(rows: I64, states: RowStates, shards: int, late_from: int) -> tuple[I64, I64, I64]:
+    """Rows by (early or late, shard), stable, in numbers of that shard; the step that changed each; and the cuts."""
+    cuts = np.zeros(2 * shards + 1, np.int64)
     for row in rows:
-        cuts[row % shards + 1] += 1
-    for shard in range(shards):
-        cuts[shard + 1] += cuts[shard]
+        cuts[row % shards + shards * int(is_late(states, row, late_from)) + 1] += 1
+    for part in range(2 * shards):
+        cuts[part + 1] += cuts[part]
     at = cuts.copy()
     numbers, steps = np.empty(rows.shape[0], np.int64), np.empty(rows.shape[0], np.int64)
     for row in rows:
-        place = at[row % shards]
-        at[row % shards] += 1
-        numbers[place], steps[place] = row // shards, step_of(states, row)
+        part = row % shards + shards * int(is_late(states, row, late_from))
+        numbers[at[part]], steps[at[part]] = row // shards, step_of(states, row)
+        at[part] += 1
     return numbers, steps, cuts
 
 

@@ -50,7 +50,8 @@ def as_sets(decided: RoundPlan) -> tuple[set[tuple[int, int, int, str]], set[tup
         pulls |= {(j, row, slot, "full") for row, slot in pairs(worker.pull_full)}
         pulls |= {(j, row, slot, "value") for row, slot in pairs(worker.pull_values)}
     shards = len(decided.shards)
-    settled = {int(number) * shards + s for s, shard in enumerate(decided.shards) for number in shard.settled}
+    both = [*enumerate(decided.early_shards), *enumerate(decided.shards)]
+    settled = {int(number) * shards + s for s, shard in both for number in shard.settled}
     return pushes, pulls, settled
 
 
