@@ -22,7 +22,7 @@ from dispatch.rows.plan import RoundPlan
 from dispatch.rows.states import REPLICATED
 from infra.link import Bucket
 from ps.config import RowConfig
-from ps.protocol import FLUSH, TRAIN
+from ps.protocol import EARLY, FLUSH, TRAIN
 from tests.end_to_end.clock import ThreadClock
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import SEED, SMALL_MODEL, Plan, Result, batches, train, train_reference
@@ -99,6 +99,7 @@ def test_dense_bytes_told_are_those_that_the_shards_saw(write_topic: WriteTopic,
     else:
         users = sum(np.count_nonzero(decided.samples) for decided in replay(plan, result)[1])
         bare = told[1][1] // np.count_nonzero([decided.samples[1] for decided in replay(plan, result)[1][:-1]])
+        assert told[1][0] == told[1][1], "a gradient for all weights that were pulled"
         assert 4 * weights <= bare < 5 * weights
         assert sum(down for _, down in told) == users * bare < workers * steps * bare
 
@@ -243,7 +244,7 @@ def test_what_the_shards_saw_is_what_the_directory_predicted(write_topic: WriteT
     _, (*steps, flush) = replay(plan, result)
     for manifest, decided in zip(result.manifests, steps, strict=True):
         traffic = decided.traffic
-        seen = seen_in(result, manifest.step, TRAIN, plan.workers)
+        seen = np.sum([seen_in(result, manifest.step, phase, plan.workers) for phase in (EARLY, TRAIN)], axis=0)
         np.testing.assert_array_equal(seen[:, 0], traffic.miss_pull)
         np.testing.assert_array_equal(seen[:, 1], traffic.owned_push)
         np.testing.assert_array_equal(seen[:, 2], traffic.pushes - traffic.owned_push)

@@ -109,7 +109,7 @@ def test_early_transfers_move_what_late_ones_would(
 @settings(max_examples=100)
 @given(stream=streams())
 def test_a_transfer_is_early_if_the_step_before_does_not_train_its_row(stream: Stream) -> None:
-    workers, shards, capacities, steps = stream
+    _, shards, capacities, steps = stream
     target, before = directory(*capacities, shards=shards), set[int]()
     for step, event in enumerate(steps, start=1):
         if event is None:
