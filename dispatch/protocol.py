@@ -141,10 +141,13 @@ class OrderArrays(NamedTuple):
 class EarlyMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many rows of each list, the first ones, the step before does not train: they may move while it does."""
 
-    owned: Number = 0
-    parts: Number = 0
-    full: Number = 0
-    values: Number = 0
+    owned: Number
+    parts: Number
+    full: Number
+    values: Number
+
+
+NONE_EARLY = EarlyMoves(0, 0, 0, 0)
 
 
 class Order(Header, frozen=True):
@@ -168,7 +171,7 @@ class Order(Header, frozen=True):
     replicated: Number = 0
     """how many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker,
     their gradients summed over all, the optimizer applied by each"""
-    early: EarlyMoves = EarlyMoves()
+    early: EarlyMoves = NONE_EARLY
     gives_dense: bool = False
     """whether the worker first pushes all of the dense weights"""
     dense_pull: DenseForm = NO_DENSE

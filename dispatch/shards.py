@@ -139,8 +139,9 @@ class Shards:
 
 
 def _late(at: Mapping[str, Any], phase: int, shard: ShardPlan, dense: DenseMoves) -> Announce:
-    pushers, gradients = list(shard.pushers), list(dense.gradients)
-    return Announce(**at, phase=phase, pushers=pushers, dense_whole=dense.giver, dense_gradients=gradients)
+    whole = [] if dense.giver is None else [dense.giver]
+    told: dict[str, Any] = {"dense_whole": whole, "dense_gradients": list(dense.gradients)}
+    return Announce(**at, phase=phase, pushers=list(shard.pushers), **told)
 
 
 def _announced(shard: ShardPlan) -> AnnounceArrays:

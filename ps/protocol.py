@@ -120,8 +120,8 @@ class Announce(Header, frozen=True):
     phase: RoundPhase
     pushers: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)]
     """workers that will send exactly one Push to this shard in this round"""
-    dense_whole: WorkerNumber | None = None
-    """who brings all of the dense weights before anyone pulls them for this step"""
+    dense_whole: Annotated[list[WorkerNumber], Meta(max_length=1)] = msgspec.field(default_factory=list)
+    """who brings all of the dense weights before anyone pulls them for this step: one worker or none"""
     dense_gradients: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)] = msgspec.field(default_factory=list)
     """who brings a gradient of them after this step; summed and applied once, before anyone pulls them again"""
 

@@ -353,18 +353,17 @@ class Shard:
 
 def check_announced(header: Announce, fingerprints: int, workers: int) -> None:
     """Raises OutOfOrder for a round that no members of the generation could carry out."""
-    pushers, gradients = header.pushers, header.dense_gradients
-    named = {*pushers, *gradients, *([] if header.dense_whole is None else [header.dense_whole])}
-    is_known = all(worker < workers for worker in named)
+    pushers, whole, gradients = header.pushers, header.dense_whole, header.dense_gradients
+    is_known = all(worker < workers for worker in (*pushers, *whole, *gradients))
     is_once = len(set(pushers)) == len(pushers) == fingerprints and len(set(gradients)) == len(gradients)
     if not is_known or not is_once:
         raise OutOfOrder(
             f"a round was announced with pushers {pushers}, {fingerprints} fingerprints, and dense weights of "
-            f"{header.dense_whole} and {gradients}; expected different numbers below {workers} and a fingerprint of "
+            f"{whole} and {gradients}; expected different numbers below {workers} and a fingerprint of "
             "each pusher; the dispatcher must announce members of the generation"
         )
-    if header.phase == EARLY and (gradients or header.dense_whole is not None):
+    if header.phase == EARLY and (gradients or whole):
         raise OutOfOrder(
-            f"dense weights of {header.dense_whole} and {gradients} were announced for an early round; expected them "
+            f"dense weights of {whole} and {gradients} were announced for an early round; expected them "
             "with the step itself; the dispatcher must announce what it orders"
         )

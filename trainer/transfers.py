@@ -15,13 +15,11 @@ thread and no lock: ZeroMQ's threads move the bytes, and the cache changes betwe
 
 from dataclasses import dataclass
 
-from dispatch.protocol import EarlyMoves, Order, OrderArrays
+from dispatch.protocol import NONE_EARLY, EarlyMoves, Order, OrderArrays
 from ps.client import Pulled, ShardClient
 from ps.protocol import BARE, EARLY, TRAIN, WHOLE
 from trainer.cache import RowCache
 from trainer.dense import Dense
-
-NONE_EARLY = EarlyMoves()
 
 
 @dataclass

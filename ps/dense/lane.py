@@ -97,8 +97,8 @@ class DenseLane:
     def announce(self, header: Announce) -> list[Received]:
         """Takes the turns of a round; returns the pushes that arrived before it, to be pushed again."""
         at = (header.step, header.phase)
-        if header.dense_whole is not None:
-            self._turns.append(Turn((*at, WHOLE), (header.dense_whole,)))
+        if header.dense_whole:
+            self._turns.append(Turn((*at, WHOLE), tuple(header.dense_whole)))
         if header.phase == TRAIN:
             self._before[header.step] = self._first + len(self._turns)
         if len(self._before) > KEPT_STEPS:

@@ -93,7 +93,7 @@ def test_logits_of_another_number_than_samples_are_refused(logits: list[float]) 
         ({"dense_up_bytes": 1}, "dense_up_bytes is 1; expected 0;"),
         ({"dense_down_bytes": 1}, "dense_down_bytes is 1; expected 0;"),
         ({"link_bytes": 87}, "link_bytes is 87; expected 0 to 86"),
-        ({"step": 2}, r"not under way; expected one of \(step, phase\) \[\(1, 0\)\]"),
+        ({"step": 2}, r"not under way; expected one of \(step, phase\) \[\(1, 1\)\]"),
         ({"phase": FLUSH}, "not under way"),
     ],
 )

@@ -41,9 +41,9 @@ def tell(shard: Shard, kind: type[Header], arrays: Arrays = NO_ARRAYS, at_second
 
 
 def announce(
-    shard: Shard, step: int, gradients: list[int], whole: int | None = None, phase: int = TRAIN
+    shard: Shard, step: int, gradients: list[int], whole: list[int] | None = None, phase: int = TRAIN
 ) -> list[Reply]:
-    named: dict[str, Any] = {"pushers": [], "dense_whole": whole, "dense_gradients": gradients}
+    named: dict[str, Any] = {"pushers": [], "dense_whole": whole or [], "dense_gradients": gradients}
     replies: list[Reply] = tell(shard, Announce, AnnounceArrays(), step=step, phase=phase, **named)
     return replies
 
@@ -72,7 +72,7 @@ def opened(*weights: float, held_bytes: int = 1 << 20) -> Shard:
     """A shard that was handed weights before step 1, in which nobody trains."""
     made = Shard(RowConfig(dim=2), "r", seed=1, chunk_rows=4, held_bytes=held_bytes, dense=DenseRule("sgd", 1.0))
     tell(made, Open, workers=WORKERS)
-    announce(made, 1, [], whole=0)
+    announce(made, 1, [], whole=[0])
     assert push(made, 1, 0, WHOLE, *weights) == []
     return made
 
@@ -112,7 +112,7 @@ def test_a_piece_is_answered_while_others_are_on_their_way(two_pieces: Shard) ->
 
 def test_whole_weights_wait_for_every_piece(two_pieces: Shard) -> None:
     announce(two_pieces, 2, [0])
-    announce(two_pieces, 3, [], whole=None)
+    announce(two_pieces, 3, [])
     push(two_pieces, 2, 0, BARE, 1, 1, piece=0)
     assert pull(two_pieces, 3, form=WHOLE) == []
     (everything,) = push(two_pieces, 2, 0, BARE, 1, 1, piece=1)
@@ -120,7 +120,7 @@ def test_whole_weights_wait_for_every_piece(two_pieces: Shard) -> None:
 
 
 def test_an_owner_s_weights_replace_what_was_there_before_anyone_pulls(two_pieces: Shard) -> None:
-    announce(two_pieces, 2, [1, 2], whole=0)
+    announce(two_pieces, 2, [1, 2], whole=[0])
     assert pull(two_pieces, 2, worker=1) == []
     assert dense_of(push(two_pieces, 2, 0, WHOLE, 5, 6, 7, 8)) == [[5, 6], [7, 8]]
 
