@@ -54,7 +54,6 @@ Name = Annotated[str, Meta(max_length=200)]
 RUN_FLOAT = "*"
 """stands for the run's floating point type, which each codec is given"""
 
-I32 = Annotated[NDArray[np.int32], "i4"]
 I64 = Annotated[NDArray[np.int64], "i8"]
 U64 = Annotated[NDArray[np.uint64], "u8"]
 F32 = Annotated[NDArray[np.float32], "f4"]
