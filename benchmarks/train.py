@@ -108,6 +108,10 @@ class TrainResult(msgspec.Struct, frozen=True):
     """of rows and of the dense part, in both directions"""
     dense_bytes: list[int]
     """how many of these are of the dense part"""
+    order_bytes: list[int]
+    """sent by the dispatcher, and not among those moved"""
+    report_bytes: list[int]
+    """sent to the dispatcher, likewise"""
     samples: list[int]
     slowest: str
     """the worker that the others wait for"""
@@ -252,6 +256,8 @@ def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> T
         evict_push=[moved.evict_pushes for moved in traffic],
         moved_bytes=[moved.pulled_bytes + moved.pushed_bytes + _dense_bytes(moved) for moved in traffic],
         dense_bytes=[_dense_bytes(moved) for moved in traffic],
+        order_bytes=[moved.order_bytes for moved in traffic],
+        report_bytes=[moved.report_bytes for moved in traffic],
         samples=[moved.samples for moved in traffic],
         slowest=slowest.name,
         slowest_seconds=phases,

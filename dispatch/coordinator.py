@@ -158,8 +158,8 @@ class Coordinator:
         plan, step, generation = decider.flush(), self.intake.step, self.crew.generation
         dense = self.dense.flush()
         self.shards.announce_flush(generation, step, plan, dense)
-        self.crew.order_flush(step, plan.workers, dense)
-        self.underway.add(OrderedRound(step, FLUSH, plan, dense=dense))
+        order_bytes = self.crew.order_flush(step, plan.workers, dense)
+        self.underway.add(OrderedRound(step, FLUSH, plan, dense=dense, order_bytes=order_bytes))
         self.complete(keep=0)
         self.shards.await_applied(generation, step, FLUSH)
         self.crew.keep_alive(step)  # newcomers that have gone have no part in the next generation
@@ -199,8 +199,9 @@ class Coordinator:
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         """Sends every worker its part of the step."""
-        self.crew.order(step, decision.plan.workers, batch.samples, self._dense_moves)
-        self.underway.add(OrderedRound(step, TRAIN, decision.plan, batch.samples.labels_B, self._dense_moves))
+        plan, dense, samples = decision.plan, self._dense_moves, batch.samples
+        order_bytes = self.crew.order(step, plan.workers, samples, dense)
+        self.underway.add(OrderedRound(step, TRAIN, plan, samples.labels_B, dense, order_bytes))
         self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
         self._tell_parked(decision)
         self.meter.observe("decide", decision.seconds)
@@ -229,10 +230,9 @@ class Coordinator:
         received = self.crew.listen(timeout_seconds)
         if received is None:
             return False
-        report, logits = received
-        sender = self.crew.roster.members[report.worker]
+        sender = self.crew.roster.members[received.report.worker]
         try:
-            self.underway.add_report(sender.name, report, logits)
+            self.underway.add_report(sender.name, received)
         except BadReport as error:
             self.crew.refuse(sender.identity, Report.__name__, str(error))
             raise
