@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dispatch.arrays import F64, U64
 from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.participation import LEAST_WAIT, TRY_STEPS
+from dispatch.capacity.participation import LEAST_WAIT, TRY_STEPS, DenseLoad
 from dispatch.decide import Decider, Decision
 from dispatch.policies.registry import parse_spec
 from dispatch.rows.directory import Directory
@@ -18,6 +18,7 @@ COSTS = np.array([1.0, 1.0, 10.0, 10.0])
 HEAVY, MODERATE, LIGHT = 2000.0, 30.0, 2.0
 """dense weights, in rows"""
 ROW_SECONDS = 1e-4
+TWO_AT_LEAST = ShareBounds(largest=(2.0,))
 
 
 def batches(steps: int) -> list[U64]:
@@ -27,11 +28,12 @@ def batches(steps: int) -> list[U64]:
 
 
 def decider(
-    dense_rows: float, policy: str = "joint:2:elastic", costs: F64 = COSTS, shares: ShareBounds | None = None
+    dense_rows: float, policy: str = "joint:2:elastic", costs: F64 = COSTS, shares: ShareBounds = TWO_AT_LEAST
 ) -> Decider:
     spec, n = parse_spec(policy), costs.size
     directory = Directory(np.full(n, 300), "lru", 1, spec.needs.synchronisation)
-    return Decider(Index(), directory, spec.build(0, "cpu"), spec.needs, costs, shares, dense_rows=dense_rows)
+    dense = DenseLoad(dense_rows, 3 * dense_rows)
+    return Decider(Index(), directory, spec.build(0, "cpu"), spec.needs, costs, shares, dense=dense)
 
 
 def samples_of(decision: Decision, workers: int = 4) -> list[int]:
@@ -62,9 +64,10 @@ def test_slow_workers_are_used_where_rows_are_wide_and_the_dense_part_is_light()
 
 
 @pytest.mark.parametrize(
-    ("policy", "shares"), [("joint:2:elastic", ShareBounds((0.1,))), ("joint:2", None), ("esd:1", None)]
+    ("policy", "shares"),
+    [("joint:2:elastic", ShareBounds((0.1,))), ("joint:2", ShareBounds()), ("esd:1", ShareBounds())],
 )
-def test_nobody_is_parked_under_a_lower_bound_or_equal_capacities(policy: str, shares: ShareBounds | None) -> None:
+def test_nobody_is_parked_under_a_lower_bound_or_equal_capacities(policy: str, shares: ShareBounds) -> None:
     decisions = run(decider(HEAVY, policy, shares=shares), 30)
     assert all(decision.change is None for decision in decisions)
     assert all(min(samples_of(decision)) > 0 for decision in decisions)

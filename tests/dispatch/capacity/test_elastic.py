@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from dispatch.assign.improvement import Joint
 from dispatch.capacity.bounds import LARGEST_SHARE, ShareBounds
 from dispatch.capacity.elastic import Elastic
+from dispatch.capacity.participation import DenseLoad
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.errors import CacheTooSmall, Infeasible
 from dispatch.policies.spec import Needs
@@ -44,7 +45,7 @@ def test_capacities_add_up_whoever_is_parked_or_tried(
 ) -> None:
     n = len(links)
     bounds = ShareBounds((least, *[0.0] * (n - 1)))
-    elastic = Elastic(relative_row_costs(links), np.full(n, 2_000), bounds, dense_rows)
+    elastic = Elastic(relative_row_costs(links), np.full(n, 2_000), bounds, DenseLoad(dense_rows, 3 * dense_rows))
     for samples in sizes:
         elastic.choose_members(samples, fields=4)
         for capacity_n in (elastic.capacities(samples, fields=4), elastic.safe_capacities(samples, fields=4)):
