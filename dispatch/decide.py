@@ -152,7 +152,7 @@ class Decider:
         if self._elastic is None:
             return 0 if workers == 1 else None
         samples_n = np.bincount(assignment.worker_B, minlength=workers)
-        self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.whole_rows(self._value_share))
+        self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.busier_way(self._value_share))
         return self._elastic.sole(samples_n)
 
     def _assign(self, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
