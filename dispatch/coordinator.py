@@ -145,9 +145,9 @@ class Coordinator:
         self.accounts.set_parked(())
         # in a ring a worker moves as much without samples, and one that is alone moves nothing
         dense_bytes = self.job.dense_bytes if hub and workers > 1 else 0
-        weights = self.job.rows.shape().value_share, rows_of_dense(dense_bytes, self.job.row_bytes)
+        dense = rows_of_dense(dense_bytes, self.job.row_bytes, self.job.dense_state_copies)
         known = self.index, directory, self.policy, self.needs, costs_n, dispatch.share_bounds
-        self._decider = Decider(*known, *weights)
+        self._decider = Decider(*known, self.job.rows.shape().value_share, dense)
         return self._decider
 
     def flush(self, decider: Decider) -> None:
