@@ -194,7 +194,7 @@ class Coordinator:
     def announce(self, step: int, decision: Decision) -> None:
         """Tells every shard which rows and which dense gradients the step will bring."""
         self.accounts.times.begin(idle=not self.underway)
-        self._dense_moves = self.dense.train(decision.plan.samples)
+        self._dense_moves = self.dense.train(decision.plan.samples, decision.sole)
         self.shards.announce_step(self.crew.generation, step, decision.plan, decision.rows, self._dense_moves)
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
