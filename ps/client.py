@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from infra.errors import Fenced, WireError
 from infra.link import Link
-from infra.wire import NO_F32, NO_I64, Codec, Curve, Refused, connect, receive, send
+from infra.wire import NO_F32, NO_I64, Codec, Curve, Refused, receive, send
 from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
 from ps.protocol import (
@@ -98,14 +98,14 @@ class ShardClient:
         self._shape = rows.shape()
         self._dtype = np.dtype(rows.float_dtype)
         self._run = run
-        self._link = link or Link()
         self._timeout = timeout_seconds
         self._generation = -1
         self._worker = -1
         self._requests = Codec(*TO_SHARD, float_dtype=self._dtype)
         self._replies = Codec(*FROM_SHARD, float_dtype=self._dtype)
         self._timer = LinkTimer()
-        self._sockets = [_connected(context, endpoint, curve) for endpoint in endpoints]
+        link = link or Link()
+        self._sockets = [_connected(link, context, endpoint, curve) for endpoint in endpoints]
 
     @property
     def shards(self) -> int:
@@ -167,7 +167,6 @@ class ShardClient:
             )
             nbytes = sum(array.nbytes for array in arrays)
             began = time.perf_counter()
-            self._link.up(nbytes)
             send(self._sockets[shard], self._requests, header, arrays)
             self._timer.pushed(shard, nbytes, began)
             total += nbytes - arrays.dense.nbytes
@@ -183,7 +182,6 @@ class ShardClient:
             )
             nbytes = sum(array.nbytes for array in arrays)
             self._timer.asked(shard, nbytes)
-            self._link.up(nbytes)
             send(self._sockets[shard], self._requests, header, arrays)
             asked[shard] = (full, values)
         return self._pulled(step, asked)
@@ -215,7 +213,6 @@ class ShardClient:
         ranges = {}
         for shard, _, answer in self._answers(OUTSIDE_STEPS, set(range(len(self._sockets)))):
             self._check_answer(shard, answer, 0, 0, 0)
-            self._link.down(answer.dense.nbytes)
             ranges[shard] = answer.dense
         return [ranges[shard] for shard in sorted(ranges)]
 
@@ -226,7 +223,6 @@ class ShardClient:
     def _pulled(self, step: int, asked: dict[int, tuple[slice, slice]]) -> Iterator[Pulled]:
         for shard, header, rows in self._answers(step, set(asked)):
             nbytes = rows.full.nbytes + rows.values.nbytes
-            self._link.down(nbytes + rows.dense.nbytes)
             self._timer.answered(shard, nbytes + rows.dense.nbytes, header.held_seconds)
             full, values = asked[shard]
             self._check_answer(shard, rows, full.stop - full.start, values.stop - values.start, 0)
@@ -298,10 +294,7 @@ class ShardClient:
         return Fenced(text) if fenced else PsError(text)
 
 
-def _connected(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None) -> "zmq.Socket[bytes]":
-    socket = context.socket(zmq.DEALER)
-    socket.set(zmq.SNDHWM, 0)
-    socket.set(zmq.RCVHWM, 0)
-    socket.set(zmq.LINGER, 0)
-    connect(socket, endpoint, curve)
-    return socket
+def _connected(
+    link: Link, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None
+) -> "zmq.Socket[bytes]":
+    return link.connect(context, endpoint, curve, {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0})
