@@ -126,6 +126,15 @@ def test_decisions_cut_short_are_counted_and_change_nothing(
     assert registry.get_sample_value("freshet_deadline_misses_total") == STEPS
 
 
+@pytest.mark.parametrize("reduce", ["hub", "ring"])
+def test_messages_that_shaped_links_hold_back_change_nothing(write_topic: WriteTopic, reduce: Reduce) -> None:
+    topic, links = write_topic(STEPS * BATCH), (5.0, 1.0, 0.2)
+    plan = Plan(topic, workers=3, cache_rows=300, links=links, rows=rows_of("adagrad"), reduce=reduce)
+    result = train(plan)
+    assert [worker.link_gbit for worker in result.status.workers] == list(links)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
 def test_slow_links_that_nobody_told_are_found_out_and_spared(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
