@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from random import Random
 from signal import SIGKILL
 from subprocess import PIPE, Popen
 from typing import Any
@@ -62,10 +63,11 @@ class Bench:
         self.link, self.clock = link, clock
         self.context: zmq.Context[Socket] = zmq.Context()
         self.peer = self.context.socket(zmq.ROUTER)
+        self.peer.set(zmq.SNDHWM, 0)
         self.endpoint = bind(self.peer, "tcp://127.0.0.1:*", curve)
         self.sockets: list[Socket] = []
 
-    def connect(self, name: bytes, curve: Curve | None = None, linger: int = PATIENCE_MILLISECONDS) -> Socket:
+    def connect(self, name: bytes, curve: Curve | None = None, linger: int = 0) -> Socket:
         options: SocketOptions = {zmq.ROUTING_ID: name, zmq.LINGER: linger}
         self.sockets.append(self.link.connect(self.context, self.endpoint, curve, options))
         return self.sockets[-1]
@@ -116,9 +118,9 @@ def until_taken_in(monkeypatch: pytest.MonkeyPatch, messages: int) -> threading.
 def test_unshaped_connection_is_the_socket_itself_and_needs_no_thread() -> None:
     with bench(gbit=None) as opened:
         before = threading.active_count()
-        socket = opened.connect(b"direct")
+        socket = opened.connect(b"direct", linger=7)
         assert socket.type == zmq.DEALER
-        assert socket.get(zmq.LINGER) == PATIENCE_MILLISECONDS
+        assert socket.get(zmq.LINGER) == 7
         assert (threading.active_count(), relays()) == (before, 0)
         socket.send(b"hello")
         assert heard(opened.peer) == [b"direct", b"hello"]
@@ -190,7 +192,7 @@ def test_ring_transfer_waits_for_messages_under_way(monkeypatch: pytest.MonkeyPa
 
 def test_closing_delivers_what_was_sent_and_ends_the_thread() -> None:
     with bench() as opened:
-        socket = opened.connect(b"a")
+        socket = opened.connect(b"a", linger=PATIENCE_MILLISECONDS)
         for number in range(3):
             socket.send(b"%d" % number + bytes(999))
         socket.close()
@@ -249,7 +251,7 @@ def test_relay_outlives_a_killed_peer_and_meets_the_next_one() -> None:
     with bench() as opened, Popen([sys.executable, "-c", SHARD], stdout=PIPE, text=True) as killed:
         assert killed.stdout is not None
         opened.endpoint = killed.stdout.readline().strip()
-        socket = opened.connect(b"a", linger=0)
+        socket = opened.connect(b"a")
         socket.send(b"")
         assert killed.stdout.readline() == "\n"
         killed.kill()
@@ -267,7 +269,7 @@ def test_keys_are_used_on_the_real_connection(tmp_path: Path) -> None:
     write_curve(tmp_path, ["server", "client"])
     server, client = load_curve(tmp_path, "server"), load_curve(tmp_path, "client")
     with bench(curve=server) as opened, guarded(opened.context, server):
-        opened.connect(b"bare", linger=0).send(b"")
+        opened.connect(b"bare").send(b"")
         socket = opened.connect(b"known", client)
         socket.send(b"")
         assert heard(opened.peer) == [b"known", b""]
@@ -312,3 +314,18 @@ def test_terminated_context_ends_the_relay(destroys: bool) -> None:
 def test_endpoint_that_is_none_is_refused_and_leaves_nothing_open() -> None:
     with bench() as opened, pytest.raises(ConfigError, match="cannot connect to 'nowhere'"):
         opened.link.connect(opened.context, "nowhere")
+
+
+def test_fuzzed_messages_arrive_whole_and_in_order_on_every_connection(fuzz_rounds: int) -> None:
+    random = Random(7)
+    with closing(Bench(Link(2.0), HandClock())) as opened:
+        sockets = {b"%d" % number: opened.connect(b"%d" % number) for number in range(3)}
+        sent: dict[bytes, list[list[bytes]]] = {name: [] for name in sockets}
+        for _ in range(300 * fuzz_rounds):
+            name = random.choice(list(sockets))
+            frames = [random.randbytes(random.choice([0, 1, 40, 9000])) for _ in range(random.randint(1, 4))]
+            sockets[name].send_multipart(frames)
+            sent[name].append(frames)
+        for _ in range(300 * fuzz_rounds):
+            opened.peer.send_multipart(heard(opened.peer))
+        assert {name: [heard(sockets[name]) for _ in sent[name]] for name in sockets} == sent
