@@ -102,7 +102,7 @@ class Relay:
         near, given = _pipe(self.context, self._users_context)
         if not self._carrier.hand_over(Connection(near, far)):
             given.close()
-        self.check()
+            self.check()
         self.wake()
         return given
 
