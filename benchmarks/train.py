@@ -1,7 +1,7 @@
 """Compares policies in real runs: the same events and seed, real processes, slow links, one run after the other.
 
 Every run is that of ``freshet up``: the embedded log, a dispatcher, shards, and workers behind links of given speeds.
-``shaped``: each worker slows down what it moves, rows and the dense part; orders and reports pass freely.
+``shaped``: each worker slows down what it sends and receives, both at once; a ring only as it sends.
 ``namespaces``: the kernel shapes the network of each worker, so everything counts (infra/run/network.py).
 
 The start and the first steps, in which caches fill, are left out of every rate. All policies train the same model, so

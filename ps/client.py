@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from infra.errors import Fenced, WireError
 from infra.link import Link
-from infra.wire import NO_I64, Codec, Curve, Refused, connect, receive, send
+from infra.wire import NO_I64, Codec, Curve, Refused, receive, send
 from ps.config import RowConfig
 from ps.dense.range import pieces_of
 from ps.errors import PsError, Unreachable
@@ -117,7 +117,6 @@ class ShardClient:
         self._shape = rows.shape()
         self._dtype = np.dtype(rows.float_dtype)
         self._run = run
-        self._link = link or Link()
         self._timeout = timeout_seconds
         self._generation = -1
         self._worker = -1
@@ -126,7 +125,8 @@ class ShardClient:
         self._timer = LinkTimer()
         self._asked: dict[_Question, tuple[slice, slice]] = {}
         """(shard, phase) of pulls that are not answered yet, with the slices of the lists asked for"""
-        self._sockets = [_connected(context, endpoint, curve) for endpoint in endpoints]
+        link = link or Link()
+        self._sockets = [_connected(link, context, endpoint, curve) for endpoint in endpoints]
 
     @property
     def shards(self) -> int:
@@ -338,10 +338,7 @@ def absent(shard: int, endpoint: str, seconds: float) -> Unreachable:
     )
 
 
-def _connected(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None) -> "zmq.Socket[bytes]":
-    socket = context.socket(zmq.DEALER)
-    socket.set(zmq.SNDHWM, 0)
-    socket.set(zmq.RCVHWM, 0)
-    socket.set(zmq.LINGER, 0)
-    connect(socket, endpoint, curve)
-    return socket
+def _connected(
+    link: Link, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None
+) -> "zmq.Socket[bytes]":
+    return link.connect(context, endpoint, curve, {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0})

@@ -20,10 +20,10 @@ from dispatch.rows.hot import hot_rows
 from dispatch.rows.index import Index
 from dispatch.rows.plan import RoundPlan
 from dispatch.rows.states import REPLICATED
-from infra.link import Bucket
+from infra.link import Link
 from ps.config import RowConfig
 from ps.protocol import EARLY, FLUSH, TRAIN
-from tests.end_to_end.clock import ThreadClock
+from tests.end_to_end.clock import ThreadClock, told_rate
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import SEED, SMALL_MODEL, Plan, Result, batches, train, train_reference
 from trainer.reference import Reference
@@ -127,6 +127,15 @@ def test_decisions_cut_short_are_counted_and_change_nothing(
     assert registry.get_sample_value("freshet_deadline_misses_total") == STEPS
 
 
+@pytest.mark.parametrize("reduce", ["hub", "ring"])
+def test_messages_that_shaped_links_hold_back_change_nothing(write_topic: WriteTopic, reduce: Reduce) -> None:
+    topic, links = write_topic(STEPS * BATCH), (5.0, 1.0, 0.2)
+    plan = Plan(topic, workers=3, cache_rows=300, links=links, rows=rows_of("adagrad"), reduce=reduce)
+    result = train(plan)
+    assert [worker.link_gbit for worker in result.status.workers] == list(links)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
 def test_slow_links_that_nobody_told_are_found_out_and_spared(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,8 +154,7 @@ def test_slow_links_that_nobody_told_are_found_out_and_spared(
 def test_a_worker_that_is_parked_and_comes_back_changes_nothing(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, seen = ThreadClock(), list[tuple[str, ...]]()
-    clock.replace_clocks(monkeypatch)
+    seen: list[tuple[str, ...]] = []
     for name in ("SETTLING_STEPS", "LEAST_WAIT", "MOST_WAIT"):
         monkeypatch.setattr(f"dispatch.capacity.participation.{name}", 8)
     set_parked = Accounts.set_parked
@@ -155,13 +163,12 @@ def test_a_worker_that_is_parked_and_comes_back_changes_nothing(
         seen.append(workers)
         set_parked(accounts, workers)
 
-    def take(bucket: Bucket, nbytes: int) -> None:
+    def rate(link: Link) -> float:
         """Links have their speeds until somebody has been parked, and are all fast from then on."""
-        rate = max(bucket._rate, 5e9 / 8 if any(seen) else 0.0)
-        clock.advance(nbytes / rate)
+        return max(told_rate(link), 5e9 / 8 if any(seen) else 0.0)
 
+    ThreadClock().replace_clocks(monkeypatch, rate)
     monkeypatch.setattr(Accounts, "set_parked", note)
-    monkeypatch.setattr(Bucket, "take", take)
     links = {"links": (5.0, 5.0, 0.02), "link_costs": "measured", "dense_bytes": 100_000}
     rows = RowConfig(dim=256, optimizer="adagrad")
     plan = Plan(write_topic(36 * BATCH), 3, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]

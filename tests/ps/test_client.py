@@ -1,6 +1,7 @@
 """A worker's side of the PS, against real shards."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import zmq
 from numpy.typing import NDArray
 
 from infra.errors import Fenced, WireError
+from infra.link import Bucket, Link
 from infra.wire import Codec, bind, send
 from ps.client import Pulled, ShardClient
 from ps.config import RowConfig
@@ -174,6 +176,32 @@ def test_shard_that_does_not_answer_is_named() -> None:
     client.close()
     silent.close(0)
     context.term()
+
+
+def test_shaped_link_carries_what_is_asked_and_what_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+    carried, reserve = list[int](), Bucket.reserve
+
+    def note(bucket: Bucket, nbytes: int) -> float:
+        carried.append(nbytes)
+        return reserve(bucket, nbytes)
+
+    monkeypatch.setattr(Bucket, "reserve", note)
+    with closing(Link(1000.0)) as link, stage(ROWS) as staged:
+        staged.announcer.announce(0, new=NEW)
+        (pulled,) = pull(staged.client(0, link=link), 0, ints(4, 5), NO_ROWS)
+    asked, answered = carried
+    assert asked > 2 * 8
+    assert answered > pulled.nbytes == 2 * SHAPE.total * 4
+
+
+def test_push_over_a_slow_link_does_not_wait_for_it() -> None:
+    slept: list[float] = []
+    link = Link(1e-6, burst_bytes=0, clock=lambda: 0.0, sleep=slept.append)  # a clock that stands still: it never ends
+    with closing(link), stage(ROWS) as staged:
+        client = staged.client(0, link=link)
+        client.push(1, TRAIN, ints(4), np.ones((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
+        client.ask(1, TRAIN, ints(4), NO_ROWS)
+    assert slept == []
 
 
 def test_a_worker_meets_shards_at_any_time_of_a_run() -> None:
