@@ -29,5 +29,5 @@ def test_a_whole_range_on_a_shard_has_the_weights_and_so_many_copies(
     optimizer: DenseOptimizerName, floats: int
 ) -> None:
     whole = DenseRange(DenseRule(optimizer), np.float32)
-    whole.change(WHOLE, [np.zeros(floats, np.float32)])
+    whole.put(np.zeros(floats, np.float32))
     assert whole.size(WHOLE) // whole.size(BARE) == 1 + STATE_COPIES[optimizer]
