@@ -151,10 +151,7 @@ class Coordinator:
         return self._decider
 
     def flush(self, decider: Decider) -> None:
-        """Writes every owned or split row back; afterwards the PS has the newest value of every row.
-
-        The same goes for the dense weights, unless the workers keep them in a ring.
-        """
+        """Writes every owned or split row back; afterwards the PS has the newest of every row and dense weight."""
         plan, step, generation = decider.flush(), self.intake.step, self.crew.generation
         dense = self.dense.flush()
         self.shards.announce_flush(generation, step, plan, dense)

@@ -4,7 +4,8 @@ There are two ways. With the *hub* the shards have them: a worker with samples i
 pushes its gradient after it; a worker without samples moves nothing. A worker that trains alone, because it is the only
 one or all others are parked, owns them: it takes weights and optimizer state once, changes them itself, and gives them
 back when others take part again, or at the flush. With a *ring* every worker has them and an all-reduce sums the
-gradients; nobody else moves any. So they are like one more row: with the shards, owned by one worker, or split.
+gradients; the first one writes them to the shards at the flush, so that there is one place to read them from. So they
+are like one more row: with the shards, owned by one worker, or split.
 """
 
 from collections.abc import Sequence
@@ -57,13 +58,12 @@ class DenseTurns:
     def start_generation(self, workers: int, hub: bool) -> bool:
         """Returns whether the first member must take the dense weights from the shards before it can begin."""
         self._workers, self._hub = workers, hub
-        takes = not hub and self._owner is None
-        self._owner = self._owner if hub else 0
-        return takes
+        return not hub and self._owner is None
 
     def train(self, samples: Sequence[int], sole: int | None = None) -> DenseMoves:
         """The next step, in which the workers train so many samples each; sole: who trains alone, for long."""
         if not self._hub:
+            self._owner = 0
             return DenseMoves(in_ring=self._workers > 1)
         sole = 0 if self._workers == 1 else sole
         giver, self._owner = self._owner, sole
@@ -73,9 +73,7 @@ class DenseTurns:
         return NO_MOVES if giver == sole else DenseMoves(giver, (sole,), WHOLE)
 
     def flush(self) -> DenseMoves:
-        """After it the shards have the newest, unless there is a ring."""
-        if not self._hub:
-            return NO_MOVES
+        """After it the shards have the newest."""
         giver, self._owner = self._owner, None
         return DenseMoves(giver)
 

@@ -139,9 +139,8 @@ class Worker:
         return report, ReportArrays(logits=logits)
 
     def newest_dense(self) -> Dense:
-        """The dense weights after a flush, wherever they are kept."""
-        if self._uses_hub:
-            self._take_dense()
+        """The dense weights as the shards have them after a flush."""
+        self._take_dense()
         return self.dense
 
     def close(self) -> None:

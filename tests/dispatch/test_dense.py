@@ -59,15 +59,27 @@ def test_a_generation_without_a_step_gives_back_nothing_it_has_not_taken() -> No
     assert turns.flush() == NO_MOVES
 
 
-def test_a_ring_moves_nothing_to_the_shards_and_keeps_the_newest() -> None:
+def test_a_ring_moves_nothing_to_the_shards_before_the_flush() -> None:
     turns = started(2, hub=False)
-    assert turns.train([4, 0]) == DenseMoves(in_ring=True)
-    assert turns.flush() == NO_MOVES
-    assert not turns.start_generation(2, hub=True)
-    assert turns.train([0, 4]) == DenseMoves(0, (1,), BARE, (1,))
+    assert [turns.train([4, 0]), turns.train([0, 4])] == [DenseMoves(in_ring=True)] * 2
+    assert turns.flush() == DenseMoves(0)
+
+
+@pytest.mark.parametrize("hub", [True, False])
+def test_whoever_comes_after_a_ring_finds_the_newest_on_the_shards(hub: bool) -> None:
+    turns = started(2, hub=False)
+    turns.train([4, 0])
     turns.flush()
-    assert turns.start_generation(2, hub=False), "the shards have newer ones than any worker"
-    assert not turns.start_generation(2, hub=False)
+    assert turns.start_generation(2, hub) is not hub, "the first of a ring takes them before it shares them"
+    assert turns.train([0, 4]).giver is None
+
+
+def test_a_ring_writes_what_it_trained_after_a_flush_too() -> None:
+    turns = started(2, hub=False)
+    turns.flush()
+    assert turns.flush() == NO_MOVES
+    turns.train([4, 0])
+    assert turns.flush() == DenseMoves(0)
 
 
 def test_moves_are_those_of_a_worker() -> None:

@@ -89,7 +89,8 @@ def test_dense_bytes_told_are_those_that_the_shards_saw(write_topic: WriteTopic,
     told = [[w.traffic.dense_up_bytes, w.traffic.dense_down_bytes] for w in result.status.workers]
     weights = sum(w.size for name, w in result.dense.items() if name.startswith("weight/"))
     if reduce == "ring":
-        assert seen.sum() == 0
+        whole = sum(w.size for w in result.dense.values())
+        assert 4 * whole <= seen.sum() == seen[0, 0] < 5 * whole, "weights and state, at the flush"
         assert min(told[0]) >= ring_moved(workers, 4 * weights) * steps
         return
     assert told == seen.tolist()
