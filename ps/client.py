@@ -219,6 +219,7 @@ class ShardClient:
         """Everything that was asked for in this step and has not been answered yet, as it arrives."""
         for shard, header, arrays, was_awaited in self._messages(step):
             if isinstance(header, DensePiece):
+                self._timer.passed(arrays.floats.nbytes)
                 self._timer.gave(header.pushed_bytes, header.pushed_seconds)
                 if header.is_last:
                     del self._asked[shard, _DENSE]

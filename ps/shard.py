@@ -238,11 +238,12 @@ class Shard:
         self._rounds.push(message)
 
     def _push_dense(self, message: Received) -> bool:
-        """Returns whether the dense weights changed."""
+        """Returns whether it was taken; else it is held until its turn is announced."""
         header: PushDense = message.header
-        is_changed = self._lane.push(message)
-        self._lines.count((header.step, header.phase), header.worker, dense_pushed=message.arrays.floats.size)
-        return is_changed
+        is_taken = self._lane.push(message)
+        if is_taken:
+            self._lines.count((header.step, header.phase), header.worker, dense_pushed=message.arrays.floats.size)
+        return is_taken
 
     def _advance(self) -> Iterator[Reply]:
         """Applies every round that is complete, in order."""

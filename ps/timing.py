@@ -35,6 +35,8 @@ class LinkTimer:
         self._nbytes = 0
         self._travelled: list[tuple[float, float]] = []
         self._dense_bytes, self._dense_seconds = 0, 0.0
+        self._passed_bytes = 0
+        """of dense weights that came while an answer was on its way, on the same link"""
 
     def pushed(self, to: Asked, nbytes: int) -> None:
         """Notes a push, which begins to travel now."""
@@ -48,9 +50,14 @@ class LinkTimer:
     def answered(self, of: Asked, nbytes: int, held_seconds: float, was_awaited: bool) -> None:
         """Notes that a shard's rows are there, which it had held back for so many seconds."""
         now, question = perf_counter(), self._asked.pop(of)
+        passed_bytes, self._passed_bytes = self._passed_bytes, 0
         if was_awaited:
-            self._nbytes += question.nbytes + nbytes
+            self._nbytes += question.nbytes + passed_bytes + nbytes
             self._travelled.append((min(now, question.at_seconds + max(0.0, held_seconds)), now))
+
+    def passed(self, nbytes: int) -> None:
+        """Notes dense weights that have arrived."""
+        self._passed_bytes += nbytes if self._asked else 0
 
     def gave(self, nbytes: int, seconds: float) -> None:
         """Notes how long a shard saw pieces of a dense gradient arrive."""
@@ -62,7 +69,7 @@ class LinkTimer:
         measured = self._nbytes, covered(self._travelled)
         if self._dense_bytes:
             measured = self._dense_bytes, self._dense_seconds
-        self._nbytes, self._dense_bytes, self._dense_seconds = 0, 0, 0.0
+        self._nbytes, self._passed_bytes, self._dense_bytes, self._dense_seconds = 0, 0, 0, 0.0
         self._pushed.clear()
         self._travelled.clear()
         return measured

@@ -110,7 +110,7 @@ class DenseLane:
         return held
 
     def push(self, push: Received) -> bool:
-        """Takes a piece; returns whether the range changed. One whose turn is not announced yet is held until it is."""
+        """Returns whether the piece was taken; one whose turn is not announced yet is held until it is."""
         header: PushDense = push.header
         arrays: DenseArrays = push.arrays
         key = (header.step, header.phase, header.form)
@@ -122,7 +122,8 @@ class DenseLane:
         self._dense.check(header.form, header.piece, arrays.floats.size)
         turn.of(header.piece)[header.worker] = arrays.floats
         self._time(push)
-        return self._advance()
+        self._advance()
+        return True
 
     def pull(self, pull: Received) -> None:
         """Takes a request, to be answered by ``answers``."""
@@ -166,9 +167,8 @@ class DenseLane:
         waiting.pieces = waiting.pieces and waiting.pieces.difference(ready)
         return ready
 
-    def _advance(self) -> bool:
-        """Takes every piece through the turns that are complete for it; returns whether any did."""
-        before = sum(self._done)
+    def _advance(self) -> None:
+        """Takes every piece through the turns that are complete for it."""
         for piece in range(len(self._done)):
             while self._can_turn(piece):
                 turn = self._turns[self._done[piece] - self._first]
@@ -176,13 +176,12 @@ class DenseLane:
                     (whole,) = turn.brought(0)
                     self._dense.put(whole)
                     self._done = [self._done[piece] + 1] * self._dense.pieces
-                    return self._advance() or True
+                    return self._advance()
                 self._dense.apply(piece, turn.brought(piece))
                 self._done[piece] += 1
         while self._turns and min(self._done) > self._first:
             del self._turns[0]
             self._first += 1
-        return sum(self._done) > before
 
     def _can_turn(self, piece: int) -> bool:
         done = self._done[piece]

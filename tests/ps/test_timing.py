@@ -60,6 +60,17 @@ def test_an_answer_that_nobody_waited_for_says_nothing(clock: list[float]) -> No
     assert timer.take() == (0, 0.0)
 
 
+def test_dense_weights_that_come_before_an_answer_count_with_it(clock: list[float]) -> None:
+    timer = LinkTimer()
+    timer.passed(1000)
+    timer.asked((TRAIN, 0), 10)
+    timer.passed(100)
+    clock[0] = 2.0
+    timer.answered((TRAIN, 0), 90, held_seconds=0.0, was_awaited=True)
+    timer.passed(1000)
+    assert timer.take() == pytest.approx((200, 2.0))
+
+
 def test_the_spacing_of_a_gradient_s_pieces_counts_alone(clock: list[float]) -> None:
     timer = LinkTimer()
     timer.asked((TRAIN, 0), 10)
