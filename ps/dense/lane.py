@@ -176,7 +176,8 @@ class DenseLane:
                     (whole,) = turn.brought(0)
                     self._dense.put(whole)
                     self._done = [self._done[piece] + 1] * self._dense.pieces
-                    return self._advance()
+                    self._advance()
+                    return
                 self._dense.apply(piece, turn.brought(piece))
                 self._done[piece] += 1
         while self._turns and min(self._done) > self._first:
