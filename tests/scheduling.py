@@ -11,7 +11,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import
 LONG = ("tests/end_to_end/", "tests/infra/", "tests/benchmarks/", "tests/ingest/kafka/", "tests/trainer/")
 """begun before all others, in this order, so that no worker is left with a long one at the end"""
 BY_FUNCTION = "tests/end_to_end/"
-ONE_RUN_FILES = ("tests/end_to_end/test_live.py",)
+ONE_RUN_FILES = ("tests/end_to_end/test_live.py", "tests/end_to_end/test_damage.py")
 BROKER_FILES = (
     *("end_to_end/test_kafka.py", "end_to_end/test_kafka_poison.py", "end_to_end/test_kafka_processes.py"),
     *("end_to_end/test_kcat.py", "infra/cli/test_stream.py", "benchmarks/test_kafka.py"),

@@ -30,7 +30,7 @@ from trainer.reference import Reference
 from trainer.worker import Worker
 
 STEPS, BATCH = 20, 64
-EVICTING_ROWS = {1: 600, 2: 350, 4: 180}
+EVICTING_ROWS = {1: 700, 2: 350, 4: 180}
 """slots of a cache, by the number of workers, that so many steps fill more than once"""
 # With one worker a policy has no choice; it only matters then whether updates are pushed on demand or always.
 POLICIES = ["random", "round_robin", "laia", "laia_adaptive", "het", "esd:0", "esd:0.5", "esd:1"]
@@ -137,7 +137,7 @@ def test_slow_links_that_nobody_told_are_found_out_and_spared(
 ) -> None:
     ThreadClock().replace_clocks(monkeypatch)
     links = {"links": (5.0, 0.02), "link_costs": "measured"}
-    rows = RowConfig(dim=256, optimizer="adagrad")
+    rows = RowConfig(dim=64, optimizer="adagrad")
     plan = Plan(write_topic(20 * BATCH), 2, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]
     result = train(plan)
     fast, slow = result.status.workers
@@ -168,7 +168,7 @@ def test_a_worker_that_is_parked_and_comes_back_changes_nothing(
     monkeypatch.setattr(Accounts, "set_parked", note)
     monkeypatch.setattr(Bucket, "take", take)
     links = {"links": (5.0, 5.0, 0.02), "link_costs": "measured", "dense_bytes": 100_000}
-    rows = RowConfig(dim=256, optimizer="adagrad")
+    rows = RowConfig(dim=64, optimizer="adagrad")
     plan = Plan(write_topic(36 * BATCH), 3, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]
     registry = CollectorRegistry()
     with capture_logs() as logged:

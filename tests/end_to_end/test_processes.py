@@ -156,19 +156,3 @@ def test_with_keys_a_ring_that_was_not_asked_for_is_refused_before_anything_star
     assert "2 workers sum dense gradients over Gloo or NCCL, which do not encrypt" in refused.stderr
     assert "trainer.unencrypted_reduce" in refused.stderr
     assert not (tmp_path / "run" / "endpoints").exists()
-
-
-def test_produce_then_up_trains_what_was_produced_over_encrypted_links_and_shows_what_was_not(tmp_path: Path) -> None:
-    log = ("--set", f"stream.folder={tmp_path / 'log'}")
-    produced = run("produce", "--limit", "2000", "--poison", "0.05", *log)
-    assert produced.returncode == 0, produced.stderr
-    folder = tmp_path / "run"
-    assert run("keys", tmp_path / "keys", "--worker", "worker-0").returncode == 0
-    small = ("--set", "dispatch.workers=1", "--set", "ps.shards=1", "--set", f"curve_folder={tmp_path / 'keys'}")
-    trained = run("up", "--samples", "1900", "--folder", folder, "--json", tmp_path / "up.json", *log, *small)
-    assert trained.returncode == 0, trained.stdout + trained.stderr
-    summary = json.loads((tmp_path / "up.json").read_text())
-    assert summary["status"]["samples"] == 1900
-    letters = run("dead-letters", "--run-folder", folder).stdout.splitlines()
-    assert len(letters) == summary["status"]["events"]["dead_letters"] > 20
-    assert {"partition", "offset", "index", "reason", "payload"} <= json.loads(letters[0]).keys()
