@@ -18,6 +18,7 @@ from infra.wire import write_curve
 from ingest.batches.manifest import read_manifests
 from tests.end_to_end.processes import children_of, ports_of_workers, run, start, wait_until
 
+pytestmark = pytest.mark.timeout(180)
 SMALL = ("stream.batch=64", "dispatch.workers=1", "dispatch.links_gbit=", "ps.shards=1", "api.port=0", "run=shared")
 
 
@@ -106,14 +107,12 @@ def suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
         process.resume()
 
 
-@pytest.mark.timeout(180)
 def test_a_second_start_in_the_folder_of_a_live_run_changes_nothing(live: LiveRun) -> None:
     with suspended([psutil.Process(live.process.pid), *children_of(live.folder)]):
         expect_refused(live, "a run is under way")
     live.wait_for_steps(live.steps() + 4)
 
 
-@pytest.mark.timeout(180)
 def test_a_second_start_in_the_folder_of_a_finished_run_changes_nothing(live: LiveRun) -> None:
     live.process.send_signal(signal.SIGINT)
     output, _ = live.process.communicate(timeout=60)
