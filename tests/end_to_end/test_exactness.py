@@ -29,10 +29,14 @@ from tests.end_to_end.threads import SEED, SMALL_MODEL, Plan, Result, batches, t
 from trainer.reference import Reference
 from trainer.worker import Worker
 
-STEPS, BATCH = 50, 64
+STEPS, BATCH = 20, 64
+EVICTING_ROWS = {1: 700, 2: 350, 4: 180}
+"""slots of a cache, by the number of workers, that so many steps fill more than once"""
 # With one worker a policy has no choice; it only matters then whether updates are pushed on demand or always.
 POLICIES = ["random", "round_robin", "laia", "laia_adaptive", "het", "esd:0", "esd:0.5", "esd:1"]
 FAE = "fae:0.15:4"
+ALWAYS_PUSHED = ("het", FAE)
+"""policies under which a row that is evicted has been pushed already"""
 OPTIMIZERS = ["sgd", "adagrad", "rowwise_adagrad"]
 
 
@@ -59,10 +63,12 @@ def rows_of(optimizer: str, float_dtype: str = "float32") -> RowConfig:
 def test_any_workers_policy_and_optimizer_equal_one_process(
     write_topic: WriteTopic, workers: int, policy: str, reduce: Reduce, optimizer: str
 ) -> None:
-    plan = Plan(write_topic(STEPS * BATCH), workers, policy, cache_rows=700, rows=rows_of(optimizer), reduce=reduce)
+    topic, cache_rows = write_topic(STEPS * BATCH), EVICTING_ROWS[workers]
+    plan = Plan(topic, workers, policy, cache_rows=cache_rows, rows=rows_of(optimizer), reduce=reduce)
     result = train(plan)
     assert result.status.samples == STEPS * BATCH
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+    assert policy in ALWAYS_PUSHED or sum(w.traffic.evict_pushes for w in result.status.workers) > 0
     assert workers == 1 or sum(w.traffic.update_pushes for w in result.status.workers) > 0
 
 
@@ -74,7 +80,7 @@ def test_any_dense_optimizer_equals_one_process_wherever_it_is_applied(
 ) -> None:
     model = SMALL_MODEL.model_copy(update={"dense_optimizer": dense_optimizer, "dense_rate": 0.01})
     rows = rows_of("adagrad", "float64")
-    plan = Plan(write_topic(STEPS * BATCH), workers, cache_rows=700, rows=rows, model=model, reduce=reduce, shards=3)
+    plan = Plan(write_topic(STEPS * BATCH), workers, cache_rows=600, rows=rows, model=model, reduce=reduce, shards=3)
     result = train(plan)
     expect_equal(result, train_reference(plan, result.manifests), tolerance)
 
@@ -142,7 +148,7 @@ def test_slow_links_that_nobody_told_are_found_out_and_spared(
 ) -> None:
     ThreadClock().replace_clocks(monkeypatch)
     links = {"links": (5.0, 0.02), "link_costs": "measured"}
-    rows = RowConfig(dim=256, optimizer="adagrad")
+    rows = RowConfig(dim=64, optimizer="adagrad")
     plan = Plan(write_topic(20 * BATCH), 2, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]
     result = train(plan)
     fast, slow = result.status.workers
@@ -171,7 +177,7 @@ def test_a_worker_that_is_parked_and_comes_back_changes_nothing(
     ThreadClock().replace_clocks(monkeypatch, rate)
     monkeypatch.setattr(Accounts, "set_parked", note)
     links = {"links": (5.0, 5.0, 0.02), "link_costs": "measured", "dense_bytes": 100_000}
-    rows = RowConfig(dim=256, optimizer="adagrad")
+    rows = RowConfig(dim=64, optimizer="adagrad")
     plan = Plan(write_topic(36 * BATCH), 3, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]
     registry = CollectorRegistry()
     with capture_logs() as logged:
