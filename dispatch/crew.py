@@ -28,7 +28,7 @@ from dispatch.protocol import (
     MOST_SAMPLES,
     TO_DISPATCHER,
     Admitted,
-    EarlyMoves,
+    Early,
     GaveUp,
     Goodbye,
     Idle,
@@ -325,12 +325,14 @@ def _moves(plan: WorkerPlan) -> OrderArrays:
     )
 
 
-def _early(plan: WorkerPlan) -> EarlyMoves:
-    return EarlyMoves(
+def _early(plan: WorkerPlan) -> Early:
+    return Early(
         owned=plan.push_owned.early,
         parts=plan.push_parts.early,
         full=plan.pull_full.early,
         values=plan.pull_values.early,
+        evicted_owned=plan.push_owned.evicted,
+        evicted_parts=plan.push_parts.evicted,
     )
 
 

@@ -148,16 +148,20 @@ class OrderArrays(NamedTuple):
     labels: Labels = NO_F32
 
 
-class EarlyMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many rows of each list, the first ones, the step before does not train: they may move while it does."""
+class Early(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many rows of each list the step before does not train: they may move while it does."""
 
     owned: Number
+    """of the rows in each list the first ones"""
     parts: Number
     full: Number
     values: Number
+    evicted_owned: Number
+    """of the rows pushed the last ones, to make room: nobody waits for them"""
+    evicted_parts: Number
 
 
-NONE_EARLY = EarlyMoves(0, 0, 0, 0)
+NONE_EARLY = Early(0, 0, 0, 0, 0, 0)
 
 
 class Order(Header, frozen=True):
@@ -181,7 +185,7 @@ class Order(Header, frozen=True):
     replicated: Number = 0
     """how many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker,
     their gradients summed over all, the optimizer applied by each"""
-    early: EarlyMoves = NONE_EARLY
+    early: Early = NONE_EARLY
     gives_dense: bool = False
     """whether the worker first pushes all of the dense weights"""
     dense_pull: DenseForm = NO_DENSE

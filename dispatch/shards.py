@@ -16,6 +16,7 @@ from dispatch.rows.plan import RoundPlan, ShardPlan
 from infra.wire import NO_I64, NO_U64, Codec, Curve, Header, Refused, connect, receive, send
 from ps.protocol import (
     EARLY,
+    EVICT,
     FLUSH,
     FROM_SHARD,
     TO_SHARD,
@@ -67,7 +68,7 @@ class Shards:
     def announce_step(
         self, generation: int, step: int, plan: RoundPlan, rows: BatchRows, dense: DenseMoves = NO_MOVES
     ) -> None:
-        """Tells every shard what the step will do there: its early round, then the late one; rows: its batch's."""
+        """Tells every shard what the step will do there, round after round; rows: its batch's."""
         at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
         for number, socket in enumerate(self._sockets):
             early, late = plan.early_shards[number], plan.shards[number]
@@ -75,6 +76,8 @@ class Shards:
             made = _announced(early)._replace(new_numbers=new_numbers, new_keys=new_keys)
             send(socket, self._requests, Announce(**at, phase=EARLY, pushers=list(early.pushers)), made)
             send(socket, self._requests, _late(at, TRAIN, late, dense), _announced(late))
+            if (evicted := plan.evict_shards[number]).pushers:
+                send(socket, self._requests, _late(at, EVICT, evicted, NO_MOVES), _announced(evicted))
 
     def announce_flush(self, generation: int, step: int, plan: RoundPlan, dense: DenseMoves = NO_MOVES) -> None:
         """Tells every shard what is written back."""

@@ -183,7 +183,6 @@ class ShardClient:
                 part_gradients=part_KW[parts].reshape(-1),
             )
             nbytes = sum(array.nbytes for array in arrays)
-            self._timer.pushed((phase, shard), nbytes)
             send(self._sockets[shard], self._requests, header, arrays)
             total += nbytes
         return total

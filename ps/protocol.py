@@ -2,10 +2,11 @@
 
 Legend: W columns of a row's value, S of its optimizer state.
 
-A *round* is (step, phase). What a step moves is two rounds: EARLY are rows that the step before did not train, which
-may move while it does, and TRAIN are the others. FLUSH, after them, writes every owned or split row back without
-training. For each round the dispatcher announces to every shard what will happen there; workers then push and pull; a
-shard answers a pull only when every announced push of that round has been applied: no other barrier is needed.
+A *round* is (step, phase). What a step moves is up to three rounds: EARLY are rows that the step before does not train,
+which may move while it does; TRAIN are the others; EVICT are rows that make room in a cache, which nobody waits for in
+this step. FLUSH, after them, writes every owned or split row back without training. For each round the dispatcher
+announces to every shard what will happen there; workers then push and pull; a shard answers a pull only when every
+announced push of that round, and of those before it, has been applied: no other barrier is needed.
 
 The dense weights are one more row, cut into one range per shard, and move in messages of their own: gradients as soon
 as a worker has them, in pieces, and every piece comes back as soon as it is changed. The announcement of a step's TRAIN
@@ -23,7 +24,8 @@ from ps.errors import Disagreement
 
 EARLY = 0
 TRAIN = 1
-FLUSH = 2
+EVICT = 2
+FLUSH = 3
 MOST_WORKERS = 128
 """of a generation"""
 

@@ -1,9 +1,9 @@
 """How fast a worker's link is, as far as one step can tell.
 
 A pull's seconds are no measure of a link: the shard answers only when everybody's pushes are in. So the answer says how
-long it was held back, and the rest of the time belongs to the link: what was pushed to that shard just before (it is on
-the same connection, ahead of the question), the question, the rows. Answers of several shards travel at once; time in
-which any of them was on its way counts once. An answer that was there before anyone waited for it says nothing.
+long it was held back, and the rest of the time belongs to the link: the question, which goes ahead of what is pushed,
+and the rows. Answers of several shards travel at once; time in which any of them was on its way counts once. An answer
+that was there before anyone waited for it says nothing.
 
 Where pieces of a dense gradient go up while changed pieces come down, all of this is mixed up. But the shard sees how
 much later each of them arrives than the one before, and for that the sender's link alone is to blame: this counts, and
@@ -23,14 +23,12 @@ class Question:
 
     at_seconds: float
     nbytes: int
-    """with what was pushed ahead of it"""
 
 
 class LinkTimer:
     """Bytes and seconds of the transfers of one step."""
 
     def __init__(self) -> None:
-        self._pushed: dict[Asked, tuple[int, float]] = {}
         self._asked: dict[Asked, Question] = {}
         self._nbytes = 0
         self._travelled: list[tuple[float, float]] = []
@@ -38,14 +36,9 @@ class LinkTimer:
         self._passed_bytes = 0
         """of dense weights that came while an answer was on its way, on the same link"""
 
-    def pushed(self, to: Asked, nbytes: int) -> None:
-        """Notes a push, which begins to travel now."""
-        self._pushed[to] = (nbytes, perf_counter())
-
     def asked(self, of: Asked, nbytes: int) -> None:
         """Notes a pull request."""
-        pushed_bytes, at_seconds = self._pushed.pop(of, (0, perf_counter()))
-        self._asked[of] = Question(at_seconds, nbytes + pushed_bytes)
+        self._asked[of] = Question(perf_counter(), nbytes)
 
     def answered(self, of: Asked, nbytes: int, held_seconds: float, was_awaited: bool) -> None:
         """Notes that a shard's rows are there, which it had held back for so many seconds."""
@@ -70,7 +63,6 @@ class LinkTimer:
         if self._dense_bytes:
             measured = self._dense_bytes, self._dense_seconds
         self._nbytes, self._passed_bytes, self._dense_bytes, self._dense_seconds = 0, 0, 0, 0.0
-        self._pushed.clear()
         self._travelled.clear()
         return measured
 

@@ -3,21 +3,23 @@
 Of every step, in this order:
 
 1. early     as soon as the order is known, even while the step before computes: rows that the step before does not
-             train leave their slots for the PS, and such rows are asked for
-2. late      once the step before has given its rows their values: the other rows leave and are asked for; so are the
-             dense weights
+             train are asked for, and such rows leave their slots for the PS, those that only make room last
+2. late      once the step before has given its rows their values: the other rows are asked for, the dense weights too,
+             and the other rows leave
 3. finish    rows enter the slots that the plan names, and dense weights their place, each answer as it arrives
 4. gradient  of the dense weights, as soon as the worker has it
 
-A row enters its slot only in 3, when whatever the slot held before has left in 1 or 2. So early transfers need no
-thread and no lock: ZeroMQ's threads move the bytes, and the cache changes between two steps only.
+What is asked for goes ahead of what is pushed, on the same connection: an answer waits for the pushes that it depends
+on, and not for bytes that happen to be in front of the question. A row enters its slot only in 3, when whatever the
+slot held before has left in 1 or 2. So early transfers need no thread and no lock: ZeroMQ's threads move the bytes, and
+the cache changes between two steps only.
 """
 
 from dataclasses import dataclass
 
-from dispatch.protocol import NONE_EARLY, EarlyMoves, Order, OrderArrays
+from dispatch.protocol import NONE_EARLY, Order, OrderArrays
 from ps.client import Pulled, ShardClient
-from ps.protocol import BARE, EARLY, TRAIN, WHOLE
+from ps.protocol import BARE, EARLY, EVICT, TRAIN, WHOLE
 from trainer.cache import RowCache
 from trainer.dense import Dense
 
@@ -47,25 +49,26 @@ class Transfers:
     def begin_early(self, order: Order, work: OrderArrays) -> None:
         """1, unless it has been done."""
         if order.phase == TRAIN and order.step != self._early_step:
-            self._early_step = order.step
-            self._early_bytes = self._push(order.step, EARLY, NONE_EARLY, order.early, work)
-            full, values = work.full_rows[: order.early.full], work.value_rows[: order.early.values]
-            self._client.ask(order.step, EARLY, full, values)
+            self._early_step, early = order.step, order.early
+            owned, parts = len(work.owned_rows) - early.evicted_owned, len(work.part_rows) - early.evicted_parts
+            self._client.ask(order.step, EARLY, work.full_rows[: early.full], work.value_rows[: early.values])
+            pushed = self._push(order.step, EARLY, slice(early.owned), slice(early.parts), work)
+            self._early_bytes = pushed + self._push(order.step, EVICT, slice(owned, None), slice(parts, None), work)
 
     def begin_late(self, order: Order, work: OrderArrays) -> None:
         """2, and 1 unless it has been done."""
         self.begin_early(order, work)
-        early = self._early_bytes if order.phase == TRAIN else 0
-        everything = _sizes(work)
-        self.moved = Moved(early + self._push(order.step, order.phase, order.early, everything, work))
+        step, phase, early = order.step, order.phase, order.early
+        self.moved = Moved(self._early_bytes if phase == TRAIN else 0)
         if order.gives_dense:
             whole = self._dense.ranges(WHOLE, self._client.shards)
-            self.moved.dense_up += self._client.push_dense(order.step, order.phase, whole)
-        self._client.ask(
-            order.step, order.phase, work.full_rows[order.early.full :], work.value_rows[order.early.values :]
-        )
+            self.moved.dense_up += self._client.push_dense(step, phase, whole)
+        self._client.ask(step, phase, work.full_rows[early.full :], work.value_rows[early.values :])
         if order.dense_pull:
-            self._client.ask_dense(order.step, order.dense_pull)
+            self._client.ask_dense(step, order.dense_pull)
+        owned = slice(early.owned, len(work.owned_rows) - early.evicted_owned)
+        parts = slice(early.parts, len(work.part_rows) - early.evicted_parts)
+        self.moved.rows_up += self._push(step, phase, owned, parts, work)
 
     def finish(self, order: Order, work: OrderArrays) -> None:
         """3."""
@@ -84,13 +87,8 @@ class Transfers:
         gradient = self._dense.ranges(BARE, self._client.shards)
         self.moved.dense_up += self._client.push_dense(order.step, order.phase, gradient)
 
-    def _push(self, step: int, phase: int, first: EarlyMoves, end: EarlyMoves, work: OrderArrays) -> int:
+    def _push(self, step: int, phase: int, owned: slice, parts: slice, work: OrderArrays) -> int:
         """Pushes a part of the rows to push; returns the bytes."""
-        owned, parts = slice(first.owned, end.owned), slice(first.parts, end.parts)
         owned_KT = self._cache.take_full(work.owned_slots[owned])
         part_KW = self._cache.take_values(work.part_slots[parts])
         return self._client.push(step, phase, work.owned_rows[owned], owned_KT, work.part_rows[parts], part_KW)
-
-
-def _sizes(work: OrderArrays) -> EarlyMoves:
-    return EarlyMoves(len(work.owned_rows), len(work.part_rows), len(work.full_rows), len(work.value_rows))

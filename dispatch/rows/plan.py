@@ -1,8 +1,10 @@
 """Plans: what the directory decided for one step, grouped by worker and by shard.
 
-A row that the step before did not train may move while that step is still under way: its transfers are *early*. All
-others are late, because they have to wait for its new value. Early ones are first in each list; among them, and among
-the late ones, rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
+A row that the step before did not train may move while that step is still under way: its transfers are *early*. Others
+have to wait for its new value: they are *late*. Early pushes that only make room in a cache are *evictions*: they move
+at the same time as the early ones, and nobody waits for them in this step. Each list has first its early part, then its
+late one, then its evictions; within each part rows are grouped by shard (shards ascending), so that a worker's message
+to a shard is one slice.
 
 Legend: b samples of a micro-batch, F keys a sample, n workers, s shards.
 """
@@ -13,12 +15,16 @@ import numpy as np
 
 from dispatch.arrays import F64, I32, I64, U64, Bool
 from dispatch.protocol import ring_moved
-from dispatch.rows.lines import RoundLines
+from dispatch.rows.lines import RoundLines, makes_room
 from dispatch.rows.states import RowStates, step_of
 from dispatch.rows.uses import Uses, WorkerUse
 from dispatch.tally import WorkerTraffic
 from infra.kernels import kernel
+from ps.protocol import EARLY, EVICT, TRAIN
 from ps.rounds import fingerprint_of_row
+
+PHASES = 3
+"""of a step: EARLY, TRAIN, EVICT"""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,8 @@ class Moves:
     slots: I32
     early: int = 0
     """how many of them, the first ones, may move before the last step has ended"""
+    evicted: int = 0
+    """how many of them, the last ones, are evictions"""
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,7 @@ class RoundPlan:
     early_shards: tuple[ShardPlan, ...]
     shards: tuple[ShardPlan, ...]
     """their late part, or all of it in a flush"""
+    evict_shards: tuple[ShardPlan, ...]
     traffic: Traffic
 
     @property
@@ -149,7 +158,7 @@ def make_round(
     """uses is None in a flush. Rows that were last trained in step late_from, or after it, are late."""
     pushes = lines.pushes_4[: lines.counts[0]]
     pulls = lines.pulls_4[: lines.counts[1]]
-    settled = lines.settled[: lines.counts[2]]
+    settled_2 = lines.settled_2[: lines.counts[2]]
     push_groups = _grouped(pushes, n, shards, rows, late_from)
     pull_groups = _grouped(pulls, n, shards, rows, late_from)
     cuts = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
@@ -165,37 +174,41 @@ def make_round(
         )
         for j in range(n)
     )
-    early_plans, late_plans = _shard_plans(n, shards, pushes, settled, rows, late_from)
-    return RoundPlan(workers, early_plans, late_plans, _traffic(n, pushes, pulls, np.diff(cuts)))
+    early, late, evicted = _shard_plans(n, shards, pushes, settled_2, rows, late_from)
+    return RoundPlan(workers, early, late, evicted, _traffic(n, pushes, pulls, np.diff(cuts)))
 
 
 def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> list[Moves]:
-    """Moves by (worker, kind of 2, early or late, shard), stable; one Moves for each (worker, kind)."""
+    """Moves by (worker, kind of 2, phase, shard), stable; one Moves for each (worker, kind)."""
     rows, slots, starts = _group(moves_4, n, shards, states, late_from)
     cuts = starts[::shards].tolist()
+    places = zip(cuts[:-1:PHASES], cuts[1::PHASES], cuts[2::PHASES], cuts[3::PHASES], strict=True)
     return [
-        Moves(rows[a:b], slots[a:b], late - a) for a, late, b in zip(cuts[:-1:2], cuts[1::2], cuts[2::2], strict=True)
+        Moves(rows[first:end], slots[first:end], late - first, end - evicted) for first, late, evicted, end in places
     ]
 
 
 @kernel
-def is_late(states: RowStates, row: int, late_from: int) -> bool:
-    """Whether the steps from late_from on trained the row."""
-    return step_of(states, row) >= late_from
+def phase_of(states: RowStates, row: int, late_from: int, is_evicted: bool) -> int:
+    """EARLY, TRAIN or EVICT; late are rows that were last trained in step late_from, or after it."""
+    if step_of(states, row) >= late_from:
+        return TRAIN
+    return EVICT if is_evicted else EARLY
 
 
 @kernel
 def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> tuple[I64, I32, I64]:
     """A counting sort; the last bit of a move's kind says which of the two it is."""
-    size = moves_4.shape[0]
+    size, groups = moves_4.shape[0], 2 * PHASES * n * shards
     group = np.empty(size, np.int32)
-    starts = np.zeros(4 * n * shards + 1, np.int64)
+    starts = np.zeros(groups + 1, np.int64)
     for i in range(size):
-        late = int(is_late(states, moves_4[i, 1], late_from))
-        g = (moves_4[i, 0] * 4 + (moves_4[i, 3] & 1) * 2 + late) * shards + moves_4[i, 1] % shards
+        row, kind = moves_4[i, 1], moves_4[i, 3]
+        phase = phase_of(states, row, late_from, makes_room(kind))
+        g = ((moves_4[i, 0] * 2 + (kind & 1)) * PHASES + phase) * shards + row % shards
         group[i] = g
         starts[g + 1] += 1
-    for g in range(4 * n * shards):
+    for g in range(groups):
         starts[g + 1] += starts[g]
     at = starts.copy()
     rows, slots = np.empty(size, np.int64), np.empty(size, np.int32)
@@ -207,13 +220,12 @@ def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int)
 
 
 def _shard_plans(
-    n: int, shards: int, pushes: I64, settled: I64, states: RowStates, late_from: int
-) -> tuple[tuple[ShardPlan, ...], tuple[ShardPlan, ...]]:
-    """Of the early moves and of the late ones."""
-    pushing, pushed = _pushed(pushes, n, shards, states, late_from)
-    fresh = np.concatenate((pushes[pushes[:, 3] & 1 == 0, 1], settled))
-    fresh, fresh_steps, fresh_cuts = _by_shard(fresh, states, shards, late_from)
-    settled, _, settled_cuts = _by_shard(settled, states, shards, late_from)
+    n: int, shards: int, pushes: I64, settled_2: I64, states: RowStates, late_from: int
+) -> list[tuple[ShardPlan, ...]]:
+    """By phase."""
+    pushing, pushed, fresh_2 = _pushed(pushes, settled_2, n, shards, states, late_from)
+    fresh, fresh_steps, fresh_cuts = _by_shard(fresh_2, states, shards, late_from)
+    settled, _, settled_cuts = _by_shard(settled_2, states, shards, late_from)
     plans = [
         ShardPlan(
             pushers=tuple(np.flatnonzero(pushing[part]).tolist()),
@@ -222,36 +234,50 @@ def _shard_plans(
             fresh=fresh[fresh_cuts[part] : fresh_cuts[part + 1]],
             fresh_steps=fresh_steps[fresh_cuts[part] : fresh_cuts[part + 1]],
         )
-        for part in range(2 * shards)
+        for part in range(PHASES * shards)
     ]
-    return tuple(plans[:shards]), tuple(plans[shards:])
+    return [tuple(plans[phase * shards : (phase + 1) * shards]) for phase in range(PHASES)]
 
 
 @kernel
-def _pushed(pushes_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> tuple[Bool, U64]:
-    """Who pushes to which shard, first early and then late, and the fingerprint of that."""
-    pushing = np.zeros((2 * shards, n), np.bool_)
-    pushed = np.zeros((2 * shards, n), np.uint64)
+def _pushed(
+    pushes_4: I64, settled_2: I64, n: int, shards: int, states: RowStates, late_from: int
+) -> tuple[Bool, U64, I64]:
+    """Who pushes to which shard in which phase, and the fingerprint of that; the rows that will be up to date there.
+
+    These are owned rows pushed, and settled ones.
+    """
+    pushing = np.zeros((PHASES * shards, n), np.bool_)
+    pushed = np.zeros((PHASES * shards, n), np.uint64)
+    fresh_2 = np.empty((pushes_4.shape[0] + settled_2.shape[0], 2), np.int64)
+    count = 0
     for i in range(pushes_4.shape[0]):
-        row, worker, is_part = pushes_4[i, 1], pushes_4[i, 0], pushes_4[i, 3] & 1
-        part = row % shards + shards * int(is_late(states, row, late_from))
+        row, worker, kind = pushes_4[i, 1], pushes_4[i, 0], pushes_4[i, 3]
+        part = row % shards + shards * phase_of(states, row, late_from, makes_room(kind))
         pushing[part, worker] = True
-        pushed[part, worker] += fingerprint_of_row(row // shards, is_part)
-    return pushing, pushed
+        pushed[part, worker] += fingerprint_of_row(row // shards, kind & 1)
+        if not kind & 1:
+            fresh_2[count, 0], fresh_2[count, 1] = row, makes_room(kind)
+            count += 1
+    for i in range(settled_2.shape[0]):
+        fresh_2[count] = settled_2[i]
+        count += 1
+    return pushing, pushed, fresh_2[:count]
 
 
 @kernel
-def _by_shard(rows: I64, states: RowStates, shards: int, late_from: int) -> tuple[I64, I64, I64]:
-    """Rows by (early or late, shard), stable, in numbers of that shard; the step that changed each; and the cuts."""
-    cuts = np.zeros(2 * shards + 1, np.int64)
-    for row in rows:
-        cuts[row % shards + shards * int(is_late(states, row, late_from)) + 1] += 1
-    for part in range(2 * shards):
+def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tuple[I64, I64, I64]:
+    """Rows by (phase, shard), stable, in numbers of that shard; the step that changed each; and the cuts."""
+    cuts = np.zeros(PHASES * shards + 1, np.int64)
+    for i in range(rows_2.shape[0]):
+        cuts[rows_2[i, 0] % shards + shards * phase_of(states, rows_2[i, 0], late_from, rows_2[i, 1] != 0) + 1] += 1
+    for part in range(PHASES * shards):
         cuts[part + 1] += cuts[part]
     at = cuts.copy()
-    numbers, steps = np.empty(rows.shape[0], np.int64), np.empty(rows.shape[0], np.int64)
-    for row in rows:
-        part = row % shards + shards * int(is_late(states, row, late_from))
+    numbers, steps = np.empty(rows_2.shape[0], np.int64), np.empty(rows_2.shape[0], np.int64)
+    for i in range(rows_2.shape[0]):
+        row = rows_2[i, 0]
+        part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, 1] != 0)
         numbers[at[part]], steps[at[part]] = row // shards, step_of(states, row)
         at[part] += 1
     return numbers, steps, cuts

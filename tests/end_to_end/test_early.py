@@ -36,7 +36,7 @@ def wait_for_orders(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
                 known.add(following[0].step)
                 early = following[0].early
                 seen["orders"] += 1
-                seen["pushed"] += early.owned + early.parts
+                seen["pushed"] += early.owned + early.parts + early.evicted_owned + early.evicted_parts
                 seen["pulled"] += early.full + early.values
             return following
 

@@ -22,7 +22,7 @@ from dispatch.rows.plan import RoundPlan
 from dispatch.rows.states import REPLICATED
 from infra.link import Link
 from ps.config import RowConfig
-from ps.protocol import EARLY, FLUSH, TRAIN
+from ps.protocol import EARLY, EVICT, FLUSH, TRAIN
 from tests.end_to_end.clock import ThreadClock, told_rate
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import SEED, SMALL_MODEL, Plan, Result, batches, train, train_reference
@@ -258,7 +258,7 @@ def test_what_the_shards_saw_is_what_the_directory_predicted(write_topic: WriteT
     _, (*steps, flush) = replay(plan, result)
     for manifest, decided in zip(result.manifests, steps, strict=True):
         traffic = decided.traffic
-        seen = np.sum([seen_in(result, manifest.step, phase, plan.workers) for phase in (EARLY, TRAIN)], axis=0)
+        seen = np.sum([seen_in(result, manifest.step, phase, plan.workers) for phase in (EARLY, TRAIN, EVICT)], axis=0)
         np.testing.assert_array_equal(seen[:, 0], traffic.miss_pull)
         np.testing.assert_array_equal(seen[:, 1], traffic.owned_push)
         np.testing.assert_array_equal(seen[:, 2], traffic.pushes - traffic.owned_push)

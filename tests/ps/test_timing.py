@@ -21,17 +21,6 @@ def test_waiting_at_the_shard_is_not_the_link_s_time(clock: list[float]) -> None
     assert timer.take() == pytest.approx((100, 1.0))
 
 
-def test_a_push_counts_with_the_answer_of_its_shard(clock: list[float]) -> None:
-    timer = LinkTimer()
-    timer.pushed((TRAIN, 0), 50)
-    clock[0] = 2.0
-    timer.pushed((TRAIN, 1), 70)
-    timer.asked((TRAIN, 0), 10)
-    clock[0] = 3.0
-    timer.answered((TRAIN, 0), 40, held_seconds=0.0, was_awaited=True)
-    assert timer.take() == pytest.approx((100, 3.0))
-
-
 def test_answers_on_their_way_at_once_count_once(clock: list[float]) -> None:
     timer = LinkTimer()
     timer.asked((TRAIN, 0), 0)
@@ -44,9 +33,8 @@ def test_answers_on_their_way_at_once_count_once(clock: list[float]) -> None:
 
 def test_every_step_starts_anew(clock: list[float]) -> None:
     timer = LinkTimer()
-    timer.pushed((TRAIN, 0), 50)
-    assert timer.take() == (0, 0.0)
     timer.asked((TRAIN, 0), 1)
+    assert timer.take() == (0, 0.0)
     clock[0] = 1.0
     timer.answered((TRAIN, 0), 1, held_seconds=0.5, was_awaited=True)
     assert timer.take() == pytest.approx((2, 0.5))

@@ -52,8 +52,8 @@ def as_sets(decided: RoundPlan) -> tuple[set[tuple[int, int, int, str]], set[tup
         pulls |= {(j, row, slot, "full") for row, slot in pairs(worker.pull_full)}
         pulls |= {(j, row, slot, "value") for row, slot in pairs(worker.pull_values)}
     shards = len(decided.shards)
-    both = [*enumerate(decided.early_shards), *enumerate(decided.shards)]
-    settled = {int(number) * shards + s for s, shard in both for number in shard.settled}
+    every = [*enumerate(decided.early_shards), *enumerate(decided.shards), *enumerate(decided.evict_shards)]
+    settled = {int(number) * shards + s for s, shard in every for number in shard.settled}
     return pushes, pulls, settled
 
 
