@@ -3,9 +3,9 @@
 Of every step, in this order:
 
 1. early     as soon as the order is known, even while the step before computes: rows that the step before does not
-             train are asked for, and such rows leave their slots for the PS, those that only make room last
-2. late      once the step before has given its rows their values: the other rows are asked for, the dense weights too,
-             and the other rows leave
+             train are asked for, and the dense weights, which come piece by piece as they change; and such rows leave
+             their slots for the PS, those that only make room last
+2. late      once the step before has given its rows their values: the other rows are asked for, and the others leave
 3. finish    rows enter the slots that the plan names, and dense weights their place, each answer as it arrives
 4. gradient  of the dense weights, as soon as the worker has it
 
@@ -52,6 +52,8 @@ class Transfers:
             self._early_step, early = order.step, order.early
             owned, parts = len(work.owned_rows) - early.evicted_owned, len(work.part_rows) - early.evicted_parts
             self._client.ask(order.step, EARLY, work.full_rows[: early.full], work.value_rows[: early.values])
+            if order.dense_pull:
+                self._client.ask_dense(order.step, order.dense_pull)
             pushed = self._push(order.step, EARLY, slice(early.owned), slice(early.parts), work)
             self._early_bytes = pushed + self._push(order.step, EVICT, slice(owned, None), slice(parts, None), work)
 
@@ -64,8 +66,6 @@ class Transfers:
             whole = self._dense.ranges(WHOLE, self._client.shards)
             self.moved.dense_up += self._client.push_dense(step, phase, whole)
         self._client.ask(step, phase, work.full_rows[early.full :], work.value_rows[early.values :])
-        if order.dense_pull:
-            self._client.ask_dense(step, order.dense_pull)
         owned = slice(early.owned, len(work.owned_rows) - early.evicted_owned)
         parts = slice(early.parts, len(work.part_rows) - early.evicted_parts)
         self.moved.rows_up += self._push(step, phase, owned, parts, work)
