@@ -26,6 +26,7 @@ from benchmarks.clicks import CHUNK, read_samples, write_topic
 from benchmarks.simulated.dispatch import Percentiles
 from benchmarks.visits import Visits
 from dispatch.decide import check_cache
+from dispatch.policies.registry import parse_spec
 from dispatch.progress.status import SinceMark, Summary, WorkerStatus
 from dispatch.tally import WorkerTraffic
 from infra.errors import ConfigError, FreshetError
@@ -72,6 +73,52 @@ class Experiment:
     @property
     def whole_batch(self) -> int:
         return self.batch * self.workers
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A policy, and in what its runs differ from the others': ``laia:parts@ring@2`` is in a ring, on two workers."""
+
+    text: str
+    policy: str
+    workers: int | None = None
+    """only the first ones, which train the same batches; None: all"""
+    overrides: tuple[str, ...] = ()
+
+    def on(self, experiment: Experiment) -> Experiment:
+        """What it is run on."""
+        count = self.workers or experiment.workers
+        if count > experiment.workers or experiment.whole_batch % count:
+            raise ConfigError(
+                f"{self.text} asks for {count} of {experiment.workers} workers and batches of "
+                f"{experiment.whole_batch} samples; expected some of the workers, and equal parts; correct --policies"
+            )
+        chosen = (*experiment.overrides, *self.overrides)
+        links, batch = experiment.links_gbit[:count], experiment.whole_batch // count
+        return replace(experiment, links_gbit=links, batch=batch, overrides=chosen)
+
+
+def parse_variants(text: str) -> list[Variant]:
+    """POLICY[@ring|@hub][@WORKERS][@SETTING=VALUE], several of them separated by commas."""
+    return [_variant(each.strip()) for each in text.split(",")]
+
+
+def _variant(text: str) -> Variant:
+    policy, *marks = text.split("@")
+    workers, overrides = None, []
+    for mark in marks:
+        if mark in ("ring", "hub"):
+            overrides.append(f"trainer.reduce={mark}")
+        elif mark.isdecimal() and int(mark):
+            workers = int(mark)
+        elif "=" in mark:
+            overrides.append(mark)
+        else:
+            raise ConfigError(
+                f"{text} has a mark {mark!r}; expected ring, hub, a number of workers, or SETTING=VALUE after each @; "
+                "correct --policies"
+            )
+    return Variant("@".join((str(parse_spec(policy)), *marks)), str(parse_spec(policy)), workers, tuple(overrides))
 
 
 class Phases(msgspec.Struct, frozen=True):
@@ -121,9 +168,11 @@ class TrainResult(msgspec.Struct, frozen=True):
 
 
 def run_train(
-    folder: Path, experiment: Experiment, policies: Sequence[str], repeat: int, stop: Stop, display: Display
+    folder: Path, experiment: Experiment, policies: Sequence[Variant], repeat: int, stop: Stop, display: Display
 ) -> list[TrainResult]:
     """Runs every policy once, then all again, so that a noisy minute hits all of them; one result per policy."""
+    for variant in policies:
+        variant.on(experiment)
     if experiment.network == "shaped":
         return _run_all(folder, experiment, policies, repeat, stop, display)
     with namespaces(experiment.links_gbit) as network:
@@ -138,13 +187,13 @@ def run_train(
 def _run_all(
     folder: Path,
     experiment: Experiment,
-    policies: Sequence[str],
+    policies: Sequence[Variant],
     repeat: int,
     stop: Stop,
     display: Display,
     network: Network | None = None,
 ) -> list[TrainResult]:
-    first = _settings(folder, experiment, policies[0], "topic")
+    first = _settings(folder, experiment, policies[0].policy, "topic")
     check_cache(first.dispatch.cache_rows, experiment.whole_batch, experiment.workers, first.event_schema.fields)
     samples = write_topic(first.stream, _samples(experiment, first.event_schema))
     steps = min(experiment.steps, samples // experiment.whole_batch)
@@ -153,11 +202,12 @@ def _run_all(
             f"{samples} samples make {steps} batches of {experiment.batch} × {experiment.workers}; expected at least "
             f"two more than the {experiment.warm_up} of the warm-up; give a longer file or lower --batch or --warm-up"
         )
-    runs: dict[str, list[Summary]] = {policy: [] for policy in policies}
+    runs: dict[str, list[Summary]] = {variant.text: [] for variant in policies}
     for number in range(repeat):
-        for policy in policies:
-            settings = _settings(folder, experiment, policy, f"{number}-{policy.replace(':', '-')}")
-            runs[policy].append(_run(settings, experiment, steps, stop, display, network))
+        for place, variant in enumerate(policies):
+            own = variant.on(experiment)
+            settings = _settings(folder, own, variant.policy, f"{number}-{place}")
+            runs[variant.text].append(_run(settings, own, steps, stop, display, network))
     return compare(runs)
 
 

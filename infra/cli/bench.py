@@ -235,17 +235,18 @@ def train(
     Links are slow enough that transfer is what a step waits for, as at the edge, though all workers share this
     machine's cores: 200 and 20 Mbit/s, ten to one as in the papers. Where compute dominates policies cannot differ.
     With --network namespaces (Linux, root) all traffic of a worker crosses its link, dense gradients and orders too.
+    A policy may have marks: laia@ring@2 sums dense gradients in a ring, on the first two workers alone.
 
-    Example: freshet bench train --policies laia,esd:1,joint:elastic --dim 128 --repeat 3 --json out.json
+    Example: freshet bench train --policies laia@ring,esd:1,joint:elastic --dim 128 --repeat 3 --json out.json
     """
     stop = stop_on_signals()
-    from benchmarks.simulated.workload import check_policies, parse_links
+    from benchmarks.simulated.workload import parse_links
     from benchmarks.tables import train_table
-    from benchmarks.train import Experiment, check_losses, default_links, run_train
+    from benchmarks.train import Experiment, check_losses, default_links, parse_variants, run_train
     from infra.run.display import Display
     from infra.telemetry import configure_logging
 
-    specs = check_policies(what.policies)
+    variants = parse_variants(what.policies)
     speeds = parse_links(what.links, what.workers) if what.links.strip() else default_links(what.workers)
     chosen = (*what.settings(), *(overrides or ()))
     file = _existing(what.file)
@@ -254,7 +255,7 @@ def train(
     )
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         configure_logging("supervisor", "bench-train", path=Path(folder) / "supervisor.log")
-        results = run_train(Path(folder), experiment, specs, what.repeat, stop, Display(Console(stderr=True)))
+        results = run_train(Path(folder), experiment, variants, what.repeat, stop, Display(Console(stderr=True)))
     Console().print(train_table(results, experiment))
     write_json(results, output)
     check_losses(results)

@@ -12,7 +12,15 @@ from rich.console import Console
 from benchmarks.simulated.dispatch import simulate
 from benchmarks.simulated.workload import make_workload
 from benchmarks.tables import train_table
-from benchmarks.train import Experiment, TrainResult, check_losses, compare, default_links, run_train
+from benchmarks.train import (
+    Experiment,
+    TrainResult,
+    check_losses,
+    compare,
+    default_links,
+    parse_variants,
+    run_train,
+)
 from benchmarks.visits import Visits
 from dispatch.errors import CacheTooSmall
 from dispatch.progress.prequential import Quality
@@ -122,7 +130,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
     tmp_path: Path, experiment: Experiment, wrong: type[Exception]
 ) -> None:
     with pytest.raises(wrong):
-        run_train(tmp_path, experiment, ["laia"], 1, Stop(), Display(Console(file=io.StringIO())))
+        run_train(tmp_path, experiment, parse_variants("laia"), 1, Stop(), Display(Console(file=io.StringIO())))
     assert not list(tmp_path.glob("0-*"))
 
 
@@ -130,7 +138,7 @@ def test_a_stop_gives_no_result(tmp_path: Path) -> None:
     stop = Stop()
     stop.request("SIGINT")
     with pytest.raises(FreshetError, match="no result: stopped by SIGINT"):
-        run_train(tmp_path, EXPERIMENT, ["laia"], 1, stop, Display(Console(file=io.StringIO())))
+        run_train(tmp_path, EXPERIMENT, parse_variants("laia"), 1, stop, Display(Console(file=io.StringIO())))
 
 
 def test_half_of_the_links_are_ten_times_slower() -> None:
@@ -143,3 +151,25 @@ def test_synthetic_visits_give_policies_something_to_gain() -> None:
     workload = make_workload(keys_KF, (5.0, 0.5), 64, cache_ratio=0.3)
     assert np.array_equal(keys_KF, again_KF)
     assert simulate(workload, "esd:1").cost < 0.9 * simulate(workload, "laia").cost
+
+
+def test_a_variant_differs_from_the_others_in_its_marks() -> None:
+    plain, marked = parse_variants("laia, laia:parts@ring@2@dispatch.lookahead=0")
+    four = replace(EXPERIMENT, links_gbit=(4.0, 3.0, 2.0, 1.0), overrides=("rows.dim=4",))
+    assert plain.on(four) == four
+    own = marked.on(four)
+    assert (marked.text, marked.policy) == ("laia:parts@ring@2@dispatch.lookahead=0", "laia:parts")
+    assert (own.links_gbit, own.batch, own.whole_batch) == ((4.0, 3.0), 16, four.whole_batch)
+    assert own.overrides == ("rows.dim=4", "trainer.reduce=ring", "dispatch.lookahead=0")
+
+
+@pytest.mark.parametrize("text", ["laia@", "laia@0", "laia@both"])
+def test_a_mark_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected ring, hub, a number of workers"):
+        parse_variants(text)
+
+
+@pytest.mark.parametrize(("workers", "links"), [(3, (1.0, 1.0)), (2, (1.0, 1.0, 1.0))])
+def test_a_variant_on_workers_that_there_are_not_is_refused(workers: int, links: tuple[float, ...]) -> None:
+    with pytest.raises(ConfigError, match=rf"asks for {workers} of {len(links)} workers"):
+        parse_variants(f"laia@{workers}")[0].on(replace(EXPERIMENT, links_gbit=links, batch=3))
