@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from dispatch.decide import Decider, relative_row_costs
+from dispatch.coordinator import Coordinator
+from dispatch.decide import Decider, Decision, relative_row_costs
 from dispatch.dense import Reduce
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.accounts import Accounts
@@ -176,7 +177,7 @@ def test_a_worker_that_is_parked_and_comes_back_changes_nothing(
 
     ThreadClock().replace_clocks(monkeypatch, rate)
     monkeypatch.setattr(Accounts, "set_parked", note)
-    links = {"links": (5.0, 5.0, 0.02), "link_costs": "measured", "dense_bytes": 100_000}
+    links = {"links": (5.0, 5.0, 0.02), "link_costs": "measured", "dense_bytes": 100_000, "largest_share": 2.0}
     rows = RowConfig(dim=64, optimizer="adagrad")
     plan = Plan(write_topic(36 * BATCH), 3, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, **links)  # type: ignore[arg-type]
     registry = CollectorRegistry()
@@ -189,6 +190,26 @@ def test_a_worker_that_is_parked_and_comes_back_changes_nothing(
     assert not any(worker.is_parked for worker in result.status.workers)
     assert registry.get_sample_value("freshet_worker_parked", {"worker": "worker-2"}) == 0
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("dense_optimizer", ["adam", "sgd"])
+def test_a_worker_that_trains_alone_owns_the_dense_weights_until_others_are_tried(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, dense_optimizer: str
+) -> None:
+    for name in ("SETTLING_STEPS", "LEAST_WAIT", "MOST_WAIT"):
+        monkeypatch.setattr(f"dispatch.capacity.participation.{name}", 4)
+    decided: list[Decision] = []
+    monkeypatch.setattr(Coordinator, "_tell_parked", lambda _, decision: decided.append(decision))
+    model = SMALL_MODEL.model_copy(update={"dense_optimizer": dense_optimizer, "dense_rate": 0.01})
+    named: dict[str, Any] = {"model": model, "rows": rows_of("adagrad", "float64"), "dense_bytes": 10_000_000}
+    result = train(plan := Plan(write_topic(40 * BATCH), 3, "joint:elastic", batch=BATCH, cache_rows=2048, **named))
+    alone = [decision.sole for decision in decided]
+    assert {*alone} >= {None, 0}
+    assert None in alone[alone.index(0) :], "others were tried, and the owner gave everything back"
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-9)
+    seen = np.zeros((plan.workers, 2), np.int64)
+    np.add.at(seen, result.ledger[:, 3], result.ledger[:, 7:] * 8)
+    assert [[w.traffic.dense_up_bytes, w.traffic.dense_down_bytes] for w in result.status.workers] == seen.tolist()
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

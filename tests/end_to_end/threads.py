@@ -83,6 +83,8 @@ class Plan:
     links: tuple[float, ...] = ()
     """shaped speeds in Gbit/s, one a worker"""
     link_costs: str = "auto"
+    largest_share: float = 4.0
+    """of the batch that an elastic policy gives a worker, in equal shares"""
     reduce: Reduce = "auto"
     """how dense gradients are summed"""
     open_source: Callable[[], Source] | None = None
@@ -244,6 +246,7 @@ def train(
             dispatch=DispatchConfig(
                 deadline=plan.deadline,
                 link_costs=plan.link_costs,
+                largest_share=(plan.largest_share,),
                 policy=plan.policy,
                 workers=plan.workers,
                 cache_rows=plan.cache_rows,

@@ -149,8 +149,12 @@ class Announcer:
         settle: Sequence[int] = (),
         changed: dict[int, int] | None = None,
         generation: int = 1,
+        **dense: Any,
     ) -> None:
-        """``pushes`` worker → rows; ``new`` row → key; ``changed`` row → step. Waits until every shard has it."""
+        """``pushes`` worker → rows; ``new`` row → key; ``changed`` row → step. Waits until every shard has it.
+
+        dense: fields of Announce.
+        """
         for shard, peer in enumerate(self.peers):
             created, updated = (
                 {row // len(self.peers): x for row, x in (named or {}).items() if row % len(self.peers) == shard}
@@ -166,7 +170,7 @@ class Announcer:
             brought = {worker: self._brought(moved, shard) for worker, moved in (pushes or {}).items()}
             here = [worker for worker, moved in brought.items() if any(moved) or not any((pushes or {})[worker])]
             arrays = arrays._replace(pushed=fingerprints(*(brought[worker] for worker in here)))
-            peer.send(Announce, arrays, step=step, phase=phase, pushers=here, generation=generation)
+            peer.send(Announce, arrays, step=step, phase=phase, pushers=here, generation=generation, **dense)
             peer.ledger(generation)
 
     def _brought(self, moved: Moved, shard: int) -> Moved:

@@ -104,9 +104,11 @@ class ScriptedDispatcher:
         self.say(Order, arrays, step=step, phase=TRAIN, **sizes)
 
     def flush(self, step: int) -> None:
-        self._announcer.announce(step, FLUSH, pushes={0: (range(3), [])}, generation=self.generation)
+        """All rows and the dense weights."""
+        pushes = {0: (range(3), range(0))}
+        self._announcer.announce(step, FLUSH, pushes, generation=self.generation, dense_whole=[0])
         arrays = OrderArrays(owned_rows=np.arange(3), owned_slots=np.arange(3, dtype=np.int32))
-        self.say(Order, arrays, step=step, phase=FLUSH, samples=0, batch=0, alone=0)
+        self.say(Order, arrays, step=step, phase=FLUSH, samples=0, batch=0, alone=0, gives_dense=True)
 
     def close(self) -> None:
         self._socket.close(linger=0)
@@ -184,6 +186,9 @@ def test_every_connection_of_a_worker_goes_over_its_link_which_ends_with_it(
 def test_weights_that_cannot_be_saved_are_not_confirmed(tmp_path: Path) -> None:
     with working(tmp_path / "no folder", Stop()) as (dispatcher, ended):
         dispatcher.welcome()
+        dispatcher.train(0)
+        dispatcher.flush(0)
+        assert [dispatcher.hear().phase for _ in range(2)] == [TRAIN, FLUSH]
         dispatcher.say(Goodbye, save_dense=True)
         with pytest.raises(FileUnusable):
             ended.result(60)
@@ -238,6 +243,8 @@ def test_second_welcome_starts_the_next_generation(tmp_path: Path) -> None:
         dispatcher.next_generation()
         dispatcher.train(1)
         assert dispatcher.hear().generation == 2
+        dispatcher.flush(1)
+        assert dispatcher.hear().phase == FLUSH
         dispatcher.say(Goodbye, save_dense=True)
         assert ended.result(60) is None
     assert load_file(tmp_path / DENSE_FILE)["step"] == 2
