@@ -17,13 +17,22 @@ from ps.config import RowConfig
 
 
 @dataclass(frozen=True)
+class Golden:
+    """A run that is replayed."""
+
+    folder: Path
+    last_step: int | None = None
+    """None: the newest"""
+
+
+@dataclass(frozen=True)
 class DispatchJob:
     """One run of the dispatcher."""
 
     run: str
     seed: int
     folder: Path
-    """of the run; manifests are kept there"""
+    """of the run; its journal is kept there"""
     stream: StreamConfig
     dispatch: DispatchConfig
     schema: Schema
@@ -50,6 +59,14 @@ class DispatchJob:
     """whether workers may sum dense gradients among themselves although keys are on"""
     start: Mapping[int, Position] = field(default_factory=dict)
     """where to begin; empty: at the first record of every partition"""
+
+    golden: Golden | None = None
+    """a run whose steps are trained again, and nothing else"""
+
+    @property
+    def topic(self) -> str:
+        """Which stream is read."""
+        return f"{self.stream.source}:{self.stream.topic}"
 
     @property
     def row_bytes(self) -> int:

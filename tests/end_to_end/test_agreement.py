@@ -10,10 +10,10 @@ import pytest
 import zmq
 
 from dispatch.errors import ShardRefused
+from dispatch.journal.history import read_manifests
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Admitted, Join
 from infra.process import Stop
 from infra.wire import Codec, connect, receive, send
-from ingest.batches.manifest import read_manifests
 from ps.config import RowConfig
 from ps.errors import PsError
 from tests.end_to_end.conftest import WriteTopic
@@ -114,12 +114,12 @@ def test_a_worker_process_with_another_rate_ends_with_the_reason_and_the_run_goe
     settings = ("stream.batch=128", "dispatch.workers=1", "ps.shards=1", "run=shared")
     usual = [part for setting in settings for part in ("--set", setting)]
     process = start("demo", "--folder", folder, "--json", folder / "summary.json", *usual)
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     shard, dispatcher = ((folder / "endpoints" / name).read_text() for name in ("ps-0", "dispatcher"))
     where = ("--dispatcher", dispatcher.split()[0], "--ps", shard, "--name", "odd")
     odd = run("worker", *usual, "--set", "model.dense_rate=0.03", "--set", f"folder={tmp_path}", *where)
-    steps = len(read_manifests(folder / "manifests.log"))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > steps + 3, process)
+    steps = len(read_manifests(folder / "journal"))
+    wait_until(lambda: len(read_manifests(folder / "journal")) > steps + 3, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert odd.returncode == 1

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dispatch.journal.history import read_manifests
 from infra.kafka.broker import Broker
 from infra.process import Stop
-from ingest.batches.manifest import Manifest, read_manifests
+from ingest.batches.manifest import Manifest
 from ingest.codec.json_events import encode_json
 from ingest.kafka.config import Client
 from ingest.kafka.source import KafkaSource
@@ -91,7 +92,7 @@ def test_a_broker_that_dies_and_comes_back_costs_no_event_and_none_is_trained_tw
     wait_for_steps(plan, 3)
     died = own_broker.pid
     own_broker.kill()
-    assert sum(manifest.samples for manifest in read_manifests(tmp_path / "manifests.log")) < 1280
+    assert sum(manifest.samples for manifest in read_manifests(tmp_path / "journal")) < 1280
     time.sleep(DOWN_SECONDS)
     own_broker.start()
     assert own_broker.pid != died
@@ -106,7 +107,7 @@ def test_a_broker_that_dies_and_comes_back_costs_no_event_and_none_is_trained_tw
 
 def wait_for_samples(plan: Plan, threads: Threads, samples: int) -> None:
     deadline = time.monotonic() + WAIT_SECONDS + DOWN_SECONDS
-    while sum(manifest.samples for manifest in read_manifests(plan.folder / "manifests.log")) < samples:
+    while sum(manifest.samples for manifest in read_manifests(plan.folder / "journal")) < samples:
         assert not threads.errors, threads.errors
         assert time.monotonic() < deadline, "training did not go on"
         time.sleep(0.02)
@@ -170,7 +171,7 @@ def test_events_over_the_lag_bound_are_skipped_and_every_event_is_accounted_for(
 
 def accounted(plan: Plan) -> int:
     """Events trained, rejected or skipped, going by the manifests."""
-    return sum(m.samples + m.rejected + m.skipped_events for m in read_manifests(plan.folder / "manifests.log"))
+    return sum(m.samples + m.rejected + m.skipped_events for m in read_manifests(plan.folder / "journal"))
 
 
 def test_an_event_delivered_twice_is_trained_twice_and_every_delivery_once(kafka: TestBroker, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ingest.batches.manifest import read_manifests
+from dispatch.journal.history import read_manifests
 from tests.end_to_end.processes import children_of, named, run, start, wait_until
 
 
@@ -38,7 +38,7 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
     "at once": lambda folder: folder.exists(),
     "while shards start": lambda folder: bool(named(folder, ["ps-1"])),
     "while workers import": lambda folder: bool(named(folder, ["worker-1"])),
-    "after the first steps": lambda folder: len(read_manifests(folder / "manifests.log")) > 3,
+    "after the first steps": lambda folder: len(read_manifests(folder / "journal")) > 3,
 }
 
 
@@ -54,7 +54,7 @@ def test_a_signal_at_any_moment_drains_and_exits_0(tmp_path: Path, moment: str, 
     assert process.returncode == 0, output
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == (number.name, []), output
-    manifests = read_manifests(folder / "manifests.log")
+    manifests = read_manifests(folder / "journal")
     samples, steps = summary["status"]["samples"], summary["status"]["steps"]
     assert samples == sum(manifest.samples for manifest in manifests[:steps])
     if moment == "after the first steps":
@@ -66,7 +66,7 @@ def test_a_signal_at_any_moment_drains_and_exits_0(tmp_path: Path, moment: str, 
 def test_a_killed_process_ends_the_run_with_a_clear_error_and_no_orphans(tmp_path: Path, victim: str) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder, "dispatch.drain_seconds=2"))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     (target,) = (p for p in named(folder, [victim]) if p.pid != process.pid)
     target.send_signal(signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
@@ -81,7 +81,7 @@ def test_a_killed_process_ends_the_run_with_a_clear_error_and_no_orphans(tmp_pat
 def test_a_shard_that_ends_with_0_ends_the_run_and_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     (shard,) = (p for p in named(folder, ["ps-0"]) if p.pid != process.pid)
     shard.terminate()
     output, _ = process.communicate(timeout=60)
@@ -95,7 +95,7 @@ def test_a_shard_that_ends_with_0_ends_the_run_and_is_named(tmp_path: Path) -> N
 def test_a_stopped_worker_is_named_and_not_the_one_that_waits_for_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder, "dispatch.silence_seconds=3", "dispatch.drain_seconds=2"))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     (stopped,) = (p for p in named(folder, ["worker-1"]) if p.pid != process.pid)
     stopped.suspend()
     wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)
@@ -108,7 +108,7 @@ def test_a_stopped_worker_is_named_and_not_the_one_that_waits_for_it(tmp_path: P
 def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     left = [p for p in children_of(folder) if p.pid != process.pid]
     assert len(left) >= 6
     process.kill()
@@ -143,7 +143,7 @@ def test_with_keys_workers_listen_for_nobody_but_a_ring_that_was_asked_for(
     links = ",".join(["5"] * workers)
     keyed = (f"dispatch.workers={workers}", f"dispatch.links_gbit={links}", f"curve_folder={keys}", *ring)
     process = start(*demo_arguments(folder, *keyed))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     ports = ports_of_workers(folder)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)

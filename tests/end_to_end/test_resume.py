@@ -1,0 +1,178 @@
+"""A run that was interrupted goes on in its folder, and its model is that of an uninterrupted replay of its journal."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from dispatch.coordinator import Coordinator
+from dispatch.decide import Decider, Decision
+from dispatch.errors import SettingsChanged, ShardRefused
+from dispatch.intake import Intake
+from dispatch.journal.history import read_history
+from dispatch.journal.records import StepDecided
+from infra.process import Stop
+from ingest.batches.batch import Batch
+from ingest.letters.embedded import read_dead_letters
+from ps.config import RowConfig
+from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.test_same_bits import model_of
+from tests.end_to_end.threads import Plan, Threads, running_shards, start_worker, train, wait_for_steps
+
+STEPS, BATCH = 20, 64
+
+
+class Crash(Exception):
+    """The dispatcher ends here, as if it had been killed."""
+
+
+def interrupt(plan: Plan, step: int, after: str = "order") -> None:
+    """Runs until a step in which the dispatcher ends after that verb of its loop."""
+    verb: Callable[..., Any] = getattr(Coordinator, after)
+
+    def crash(coordinator: Coordinator, *arguments: Any, **named: Any) -> Any:
+        done = verb(coordinator, *arguments, **named)
+        if coordinator.intake.step == step and coordinator.state == "training":
+            raise Crash
+        return done
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Coordinator, after, crash)
+        with pytest.raises(Crash):
+            train(plan)
+
+
+def golden(plan: Plan, **changes: Any) -> Plan:
+    """The same run again from its journal, in a folder of its own."""
+    return Plan(**{**vars(plan), "folder": plan.folder.parent / "golden", "golden": plan.folder, **changes})
+
+
+@pytest.mark.parametrize("after", ["decide", "record", "write_dead_letters", "announce", "order", "complete"])
+def test_a_run_killed_after_any_line_goes_on_and_equals_one_that_was_not(write_topic: WriteTopic, after: str) -> None:
+    common: dict[str, Any] = {"policy": "random", "cache_rows": 300, "rows": RowConfig(dim=5), "silence_seconds": 20.0}
+    whole = Plan(write_topic(STEPS * BATCH, "whole", poison=0.05), **common)
+    killed = Plan(write_topic(STEPS * BATCH, "killed", poison=0.05), **common)
+    expected = train(whole)
+    interrupt(killed, 7, after)
+    before = read_history(killed.folder / "journal")
+    assert before.step == 7
+    result = train(killed)
+    history = read_history(killed.folder / "journal")
+    assert history.steps[: before.step] == before.steps
+    assert model_of(result) == model_of(expected)
+    assert result.status.quality == expected.status.quality
+    assert result.status.events == expected.status.events
+    assert [m.ranges for m in result.manifests] == [m.ranges for m in expected.manifests]
+    letters = [list(read_dead_letters(plan.folder / "log")) for plan in (whole, killed)]
+    assert [(x.partition, x.offset) for x in letters[0]] == [(x.partition, x.offset) for x in letters[1]]
+    assert history.ended is not None
+    assert history.ended.differs_at is None
+
+
+def test_a_run_goes_on_with_other_caches_shards_and_policy_and_equals_its_replay(write_topic: WriteTopic) -> None:
+    folder, rows = write_topic(STEPS * BATCH), RowConfig(dim=5, optimizer="rowwise_adagrad")
+    common: dict[str, Any] = {"folder": folder, "rows": rows, "silence_seconds": 20.0, "workers": 3}
+    interrupt(Plan(**common, policy="esd:0.5", cache_rows=300, shards=2), 6)
+    interrupt(Plan(**common, policy="joint:2:elastic", cache_rows=400, shards=1, eviction="lru"), 13)
+    last = Plan(**common, policy="het", cache_rows=2048, shards=3)
+    result = train(last)
+    assert result.status.samples == STEPS * BATCH
+    history = read_history(folder / "journal")
+    assert [past.steps[-1].step for past in history.generations] == [6, 13, STEPS]
+    replayed = train(golden(last, cache_rows=250, shards=2))
+    assert model_of(replayed) == model_of(result)
+    assert replayed.status.quality == result.status.quality
+    again = read_history(folder.parent / "golden" / "journal")
+    assert history.ended is not None
+    assert again.ended is not None
+    assert (again.ended.rows_digest, again.ended.differs_at) == (history.ended.rows_digest, None)
+
+
+@pytest.mark.parametrize("policy", ["fae:0.15:4", "random"])
+def test_a_journal_with_changing_members_and_a_hot_set_is_replayed(write_topic: WriteTopic, policy: str) -> None:
+    plan = Plan(write_topic(60 * BATCH), 2, policy, cache_rows=700, rows=RowConfig(dim=5), silence_seconds=20.0)
+
+    def join_late(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
+        wait_for_steps(plan, 5)
+        start_worker(threads, plan, "worker-7", dispatcher, shards)
+
+    result = train(plan, beside=join_late)
+    history = read_history(plan.folder / "journal")
+    assert [len(past.record.members) for past in history.generations] == [2, 3]
+    assert (policy == "random") is all(step.hot is None for step in history.steps)
+    replayed = train(golden(plan, workers=3, policy="esd:1", cache_rows=400))
+    assert model_of(replayed) == model_of(result)
+
+
+def test_a_replay_may_end_earlier(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), policy="random", rows=RowConfig(dim=5))
+    short = Plan(write_topic(STEPS * BATCH, "short"), policy="random", rows=RowConfig(dim=5), samples=9 * BATCH)
+    train(plan)
+    assert model_of(train(golden(plan, last_step=9))) == model_of(train(short))
+
+
+def test_what_is_left_of_the_samples_is_trained_after_an_interruption(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), samples=9 * BATCH + 5, silence_seconds=20.0)
+    interrupt(plan, 4)
+    assert train(Plan(**{**vars(plan), "samples": None})).status.samples == 9 * BATCH + 5
+
+
+def test_a_step_that_does_not_come_out_the_same_is_named(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), policy="random", rows=RowConfig(dim=5))
+    train(plan)
+    follow = Decider.follow
+
+    def swap(decider: Decider, step: int, keys_BF: Any, worker_B: Any, hot: Any = None) -> Decision:
+        return follow(decider, step, keys_BF, worker_B * 0 if step == 6 else worker_B, hot)
+
+    monkeypatch.setattr(Decider, "follow", swap)
+    train(golden(plan))
+    ended = read_history(plan.folder.parent / "golden" / "journal").ended
+    assert ended is not None
+    assert ended.differs_at is not None
+    assert 6 <= ended.differs_at <= 8
+
+
+def test_settings_that_must_stay_are_named_and_the_run_can_still_go_on(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), rows=RowConfig(dim=5), silence_seconds=20.0)
+    interrupt(plan, 4)
+    with pytest.raises(SettingsChanged, match=r"rows\.dim was 5 and is 6;"):
+        train(Plan(**{**vars(plan), "rows": RowConfig(dim=6)}))
+    with pytest.raises(SettingsChanged, match=r"with 1 workers: its steps were trained by up to 2"):
+        train(Plan(**{**vars(plan), "workers": 1}))
+    assert train(plan).status.samples == STEPS * BATCH
+
+
+def test_a_stop_during_the_replay_saves_nothing_and_loses_nothing(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, stop = Plan(write_topic(STEPS * BATCH), silence_seconds=20.0), Stop()
+    interrupt(plan, 9)
+    form_again = Intake.form_again
+
+    def stop_at_5(intake: Intake, recorded: StepDecided) -> Batch:
+        if recorded.step == 5:
+            stop.request("test")
+        return form_again(intake, recorded)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Intake, "form_again", stop_at_5)
+        patched.setattr("tests.end_to_end.threads.collect", lambda plan, shards, status: status)
+        train(plan, stop)
+    assert stop.requested
+    assert not (plan.folder / "dense.safetensors").exists()
+    assert train(plan).status.samples == STEPS * BATCH
+
+
+def test_a_shard_that_served_an_earlier_dispatcher_is_refused(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), silence_seconds=20.0)
+    with running_shards(plan) as shards:
+        monkeypatch.setattr("tests.end_to_end.threads.running_shards", lambda plan: nullcontext(shards))
+        interrupt(plan, 4)
+        with pytest.raises(ShardRefused, match=r"holds what an earlier dispatcher trained, up to step [34]; .*anew"):
+            train(plan)
