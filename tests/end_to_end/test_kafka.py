@@ -22,8 +22,9 @@ from ingest.log.embedded import LogReader, LogWriter
 from ingest.streams.source import Record
 from tests.brokers import TestBroker, admin, fill_topic, producer, running_broker, send
 from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.interrupting import interrupt
 from tests.end_to_end.processes import wait_until
-from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, batches, train, wait_for_steps
+from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, batches, model_of, train, wait_for_steps
 from tests.ingest.topics import events
 
 DOWN_SECONDS = float(os.environ.get("KAFKA_DOWN_SECONDS", "1"))
@@ -63,6 +64,22 @@ def test_a_run_over_kafka_equals_the_run_over_the_log_bit_for_bit(
     assert over_kafka.dense.keys() == over_log.dense.keys()
     assert all(np.array_equal(over_kafka.dense[name], over_log.dense[name]) for name in over_log.dense)
     assert over_kafka.status.quality.logloss == over_log.status.quality.logloss
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_interrupted_run_over_kafka_goes_on_and_equals_the_run_over_the_log(
+    kafka: TestBroker, write_topic: WriteTopic, tmp_path: Path, client: Client
+) -> None:
+    folder = write_topic(900, partitions=3, packed=16)
+    topic = kafka.new_topic(partitions=3)
+    copy_log(folder, kafka, topic)
+    over_log = train(Plan(folder, policy="random"))
+    source, patience = (lambda: KafkaSource(kafka.config(client), topic)), 20.0
+    plan = Plan(tmp_path / "kafka", policy="random", open_source=source, silence_seconds=patience)
+    interrupt(plan, 6)
+    over_kafka = train(plan)
+    assert [manifest.ranges for manifest in over_kafka.manifests] == [m.ranges for m in over_log.manifests]
+    assert model_of(over_kafka) == model_of(over_log)
 
 
 def payloads(count: int, partitions: int, first: int = 0) -> dict[int, list[bytes]]:

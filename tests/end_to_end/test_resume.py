@@ -1,13 +1,12 @@
 """A run that was interrupted goes on in its folder, and its model is that of an uninterrupted replay of its journal."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from dispatch.coordinator import Coordinator
 from dispatch.decide import Decider, Decision
+from dispatch.dense import Reduce
 from dispatch.errors import SettingsChanged, ShardRefused
 from dispatch.intake import Intake
 from dispatch.journal.history import read_history
@@ -17,35 +16,10 @@ from ingest.batches.batch import Batch
 from ingest.letters.embedded import read_dead_letters
 from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
-from tests.end_to_end.test_same_bits import model_of
-from tests.end_to_end.threads import Plan, Threads, running_shards, start_worker, train, wait_for_steps
+from tests.end_to_end.interrupting import golden, interrupt
+from tests.end_to_end.threads import Plan, Threads, model_of, running_shards, start_worker, train, wait_for_steps
 
 STEPS, BATCH = 20, 64
-
-
-class Crash(Exception):
-    """The dispatcher ends here, as if it had been killed."""
-
-
-def interrupt(plan: Plan, step: int, after: str = "order") -> None:
-    """Runs until a step in which the dispatcher ends after that verb of its loop."""
-    verb: Callable[..., Any] = getattr(Coordinator, after)
-
-    def crash(coordinator: Coordinator, *arguments: Any, **named: Any) -> Any:
-        done = verb(coordinator, *arguments, **named)
-        if coordinator.intake.step == step and coordinator.state == "training":
-            raise Crash
-        return done
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Coordinator, after, crash)
-        with pytest.raises(Crash):
-            train(plan)
-
-
-def golden(plan: Plan, **changes: Any) -> Plan:
-    """The same run again from its journal, in a folder of its own."""
-    return Plan(**{**vars(plan), "folder": plan.folder.parent / "golden", "golden": plan.folder, **changes})
 
 
 @pytest.mark.parametrize("after", ["decide", "record", "write_dead_letters", "announce", "order", "complete"])
@@ -103,6 +77,20 @@ def test_a_journal_with_changing_members_and_a_hot_set_is_replayed(write_topic: 
     assert (policy == "random") is all(step.hot is None for step in history.steps)
     replayed = train(golden(plan, workers=3, policy="esd:1", cache_rows=400))
     assert model_of(replayed) == model_of(result)
+
+
+@pytest.mark.parametrize("reduce", ["hub", "ring"])
+def test_a_journal_in_which_a_worker_left_is_replayed(write_topic: WriteTopic, reduce: Reduce) -> None:
+    plan, leaves = Plan(write_topic(60 * BATCH), 3, "random", rows=RowConfig(dim=5), reduce=reduce), Stop()
+
+    def leave_early(_threads: Threads, _dispatcher: str, _shards: tuple[str, ...]) -> None:
+        wait_for_steps(plan, 5)
+        leaves.request("test")
+
+    result = train(plan, beside=leave_early, leaving_worker=leaves)
+    history = read_history(plan.folder / "journal")
+    assert [len(past.record.members) for past in history.generations] == [3, 2]
+    assert model_of(train(golden(plan))) == model_of(result)
 
 
 def test_a_replay_may_end_earlier(write_topic: WriteTopic) -> None:

@@ -12,7 +12,7 @@ from dispatch.dense import Reduce
 from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.fixed import train_fixed
-from tests.end_to_end.threads import SMALL_MODEL, Plan, Result
+from tests.end_to_end.threads import SMALL_MODEL, Plan, model_of
 
 STEPS, BATCH = 24, 64
 PLAIN: dict[str, Any] = {"cache_rows": 4096, "eviction": "lru", "shards": 1, "policy": "random"}
@@ -24,11 +24,6 @@ OTHERS: tuple[tuple[dict[str, Any], tuple[int, ...]], ...] = (
     ({"cache_rows": 4096, "eviction": "lru", "shards": 5, "policy": "het"}, (1, 17)),
 )
 """small caches unless said otherwise, and the steps that a flush follows"""
-
-
-def model_of(result: Result) -> dict[str, bytes]:
-    dense = {name: weights.tobytes() for name, weights in result.dense.items()}
-    return {"rows": result.rows_RT.tobytes(), "versions": result.versions_R.tobytes(), **dense}
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,12 @@ class Result:
     errors: list[BaseException] = field(default_factory=list)
 
 
+def model_of(result: Result) -> dict[str, bytes]:
+    """Every bit of the model."""
+    dense = {name: weights.tobytes() for name, weights in result.dense.items()}
+    return {"rows": result.rows_RT.tobytes(), "versions": result.versions_R.tobytes(), **dense}
+
+
 class Threads:
     """Threads whose errors are raised when they are joined."""
 
