@@ -96,13 +96,13 @@ class Coordinator:
         return self.job.golden is None and not self.stop.requested and not self.intake.has_ended
 
     # ── once in a while ───────────────────────────────────────────────────────────────────────────────────────────────
-    def gather(self) -> None:
-        """Waits until as many workers as the settings name have joined, and are still there; and for the stream."""
+    def gather(self, workers: int) -> None:
+        """Waits until so many workers have joined, and are still there; a new run also for where its stream begins."""
         while not self.stop.requested:
             is_known = self.journal.history.begun is not None or self.intake.start is not None
-            if is_known and len(self.crew.roster.able) >= self.job.dispatch.workers:
+            if is_known and len(self.crew.roster.able) >= workers:
                 self.crew.keep_alive(self.intake.step)
-                if len(self.crew.roster.able) >= self.job.dispatch.workers:
+                if len(self.crew.roster.able) >= workers:
                     return
             self.poll(WAIT_SECONDS)
 
@@ -185,11 +185,11 @@ class Coordinator:
         """Dismisses all workers; the first member saves the dense weights before the others go."""
         limit, reason = self.job.dispatch.drain_seconds, self.stop.reason or "end of stream"
         digest = digest_rows(self.job, self.journal.generation, self.index.keys)
-        if self.crew.dismiss_all(self.intake.step, limit):
-            self.journal.end(reason, self.intake.step, self.index.count, digest)
-        else:
+        if not self.crew.dismiss_all(self.intake.step, limit):
             first = self.crew.roster.members[0].name
             self.log.error("dense weights not saved in time; see the worker's log", worker=first, seconds=limit)
+        elif self.crew.roster.members:  # without any, the run has not begun and may begin another time
+            self.journal.end(reason, self.intake.step, self.index.count, digest)
         self.state = "done"
         self.publisher.publish(self.status())
         self.log.info("finished", reason=reason, steps=self.accounts.times.steps)

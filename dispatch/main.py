@@ -41,7 +41,7 @@ def run_dispatcher(
         coordinator = Coordinator(job, source, letters, stop, meter, resources)
         warm_up(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
         on_ready(coordinator.crew.endpoint, coordinator.publisher.endpoint)
-        coordinator.gather()
+        coordinator.gather(job.dispatch.workers)
         if not replay(coordinator):
             return coordinator.abandon()
         while coordinator.goes_on():

@@ -15,7 +15,7 @@ def replay(coordinator: Coordinator) -> bool:
     """Returns once the run is where its journal ends; False if a stop was requested before that."""
     stop, intake = coordinator.stop, coordinator.intake
     for past in coordinator.journal.history.generations:
-        coordinator.gather()
+        coordinator.gather(len(past.record.members))
         if stop.requested:
             return False
         decider = coordinator.start_generation(past)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dispatch.coordinator import Coordinator
 from dispatch.decide import Decider, Decision
 from dispatch.dense import Reduce
 from dispatch.errors import SettingsChanged, ShardRefused
@@ -164,3 +165,36 @@ def test_a_shard_that_served_an_earlier_dispatcher_is_refused(
         interrupt(plan, 4)
         with pytest.raises(ShardRefused, match=r"holds what an earlier dispatcher trained, up to step [34]; .*anew"):
             train(plan)
+
+
+def test_a_run_that_was_stopped_before_it_began_can_still_begin(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, stop = Plan(write_topic(STEPS * BATCH)), Stop()
+    stop.request("test")
+    with monkeypatch.context() as patched:
+        patched.setattr("tests.end_to_end.threads.collect", lambda plan, shards, status: status)
+        train(Plan(**{**vars(plan), "started_workers": 0}), stop)
+    assert train(plan).status.samples == STEPS * BATCH
+
+
+def test_a_worker_may_leave_during_a_replay_that_can_do_without_it(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, leaves = Plan(write_topic(STEPS * BATCH), silence_seconds=20.0), Stop()
+    interrupt(plan, 5)
+    interrupt(plan, 9)
+    gather, calls = Coordinator.gather, list[Coordinator]()
+
+    def lose_one(coordinator: Coordinator, workers: int) -> None:
+        calls.append(coordinator)
+        if len(calls) == 3:  # of the run, of the first generation on record, of the second
+            leaves.request("test")
+        while leaves.requested and len(coordinator.crew.roster.able) > 2:
+            coordinator.poll(0.05)
+        gather(coordinator, workers)
+
+    monkeypatch.setattr(Coordinator, "gather", lose_one)
+    result = train(Plan(**{**vars(plan), "workers": 3}), leaving_worker=leaves)
+    assert leaves.requested
+    assert result.status.samples == STEPS * BATCH
