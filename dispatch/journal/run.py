@@ -34,13 +34,14 @@ class RunJournal:
             found = read_history(self.folder / JOURNAL)
             if golden is None:
                 check_unfinished(found, self.folder)
+            elif golden.last_step is not None:
+                found = found.up_to(golden.last_step)
             check_settings(found, job.run, self.folder, job.agreement.frozen)
             check_workers(found, job.dispatch.workers, self.folder)
         except BaseException:
             self._writer.close()
             raise
-        last = None if golden is None else golden.last_step
-        self.history = found if last is None else found.up_to(last)
+        self.history = found
         """what was there when it was opened"""
         self.generation = found.last_generation if golden is None else 0
         """number of the newest"""

@@ -4,12 +4,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dispatch.config import DispatchConfig
 from dispatch.journal.history import JOURNAL, History, check_settings, check_workers, read_history
 from infra.errors import ConfigError
 from infra.run.agreement import agreement_of
 from infra.run.folder import check_free
 from infra.run.settings import Settings, load_settings, read_stored
 from ingest.kafka.config import SECRETS
+
+KEPT = ("cache_rows", "eviction", "silence_seconds", "report_seconds", "drain_seconds")
+"""settings of the dispatcher that a replay takes from the run"""
 
 
 def resumed(chosen: Settings, config: Path | None, overrides: Iterable[str]) -> Settings | None:
@@ -50,9 +54,10 @@ def replayed(folder: Path, into: Path, last_step: int | None) -> tuple[Settings,
         )
     history = history if last_step is None else history.up_to(last_step)
     stored = read_stored(folder)
-    plain = {"workers": history.workers, "links_gbit": (), "least_share": (), "policy": "round_robin"}
-    dispatch = stored.dispatch.model_copy(update={**plain, "deadline": False})
-    return stored.model_copy(update={"folder": into, "dispatch": dispatch}), history
+    plain = DispatchConfig(policy="round_robin", workers=history.workers)
+    dispatch = plain.model_copy(update={name: getattr(stored.dispatch, name) for name in KEPT})
+    ps = stored.ps.model_copy(update={"endpoints": ()})  # the run may be under way, and hold its ports
+    return stored.model_copy(update={"folder": into, "dispatch": dispatch, "ps": ps}), history
 
 
 def _as_defaults(stored: Settings) -> dict[str, Any]:

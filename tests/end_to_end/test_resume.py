@@ -78,6 +78,8 @@ def test_a_journal_with_changing_members_and_a_hot_set_is_replayed(write_topic: 
     assert (policy == "random") is all(step.hot is None for step in history.steps)
     replayed = train(golden(plan, workers=3, policy="esd:1", cache_rows=400))
     assert model_of(replayed) == model_of(result)
+    again = plan.folder.parent / "first generation"
+    assert train(golden(plan, folder=again, policy="random", last_step=4)).status.step == 4
 
 
 @pytest.mark.parametrize("reduce", ["hub", "ring"])

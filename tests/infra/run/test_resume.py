@@ -69,6 +69,14 @@ def test_a_run_that_is_over_is_not_resumed(folder: Path) -> None:
     assert (settings.folder, settings.dispatch.workers, history.step) == (folder / "replay", 2, 2)
 
 
+def test_a_replay_uses_no_port_of_a_run_that_may_be_under_way(folder: Path) -> None:
+    fixed = ("dispatch.endpoint=tcp://127.0.0.1:5500", "ps.endpoints=tcp://127.0.0.1:5600", "dispatch.drain_seconds=7")
+    store_settings(chosen(folder, *fixed))
+    settings, _ = replayed(folder, folder / "replay", None)
+    assert (settings.dispatch.endpoint, settings.ps.endpoints) == ("tcp://127.0.0.1:*", ())
+    assert settings.dispatch.drain_seconds == 7
+
+
 def test_a_run_that_goes_on_cannot_be_told_where_to_begin() -> None:
     check_not_started(())
     with pytest.raises(ConfigError, match="--from-time 5 is given, and the run goes on"):
