@@ -39,7 +39,7 @@ def replayed(folder: Path, into: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(400)
-def test_a_run_whose_dispatcher_and_worker_were_killed_equals_the_replay_of_its_journal(tmp_path: Path) -> None:
+def test_a_run_whose_processes_were_killed_one_by_one_equals_the_replay_of_its_journal(tmp_path: Path) -> None:
     log, folder = given(f"stream.folder={tmp_path / 'log'}"), tmp_path / "run"
     assert run("produce", "--limit", str(SAMPLES), "--poison", "0.02", *log).returncode == 0
     first: list[str | Path] = ["up", "--samples", str(SAMPLES), "--folder", folder, *log, *given(*SETTINGS)]
@@ -48,7 +48,8 @@ def test_a_run_whose_dispatcher_and_worker_were_killed_equals_the_replay_of_its_
     assert 3 < interrupted.step < SAMPLES / BATCH
     other = run("up", "--folder", folder, *given("rows.dim=8"))
     assert (other.returncode, "rows.dim was 4 and is 8" in other.stderr) == (2, True), other.stderr
-    killed(folder, "worker-1", "up", "--folder", folder)
+    for name in ("worker-1", "ps-0"):
+        assert f"process {name!r} was ended by SIGKILL" in killed(folder, name, "up", "--folder", folder)
     ended = run("up", "--folder", folder, "--json", tmp_path / "up.json")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     status = json.loads((tmp_path / "up.json").read_text())["status"]
