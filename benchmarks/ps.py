@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from infra.process import Stop, end_with_parent, stop_on_signals
 from infra.wire import NO_I64, Codec, connect, receive, send
-from ps.client import ShardClient
+from ps.client import Pulled, ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import ShardJob, run_shard
 from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, AnnounceArrays, Open
@@ -127,12 +127,14 @@ class _ShardSide:
         self._none = np.empty(0, np.int64)
 
     def pull(self, numbers: NDArray[np.int64]) -> list[NDArray[Any]]:
-        return [pulled.values_KW for pulled in self._client.pull(0, self._none, numbers)]
+        self._client.ask(0, TRAIN, self._none, numbers)
+        return [pulled.values_KW for pulled in self._client.answers(0) if isinstance(pulled, Pulled)]
 
     def push(self, step: int, numbers: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Ends when the push has been applied, which the pull of one row tells."""
         self._client.push(step, TRAIN, numbers, values, self._none, values[:0])
-        list(self._client.pull(step, numbers[:1], self._none))
+        self._client.ask(step, TRAIN, numbers[:1], self._none)
+        list(self._client.answers(step))
 
 
 @contextmanager

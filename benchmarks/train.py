@@ -1,7 +1,7 @@
 """Compares policies in real runs: the same events and seed, real processes, slow links, one run after the other.
 
 Every run is that of ``freshet up``: the embedded log, a dispatcher, shards, and workers behind links of given speeds.
-``shaped``: each worker slows down what it moves, rows and the dense part; orders and reports pass freely.
+``shaped``: each worker slows down what it sends and receives, both at once; a ring only as it sends.
 ``namespaces``: the kernel shapes the network of each worker, so everything counts (infra/run/network.py).
 
 The start and the first steps, in which caches fill, are left out of every rate. All policies train the same model, so
@@ -108,6 +108,10 @@ class TrainResult(msgspec.Struct, frozen=True):
     """of rows and of the dense part, in both directions"""
     dense_bytes: list[int]
     """how many of these are of the dense part"""
+    order_bytes: list[int]
+    """sent by the dispatcher, and not among those moved"""
+    report_bytes: list[int]
+    """sent to the dispatcher, likewise"""
     samples: list[int]
     slowest: str
     """the worker that the others wait for"""
@@ -252,6 +256,8 @@ def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> T
         evict_push=[moved.evict_pushes for moved in traffic],
         moved_bytes=[moved.pulled_bytes + moved.pushed_bytes + _dense_bytes(moved) for moved in traffic],
         dense_bytes=[_dense_bytes(moved) for moved in traffic],
+        order_bytes=[moved.order_bytes for moved in traffic],
+        report_bytes=[moved.report_bytes for moved in traffic],
         samples=[moved.samples for moved in traffic],
         slowest=slowest.name,
         slowest_seconds=phases,

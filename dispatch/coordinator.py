@@ -80,12 +80,12 @@ class Coordinator:
         context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(context, job.curve))
         rules = (job.dispatch.silence_seconds, job.agreement.workers, may_join)
-        self.crew = Crew(context, job.endpoint, job.run, job.curve, Refusals(meter), *rules)
+        self.crew = Crew(context, job.dispatch.endpoint, job.run, job.curve, Refusals(meter), *rules)
         resources.callback(self.crew.close)
         self.crew.generation = self.journal.generation
         self.shards = Shards(context, job.shard_endpoints, job.run, job.curve, settings=job.agreement.shards)
         resources.callback(self.shards.close)
-        self.publisher = StatusPublisher(context, job.status_endpoint, job.curve, meter)
+        self.publisher = StatusPublisher(context, job.dispatch.status_endpoint, job.curve, meter)
         resources.callback(self.publisher.close)
         self.dense, self._dense_moves = DenseTurns(), NO_MOVES
         self._decider: Decider | None = None
@@ -161,21 +161,18 @@ class Coordinator:
         self.accounts.set_parked(())
         # in a ring a worker moves as much without samples, and one that is alone moves nothing
         dense_bytes = self.job.dense_bytes if terms.uses_hub and workers > 1 else 0
-        weights = self.job.rows.shape().value_share, rows_of_dense(dense_bytes, self.job.row_bytes)
+        dense = rows_of_dense(dense_bytes, self.job.row_bytes, self.job.dense_state_copies)
         known = self.index, directory, self.policy, terms.needs, costs_n, self.job.dispatch.share_bounds
-        self._decider = Decider(*known, *weights)
+        self._decider = Decider(*known, self.job.rows.shape().value_share, dense)
         return self._decider
 
     def flush(self, decider: Decider) -> None:
-        """Writes every owned or split row back; afterwards the PS has the newest value of every row.
-
-        The same goes for the dense weights, unless the workers keep them in a ring.
-        """
+        """Writes every owned or split row back; afterwards the PS has the newest of every row and dense weight."""
         plan, step, generation = decider.flush(), self.intake.step, self.crew.generation
         dense = self.dense.flush()
-        self.shards.announce(generation, step, FLUSH, plan, None, dense)
-        self.crew.order_flush(step, plan.workers, dense)
-        self.underway.add(OrderedRound(step, FLUSH, plan, dense=dense))
+        self.shards.announce_flush(generation, step, plan, dense)
+        order_bytes = self.crew.order_flush(step, plan.workers, dense)
+        self.underway.add(OrderedRound(step, FLUSH, plan, dense=dense, order_bytes=order_bytes))
         self.complete(keep=0)
         self.shards.await_applied(generation, step, FLUSH)
         self.crew.keep_alive(step)  # newcomers that have gone have no part in the next generation
@@ -223,13 +220,14 @@ class Coordinator:
     def announce(self, step: int, decision: Decision) -> None:
         """Tells every shard which rows and which dense gradients the step will bring."""
         self.accounts.times.begin(idle=not self.underway)
-        self._dense_moves = self.dense.train(decision.plan.samples)
-        self.shards.announce(self.crew.generation, step, TRAIN, decision.plan, decision.rows, self._dense_moves)
+        self._dense_moves = self.dense.train(decision.plan.samples, decision.sole)
+        self.shards.announce_step(self.crew.generation, step, decision.plan, decision.rows, self._dense_moves)
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         """Sends every worker its part of the step."""
-        self.crew.order(step, decision.plan.workers, batch.samples, self._dense_moves)
-        self.underway.add(OrderedRound(step, TRAIN, decision.plan, batch.samples.labels_B, self._dense_moves))
+        plan, dense, samples = decision.plan, self._dense_moves, batch.samples
+        order_bytes = self.crew.order(step, plan.workers, samples, dense)
+        self.underway.add(OrderedRound(step, TRAIN, plan, samples.labels_B, dense, order_bytes))
         self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
         self._tell_parked(decision)
         self.meter.observe("decide", decision.seconds)
@@ -268,10 +266,9 @@ class Coordinator:
         received = self.crew.listen(timeout_seconds)
         if received is None:
             return False
-        report, logits = received
-        sender = self.crew.roster.members[report.worker]
+        sender = self.crew.roster.members[received.report.worker]
         try:
-            self.underway.add_report(sender.name, report, logits)
+            self.underway.add_report(sender.name, received)
         except BadReport as error:
             self.crew.refuse(sender.identity, Report.__name__, str(error))
             raise

@@ -17,18 +17,18 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import structlog
 import zmq
-from numpy.typing import NDArray
 
 from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import BadReport, CrewFailed
+from dispatch.progress.underway import Reported
 from dispatch.protocol import (
     FROM_DISPATCHER,
     MOST_SAMPLES,
     TO_DISPATCHER,
     Admitted,
+    Early,
     GaveUp,
     Goodbye,
     Idle,
@@ -59,9 +59,6 @@ WAIT_SECONDS = 1.0
 """how long to listen before everyone is kept alive again"""
 LOST_SECONDS = 2.0
 """how long a member may be out of reach before that is an error: until then its own end may tell more"""
-
-Reported = tuple[Report, NDArray[np.float32]]
-"""a report and its logits"""
 
 
 class Crew:
@@ -123,8 +120,11 @@ class Crew:
             )
             self._send(member, welcome)
 
-    def order(self, step: int, plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves = NO_MOVES) -> None:
-        """Sends every member its part of a training step."""
+    def order(
+        self, step: int, plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves = NO_MOVES
+    ) -> tuple[int, ...]:
+        """Sends every member its part of a training step; returns the bytes of each one's order."""
+        sent = []
         for number, (member, plan) in enumerate(zip(self.roster.members, plans, strict=True)):
             assert plan.use is not None
             mine = plan.use.samples
@@ -135,8 +135,10 @@ class Crew:
                 batch=len(samples.labels_B),
                 alone=plan.use.alone,
                 replicated=plan.replicated,
-                dense_push=dense.pushed_by(number),
+                early=_early(plan),
+                gives_dense=number == dense.giver,
                 dense_pull=dense.pulled_by(number),
+                owes_gradient=number in dense.gradients,
             )
             arrays = _moves(plan)._replace(
                 used_slots=plan.use_slots,
@@ -144,13 +146,19 @@ class Crew:
                 dense=samples.dense_BN[mine].reshape(-1),
                 labels=samples.labels_B[mine],
             )
-            self._send(member, header, arrays)
+            sent.append(self._send(member, header, arrays))
+        return tuple(sent)
 
-    def order_flush(self, step: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves = NO_MOVES) -> None:
-        """Asks every member to write its owned and split rows back, and what it has of the dense weights."""
+    def order_flush(self, step: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves = NO_MOVES) -> tuple[int, ...]:
+        """Asks every member to write its owned and split rows back, and what it has of the dense weights.
+
+        Returns the bytes of each one's order.
+        """
+        sent = []
         for number, (member, plan) in enumerate(zip(self.roster.members, plans, strict=True)):
-            sizes: dict[str, Any] = {"samples": 0, "batch": 0, "alone": 0, "dense_push": dense.pushed_by(number)}
-            self._send(member, Order(**self._common(step), phase=FLUSH, **sizes), _moves(plan))
+            sizes: dict[str, Any] = {"samples": 0, "batch": 0, "alone": 0, "gives_dense": number == dense.giver}
+            sent.append(self._send(member, Order(**self._common(step), phase=FLUSH, **sizes), _moves(plan)))
+        return tuple(sent)
 
     def keep_alive(self, step: int) -> None:
         """Sends everyone a sign of life, also those who wait for their first generation; drops those who are gone."""
@@ -242,17 +250,17 @@ class Crew:
         elif isinstance(header, Saved):
             self._saved = self._saved or self._is_member(sender, header, 0)
         elif self._is_member(sender, header, header.worker):
-            return self._hear(header, arrays)
+            return self._hear(header, arrays, sum(map(len, frames)))
         else:
             reason = _misplaced(header, len(self.roster.members), self.generation)
             self._reject(sender, type(header).__name__, reason)
         return None
 
-    def _hear(self, message: Report | Post | GaveUp, arrays: Any) -> Reported | None:
+    def _hear(self, message: Report | Post | GaveUp, arrays: Any, message_bytes: int) -> Reported | None:
         """Takes a message of a member: returns a report, passes a post on to every other member."""
         self._heard.add(message.worker)
         if isinstance(message, Report):
-            return message, arrays.logits
+            return Reported(message, arrays.logits, message_bytes)
         sender, common = self.roster.members[message.worker], self._common(message.step)
         if isinstance(message, GaveUp):
             self._gave_up.add(sender.name)
@@ -283,22 +291,21 @@ class Crew:
                     "the run stops, because what this worker trained cannot be trusted; see its log"
                 )
 
-    def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> bool:
-        """Returns whether the worker can still be reached; notes a member that cannot."""
-        is_sent = self._transmit(member.identity, header, arrays)
-        if not is_sent and member in self.roster.members:
+    def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> int:
+        """Returns how many bytes were sent, 0 if the worker cannot be reached; notes a member that cannot."""
+        sent = self._transmit(member.identity, header, arrays)
+        if not sent and member in self.roster.members:
             self._lost.setdefault(member.name, monotonic())
-        return is_sent
+        return sent
 
-    def _transmit(self, to: bytes, header: Header, arrays: Arrays = NO_ARRAYS) -> bool:
-        """Returns whether there is a connection to that socket."""
+    def _transmit(self, to: bytes, header: Header, arrays: Arrays = NO_ARRAYS) -> int:
+        """Returns how many bytes were sent; 0: there is no connection to that socket."""
         try:
-            send(self._socket, self._outgoing, header, arrays, to=to)
+            return send(self._socket, self._outgoing, header, arrays, to=to)
         except zmq.ZMQError as error:
             if error.errno != errno.EHOSTUNREACH:
                 raise
-            return False
-        return True
+            return 0
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self.generation, "step": step}
@@ -315,6 +322,17 @@ def _moves(plan: WorkerPlan) -> OrderArrays:
         full_slots=plan.pull_full.slots,
         value_rows=plan.pull_values.rows,
         value_slots=plan.pull_values.slots,
+    )
+
+
+def _early(plan: WorkerPlan) -> Early:
+    return Early(
+        owned=plan.push_owned.early,
+        parts=plan.push_parts.early,
+        full=plan.pull_full.early,
+        values=plan.pull_values.early,
+        evicted_owned=plan.push_owned.evicted,
+        evicted_parts=plan.push_parts.evicted,
     )
 
 

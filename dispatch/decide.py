@@ -18,7 +18,7 @@ from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Assignment, Policy, Situation
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.elastic import Elastic, bounds
-from dispatch.capacity.participation import SetChange
+from dispatch.capacity.participation import DenseLoad, SetChange
 from dispatch.errors import BadCost, CacheTooSmall
 from dispatch.policies.registry import parse_spec
 from dispatch.policies.spec import Needs
@@ -47,6 +47,8 @@ class Decision:
     """whether the policy shortened its work to meet the deadline"""
     change: SetChange | None = None
     """of the workers that take part, if this step begins with another set"""
+    sole: int | None = None
+    """who takes part alone by decision, with all others parked and none tried, and so owns the dense weights"""
     hot: I64 | None = None
     """rows that are replicated from this step on; None: as before"""
 
@@ -63,11 +65,11 @@ class Decider:
         row_cost_n: F64,
         shares: ShareBounds | None = None,
         value_share: float = 1.0,
-        dense_rows: float = 0.0,
+        dense: DenseLoad | None = None,
     ) -> None:
         """needs: of the policy; the directory must have been made for them, too. value_share: see Situation.
 
-        dense_rows: what a worker with samples moves besides rows, in rows with state.
+        dense: what a worker with samples moves besides rows; nothing by default.
         """
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
@@ -79,7 +81,7 @@ class Decider:
         self._value_share = value_share
         self._elastic: Elastic | None = None
         if needs.elastic:
-            self._elastic = Elastic(row_cost_n, directory.cache_rows_n, shares or ShareBounds(), dense_rows)
+            self._elastic = Elastic(row_cost_n, directory.cache_rows_n, shares or ShareBounds(), dense)
         self._profile: Profile | None = None
         if needs.profile_steps:
             self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers, needs.only_worthwhile)
@@ -114,21 +116,22 @@ class Decider:
             # the samples had fewer rows in common than expected; the directory has not changed yet
             safe = replace(situation, capacity_n=self._elastic.safe_capacities(samples, fields))
             assignment, policy_seconds, plan = self._assign(rows, safe)
-        if self._elastic is not None:
-            samples_n = np.bincount(assignment.worker_B, minlength=self._directory.workers)
-            self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.whole_rows(self._value_share))
+        sole = self._follow(assignment, plan)
         seconds = perf_counter() - began
         self._other_seconds.append(seconds - policy_seconds)
         is_late = budget_seconds is not None and seconds > budget_seconds
-        return Decision(rows, assignment.worker_B, plan, seconds, is_late, assignment.was_cut, change, hot)
+        return Decision(rows, assignment.worker_B, plan, seconds, is_late, assignment.was_cut, change, sole, hot)
 
-    def follow(self, step: int, keys_BF: U64, worker_B: I32, hot: I64 | None = None) -> Decision:
-        """What was decided before: this assignment and, if given, this hot set."""
+    def repeat(
+        self, step: int, keys_BF: U64, worker_B: I32, sole: int | None = None, hot: I64 | None = None
+    ) -> Decision:
+        """What was decided before: this assignment, who takes part alone and, if given, this hot set."""
         began = perf_counter()
         rows = self._index.resolve(keys_BF)
         if hot is not None:
             self._directory.replicate(hot)
-        return Decision(rows, worker_B, self._directory.plan(step, rows, worker_B), perf_counter() - began, hot=hot)
+        plan = self._directory.plan(step, rows, worker_B)
+        return Decision(rows, worker_B, plan, perf_counter() - began, sole=sole, hot=hot)
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
         """Takes what a worker measured in a step; only elastic capacities depend on it."""
@@ -156,6 +159,15 @@ class Decider:
             return equal_capacities(samples, self._directory.workers), None
         change = self._elastic.choose_members(samples, fields)
         return self._elastic.capacities(samples, fields), change
+
+    def _follow(self, assignment: Assignment, plan: RoundPlan) -> int | None:
+        """Tells elastic capacities what the step takes; returns the sole worker, see Decision."""
+        workers = self._directory.workers
+        if self._elastic is None:
+            return 0 if workers == 1 else None
+        samples_n = np.bincount(assignment.worker_B, minlength=workers)
+        self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.busier_way(self._value_share))
+        return self._elastic.sole(samples_n)
 
     def _assign(self, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
         """The assignment, the seconds it took, and its plan."""

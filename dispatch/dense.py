@@ -1,9 +1,11 @@
-"""Where the dense weights are, and what of them moves in each round.
+"""Where the dense weights are, and what of them moves in each step.
 
-There are two ways. With the *hub* the shards have them: a worker with samples in a step pulls them with its rows, and
-pushes its gradient with the rows of the next round; a worker without samples moves nothing. A generation of one worker
-takes them once and writes them back at the flush. With a *ring* every worker has them and an all-reduce sums the
-gradients; nobody else moves any. So they are like one more row: with the shards, owned by one worker, or split.
+There are two ways. With the *hub* the shards have them: a worker with samples in a step pulls them before it, and
+pushes its gradient after it; a worker without samples moves nothing. A worker that trains alone, because it is the only
+one or all others are parked, owns them: it takes weights and optimizer state once, changes them itself, and gives them
+back when others take part again, or at the flush. With a *ring* every worker has them and an all-reduce sums the
+gradients; the first one writes them to the shards at the flush, so that there is one place to read them from. So they
+are like one more row: with the shards, owned by one worker, or split.
 """
 
 from collections.abc import Sequence
@@ -20,18 +22,16 @@ MOST_DENSE_BYTES = 1 << 34
 
 @dataclass(frozen=True)
 class DenseMoves:
-    """What moves of the dense weights in one round, by worker number."""
+    """What moves of the dense weights in one step or flush, by worker number."""
 
-    pushers: tuple[int, ...] = ()
-    push_form: int = NO_DENSE
+    giver: int | None = None
+    """who pushes all of them, weights and state, before anyone pulls"""
     pullers: tuple[int, ...] = ()
     pull_form: int = NO_DENSE
+    gradients: tuple[int, ...] = ()
+    """who pushes a gradient after it has trained"""
     in_ring: bool = False
     """whether they are all-reduced, and nothing of them reaches a shard"""
-
-    def pushed_by(self, worker: int) -> int:
-        """The form in which a worker pushes them."""
-        return self.push_form if worker in self.pushers else NO_DENSE
 
     def pulled_by(self, worker: int) -> int:
         """The form in which a worker pulls them."""
@@ -39,8 +39,9 @@ class DenseMoves:
 
     def most_bytes(self, worker: int) -> tuple[int, int]:
         """The most that a worker can have sent and received of them."""
-        up, down = self.pushed_by(worker) or self.in_ring, self.pulled_by(worker) or self.in_ring
-        return MOST_DENSE_BYTES * bool(up), MOST_DENSE_BYTES * bool(down)
+        up = worker == self.giver or worker in self.gradients or self.in_ring
+        down = worker in self.pullers or self.in_ring
+        return MOST_DENSE_BYTES * up, MOST_DENSE_BYTES * down
 
 
 NO_MOVES = DenseMoves()
@@ -51,39 +52,30 @@ class DenseTurns:
 
     def __init__(self) -> None:
         self._owner: int | None = 0
-        """who alone has the newest; in a ring the first of all who have them. None: the shards, but for gradients"""
-        self._owed: tuple[int, ...] = ()
-        """who has a gradient of the last step"""
+        """who alone has the newest; in a ring the first of all who have them. None: the shards"""
         self._workers, self._hub = 0, False
 
     def start_generation(self, workers: int, hub: bool) -> bool:
         """Returns whether the first member must take the dense weights from the shards before it can begin."""
         self._workers, self._hub = workers, hub
-        takes = not hub and self._owner is None
-        self._owner = self._owner if hub else 0
-        return takes
+        return not hub and self._owner is None
 
-    def train(self, samples: Sequence[int]) -> DenseMoves:
-        """The next step, in which the workers train so many samples each."""
+    def train(self, samples: Sequence[int], sole: int | None = None) -> DenseMoves:
+        """The next step, in which the workers train so many samples each; sole: who trains alone, for long."""
         if not self._hub:
+            self._owner = 0
             return DenseMoves(in_ring=self._workers > 1)
-        if self._workers == 1:
-            takes, self._owner = self._owner is None, 0
-            return DenseMoves(pullers=(0,), pull_form=WHOLE) if takes else NO_MOVES
-        pushers, form = self._give_back()
-        self._owed = tuple(worker for worker, count in enumerate(samples) if count)
-        return DenseMoves(pushers, form, self._owed, BARE)
+        sole = 0 if self._workers == 1 else sole
+        giver, self._owner = self._owner, sole
+        if sole is None:
+            trains = tuple(worker for worker, count in enumerate(samples) if count)
+            return DenseMoves(giver, trains, BARE, trains)
+        return NO_MOVES if giver == sole else DenseMoves(giver, (sole,), WHOLE)
 
     def flush(self) -> DenseMoves:
-        """After it the shards have the newest, unless there is a ring."""
-        return DenseMoves(*self._give_back()) if self._hub else NO_MOVES
-
-    def _give_back(self) -> tuple[tuple[int, ...], int]:
-        """Who pushes what, so that the shards have the newest."""
-        owner, owed, self._owner, self._owed = self._owner, self._owed, None, ()
-        if owner is not None:
-            return (owner,), WHOLE
-        return owed, BARE if owed else NO_DENSE
+        """After it the shards have the newest."""
+        giver, self._owner = self._owner, None
+        return DenseMoves(giver)
 
 
 def needs_ring(reduce: Reduce, has_hot_set: bool) -> bool:

@@ -81,7 +81,8 @@ class Intake:
         manifest = Manifest(self._job.run, generation, self.step, batch.ranges, *sizes)
         assignment = b"" if decision is None else decision.assignment_B.astype("u1").tobytes()
         hot = None if decision is None or decision.hot is None else decision.hot.tobytes()
-        self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, hot))
+        sole = None if decision is None else decision.sole
+        self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot))
         if batch.skipped:
             self._skip(batch.skipped_events)
             self._log.warning("events left out", events=batch.skipped_events, ranges=len(batch.skipped))

@@ -39,11 +39,10 @@ class DispatchJob:
     rows: RowConfig
     """what rows hold: it decides how many bytes a move takes"""
     shard_endpoints: tuple[str, ...]
-    endpoint: str = "tcp://127.0.0.1:*"
-    """where workers connect"""
-    status_endpoint: str = "tcp://127.0.0.1:*"
     dense_bytes: int = 0
     """of the dense weights: a worker with samples in a step pulls and pushes as many; 0: that moves none"""
+    dense_state_copies: int = 0
+    """of the dense weights' size that their optimizer keeps beside them"""
     samples: int | None = None
     """stop after exactly so many samples"""
     mark_at: int | None = None

@@ -6,11 +6,14 @@ Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from dispatch.tally import PhaseSeconds
 from infra.errors import ConfigError
-from infra.wire import F32, I32, I64, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
+from infra.packing import BITS
+from infra.wire import F32, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
 from ps.protocol import MOST_WORKERS, NO_DENSE, AgreedSettings, DenseForm, RoundPhase, WorkerNumber
 
 MOST_SAMPLES = 1_000_000
@@ -19,6 +22,10 @@ SampleCount = Annotated[int, Meta(ge=0, le=MOST_SAMPLES)]
 Gbit = Annotated[float, Meta(ge=0, le=1e6)]
 PostKey = Annotated[str, Meta(max_length=1024)]
 PostValue = Annotated[bytes, Meta(max_length=1 << 14)]
+Rows = Annotated[NDArray[np.int64], "u4", "i8"]
+Slots = Annotated[NDArray[np.int32], "u2", "i4"]
+Positions = Annotated[NDArray[np.int32], "u1", "u2", "i4"]
+Labels = Annotated[NDArray[np.float32], BITS, "f4"]
 
 
 # ── worker → dispatcher ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,31 +124,50 @@ class Posted(Header, frozen=True):
 
 
 class OrderArrays(NamedTuple):
-    """Rows that move, each with its slot, and the micro-batch. Nothing of either unless given."""
+    """Rows that move, each with its slot, early ones first, and the micro-batch. Nothing of either unless given.
 
-    owned_rows: I64 = NO_I64
+    Orders are most of what a worker hears from the dispatcher, so their numbers are sent as narrow as they fit.
+    """
+
+    owned_rows: Rows = NO_I64
     """pushed as value and state"""
-    owned_slots: I32 = NO_I32
-    part_rows: I64 = NO_I64
+    owned_slots: Slots = NO_I32
+    part_rows: Rows = NO_I64
     """pushed as this worker's part of the gradient"""
-    part_slots: I32 = NO_I32
-    full_rows: I64 = NO_I64
+    part_slots: Slots = NO_I32
+    full_rows: Rows = NO_I64
     """pulled as value and state"""
-    full_slots: I32 = NO_I32
-    value_rows: I64 = NO_I64
+    full_slots: Slots = NO_I32
+    value_rows: Rows = NO_I64
     """pulled as value alone"""
-    value_slots: I32 = NO_I32
-    used_slots: I32 = NO_I32
+    value_slots: Slots = NO_I32
+    used_slots: Slots = NO_I32
     """those of the micro-batch (rows it alone uses, then shared ones), then those of the batch's replicated rows"""
-    positions: I32 = NO_I32
+    positions: Positions = NO_I32
     """per sample and field, the position in used_slots (b×F)"""
     dense: F32 = NO_F32
     """dense inputs (b×N)"""
-    labels: F32 = NO_F32
+    labels: Labels = NO_F32
+
+
+class Early(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many rows of each list the step before does not train: they may move while it does."""
+
+    owned: Number
+    """of the rows in each list the first ones"""
+    parts: Number
+    full: Number
+    values: Number
+    evicted_owned: Number
+    """of the rows pushed the last ones, to make room: nobody waits for them"""
+    evicted_parts: Number
+
+
+NONE_EARLY = Early(0, 0, 0, 0, 0, 0)
 
 
 class Order(Header, frozen=True):
-    """One worker's part of one round. A row's place in the PS is (shard, number) = (row % shards, row // shards)."""
+    """One worker's part of a step or flush. A row's place is (shard, number) = (row % shards, row // shards)."""
 
     ARRAYS: ClassVar = OrderArrays
     EQUALLY_LONG: ClassVar = (
@@ -161,10 +187,13 @@ class Order(Header, frozen=True):
     replicated: Number = 0
     """how many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker,
     their gradients summed over all, the optimizer applied by each"""
-    dense_push: DenseForm = NO_DENSE
-    """what of the dense weights is pushed with the rows: the last step's gradient, or everything"""
+    early: Early = NONE_EARLY
+    gives_dense: bool = False
+    """whether the worker first pushes all of the dense weights"""
     dense_pull: DenseForm = NO_DENSE
-    """what of them is pulled with the rows"""
+    """what of them it pulls then"""
+    owes_gradient: bool = False
+    """whether it pushes its gradient of them at the end; else, with the hub, it changes them itself"""
 
 
 class Idle(Header, frozen=True):

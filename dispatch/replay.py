@@ -38,7 +38,8 @@ def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecide
     batch = coordinator.intake.form_again(recorded)
     if not len(batch.samples):
         return
-    decision = decider.follow(recorded.step, batch.samples.keys_BF, recorded.assignment_B(), recorded.hot_rows())
+    as_decided = recorded.assignment_B(), recorded.sole, recorded.hot_rows()
+    decision = decider.repeat(recorded.step, batch.samples.keys_BF, *as_decided)
     if coordinator.index.count != recorded.rows:
         raise OtherEvents(
             f"step {recorded.step} cannot be trained again: its events bring the rows to {coordinator.index.count}; "

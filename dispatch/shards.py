@@ -14,7 +14,21 @@ from dispatch.errors import ShardRefused, ShardSilent
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan, ShardPlan
 from infra.wire import NO_I64, NO_U64, Codec, Curve, Header, Refused, connect, receive, send
-from ps.protocol import FROM_SHARD, TO_SHARD, Announce, AnnounceArrays, Count, Ledger, LedgerArrays, Open, Terms
+from ps.protocol import (
+    EARLY,
+    EVICT,
+    FLUSH,
+    FROM_SHARD,
+    TO_SHARD,
+    TRAIN,
+    Announce,
+    AnnounceArrays,
+    Count,
+    Ledger,
+    LedgerArrays,
+    Open,
+    Terms,
+)
 
 PAUSE_SECONDS = 0.005
 """between two looks at the ledgers"""
@@ -51,30 +65,25 @@ class Shards:
         terms = [Terms(shard, len(self._sockets), self._settings) for shard in range(len(self._sockets))]
         self._ask([Open(**common, workers=workers, terms=its_terms) for its_terms in terms])
 
-    def announce(
-        self,
-        generation: int,
-        step: int,
-        phase: int,
-        plan: RoundPlan,
-        rows: BatchRows | None,
-        dense: DenseMoves = NO_MOVES,
+    def announce_step(
+        self, generation: int, step: int, plan: RoundPlan, rows: BatchRows, dense: DenseMoves = NO_MOVES
     ) -> None:
-        """Tells every shard what the round will do there; rows are the batch's, None in a flush."""
-        common: dict[str, Any] = {"run": self._run, "generation": generation, "step": step, "phase": phase}
-        common |= {"dense_pushers": list(dense.pushers), "dense_form": dense.push_form}
-        for number, (socket, shard) in enumerate(zip(self._sockets, plan.shards, strict=True)):
-            pushed = _pushed(shard, dense)
+        """Tells every shard what the step will do there, round after round; rows: its batch's."""
+        at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
+        for number, socket in enumerate(self._sockets):
+            early, late = plan.early_shards[number], plan.shards[number]
             new_numbers, new_keys = _new_rows(rows, number, len(self._sockets))
-            arrays = AnnounceArrays(
-                new_numbers=new_numbers,
-                new_keys=new_keys,
-                settled=shard.settled,
-                changed=shard.fresh,
-                changed_steps=shard.fresh_steps,
-                pushed=np.array(list(pushed.values()), np.uint64),
-            )
-            send(socket, self._requests, Announce(**common, pushers=list(pushed)), arrays)
+            made = _announced(early)._replace(new_numbers=new_numbers, new_keys=new_keys)
+            send(socket, self._requests, Announce(**at, phase=EARLY, pushers=list(early.pushers)), made)
+            send(socket, self._requests, _late(at, TRAIN, late, dense), _announced(late))
+            if (evicted := plan.evict_shards[number]).pushers:
+                send(socket, self._requests, _late(at, EVICT, evicted, NO_MOVES), _announced(evicted))
+
+    def announce_flush(self, generation: int, step: int, plan: RoundPlan, dense: DenseMoves = NO_MOVES) -> None:
+        """Tells every shard what is written back."""
+        at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
+        for socket, shard in zip(self._sockets, plan.shards, strict=True):
+            send(socket, self._requests, _late(at, FLUSH, shard, dense), _announced(shard))
 
     def ledgers(self, generation: int) -> list[LedgerArrays]:
         """What each shard saw, by round and worker."""
@@ -132,14 +141,20 @@ class Shards:
         return header, arrays
 
 
-def _pushed(shard: ShardPlan, dense: DenseMoves) -> dict[int, int]:
-    """Who pushes anything to a shard, and the fingerprint of the rows that each brings: 0 of none."""
-    rows = dict(zip(shard.pushers, shard.pushed.tolist(), strict=True))
-    return {worker: rows.get(worker, 0) for worker in sorted({*shard.pushers, *dense.pushers})}
+def _late(at: Mapping[str, Any], phase: int, shard: ShardPlan, dense: DenseMoves) -> Announce:
+    whole = [] if dense.giver is None else [dense.giver]
+    told: dict[str, Any] = {"dense_whole": whole, "dense_gradients": list(dense.gradients)}
+    return Announce(**at, phase=phase, pushers=list(shard.pushers), **told)
 
 
-def _new_rows(rows: BatchRows | None, shard: int, shards: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    if rows is None or not rows.new_keys.size:
+def _announced(shard: ShardPlan) -> AnnounceArrays:
+    return AnnounceArrays(
+        settled=shard.settled, changed=shard.fresh, changed_steps=shard.fresh_steps, pushed=shard.pushed
+    )
+
+
+def _new_rows(rows: BatchRows, shard: int, shards: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    if not rows.new_keys.size:
         return NO_I64, NO_U64
     first = (shard - rows.first_new) % shards
     keys = np.ascontiguousarray(rows.new_keys[first::shards])

@@ -44,6 +44,9 @@ class WorkerTraffic(Tally, frozen=True):
     dense_up_bytes: int = 0
     """dense weights or their gradients, sent to shards or to the next worker of a ring"""
     dense_down_bytes: int = 0
+    order_bytes: int = 0
+    """orders, sent to it by the dispatcher"""
+    report_bytes: int = 0
 
     @property
     def hit_ratio(self) -> float | None:

@@ -1,21 +1,29 @@
 """Link shaping: makes one machine's transfers take the time they would take over a slower link.
 
-A worker's link has one token bucket in each direction. A transfer takes its bytes out of the bucket and, if that leaves
-a debt, sleeps until the link would have carried them. Oversleep is credited to the next transfer, so many transfers
-together take the configured time however coarse the sleeps are.
+A worker's link has one token bucket in each direction. A transfer reserves its bytes there and is told when the link
+will have carried them: transfers follow each other without a gap, however late a thread wakes up. Messages are held
+back until then by a relay (``infra/relay.py``), while their sender goes on; other transfers sleep. A link that is not
+shaped has neither.
 """
 
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import zmq
 
 from infra.errors import ConfigError
+from infra.relay import Relay
+from infra.wire import Curve, connect
 
 BURST_BYTES = 16 * 1024
 """bytes that may pass at once after the link was idle"""
 
 LONGEST_CREDIT_SECONDS = 0.1
 """the most that oversleep earns: longer means that the process was suspended, and a real link would not catch up"""
+
+SocketOptions = Mapping[int, int | bytes]
 
 
 class Bucket:
@@ -29,29 +37,34 @@ class Bucket:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._rate = bytes_per_second
-        self._burst = burst_bytes / bytes_per_second
+        self._burst_seconds = burst_bytes / bytes_per_second
         self._clock = clock
         self._sleep = sleep
-        self._credit_seconds = self._burst
-        self._seen = clock()
+        self._due = -math.inf
+        """when the link has carried everything so far"""
+        self._credit_seconds = 0.0
         self._turn = threading.Lock()
 
-    def take(self, nbytes: int) -> None:
-        """Returns when the link would have carried these bytes."""
+    def reserve(self, nbytes: int) -> float:
+        """The time, by the clock, at which the link will have carried these bytes too."""
         with self._turn:
-            start = self._clock()
-            refilled = min(self._burst, self._credit_seconds + start - self._seen)
-            credit = max(self._credit_seconds, refilled) - nbytes / self._rate
-            if credit < 0:
-                self._sleep(-credit)
-                overslept = self._clock() - start + credit
-                credit = min(overslept, LONGEST_CREDIT_SECONDS)
-            self._credit_seconds = credit
-            self._seen = self._clock()
+            earliest = self._clock() - max(self._burst_seconds, self._credit_seconds)
+            self._credit_seconds = 0.0
+            self._due = max(self._due, earliest) + nbytes / self._rate
+            return self._due
+
+    def take(self, nbytes: int) -> None:
+        """Returns when the link has carried these bytes. Oversleep is credited to the next transfer."""
+        due = self.reserve(nbytes)
+        left = due - self._clock()
+        if left > 0:
+            self._sleep(left)
+        with self._turn:
+            self._credit_seconds = min(max(0.0, self._clock() - due), LONGEST_CREDIT_SECONDS)
 
 
 class Link:
-    """One worker's link. Without a speed, or where the network itself has that speed, it is not shaped."""
+    """One worker's link, for use by one thread. Without a speed, or where the network has that speed, not shaped."""
 
     def __init__(
         self,
@@ -62,22 +75,61 @@ class Link:
         is_shaped: bool = True,
     ) -> None:
         self.gbit_per_second = gbit_per_second
-        self._up: Bucket | None = None
-        self._down: Bucket | None = None
+        self._buckets: tuple[Bucket, Bucket] | None = None
+        """up and down, if shaped"""
+        self._clock, self._sleep = clock, sleep
+        self._relay: Relay | None = None
         rate = None if gbit_per_second is None else _bytes_per_second(gbit_per_second)
         if rate is not None and is_shaped:
-            self._up = Bucket(rate, burst_bytes, clock, sleep)
-            self._down = Bucket(rate, burst_bytes, clock, sleep)
+            up, down = (Bucket(rate, burst_bytes, clock, sleep) for _ in range(2))
+            self._buckets = up, down
+
+    def connect(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        curve: Curve | None = None,
+        options: SocketOptions | None = None,
+    ) -> "zmq.Socket[bytes]":
+        """A connection over this link: a DEALER socket with these options, or one that stands for it.
+
+        All connections of a shaped link belong to one context. Close them first, then the link, then the context.
+        """
+        options = options or {}
+        if self._buckets is None:
+            return _connected(context, endpoint, curve, options)
+        if self._relay is None:
+            up, down = self._buckets
+            self._relay = Relay(context, up.reserve, down.reserve, self._clock, self._sleep)
+        unbounded = {**options, zmq.SNDHWM: 0}  # a relay that waited for one connection would hold up the others
+        return self._relay.add(_connected(self._relay.context, endpoint, curve, unbounded))
 
     def up(self, nbytes: int) -> None:
-        """Blocks until the link has carried that many bytes away from the worker."""
-        if self._up is not None:
-            self._up.take(nbytes)
+        """Blocks until the link has carried that many bytes away from the worker, behind the messages under way."""
+        if self._relay is not None:
+            self._relay.check()
+        if self._buckets is not None:
+            self._buckets[0].take(nbytes)
 
-    def down(self, nbytes: int) -> None:
-        """Blocks until the link has carried that many bytes to the worker."""
-        if self._down is not None:
-            self._down.take(nbytes)
+    def close(self) -> None:
+        """Delivers what was sent over connections that have been closed, as far as their sockets linger for it."""
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            relay.close()
+
+
+def _connected(
+    context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None, options: SocketOptions
+) -> "zmq.Socket[bytes]":
+    socket = context.socket(zmq.DEALER)
+    try:
+        for option, value in options.items():
+            socket.set(option, value)
+        connect(socket, endpoint, curve)
+    except ConfigError:
+        socket.close()
+        raise
+    return socket
 
 
 def _bytes_per_second(gbit_per_second: float) -> float:

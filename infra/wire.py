@@ -5,9 +5,12 @@ sent without a copy. The arrays of a message type are the fields of one NamedTup
 both ends build and read them by name. Every header carries run, generation and step, so that a process that wakes up in
 an old generation is refused and never half understood. Nothing here can run code: no pickle.
 
+An array is sent as it is, or in the narrowest of the forms that its field allows (infra/packing.py). A message type
+with such fields has one frame more, ahead of the arrays: a byte for each of them, the number of its form.
+
 What arrives may come from anyone. A message is read only if its header is short and flat, has exactly the fields of its
-type, each within the bounds annotated there, and its arrays fit each other; otherwise WireError, and nothing has
-happened yet.
+type, each within the bounds annotated there, and its arrays have forms allowed to them and fit each other; otherwise
+WireError, and nothing has happened yet.
 """
 
 import struct
@@ -26,6 +29,7 @@ from zmq.utils import z85
 
 from infra.errors import ConfigError, WireError
 from infra.nesting import is_nested_deeper
+from infra.packing import Forms, forms_of
 
 SMALL_BYTES = 64 * 1024
 """Below this a copy is cheaper than ZeroMQ's bookkeeping for a frame it must not copy."""
@@ -50,7 +54,6 @@ Name = Annotated[str, Meta(max_length=200)]
 RUN_FLOAT = "*"
 """stands for the run's floating point type, which each codec is given"""
 
-I32 = Annotated[NDArray[np.int32], "i4"]
 I64 = Annotated[NDArray[np.int64], "i8"]
 U64 = Annotated[NDArray[np.uint64], "u8"]
 F32 = Annotated[NDArray[np.float32], "f4"]
@@ -76,7 +79,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
     """What every message carries."""
 
     ARRAYS: ClassVar[type[Arrays]] = NoArrays
-    """the NamedTuple of this message's arrays; they are sent in its order, as flat arrays of the annotated types"""
+    """the NamedTuple of this message's arrays; they are sent in its order, as flat arrays in the annotated forms"""
     EQUALLY_LONG: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """groups of arrays that have as many elements as each other"""
 
@@ -103,29 +106,34 @@ class Codec:
     def __init__(self, *types: type[Header], float_dtype: DTypeLike = np.float32) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_union(types))
-        self._dtypes = {kind: _dtypes_of(kind, np.dtype(float_dtype)) for kind in types}
+        self._forms = {kind: _forms_of(kind, np.dtype(float_dtype)) for kind in types}
 
     def encode(self, header: Header, arrays: Arrays = NO_ARRAYS) -> list[bytes | memoryview]:
         name = type(header).__name__
         assert type(arrays) is header.ARRAYS, f"{name} takes {header.ARRAYS.__name__}, not {type(arrays).__name__}"
         frames: list[bytes | memoryview] = [self._encoder.encode(header)]
-        for array, dtype in zip(arrays, self._dtypes[type(header)], strict=True):
-            fits = array.dtype == dtype or not array.size  # an empty one has no bytes to take for another type's
-            assert fits, f"{name}: {array.dtype} where {dtype} was declared"
-            frames.append(np.ascontiguousarray(array).reshape(-1).data)
+        numbers = bytearray()
+        for array, forms in zip(arrays, self._forms[type(header)], strict=True):
+            fits = array.dtype == forms.dtype or not array.size  # an empty one has no bytes to take for another type's
+            assert fits, f"{name}: {array.dtype} where {forms.dtype} was declared"
+            number, packed = forms.pack(np.ascontiguousarray(array).reshape(-1))
+            frames.append(packed.data)
+            if forms.narrower:
+                numbers.append(number)
+        if numbers:
+            frames.insert(1, bytes(numbers))
         return frames
 
     def decode(self, frames: Sequence[zmq.Frame | bytes]) -> tuple[Any, Any]:
         """The header and its NamedTuple of flat, aligned arrays, which share memory with the frames where they can."""
         try:
             header = self._decoder.decode(_checked_header(frames[0]))
-            dtypes = self._dtypes[type(header)]
-            arrays = header.ARRAYS(*[_array(f, dtype) for f, dtype in zip(frames[1:], dtypes, strict=True)])
+            arrays = header.ARRAYS(*_unpacked(frames[1:], self._forms[type(header)]))
             _check_lengths(header, arrays)
         except (msgspec.DecodeError, ValueError, IndexError) as error:
             raise WireError(
                 f"cannot read a message of {len(frames)} frames: {error}; expected one of "
-                f"{', '.join(kind.__name__ for kind in self._dtypes)}; run one version of Freshet in all processes"
+                f"{', '.join(kind.__name__ for kind in self._forms)}; run one version of Freshet in all processes"
             ) from error
         return header, arrays
 
@@ -137,10 +145,22 @@ def _union(types: Sequence[type[Header]]) -> Any:
     return union
 
 
-def _dtypes_of(kind: type[Header], run_float: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
+def _forms_of(kind: type[Header], run_float: np.dtype[Any]) -> tuple[Forms, ...]:
     hints = get_type_hints(kind.ARRAYS, include_extras=True)
-    names = [hint.__metadata__[0] for hint in hints.values()]
-    return tuple(run_float if name == RUN_FLOAT else np.dtype(name) for name in names)
+    return tuple(
+        Forms(run_float) if hint.__metadata__ == (RUN_FLOAT,) else forms_of(hint.__metadata__)
+        for hint in hints.values()
+    )
+
+
+def _unpacked(frames: Sequence[zmq.Frame | bytes], forms: Sequence[Forms]) -> list[NDArray[Any]]:
+    """The arrays of a message; raises ValueError if a form is not one of its field's."""
+    numbers = [each.narrower for each in forms]
+    if several := [place for place, own in enumerate(numbers) if own]:
+        for place, number in zip(several, bytes(_buffer(frames[0])), strict=True):
+            numbers[place] = number
+        frames = frames[1:]
+    return [each.unpack(number, _buffer(f)) for f, each, number in zip(frames, forms, numbers, strict=True)]
 
 
 def _checked_header(frame: zmq.Frame | bytes) -> bytes:
@@ -159,12 +179,6 @@ def _check_lengths(header: Header, arrays: Arrays) -> None:
         if len(set(lengths)) > 1:
             found = ", ".join(f"{length} {name}" for name, length in zip(names, lengths, strict=True))
             raise ValueError(f"{type(header).__name__} brought {found}; expected as many of each")
-
-
-def _array(frame: zmq.Frame | bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A frame as an array. ZeroMQ may deliver short frames at odd addresses, which kernels and torch do not take."""
-    array = np.frombuffer(_buffer(frame), dtype)
-    return array if array.flags.aligned else array.copy()
 
 
 def _buffer(frame: zmq.Frame | bytes) -> Any:

@@ -1,8 +1,9 @@
 """A worker's side of the parameter server: pushes and pulls rows and dense weights over one socket a shard.
 
 Rows are named by their global number; lists of them must be sorted by (row % shards, row), so that each shard's part is
-one contiguous slice and arrays are sent and received without a copy. Arrays given to ``push`` may still be on
-their way when it returns: give it fresh ones and do not change them. Not for use by several threads at once.
+one contiguous slice and arrays are sent and received without a copy. Nothing waits but ``answers``: what is pushed and
+asked for travels while the caller does something else. Arrays given to a push may still be on their way when it
+returns: give it fresh ones and do not change them. Not for use by several threads at once.
 
 Legend: K rows, W columns of a value, T of value and state.
 """
@@ -20,22 +21,29 @@ from numpy.typing import NDArray
 
 from infra.errors import Fenced, WireError
 from infra.link import Link
-from infra.wire import NO_F32, NO_I64, Codec, Curve, Refused, connect, receive, send
+from infra.wire import NO_I64, Codec, Curve, Refused, receive, send
 from ps.config import RowConfig
+from ps.dense.range import pieces_of
 from ps.errors import PsError, Unreachable
 from ps.protocol import (
+    BARE,
     FROM_SHARD,
     NO_DENSE,
     TO_SHARD,
+    TRAIN,
     WHOLE,
+    DenseArrays,
+    DensePiece,
     Done,
     Meet,
     Peek,
     PeekArrays,
     Pull,
     PullArrays,
+    PullDense,
     Push,
     PushArrays,
+    PushDense,
     Rows,
     RowsArrays,
     Terms,
@@ -48,37 +56,48 @@ OUTSIDE_STEPS = -1
 """step of a Peek, so that its answer cannot be taken for a pull's"""
 
 _Numbers = NDArray[np.int64]
+_Question = tuple[int, int]
+_DENSE = -1
+"""in place of the phase, for dense weights"""
+_NO_ROWS = slice(0, 0)
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """One shard's answer: rows for these slices of the lists asked for."""
+    """One shard's answer: rows for these slices of the lists asked for in a phase."""
 
+    phase: int
     full: slice
     full_KT: NDArray[Any]
     values: slice
     values_KW: NDArray[Any]
-    nbytes: int
-    """of the rows"""
+
+    @property
+    def nbytes(self) -> int:
+        return self.full_KT.nbytes + self.values_KW.nbytes
+
+
+@dataclass(frozen=True)
+class PulledDense:
+    """A piece of a shard's range of the dense weights, or all of it."""
+
     shard: int
-    dense: NDArray[Any]
-    """the shard's range of the dense weights, in the form asked for"""
+    form: int
+    piece: int
+    floats: NDArray[Any]
 
 
 @dataclass(frozen=True)
 class DenseRanges:
     """Dense weights or gradients on their way to the shards."""
 
-    form: int = NO_DENSE
-    ranges: Sequence[NDArray[Any]] = ()
-    """of each shard, by shard; none without a form"""
+    form: int
+    ranges: Sequence[NDArray[Any]]
+    """of each shard, by shard"""
 
     @property
     def nbytes(self) -> int:
         return sum(each.nbytes for each in self.ranges)
-
-
-NO_RANGES = DenseRanges()
 
 
 class ShardClient:
@@ -98,14 +117,16 @@ class ShardClient:
         self._shape = rows.shape()
         self._dtype = np.dtype(rows.float_dtype)
         self._run = run
-        self._link = link or Link()
         self._timeout = timeout_seconds
         self._generation = -1
         self._worker = -1
         self._requests = Codec(*TO_SHARD, float_dtype=self._dtype)
         self._replies = Codec(*FROM_SHARD, float_dtype=self._dtype)
         self._timer = LinkTimer()
-        self._sockets = [_connected(context, endpoint, curve) for endpoint in endpoints]
+        self._asked: dict[_Question, tuple[slice, slice]] = {}
+        """(shard, phase) of pulls that are not answered yet, with the slices of the lists asked for"""
+        link = link or Link()
+        self._sockets = [_connected(link, context, endpoint, curve) for endpoint in endpoints]
 
     @property
     def shards(self) -> int:
@@ -127,7 +148,7 @@ class ShardClient:
                 if not goes_on():
                     return
                 if time.monotonic() > deadline:
-                    raise self._absent(shard)
+                    raise absent(shard, self._endpoints[shard], self._timeout)
             answer, _ = receive(socket, self._replies)
             if not isinstance(answer, Done):
                 reason = answer.reason if isinstance(answer, Refused) else f"it answered {type(answer).__name__}"
@@ -136,6 +157,7 @@ class ShardClient:
     def open(self, generation: int, worker: int) -> None:
         """Later messages carry this generation and worker number; answers to earlier ones are thrown away."""
         self._generation, self._worker = generation, worker
+        self._asked.clear()
         for socket in self._sockets:
             with suppress(zmq.Again):
                 while True:
@@ -149,44 +171,65 @@ class ShardClient:
         owned_KT: NDArray[Any],
         part_rows: _Numbers,
         part_KW: NDArray[Any],
-        dense: DenseRanges = NO_RANGES,
     ) -> int:
-        """Sends each shard its rows and its range of dense weights in one message, or none if it has neither.
-
-        Returns the bytes that the rows take.
-        """
+        """Sends each shard its rows in one message, or none if it has none; returns the bytes that they take."""
         total = 0
-        for shard, (owned, parts) in self._segments(bool(dense.form), owned_rows, part_rows):
-            header = Push(**self._common(step), phase=phase, worker=self._worker, dense=dense.form)
+        for shard, (owned, parts) in self._segments(owned_rows, part_rows):
+            header = Push(**self._common(step), phase=phase, worker=self._worker)
             arrays = PushArrays(
                 owned_numbers=self._numbers(owned_rows[owned]),
                 owned_rows=owned_KT[owned].reshape(-1),
                 part_numbers=self._numbers(part_rows[parts]),
                 part_gradients=part_KW[parts].reshape(-1),
-                dense=dense.ranges[shard] if dense.form else NO_F32,
             )
             nbytes = sum(array.nbytes for array in arrays)
-            began = time.perf_counter()
-            self._link.up(nbytes)
             send(self._sockets[shard], self._requests, header, arrays)
-            self._timer.pushed(shard, nbytes, began)
-            total += nbytes - arrays.dense.nbytes
+            total += nbytes
         return total
 
-    def pull(self, step: int, full_rows: _Numbers, value_rows: _Numbers, dense: int = NO_DENSE) -> Iterator[Pulled]:
-        """Asks every shard concerned at once, then yields each answer as it arrives; dense: the form wanted."""
-        asked = {}
-        for shard, (full, values) in self._segments(bool(dense), full_rows, value_rows):
-            header = Pull(**self._common(step), worker=self._worker, dense=dense)
+    def push_dense(self, step: int, phase: int, dense: DenseRanges) -> int:
+        """Sends each shard its range: a gradient in pieces, everything at once; returns the bytes."""
+        for shard, floats in enumerate(dense.ranges):
+            places = pieces_of(floats.size, floats.itemsize) if dense.form == BARE else [slice(None)]
+            for piece, place in enumerate(places):
+                told: dict[str, Any] = {"phase": phase, "worker": self._worker, "form": dense.form, "piece": piece}
+                header = PushDense(**self._common(step), **told)
+                send(self._sockets[shard], self._requests, header, DenseArrays(floats=floats[place]))
+        return dense.nbytes
+
+    def ask(self, step: int, phase: int, full_rows: _Numbers, value_rows: _Numbers) -> None:
+        """Asks every shard concerned for rows; ``answers`` brings them."""
+        for shard, (full, values) in self._segments(full_rows, value_rows):
+            header = Pull(**self._common(step), phase=phase, worker=self._worker)
             arrays = PullArrays(
                 full_numbers=self._numbers(full_rows[full]), value_numbers=self._numbers(value_rows[values])
             )
-            nbytes = sum(array.nbytes for array in arrays)
-            self._timer.asked(shard, nbytes)
-            self._link.up(nbytes)
+            self._timer.asked((phase, shard), sum(array.nbytes for array in arrays))
             send(self._sockets[shard], self._requests, header, arrays)
-            asked[shard] = (full, values)
-        return self._pulled(step, asked)
+            self._asked[shard, phase] = (full, values)
+
+    def ask_dense(self, step: int, form: int) -> None:
+        """Asks every shard for its range of the dense weights; ``answers`` brings them."""
+        for shard, socket in enumerate(self._sockets):
+            send(socket, self._requests, PullDense(**self._common(step), worker=self._worker, form=form))
+            self._asked[shard, _DENSE] = (_NO_ROWS, _NO_ROWS)
+
+    def answers(self, step: int) -> Iterator[Pulled | PulledDense]:
+        """Everything that was asked for in this step and has not been answered yet, as it arrives."""
+        for shard, header, arrays, was_awaited in self._messages(step):
+            if isinstance(header, DensePiece):
+                self._timer.passed(arrays.floats.nbytes)
+                self._timer.gave(header.pushed_bytes, header.pushed_seconds)
+                if header.is_last:
+                    del self._asked[shard, _DENSE]
+                yield PulledDense(shard, header.form, header.piece, arrays.floats)
+                continue
+            full, values = self._asked.pop((shard, header.phase))
+            nbytes = arrays.full.nbytes + arrays.values.nbytes
+            self._timer.answered((header.phase, shard), nbytes, header.held_seconds, was_awaited)
+            self._check_answer(shard, arrays, full.stop - full.start, values.stop - values.start, 0)
+            full_KT = arrays.full.reshape(-1, self._shape.total)
+            yield Pulled(header.phase, full, full_KT, values, arrays.values.reshape(-1, self._shape.value))
 
     def take_link_time(self) -> tuple[int, float]:
         """Bytes that the link has carried since the last call, both directions, and the seconds that took."""
@@ -196,12 +239,8 @@ class ShardClient:
         """Value and state of rows as the shards have them now, and the step that last changed each. Any order."""
         rows_KT = np.empty((len(rows), self._shape.total), self._dtype)
         steps_K = np.empty(len(rows), np.int64)
-        places = {}
-        for shard in range(len(self._sockets)):
-            (places[shard],) = np.nonzero(rows % len(self._sockets) == shard)
-            arrays = PeekArrays(numbers=self._numbers(rows[places[shard]]))
-            send(self._sockets[shard], self._requests, Peek(**self._common(OUTSIDE_STEPS)), arrays)
-        for shard, _, answer in self._answers(OUTSIDE_STEPS, set(places)):
+        places = [np.flatnonzero(rows % self.shards == shard) for shard in range(self.shards)]
+        for shard, answer in self._peeked([self._numbers(rows[place]) for place in places], NO_DENSE):
             self._check_answer(shard, answer, len(places[shard]), 0, len(places[shard]))
             rows_KT[places[shard]] = answer.full.reshape(-1, self._shape.total)
             steps_K[places[shard]] = answer.steps
@@ -209,13 +248,9 @@ class ShardClient:
 
     def peek_dense(self) -> list[NDArray[Any]]:
         """The whole dense weights as the shards have them now: each shard's range, by shard."""
-        for socket in self._sockets:
-            header = Peek(**self._common(OUTSIDE_STEPS), dense=WHOLE)
-            send(socket, self._requests, header, PeekArrays(numbers=NO_I64))
         ranges = {}
-        for shard, _, answer in self._answers(OUTSIDE_STEPS, set(range(len(self._sockets)))):
+        for shard, answer in self._peeked([NO_I64] * self.shards, WHOLE):
             self._check_answer(shard, answer, 0, 0, 0)
-            self._link.down(answer.dense.nbytes)
             ranges[shard] = answer.dense
         return [ranges[shard] for shard in sorted(ranges)]
 
@@ -223,48 +258,52 @@ class ShardClient:
         for socket in self._sockets:
             socket.close()
 
-    def _pulled(self, step: int, asked: dict[int, tuple[slice, slice]]) -> Iterator[Pulled]:
-        for shard, header, rows in self._answers(step, set(asked)):
-            nbytes = rows.full.nbytes + rows.values.nbytes
-            self._link.down(nbytes + rows.dense.nbytes)
-            self._timer.answered(shard, nbytes + rows.dense.nbytes, header.held_seconds)
-            full, values = asked[shard]
-            self._check_answer(shard, rows, full.stop - full.start, values.stop - values.start, 0)
-            full_KT, values_KW = rows.full.reshape(-1, self._shape.total), rows.values.reshape(-1, self._shape.value)
-            yield Pulled(full, full_KT, values, values_KW, nbytes, shard, rows.dense)
+    def _peeked(self, numbers: Sequence[_Numbers], dense: int) -> Iterator[tuple[int, RowsArrays]]:
+        """Asks every shard for these rows of its own; yields the answers."""
+        for shard, socket in enumerate(self._sockets):
+            header = Peek(**self._common(OUTSIDE_STEPS), dense=dense)
+            send(socket, self._requests, header, PeekArrays(numbers=numbers[shard]))
+            self._asked[shard, TRAIN] = (_NO_ROWS, _NO_ROWS)
+        for shard, _, arrays, _ in self._messages(OUTSIDE_STEPS):
+            del self._asked[shard, TRAIN]
+            yield shard, arrays
 
     def _numbers(self, rows: _Numbers) -> _Numbers:
         """Row numbers as their shard counts them."""
         return rows // len(self._sockets)
 
-    def _segments(self, all_shards: bool, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
-        """Of each shard that has rows, or of all: the slice of each list that lives there."""
+    def _segments(self, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
+        """Of each shard that has rows: the slice of each list that lives there."""
         shards = len(self._sockets)
         ends = [np.searchsorted(rows % shards, np.arange(shards + 1)).tolist() for rows in lists]
         for shard in range(shards):
             slices = [slice(end[shard], end[shard + 1]) for end in ends]
-            if all_shards or any(part.stop > part.start for part in slices):
+            if any(part.stop > part.start for part in slices):
                 yield shard, slices
 
-    def _answers(self, step: int, waiting: set[int]) -> Iterator[tuple[int, Rows, RowsArrays]]:
-        """Rows of each shard as they arrive; answers to requests given up earlier are passed over."""
+    def _messages(self, step: int) -> Iterator[tuple[int, Any, Any, bool]]:
+        """Answers of this step as they arrive, and whether they had to be waited for; others are passed over."""
         deadline = time.monotonic() + self._timeout
         poller = zmq.Poller()
-        numbers = {self._sockets[shard]: shard for shard in waiting}
+        numbers = {self._sockets[shard]: shard for shard in {shard for shard, _ in self._asked}}
         for socket in numbers:
             poller.register(socket, zmq.POLLIN)
-        while waiting:
-            ready = poller.poll(max(0, math.ceil((deadline - time.monotonic()) * 1000)))
+        while self._asked:
+            was_awaited = not (ready := poller.poll(0))
+            ready = ready or poller.poll(max(0, math.ceil((deadline - time.monotonic()) * 1000)))
             if not ready:
-                raise self._unreachable(step, waiting)
+                waiting = sorted({shard for shard, _ in self._asked})
+                names = ", ".join(f"{shard} at {self._endpoints[shard]}" for shard in waiting)
+                raise unreachable(step, names, self._timeout)
             for socket, _ in ready:
                 header, arrays = self._replies.decode(socket.recv_multipart(copy=False))
+                shard = numbers[socket]
                 if isinstance(header, Refused):
-                    raise self._refused(header, numbers[socket])
-                if isinstance(header, Rows) and (header.generation, header.step) == (self._generation, step):
-                    poller.unregister(socket)
-                    waiting.remove(numbers[socket])
-                    yield numbers[socket], header, arrays
+                    raise self._refused(header, shard)
+                kind = header.phase if isinstance(header, Rows) else _DENSE
+                is_current = (header.generation, header.step) == (self._generation, step)
+                if isinstance(header, Rows | DensePiece) and is_current and (shard, kind) in self._asked:
+                    yield shard, header, arrays, was_awaited
 
     def _check_answer(self, shard: int, rows: RowsArrays, full: int, values: int, steps: int) -> None:
         """Raises WireError unless an answer has as many rows as were asked for; numpy would copy one to many places."""
@@ -279,29 +318,27 @@ class ShardClient:
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self._generation, "step": step}
 
-    def _unreachable(self, step: int, waiting: set[int]) -> Unreachable:
-        names = ", ".join(f"{shard} at {self._endpoints[shard]}" for shard in sorted(waiting))
-        return Unreachable(
-            f"no rows for step {step} from shard {names} within {self._timeout:g} s; expected them after the other "
-            "workers' pushes of that step; see whether the shard and every worker are alive"
-        )
-
-    def _absent(self, shard: int) -> Unreachable:
-        return Unreachable(
-            f"shard {shard} at {self._endpoints[shard]} did not answer within {self._timeout:g} s; expected an answer "
-            "at once; see whether 'freshet ps' runs there and the CURVE keys match"
-        )
-
     def _refused(self, refused: Refused, shard: int) -> Exception:
         text = f"shard {shard} at {self._endpoints[shard]} refused a message of worker {self._worker}: {refused.reason}"
         fenced = refused.run != self._run or refused.generation != self._generation
         return Fenced(text) if fenced else PsError(text)
 
 
-def _connected(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None) -> "zmq.Socket[bytes]":
-    socket = context.socket(zmq.DEALER)
-    socket.set(zmq.SNDHWM, 0)
-    socket.set(zmq.RCVHWM, 0)
-    socket.set(zmq.LINGER, 0)
-    connect(socket, endpoint, curve)
-    return socket
+def unreachable(step: int, names: str, seconds: float) -> Unreachable:
+    return Unreachable(
+        f"no rows for step {step} from shard {names} within {seconds:g} s; expected them after the other "
+        "workers' pushes of that step; see whether the shard and every worker are alive"
+    )
+
+
+def absent(shard: int, endpoint: str, seconds: float) -> Unreachable:
+    return Unreachable(
+        f"shard {shard} at {endpoint} did not answer within {seconds:g} s; expected an answer at once; see whether "
+        "'freshet ps' runs there and the CURVE keys match"
+    )
+
+
+def _connected(
+    link: Link, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None
+) -> "zmq.Socket[bytes]":
+    return link.connect(context, endpoint, curve, {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0})

@@ -23,11 +23,9 @@ from infra.telemetry import Meter, Refusals
 from infra.wire import NO_ARRAYS, SMALL_BYTES, Arrays, Codec, Curve, Header, bind, guarded
 from ps.config import DenseRule, PsConfig, RowConfig
 from ps.protocol import (
-    BARE,
     FROM_SHARD,
     TO_SHARD,
     TRAIN,
-    WHOLE,
     Announce,
     AnnounceArrays,
     Open,
@@ -154,10 +152,10 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
         (Open(**common, workers=1), NO_ARRAYS),
         (Announce(**common, phase=TRAIN, pushers=[0]), created),
         (Push(**common, phase=TRAIN, worker=0), pushed),
-        (Pull(**common, worker=0), PullArrays(full_numbers=one)),
+        (Pull(**common, phase=TRAIN, worker=0), PullArrays(full_numbers=one)),
     ]
     for header, arrays in messages:
         for _ in shard.receive(Received(b"", header, arrays)):
             pass
-    shard.dense.change(WHOLE, [np.zeros(1 if dense.optimizer == "sgd" else 4, rows.float_dtype)])
-    shard.dense.change(BARE, [np.zeros(1, rows.float_dtype)] * 2)
+    shard.dense.put(np.zeros(1 if dense.optimizer == "sgd" else 4, rows.float_dtype))
+    shard.dense.apply(0, [np.zeros(1, rows.float_dtype)] * 2)

@@ -2,12 +2,15 @@
 
 Legend: W columns of a row's value, S of its optimizer state.
 
-A *round* is (step, phase): phase TRAIN is the step itself, phase FLUSH (after it) writes every owned or split row back
-without training. For each round the dispatcher announces to every shard what will happen there; workers then push and
-pull; a shard answers a pull only when every announced push of that round has been applied: no other barrier is needed.
+A *round* is (step, phase). What a step moves is up to three rounds: EARLY are rows that the step before does not train,
+which may move while it does; TRAIN are the others; EVICT are rows that make room in a cache, which nobody waits for in
+this step. FLUSH, after them, writes every owned or split row back without training. For each round the dispatcher
+announces to every shard what will happen there; workers then push and pull; a shard answers a pull only when every
+announced push of that round, and of those before it, has been applied: no other barrier is needed.
 
-The dense weights are one more row, cut into one range per shard. What a worker owes of them, the gradient of the step
-before or everything, comes with its push of the next round; what it needs of them comes with the rows it pulls.
+The dense weights are one more row, cut into one range per shard, and move in messages of their own: gradients as soon
+as a worker has them, in pieces, and every piece comes back as soon as it is changed. The announcement of a step's TRAIN
+round says who brings everything before the step, and who brings a gradient after it (ps/dense/lane.py).
 """
 
 from typing import Annotated, ClassVar, NamedTuple
@@ -16,11 +19,13 @@ import msgspec
 from msgspec import Meta
 
 from infra.agreement import differing
-from infra.wire import I64, NO_F32, NO_I64, NO_U64, U64, Float, Header, Name, Number, Refused, Seconds, Step
+from infra.wire import I64, NO_F32, NO_I64, NO_U64, U64, Bytes, Float, Header, Name, Number, Refused, Seconds, Step
 from ps.errors import Disagreement
 
-TRAIN = 0
-FLUSH = 1
+EARLY = 0
+TRAIN = 1
+EVICT = 2
+FLUSH = 3
 MOST_WORKERS = 128
 """of a generation"""
 
@@ -32,10 +37,11 @@ WHOLE = 2
 
 Round = tuple[int, int]
 """(step, phase), ordered"""
-RoundPhase = Annotated[int, Meta(ge=TRAIN, le=FLUSH)]
+RoundPhase = Annotated[int, Meta(ge=EARLY, le=FLUSH)]
 WorkerNumber = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
 DenseForm = Annotated[int, Meta(ge=NO_DENSE, le=WHOLE)]
 """what of the dense weights a message carries or asks for"""
+SomeDense = Annotated[int, Meta(ge=BARE, le=WHOLE)]
 WorkerCount = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
 AgreedSettings = Annotated[dict[Name, Annotated[str, Meta(max_length=1000)]], Meta(max_length=200)]
 
@@ -116,10 +122,10 @@ class Announce(Header, frozen=True):
     phase: RoundPhase
     pushers: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)]
     """workers that will send exactly one Push to this shard in this round"""
-    dense_pushers: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)] = msgspec.field(default_factory=list)
-    """those of them whose Push has something dense"""
-    dense_form: DenseForm = NO_DENSE
-    """what that is: everybody's gradient, which is summed and applied once, or the whole of one worker"""
+    dense_whole: Annotated[list[WorkerNumber], Meta(max_length=1)] = msgspec.field(default_factory=list)
+    """who brings all of the dense weights before anyone pulls them for this step: one worker or none"""
+    dense_gradients: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)] = msgspec.field(default_factory=list)
+    """who brings a gradient of them after this step; summed and applied once, before anyone pulls them again"""
 
 
 # ── worker → shard ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -138,18 +144,15 @@ class PushArrays(NamedTuple):
     part_numbers: I64
     part_gradients: Float
     """of each (W)"""
-    dense: Float = NO_F32
-    """this shard's range of the dense weights, in the form that the header names"""
 
 
 class Push(Header, frozen=True):
-    """Owned rows as value and state, parts of split rows as partial gradients, something dense. Not answered."""
+    """Owned rows as value and state, parts of split rows as partial gradients. Not answered."""
 
     ARRAYS: ClassVar = PushArrays
 
     phase: RoundPhase
     worker: WorkerNumber
-    dense: DenseForm = NO_DENSE
 
 
 class PullArrays(NamedTuple):
@@ -160,13 +163,36 @@ class PullArrays(NamedTuple):
 
 
 class Pull(Header, frozen=True):
-    """Asks for rows of round (step, TRAIN). Answered by Rows once the round's pushes have been applied."""
+    """Asks for rows of a round. Answered by Rows once the round's pushes have been applied."""
 
     ARRAYS: ClassVar = PullArrays
 
     worker: WorkerNumber
-    dense: DenseForm = NO_DENSE
-    """what is wanted of the dense weights"""
+    phase: RoundPhase = TRAIN
+
+
+class DenseArrays(NamedTuple):
+    floats: Float
+    """one piece of this shard's range, or all of it, as the header says"""
+
+
+class PushDense(Header, frozen=True):
+    """A piece of the gradient of this step, or the whole range. Not answered."""
+
+    ARRAYS: ClassVar = DenseArrays
+
+    phase: RoundPhase
+    worker: WorkerNumber
+    form: SomeDense
+    piece: Number = 0
+    """0 if it is the whole range"""
+
+
+class PullDense(Header, frozen=True):
+    """Asks for the dense weights that this step trains with. Answered by one DensePiece for every piece."""
+
+    worker: WorkerNumber
+    form: SomeDense
 
 
 class PeekArrays(NamedTuple):
@@ -199,7 +225,7 @@ class RowsArrays(NamedTuple):
     steps: I64 = NO_I64
     """answering a Peek: the step that last changed each row"""
     dense: Float = NO_F32
-    """this shard's range of the dense weights, in the form asked for"""
+    """answering a Peek: this shard's range of the dense weights, in the form asked for"""
 
 
 class Rows(Header, frozen=True):
@@ -207,8 +233,24 @@ class Rows(Header, frozen=True):
 
     ARRAYS: ClassVar = RowsArrays
 
+    phase: RoundPhase = TRAIN
+    """of the Pull"""
     held_seconds: Seconds = 0.0
     """from the request's arrival to this answer: time that the link is not to blame for"""
+
+
+class DensePiece(Header, frozen=True):
+    """A piece of the weights, or the whole range: the answer to PullDense."""
+
+    ARRAYS: ClassVar = DenseArrays
+
+    form: SomeDense
+    piece: Number
+    is_last: bool
+    pushed_bytes: Bytes = 0
+    """of the receiver's last gradient, but for its first piece; with the last piece of an answer"""
+    pushed_seconds: Seconds = 0.0
+    """how long they took to arrive behind the first piece: the receiver's link alone is to blame for it"""
 
 
 class LedgerArrays(NamedTuple):
@@ -241,5 +283,5 @@ class Ledger(Header, frozen=True):
     applied_phase: RoundPhase
 
 
-TO_SHARD = (Open, Announce, Meet, Push, Pull, Peek, Count)
-FROM_SHARD = (Done, Rows, Ledger, Refused)
+TO_SHARD = (Open, Announce, Meet, Push, Pull, PushDense, PullDense, Peek, Count)
+FROM_SHARD = (Done, Rows, DensePiece, Ledger, Refused)

@@ -15,7 +15,7 @@ import numpy as np
 from infra.kernels import kernel
 from ps.config import HELD_BYTES
 from ps.errors import OutOfOrder
-from ps.protocol import NO_DENSE, TRAIN, Announce, Pull, Push, PushArrays, Round
+from ps.protocol import Announce, Pull, Push, PushArrays, Round
 from ps.start import GAMMA, mix, mix_reference
 
 MESSAGE_BYTES = 4096
@@ -60,6 +60,17 @@ class Received:
         return MESSAGE_BYTES + int(sum(array.nbytes for array in self.arrays))
 
 
+def held_with(message: Received, held_bytes: int, limit: int) -> int:
+    """Bytes held back together with this message; raises OutOfOrder if they are too many."""
+    if held_bytes + message.nbytes > limit:
+        raise OutOfOrder(
+            f"a {type(message.header).__name__} of {message.nbytes} bytes came for step {message.header.step}, and "
+            f"{held_bytes} bytes wait for their rounds already; expected {limit} at most; see whether the dispatcher "
+            "is alive, or raise ps.held_bytes"
+        )
+    return held_bytes + message.nbytes
+
+
 @dataclass
 class Gathering:
     """One round, as far as its messages have arrived."""
@@ -67,8 +78,6 @@ class Gathering:
     announced: Received | None = None
     expected: dict[int, int] = field(default_factory=dict)
     """announced pushers, and the fingerprint of what each brings"""
-    dense: dict[int, int] = field(default_factory=dict)
-    """those of them that bring something dense, and in which form"""
     pushes: dict[int, Received] = field(default_factory=dict)
     early: list[Received] = field(default_factory=list)
     """pushes that came before the announcement, whoever sent them: which are right is known only then"""
@@ -107,7 +116,6 @@ class Rounds:
         gathering = self._gathering.setdefault(at, Gathering())
         gathering.announced = announced
         gathering.expected = dict(zip(header.pushers, announced.arrays.pushed.tolist(), strict=True))
-        gathering.dense = dict.fromkeys(header.dense_pushers, header.dense_form)
         early, gathering.early = gathering.early, []
         self._release(early)
         return early
@@ -126,7 +134,7 @@ class Rounds:
     def pull(self, pull: Received) -> bool:
         """Whether the pull's round has been applied; if not, the pull is held until it is."""
         header: Pull = pull.header
-        at = (header.step, TRAIN)
+        at = (header.step, header.phase)
         if self.applied is not None and at <= self.applied:
             return True
         self._hold(at, pull, self._waiting_for(at, "pull")).pulls.append(pull)
@@ -161,11 +169,6 @@ class Rounds:
             )
         if worker in gathering.pushes:
             raise OutOfOrder(f"worker {worker} pushed twice in round {at}; expected one push; the first one counts")
-        if header.dense != gathering.dense.get(worker, NO_DENSE):
-            raise OutOfOrder(
-                f"worker {worker} pushed dense weights in form {header.dense} in round {at}; expected form "
-                f"{gathering.dense.get(worker, NO_DENSE)}, as announced; does its order match the announcement?"
-            )
         if fingerprint(arrays.owned_numbers, arrays.part_numbers) != gathering.expected[worker]:
             owned, parts = len(arrays.owned_numbers), len(arrays.part_numbers)
             raise OutOfOrder(
@@ -186,13 +189,7 @@ class Rounds:
 
     def _hold(self, at: Round, message: Received, gathering: Gathering) -> Gathering:
         """Counts a message that has to wait for its round, which is kept from now on."""
-        if self._held + message.nbytes > self._limit:
-            raise OutOfOrder(
-                f"a {type(message.header).__name__} of {message.nbytes} bytes came for round {at}, and {self._held} "
-                f"bytes wait for their rounds already; expected {self._limit} at most; see whether the dispatcher is "
-                "alive, or raise ps.held_bytes"
-            )
-        self._held += message.nbytes
+        self._held = held_with(message, self._held, self._limit)
         return self._gathering.setdefault(at, gathering)
 
     def _release(self, messages: list[Received]) -> None:

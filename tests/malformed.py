@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import inspect
 
+from infra.packing import BITS
 from infra.wire import HEADER_BYTES, RUN_FLOAT, Header
 
 FEW = 3
@@ -33,6 +34,8 @@ class Message:
     """instead of the fields"""
     equal: tuple[tuple[int, ...], ...] = field(default=())
     """places of arrays that are equally long"""
+    forms: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """names of the forms, by place, of arrays that have several; then the first of all arrays tells which each has"""
 
     @property
     def frames(self) -> list[bytes]:
@@ -47,15 +50,18 @@ def valid_message(kind: type[Header], float_dtype: str = "f4", **fields: Any) ->
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     made = {each.encode_name: _value(each.type) for each in described.fields}
-    names = kind.ARRAYS._fields  # type: ignore[attr-defined]
-    arrays = [bytes(FEW * itemsize) for itemsize in _itemsizes(kind, float_dtype)]
-    equal = tuple(tuple(names.index(name) for name in group) for group in kind.EQUALLY_LONG)
-    return Message(kind, {"type": described.tag, **made, **fields}, arrays, equal=equal)
+    names, forms = kind.ARRAYS._fields, _forms(kind, float_dtype)  # type: ignore[attr-defined]
+    arrays = [bytes(FEW * np.dtype(own).itemsize) for *_narrower, own in forms]
+    first = int(any(len(each) > 1 for each in forms))
+    several = {first + place: each for place, each in enumerate(forms) if len(each) > 1}
+    own = [bytes([len(each) - 1 for each in several.values()])] * first
+    equal = tuple(tuple(first + names.index(name) for name in group) for group in kind.EQUALLY_LONG)
+    return Message(kind, {"type": described.tag, **made, **fields}, [*own, *arrays], equal=equal, forms=several)
 
 
 def spoiled_messages(message: Message, rng: random.Random) -> Iterator[Message]:
     """The message spoiled in every way, where a way has a choice in one of them."""
-    for way in (_spoil_fields, _spoil_text, _spoil_arrays):
+    for way in (_spoil_fields, _spoil_text, _spoil_arrays, _spoil_forms):
         yield from way(message, rng)
 
 
@@ -119,14 +125,38 @@ def _spoil_arrays(message: Message, rng: random.Random) -> Iterator[Message]:
         yield replace(message, arrays=_replaced(message.arrays, place, longer), how=f"array {place} too long")
 
 
+def _spoil_forms(message: Message, rng: random.Random) -> Iterator[Message]:
+    """Forms that no field allows, or whose arrays do not fit each other or are not whole."""
+    if not message.forms:
+        return
+    places, numbers = list(message.forms), message.arrays[0]
+
+    def told(place: int, number: int) -> Message:
+        at = places.index(place)
+        arrays = [numbers[:at] + bytes([number]) + numbers[at + 1 :], *message.arrays[1:]]
+        return replace(message, arrays=arrays, how=f"form {number} of array {place}")
+
+    yield replace(message, arrays=[numbers[:-1], *message.arrays[1:]], how="a form too few")
+    for place, forms in message.forms.items():
+        yield told(place, rng.randrange(len(forms), 256))
+        if forms[0] == BITS:
+            unmarked = told(place, 0)
+            for bits in (b"", bytes(1), b"\x01" * FEW + bytes(1)):
+                arrays = _replaced(unmarked.arrays, place, bits)
+                yield replace(unmarked, arrays=arrays, how=f"{len(bits)} bytes of bits without an end in array {place}")
+    for group in message.equal:
+        if narrower := [place for place in group if place in message.forms]:
+            yield told(rng.choice(narrower), 0)
+
+
 def _replaced(arrays: list[bytes], place: int, *instead: bytes) -> list[bytes]:
     return [*arrays[:place], *instead, *arrays[place + 1 :]]
 
 
 # ── values of a described type ────────────────────────────────────────────────────────────────────────────────────────
-def _itemsizes(kind: type[Header], float_dtype: str) -> list[int]:
-    names = [hint.__metadata__[0] for hint in get_type_hints(kind.ARRAYS, include_extras=True).values()]
-    return [np.dtype(float_dtype if name == RUN_FLOAT else name).itemsize for name in names]
+def _forms(kind: type[Header], float_dtype: str) -> list[tuple[str, ...]]:
+    hints = get_type_hints(kind.ARRAYS, include_extras=True).values()
+    return [(float_dtype,) if hint.__metadata__ == (RUN_FLOAT,) else hint.__metadata__ for hint in hints]
 
 
 def _value(described: inspect.Type) -> Any:

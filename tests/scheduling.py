@@ -1,5 +1,7 @@
 """How the workers of pytest-xdist share the tests: whole runs by function, all others by file, the long ones first.
 
+Tests of one file that share a run, ``ONE_RUN_FILES``, stay with one worker and in their order.
+
 Tests that use the broker stay with one worker, so that there is one broker; one that is missing in the list below would
 work, with a broker of its own.
 """
@@ -9,6 +11,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import
 LONG = ("tests/end_to_end/", "tests/infra/", "tests/benchmarks/", "tests/ingest/kafka/", "tests/trainer/")
 """begun before all others, in this order, so that no worker is left with a long one at the end"""
 BY_FUNCTION = "tests/end_to_end/"
+ONE_RUN_FILES = ("tests/end_to_end/test_live.py", "tests/end_to_end/test_damage.py")
 BROKER_FILES = (
     *("end_to_end/test_kafka.py", "end_to_end/test_kafka_poison.py", "end_to_end/test_kafka_processes.py"),
     *("end_to_end/test_kcat.py", "infra/cli/test_stream.py", "benchmarks/test_kafka.py"),
@@ -22,7 +25,8 @@ def share_of(test: str) -> str:
     file, _, function = test.partition("::")
     if file.removeprefix("tests/") in BROKER_FILES:
         return "broker"
-    return f"{file}::{function.partition('[')[0]}" if file.startswith(BY_FUNCTION) else file
+    by_function = file.startswith(BY_FUNCTION) and file not in ONE_RUN_FILES
+    return f"{file}::{function.partition('[')[0]}" if by_function else file
 
 
 def order_of(test: str) -> int:

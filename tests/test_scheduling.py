@@ -9,6 +9,8 @@ def test_whole_runs_are_shared_by_function_and_others_by_file() -> None:
     assert (
         share_of(f"{run}[esd:1]") == share_of(f"{run}[a::b]") != share_of("tests/end_to_end/test_exactness.py::test_b")
     )
+    live = "tests/end_to_end/test_live.py"
+    assert share_of(f"{live}::test_a") == share_of(f"{live}::test_b")
     assert share_of("tests/ps/test_store.py::test_a") == share_of("tests/ps/test_store.py::test_b[1]")
 
 

@@ -65,6 +65,6 @@ class TrainerConfig(Section):
     pull_timeout_seconds: float = Field(default=60.0, gt=0)
     """how long to wait for a PS shard's answer"""
     shape_link: bool = True
-    """whether a worker whose link has a speed slows its transfers of rows down to it; false where the network does"""
+    """whether a worker whose link has a speed slows its transfers down to it; false where the network does"""
     silence_seconds: float = Field(default=120.0, gt=0)
     """how long the dispatcher may be silent before the worker gives up"""

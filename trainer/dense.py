@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from infra.errors import ConfigError, FileUnusable, WireError
 from infra.files import naming, writing_whole
-from ps.client import NO_RANGES, DenseRanges
-from ps.protocol import BARE, NO_DENSE
+from ps.client import DenseRanges
+from ps.dense.range import pieces_of
+from ps.protocol import BARE
 from trainer.config import ModelConfig
 
 ALIGNED_FLOATS = 16
@@ -104,18 +105,20 @@ class Dense:
 
     def ranges(self, form: int, shards: int) -> DenseRanges:
         """A copy for the shards: of the gradients, or of weights and state."""
-        if form == NO_DENSE:
-            return NO_RANGES
         places = [self._place(shard, shards) for shard in range(shards)]
         if form == BARE:
             gradients = self.gradients.to("cpu", copy=True).numpy()
             return DenseRanges(form, [gradients[place] for place in places])
         return DenseRanges(form, [torch.cat(self._parts(place)).cpu().numpy() for place in places])
 
-    def put(self, form: int, shard: int, shards: int, floats: NDArray[Any]) -> None:
-        """Replaces a shard's range of the weights, or of weights and state."""
+    def put(self, form: int, shard: int, shards: int, piece: int, floats: NDArray[Any]) -> None:
+        """Replaces a piece of a shard's range of the weights, or the whole range, weights and state."""
         place = self._place(shard, shards)
-        parts = [self.weights[place]] if form == BARE else self._parts(place)
+        if form == BARE:
+            pieces = pieces_of(place.stop - place.start, self.weights.element_size())
+            parts = [self.weights[place][pieces[min(piece, len(pieces) - 1)]]]
+        else:
+            parts = self._parts(place)
         if floats.size != sum(part.numel() for part in parts):
             raise WireError(
                 f"shard {shard} answered with {floats.size} floats of dense weights in form {form}; expected "

@@ -42,9 +42,10 @@ from dispatch.protocol import (
     Welcome,
 )
 from dispatch.tally import PhaseSeconds
+from infra.link import Link, SocketOptions
 from infra.process import Stop
 from infra.telemetry import Meter
-from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, connect, receive, send
+from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, receive, send
 from ps.client import ShardClient
 from ps.errors import Unreachable
 from trainer.arithmetic import arithmetic_of
@@ -68,10 +69,11 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
     log = structlog.get_logger().bind(worker=job.name)
     if job.trainer.threads:
         torch.set_num_threads(job.trainer.threads)
-    with ExitStack() as resources:  # ends in reverse: process group, sockets, context
+    with ExitStack() as resources:  # ends in reverse: process group, sockets, link, context
         context = resources.enter_context(zmq.Context())
+        resources.enter_context(closing(job.link))
         client = resources.enter_context(closing(connect_shards(context, job)))
-        dispatcher = Dispatcher(context, job.dispatcher_endpoint, job.name, job.run, job.curve)
+        dispatcher = Dispatcher(context, job.dispatcher_endpoint, job.name, job.run, job.link, job.curve)
         resources.enter_context(closing(dispatcher))
         worker = resources.enter_context(closing(Worker(job, client, rendezvous_of(job, dispatcher))))
         resources.enter_context(giving_up(dispatcher))
@@ -87,7 +89,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
                     worker.begin(message)
                     log.info("began", generation=message.generation, number=message.worker, members=message.names)
                 case Order():
-                    report, logits = worker.execute(message, arrays)
+                    report, logits = worker.execute(message, arrays, dispatcher.upcoming)
                     dispatcher.tell(report, logits)
                     observe(meter, report.seconds)
                 case Goodbye(save_dense=True):
@@ -122,17 +124,21 @@ class Dispatcher:
     """A worker's connection to the dispatcher, which is also the board on which workers tell each other addresses."""
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, name: str, run: str, curve: Curve | None
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        name: str,
+        run: str,
+        link: Link | None = None,
+        curve: Curve | None = None,
     ) -> None:
         self._endpoint, self._name, self._run = endpoint, name, run
         self._generation, self._step, self._number = 0, 0, 0
         self._kept: deque[tuple[Header, Any]] = deque()
         """messages that arrived while the worker waited for posts"""
         self._sends, self._receives = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.set(zmq.ROUTING_ID, f"{name}/{uuid4().hex}".encode())
-        self._socket.set(zmq.LINGER, LINGER_MILLISECONDS)
-        connect(self._socket, endpoint, curve)
+        options: SocketOptions = {zmq.ROUTING_ID: f"{name}/{uuid4().hex}".encode(), zmq.LINGER: LINGER_MILLISECONDS}
+        self._socket = (link or Link()).connect(context, endpoint, curve, options)
 
     def join(
         self, settings: Mapping[str, str], link_gbit: float | None, device: str = "", arithmetic: str = ""
@@ -175,6 +181,15 @@ class Dispatcher:
             if isinstance(message, Goodbye):
                 return
             heard = time.monotonic()
+
+    def upcoming(self) -> tuple[Order, Any] | None:
+        """The next order if it has arrived; ``messages`` brings it, too."""
+        while self._socket.poll(0):
+            self._kept.append(receive(self._socket, self._receives))
+        for message, arrays in self._kept:
+            if isinstance(message, Order):
+                return (message, arrays) if message.generation == self._generation else None
+        return None
 
     def post(self, key: str, value: bytes) -> None:
         """Posts something to the other members of the generation."""

@@ -2,20 +2,21 @@
 
 For every order, in this order:
 
-1. push      rows the plan names leave their slots for the PS, and the dense gradient of the last step with them
-2. pull      missing or outdated rows arrive in the slots the plan names, and dense weights with them, each shard's as
-             soon as it answers
+1. push      rows the plan names leave their slots for the PS
+2. pull      missing or outdated rows arrive in the slots the plan names, and dense weights, each shard's as soon as it
+             answers; of the next order, should it be there, 1 and 2 then begin as far as this step does not matter to
+             them (trainer/transfers.py)
 3. forward   logits of the micro-batch with the weights as they are: the prequential predictions
 4. backward  of the loss summed over the micro-batch and divided by the size of the whole batch
 5. reduce    in a ring: dense gradients, and those of replicated rows, are summed over all workers (while 6 goes on) and
-             the dense weights change; alone: the dense weights change; else they change on the shards, see 1 and 2
+             the dense weights change; alone: the dense weights change; else the gradient leaves for the shards
 6. rows      used by this worker alone: the optimizer is applied in the cache; shared ones: the slot's value, which
              everybody must pull anew, is overwritten with this worker's part of the gradient; replicated ones: the
              optimizer is applied to the sum, which has the same bits everywhere, so replicas stay equal
 7. report    logits, seconds of each phase, bytes in each direction
 
-A FLUSH round is 1 and 7 only. A worker without samples in a step still takes part in a ring, and its replicas in 6;
-with the hub it moves nothing dense but a gradient it still owes. Nothing here survives a crash.
+A FLUSH is 1 and 7 only. A worker without samples in a step still takes part in a ring, and its replicas in 6; with the
+hub it moves nothing dense. Nothing here survives a crash.
 
 Legend: b samples of the micro-batch, F keys a sample, N dense inputs, U rows it uses, A of them used by nobody else,
 R replicated ones that anyone uses, D embedding columns, W columns of a value.
@@ -43,6 +44,15 @@ from trainer.job import WorkerJob
 from trainer.models.registry import build_model
 from trainer.reduce import TRANSPORTS, AloneGroup, DenseGroup, Rendezvous, form_group
 from trainer.rows import RowOptimizer, float_type, look_up
+from trainer.transfers import Transfers
+
+
+def _nothing() -> None:
+    return None
+
+
+Upcoming = Callable[[], tuple[Order, OrderArrays] | None]
+"""the next order if it has arrived, which stays where it is"""
 
 
 @dataclass
@@ -60,14 +70,6 @@ class Gathered:
             return self.embeddings_UD.grad
         assert self.wide_U1.grad is not None, "the wide weights took no part in the forward pass"
         return torch.cat([self.embeddings_UD.grad, self.wide_U1.grad], 1)
-
-
-@dataclass(frozen=True)
-class Moved:
-    """Bytes that went one way."""
-
-    row_bytes: int = 0
-    dense_bytes: int = 0
 
 
 class Worker:
@@ -89,6 +91,7 @@ class Worker:
         self._group: DenseGroup = AloneGroup()
         self._number, self._workers, self._uses_hub = 0, 1, False
         self.cache = RowCache(0, self._shape, self._dtype, self.device)
+        self._transfers = Transfers(client, self.cache, self.dense)
 
     def begin(self, welcome: Welcome) -> None:
         """Enters a generation: an empty cache and, in a ring, a new process group and rank 0's dense weights."""
@@ -96,6 +99,7 @@ class Worker:
         self._number, self._workers, self._uses_hub = welcome.worker, len(welcome.names), welcome.uses_hub
         self._client.open(welcome.generation, welcome.worker)
         self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
+        self._transfers = Transfers(self._client, self.cache, self.dense)
         if self._uses_hub:
             return
         if welcome.takes_dense and welcome.worker == 0:
@@ -104,17 +108,18 @@ class Worker:
         self._group = form_group(self._rendezvous, name, welcome.worker, welcome.names, self.device, self._transport)
         self._group.broadcast(self.dense.tensors())
 
-    def execute(self, order: Order, work: OrderArrays) -> tuple[Report, ReportArrays]:
-        """Carries out one order and returns its report with the logits."""
+    def execute(self, order: Order, work: OrderArrays, upcoming: Upcoming = _nothing) -> tuple[Report, ReportArrays]:
+        """Carries out one order and returns its report with the logits; upcoming: the next order if it is there."""
         watch = Stopwatch()
-        pushed = self._push(order, work)
+        self._transfers.begin_late(order, work)
         watch.lap("push")
-        pulled, logits, ring_bytes = Moved(), NO_F32, 0
+        logits, ring_bytes = NO_F32, 0
         if order.phase == TRAIN:
-            pulled = self._pull(order, work)
+            self._transfers.finish(order, work)
             watch.lap("pull")
             ring_bytes = self._ring_bytes(order)
-            logits = self._train(order, work, watch)
+            logits = self._train(order, work, watch, upcoming)
+        moved = self._transfers.moved
         link_bytes, link_seconds = self._client.take_link_time()
         report = Report(
             run=order.run,
@@ -123,20 +128,19 @@ class Worker:
             phase=order.phase,
             worker=self._number,
             seconds=watch.seconds,
-            pulled_bytes=pulled.row_bytes,
-            pushed_bytes=pushed.row_bytes,
+            pulled_bytes=moved.rows_down,
+            pushed_bytes=moved.rows_up,
             reduced_bytes=self._reduced_bytes(order),
-            dense_up_bytes=pushed.dense_bytes + ring_bytes,
-            dense_down_bytes=pulled.dense_bytes + ring_bytes,
+            dense_up_bytes=moved.dense_up + ring_bytes,
+            dense_down_bytes=moved.dense_down + ring_bytes,
             link_bytes=link_bytes,
             link_seconds=link_seconds,
         )
         return report, ReportArrays(logits=logits)
 
     def newest_dense(self) -> Dense:
-        """The dense weights after a flush, wherever they are kept."""
-        if self._uses_hub:
-            self._take_dense()
+        """The dense weights as the shards have them after a flush."""
+        self._take_dense()
         return self.dense
 
     def close(self) -> None:
@@ -144,52 +148,46 @@ class Worker:
         self._group.close()
         self._group = AloneGroup()
 
-    def _push(self, order: Order, work: OrderArrays) -> "Moved":
-        owned_KT = self.cache.take_full(work.owned_slots)
-        part_KW = self.cache.take_values(work.part_slots)
-        dense = self.dense.ranges(order.dense_push, self._client.shards)
-        rows = (work.owned_rows, owned_KT, work.part_rows, part_KW)
-        return Moved(self._client.push(order.step, order.phase, *rows, dense), dense.nbytes)
-
-    def _pull(self, order: Order, work: OrderArrays) -> "Moved":
-        row_bytes, dense_bytes, form = 0, 0, order.dense_pull
-        for pulled in self._client.pull(order.step, work.full_rows, work.value_rows, form):
-            self.cache.put_full(work.full_slots[pulled.full], pulled.full_KT)
-            self.cache.put_values(work.value_slots[pulled.values], pulled.values_KW)
-            if form:
-                self.dense.put(form, pulled.shard, self._client.shards, pulled.dense)
-            row_bytes, dense_bytes = row_bytes + pulled.nbytes, dense_bytes + pulled.dense.nbytes
-        return Moved(row_bytes, dense_bytes)
-
     def _take_dense(self) -> None:
         for shard, floats in enumerate(self._client.peek_dense()):
-            self.dense.put(WHOLE, shard, self._client.shards, floats)
+            self.dense.put(WHOLE, shard, self._client.shards, 0, floats)
 
-    def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch") -> NDArray[np.float32]:
+    def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch", upcoming: Upcoming) -> NDArray[np.float32]:
         logits, gathered = NO_F32, None
         self.dense.clear()
         if order.samples or order.replicated:
             gathered = self._gather(work)
+        self._look_ahead(upcoming, watch)
         if order.samples and gathered is not None:
             logits_b = self._forward(order, work, gathered)
             logits = logits_b.detach().to(torch.float32).cpu().numpy()
             watch.lap("forward")
+            self._look_ahead(upcoming, watch)
             self._backward(order, work, logits_b)
             watch.lap("backward")
         if order.batch:
             finish = self._start_dense(order)
+            self._look_ahead(upcoming, watch)
             if gathered is not None:
                 self._update_rows(order, gathered, watch)
             finish()
             watch.lap("reduce")
         return logits
 
+    def _look_ahead(self, upcoming: Upcoming, watch: "Stopwatch") -> None:
+        """Begins the early transfers of the next order, if it is there."""
+        if (following := upcoming()) is not None:
+            self._transfers.begin_early(*following)
+        watch.lap("push")
+
     def _start_dense(self, order: Order) -> Callable[[], None]:
         """Starts summing dense gradients over all workers; the result waits for it and changes the weights.
 
-        With the hub the gradient of one of several workers stays where it is, until the next order asks for it.
+        With the hub the gradient of one of several workers leaves for the shards, and they change the weights.
         """
-        if self._uses_hub and self._workers > 1:
+        if order.owes_gradient:
+            self._transfers.push_gradient(order)
+        if order.owes_gradient or (self._uses_hub and not order.samples):
             return _nothing
         self._link.up(self._ring_bytes(order))
         summed = self._group.start_sum(self.dense.gradients)
@@ -293,7 +291,3 @@ def choose_device(config: TrainerConfig) -> torch.device:
     if config.device == "cpu" or not there:
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def _nothing() -> None:
-    return None

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.simulated.sizes import DenseCharges
 from benchmarks.simulated.workload import Workload
 from dispatch.decide import Decider, Decision, warm_up
 from dispatch.errors import CacheTooSmall
@@ -85,13 +86,15 @@ def simulate(workload: Workload, policy: str) -> DispatchResult:
     spec = parse_spec(policy)
     directory = _directory(workload, spec)
     built, costs_n = spec.build(SEED, "cpu"), workload.row_cost_n
-    weights = workload.sizes.value_share, workload.sizes.dense_of_samples
+    weights = workload.sizes.value_share, workload.sizes.dense_load
     decider = Decider(Index(), directory, built, spec.needs, costs_n, None, *weights)
     totals, whole = Totals(workload), workload.batch * workload.workers
+    charges = DenseCharges(workload.sizes, workload.workers)
     for step in range(workload.steps):
         decision = _decide(decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])
+        dense_n = charges.step(np.bincount(decision.assignment_B, minlength=workload.workers) > 0, decision.sole)
         if step >= workload.warm_up:
-            totals.add(decision)
+            totals.add(decision, dense_n)
     return totals.result(str(spec))
 
 
@@ -127,10 +130,9 @@ class Totals:
         """of rows, and of the dense part"""
         self._decide_ms: list[float] = []
 
-    def add(self, decision: Decision) -> None:
+    def add(self, decision: Decision, dense_n: NDArray[np.float64]) -> None:
+        """dense_n: what the dense part costs on each link in this step."""
         traffic, sizes = decision.plan.traffic, self._workload.sizes
-        has_samples_n = np.bincount(decision.assignment_B, minlength=self._workload.workers) > 0
-        dense_n = sizes.charged_dense(has_samples_n)
         self._moved_5n += np.vstack((_moved_rows(traffic, sizes.value_share), dense_n))
         busy_2n = np.stack((traffic.whole_rows(sizes.value_share), dense_n)) * self._row_cost_n
         self._link_time_2 += busy_2n[:, busy_2n.sum(axis=0).argmax()]

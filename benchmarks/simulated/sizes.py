@@ -2,12 +2,14 @@
 
 A dense part of P bytes is moved in one of two ways:
 
-* hub: a worker with samples pushes its gradient to the PS and pulls the new weights, P bytes up and then P bytes down;
-  a worker without samples moves nothing, and one that is alone keeps the dense part;
+* hub: a worker with samples pushes its gradient to the PS and pulls the new weights, P bytes up and P bytes down; a
+  worker without samples moves nothing. One that takes part alone by decision moves nothing either: it takes weights and
+  optimizer state once, and gives them back when somebody else takes part;
 * ring: each of n workers, with samples or not, sends 2(n-1)/n·P bytes and receives as many at the same time.
 
-A link is charged for the time it is busy, so what a ring sends and receives at the same time counts once, and what the
-hub moves one after the other counts twice, as pushes and pulls of rows do. Bytes count in both directions.
+A link is charged for what it carries: what a ring sends and receives in the same instant counts once, and what the hub
+moves up and down counts twice, as pushes and pulls of rows do. Bytes count in both directions. Decisions go by times,
+in which the hub's two ways run side by side and count once.
 
 Legend: n workers.
 """
@@ -18,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.capacity.participation import rows_of_dense
+from dispatch.capacity.participation import DenseLoad, rows_of_dense
 from dispatch.protocol import ring_moved
 from ps.config import OptimizerName, RowConfig
 from trainer.config import ModelConfig, ModelName
@@ -26,6 +28,8 @@ from trainer.models.size import dense_weights
 
 Reduce = Literal["hub", "ring"]
 FLOAT_BYTES = 4
+STATE_COPIES = 2
+"""that Adam keeps, the settings' default"""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Sizes:
     dense: int = 0
     """all weights of the dense part"""
     reduce: Reduce = "hub"
+    dense_state_copies: int = STATE_COPIES
+    """of the dense part that its optimizer keeps"""
 
     @property
     def value_share(self) -> float:
@@ -51,16 +57,27 @@ class Sizes:
         return 1 if self.reduce == "hub" else 2
 
     @property
-    def dense_of_samples(self) -> float:
-        """What a worker moves because it has samples, in rows with their state; a ring moves the same without them."""
-        return rows_of_dense(self.dense, self.row) if self.reduce == "hub" else 0.0
+    def dense_load(self) -> DenseLoad:
+        """What a worker moves because it has samples; a ring moves the same without them."""
+        return rows_of_dense(self.dense if self.reduce == "hub" else 0, self.row, self.dense_state_copies)
 
-    def charged_dense(self, has_samples_n: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """What the dense part of one step costs on each link, in rows with their state."""
-        workers = has_samples_n.size
-        if self.reduce == "ring":
-            return np.full(workers, ring_moved(workers, self.dense) / self.row)
-        return np.where(has_samples_n, self.dense_of_samples if workers > 1 else 0.0, 0.0)
+
+class DenseCharges:
+    """What the dense part costs on each link, step after step, in rows with their state."""
+
+    def __init__(self, sizes: Sizes, workers: int) -> None:
+        self._sizes, self._workers = sizes, workers
+        self._owner = 0 if workers == 1 else None
+
+    def step(self, has_samples_n: NDArray[np.bool_], sole: int | None) -> NDArray[np.float64]:
+        """sole: who owns the dense part in this step, if anyone does."""
+        if self._sizes.reduce == "ring":
+            return np.full(self._workers, ring_moved(self._workers, self._sizes.dense) / self._sizes.row)
+        load, given_back_by, self._owner = self._sizes.dense_load, self._owner, sole
+        charged_n = np.where(has_samples_n, 0.0 if sole is not None else 2 * load.rows, 0.0)
+        if sole != given_back_by:
+            charged_n[[worker for worker in (given_back_by, sole) if worker is not None]] += load.whole_rows
+        return charged_n
 
 
 ROWS_ALONE = Sizes()

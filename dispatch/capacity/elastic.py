@@ -18,7 +18,7 @@ from dispatch.arrays import F64, I64, Bool
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.compute import ComputeTimes
 from dispatch.capacity.level import level
-from dispatch.capacity.participation import TRY_SHARE, Participation, SetChange, StepModel
+from dispatch.capacity.participation import TRY_SHARE, DenseLoad, Participation, SetChange, StepModel, sole_of
 from dispatch.errors import Infeasible
 
 SPARE = 1.5
@@ -39,19 +39,19 @@ SHORTEST = 1 / 16
 class Elastic:
     """Re-chooses capacities step after step, slowly."""
 
-    def __init__(self, row_cost_n: F64, cache_rows_n: I64, shares: ShareBounds, dense_rows: float = 0.0) -> None:
-        """dense_rows: what a worker moves to take part in a step, in rows with state."""
+    def __init__(self, row_cost_n: F64, cache_rows_n: I64, shares: ShareBounds, dense: DenseLoad | None = None) -> None:
+        """dense: what moves of the dense weights because a worker takes part."""
         n = row_cost_n.size
         self._row_cost_n = row_cost_n
         self._cache_rows_n = cache_rows_n
         self._least_n, self._largest_n = shares.of(n)
-        self._dense_rows = dense_rows
+        self._dense = dense or DenseLoad()
         self.participation = Participation(self._least_n == 0.0)
         self._batch = 0.0
         self._rows_a_sample = 0.0
         self._share_n = 1.0 / row_cost_n
         self._moved_n, self._trained_n = np.zeros(n), np.zeros(n)
-        """whole rows and samples of the steps in which each worker had samples"""
+        """rows in the busier direction and samples, of the steps in which each worker had samples"""
         self._time_n, self._followed_n = np.zeros(n), np.full(n, False)
         """of each worker's step, without the fixed part; and for whom it is known"""
         self._compute = ComputeTimes(n)
@@ -65,15 +65,19 @@ class Elastic:
         """Decides who takes part in the next step, of so many samples; returns the change if there is one."""
         self._batch = _damped(self._batch, samples)
         usual = round(self._batch)
-        least_n, most_n = bounds(usual, self._expected_hold(usual, fields), self._least_n, self._largest_n)
-        each_n, is_measured = self._sample_n(fields), self._row_seconds > 0.0
-        model = StepModel(usual, self._fixed_n, each_n, least_n, most_n, is_measured)
-        parked_n = ~self.participation.taking_part_n
-        change = self.participation.choose(model)
+        bounds_2n = bounds(usual, self._expected_hold(usual, fields), self._least_n, self._largest_n)
+        alone_n, hand_over_n = self._compute.fixed_n, self._dense.whole_rows * self._row_n
+        times_4n = self._fixed_n, alone_n, hand_over_n, self._sample_n(fields)
+        before_n = self.participation.taking_part_n
+        change = self.participation.choose(StepModel(usual, *times_4n, *bounds_2n, self._row_seconds > 0.0))
         if change is not None:
-            returning_n = parked_n & ~change.parked_n
-            self._share_n[returning_n] = model.samples_in(change.time)[returning_n] * parked_n.size / usual
+            self._call_back(change, before_n)
         return change
+
+    def sole(self, samples_n: I64) -> int | None:
+        """The worker that takes part in this step with all others parked and none of them tried or helping out."""
+        sole = sole_of(self.participation.taking_part_n)
+        return None if sole is None or samples_n.sum() > samples_n[sole] else sole
 
     def capacities(self, samples: int, fields: int) -> I64:
         """As many places as samples, each worker's within its bounds and what its cache is expected to hold."""
@@ -91,7 +95,10 @@ class Elastic:
             self._row_seconds = _damped(self._row_seconds, row_seconds)
 
     def follow(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
-        """Moves the shares by how long each worker took for these samples, of distinct rows, and whole rows moved."""
+        """Moves the shares by how long each worker took for these samples, of distinct rows.
+
+        moved_n: whole rows in the direction in which it moved more of them; the other one runs beside it.
+        """
         self._expect(samples_n, distinct_n)
         self._learn_rows(samples_n, moved_n)
         now_n = moved_n * self._row_n + samples_n * self._compute.sample_n
@@ -111,6 +118,14 @@ class Elastic:
         late_n = np.log(np.maximum(time_n, shortest) / left_n) + THRIFT * np.log(self._row_cost_n[members_n])
         share_n = self._share_n[members_n] * np.exp(GAIN * (late_n.mean() - late_n))
         return np.asarray(share_n * members_n.size / share_n.sum())
+
+    def _call_back(self, change: SetChange, before_n: Bool) -> None:
+        """Gives those who take part again the shares that the model expects, measured by those who stay."""
+        stay_n, back_n = before_n & ~change.parked_n, ~before_n & ~change.parked_n
+        expected_n = change.model.samples_in(change.time)
+        staying = float(expected_n[stay_n].sum())
+        unit = float(self._share_n[stay_n].sum()) / staying if staying else before_n.size / change.model.samples
+        self._share_n[back_n] = np.maximum(expected_n[back_n] * unit, LOWEST_SHARE)
 
     def _choose(self, samples: int, hold_n: I64) -> I64:
         """Among those who take part and those who are tried; among all if these cannot hold the batch."""
@@ -136,8 +151,8 @@ class Elastic:
 
     @property
     def _fixed_n(self) -> F64:
-        """What taking part in a step costs each worker."""
-        return self._dense_rows * self._row_n + self._compute.fixed_n
+        """What taking part in a step with others costs each worker."""
+        return self._dense.rows * self._row_n + self._compute.fixed_n
 
     def _sample_n(self, fields: int) -> F64:
         """What a further sample costs each worker; whose rows are not known is taken for one of the others."""

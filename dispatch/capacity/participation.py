@@ -2,12 +2,15 @@
 
 A worker without samples moves no dense weights. One with samples moves all of them, and then a little more for every
 sample. So a step of worker w takes fixed + sample · x: where the fixed part is large, it is faster to leave w out than
-to give it few samples.
+to give it few samples. A worker that takes part alone is *sole*: it owns the dense weights, so none of them move and
+its fixed part is shorter (alone). It takes them once, with their optimizer state, and gives them back as a whole when
+somebody else takes part, which is a hand-over each time.
 
 In a step of T seconds worker w can train (T − fixed) / sample samples, within its bounds, and nothing if its fixed part
-is longer than T. The best T is the least in which all workers together can train the batch, and those take part whose
-fixed part is shorter than it: of the workers sorted by their fixed part always the first few. They stay until another
-set is clearly better (CLEARLY). Workers that are left out are parked. Now and then they are tried: they get a few
+is longer than T. The best T of several workers is the least in which all together can train the batch, and those take
+part whose fixed part is shorter than it: of the workers sorted by their fixed part always the first few. Against them
+stands the worker that is fastest alone, if it can hold the whole batch. A set stays until another one is clearly better
+(CLEARLY), hand-overs included. Workers that are left out are parked. Now and then they are tried: they get a few
 samples for a few steps, so that it is noticed when their links or processors have become faster.
 
 All of this counts steps and no clock; without measured times it is a pure function of the sequence of batches.
@@ -30,6 +33,8 @@ CLEARLY = 0.05
 SETTLING_STEPS = 16
 """of a new set, in which its caches fill and nobody is parked or called back. A generation begins without them: while
 all caches are empty samples look dearer than they are, and too few are parked rather than too many"""
+HAND_OVER_STEPS = 64
+"""in which a hand-over of the dense weights must have paid for itself: about as long as nobody is tried"""
 TRY_STEPS = 4
 """in a row: as many transfers as it takes to notice a faster link, see dispatch/capacity/link_costs.py"""
 TRY_SHARE = 1 / 4
@@ -43,12 +48,26 @@ LEAST_SAMPLE = 1e-9
 
 
 @dataclass(frozen=True)
+class DenseLoad:
+    """What the dense weights are on a link, in rows with state."""
+
+    rows: float = 0.0
+    """in each direction, of a worker that takes part in a step with others"""
+    whole_rows: float = 0.0
+    """weights and optimizer state: what a sole worker takes at first and gives back at last"""
+
+
+@dataclass(frozen=True)
 class StepModel:
     """What a step of so many samples takes each worker, and how many it may get."""
 
     samples: int
     fixed_n: F64
-    """of taking part"""
+    """of taking part with others"""
+    alone_n: F64
+    """of taking part alone"""
+    hand_over_n: F64
+    """of taking the dense weights and their state, or giving them back; not part of any step's time"""
     sample_n: F64
     """that a further sample adds"""
     least_n: I64
@@ -59,26 +78,68 @@ class StepModel:
 
     def time_of(self, taking_part_n: Bool) -> float:
         """How long a step takes if these workers take part, all of them; infinite if they cannot hold the batch."""
-        first_n = self.fixed_n + self.least_n * self._divisor_n
-        return max(self._level(taking_part_n), float(first_n[taking_part_n].max(initial=0.0)))
+        fixed_n = self.fixed_n if sole_of(taking_part_n) is None else self.alone_n
+        first_n = fixed_n + self.least_n * self._divisor_n
+        return max(self._level(taking_part_n, fixed_n), float(first_n[taking_part_n].max(initial=0.0)))
 
-    def best(self, may_park_n: Bool) -> Bool:
-        """The smallest set that is done soonest; those who must not be parked belong to it."""
-        return ~may_park_n | (self.fixed_n < self._level(np.full(self.fixed_n.size, True)))
+    def time_after(self, now_n: Bool, next_n: Bool) -> float:
+        """The same of the next set, its share of the hand-overs that come with the change included."""
+        next_sole, given = sole_of(next_n), self._given_back(now_n)
+        hand_over = given if next_sole is None else float(self._to_sole_n(now_n)[next_sole])
+        return self.time_of(next_n) + hand_over / HAND_OVER_STEPS
+
+    def best(self, may_park_n: Bool, now_n: Bool) -> Bool:
+        """The set with the least time after the present one; those who must not be parked belong to it."""
+        several_n, sole_n = self._best_several(may_park_n), self._best_sole(may_park_n, now_n)
+        if sole_n is None or self.time_after(now_n, several_n) < self.time_after(now_n, sole_n):
+            return several_n
+        return sole_n
 
     def samples_in(self, time: float) -> F64:
         """How many samples each worker can train in so much time."""
         return np.clip((time - self.fixed_n) / self._divisor_n, self.least_n, self.most_n)
 
-    def _level(self, members_n: Bool) -> float:
+    def _best_several(self, may_park_n: Bool) -> Bool:
+        """The smallest set of at least two that is done soonest, if there are two."""
+        several_n = ~may_park_n | (self.fixed_n < self._level(np.full(self.fixed_n.size, True), self.fixed_n))
+        if sole_of(several_n) is not None:
+            several_n[np.where(several_n, np.inf, self.fixed_n).argmin()] = True
+        return several_n
+
+    def _best_sole(self, may_park_n: Bool, now_n: Bool) -> Bool | None:
+        """The set of one with the least time after the present one; None if nobody may, or can hold the batch."""
+        must_n = ~may_park_n
+        may_n = (must_n.sum() - must_n == 0) & (self.most_n >= self.samples)
+        if not may_n.any():
+            return None
+        time_n = self.alone_n + self.samples * self._divisor_n + self._to_sole_n(now_n) / HAND_OVER_STEPS
+        return np.asarray(np.arange(may_n.size) == np.where(may_n, time_n, np.inf).argmin())
+
+    def _to_sole_n(self, now_n: Bool) -> F64:
+        """Hand-overs until each worker is the sole one."""
+        now = sole_of(now_n)
+        is_now_n = np.arange(now_n.size) == (-1 if now is None else now)
+        return np.where(is_now_n, 0.0, self.hand_over_n + self._given_back(now_n))
+
+    def _given_back(self, now_n: Bool) -> float:
+        """The hand-over with which the sole worker, if there is one, stops being it."""
+        now = sole_of(now_n)
+        return 0.0 if now is None else float(self.hand_over_n[now])
+
+    def _level(self, members_n: Bool, fixed_n: F64) -> float:
         """The least time in which the members can train the batch, where those without samples pay nothing."""
-        fixed_n, sample_n = self.fixed_n[members_n], self._divisor_n[members_n]
+        fixed_n, sample_n = fixed_n[members_n], self._divisor_n[members_n]
         return level(self.samples, fixed_n, sample_n, self.least_n[members_n], self.most_n[members_n])
 
     @cached_property
     def _divisor_n(self) -> F64:
         longest = max(float(self.sample_n.max()), float(self.fixed_n.max()) / max(1, self.samples), LEAST_SAMPLE)
         return np.maximum(self.sample_n, LEAST_SAMPLE * longest)
+
+
+def sole_of(taking_part_n: Bool) -> int | None:
+    """The one worker that takes part; None if there are others."""
+    return int(taking_part_n.argmax()) if int(taking_part_n.sum()) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -98,14 +159,19 @@ class SetChange:
 
     def facts(self, names: Sequence[str]) -> dict[str, Any]:
         """The change in numbers, for a log."""
-        model, unit = self.model, "seconds" if self.model.is_in_seconds else "rows"
+        model, unit, sole = self.model, "seconds" if self.model.is_in_seconds else "rows", sole_of(~self.parked_n)
         return {
             "parked": self.parked(names),
+            "sole": None if sole is None else names[sole],
             f"step_{unit}": float(f"{self.time:.4g}"),
             f"step_{unit}_before": float(f"{self.time_before:.4g}"),
-            f"fixed_{unit}": {name: float(f"{fixed:.4g}") for name, fixed in zip(names, model.fixed_n, strict=True)},
-            f"sample_{unit}": {name: float(f"{each:.4g}") for name, each in zip(names, model.sample_n, strict=True)},
+            f"fixed_{unit}": _by_name(names, model.fixed_n if sole is None else model.alone_n),
+            f"sample_{unit}": _by_name(names, model.sample_n),
         }
+
+
+def _by_name(names: Sequence[str], time_n: F64) -> dict[str, float]:
+    return {name: float(f"{time:.4g}") for name, time in zip(names, time_n, strict=True)}
 
 
 class Participation:
@@ -127,23 +193,27 @@ class Participation:
         if not self._may_park_n.any() or not model.samples:
             return None
         self._settling = max(0, self._settling - 1)
-        best_n = model.best(self._may_park_n)
+        best_n = model.best(self._may_park_n, self.taking_part_n)
         if best_n.all() and self.taking_part_n.all():
             return None
-        before, time = model.time_of(self.taking_part_n), model.time_of(best_n)
-        is_better = time < (1 - CLEARLY) * before and (not self._settling or before == float("inf"))
+        before, after = model.time_of(self.taking_part_n), model.time_after(self.taking_part_n, best_n)
+        is_better = after < (1 - CLEARLY) * before and (not self._settling or before == float("inf"))
         if not is_better:
             self._try_parked(model, before)
             return None
         self.taking_part_n, self._settling = best_n, SETTLING_STEPS
         self._idle_n[:], self._tries_n[:] = 0, 0
         self.tried_n = np.full(best_n.size, False)
-        return SetChange(~best_n, model, time, before)
+        return SetChange(~best_n, model, model.time_of(best_n), before)
 
     def _try_parked(self, model: StepModel, time: float) -> None:
         """Tries those who have waited long enough: the more a try costs, the longer."""
         slowed_n = model.fixed_n + TRY_SHARE * model.samples / model.fixed_n.size * model.sample_n
-        wait_n = TRY_STEPS * np.maximum(slowed_n / time - 1, 0.0) / TRY_COST
+        sole, hand_overs = sole_of(self.taking_part_n), 0.0
+        if sole is not None:  # a try interrupts it: it gives the dense weights back, moves them like others, takes them
+            slowed_n = np.maximum(slowed_n, time + model.fixed_n[sole] - model.alone_n[sole])
+            hand_overs = 2 * float(model.hand_over_n[sole])
+        wait_n = (TRY_STEPS * np.maximum(slowed_n - time, 0.0) + hand_overs) / (time * TRY_COST)
         is_due_n = ~self.taking_part_n & (self._idle_n >= np.clip(wait_n, LEAST_WAIT, MOST_WAIT))
         self._tries_n[is_due_n] = TRY_STEPS
         self.tried_n = self._tries_n > 0
@@ -151,9 +221,10 @@ class Participation:
         self._idle_n = np.where(self.taking_part_n | self.tried_n, 0, self._idle_n + 1)
 
 
-def rows_of_dense(dense_bytes: int, row_bytes: int, is_duplex: bool = False) -> float:
-    """What the dense weights weigh that a worker pulls before its step and pushes after it, in rows with state.
+def rows_of_dense(dense_bytes: int, row_bytes: int, state_copies: int) -> DenseLoad:
+    """The dense weights that a worker moves to take part in a step; their optimizer keeps so many copies of them.
 
-    is_duplex: both directions at once, so that they take as long as one.
+    One direction counts: gradients go up while updated weights come down, so both take as long as one.
     """
-    return dense_bytes * (1 if is_duplex else 2) / row_bytes
+    rows = dense_bytes / row_bytes
+    return DenseLoad(rows, rows * (1 + state_copies))

@@ -62,6 +62,8 @@ class StepDecided(JournalRecord, frozen=True, tag="step"):
     """share of exact solving in force"""
     rows: int
     """given out so far, those of this step included"""
+    sole: int | None = None
+    """who takes part alone by decision, and so owns the dense weights"""
     hot: bytes | None = None
     """row numbers (int64) that are replicated from this step on; None: as before"""
 

@@ -6,11 +6,14 @@ import msgspec
 import zmq
 
 from dispatch.progress.status import Status
+from dispatch.tally import WorkerTraffic
 from infra.telemetry import Meter
 from infra.wire import Curve, bind
 
 STATUS_SECONDS = 0.25
 """between two statuses"""
+BYTES = tuple(field for field in WorkerTraffic.__struct_fields__ if field.endswith("_bytes"))
+"""kinds of traffic that are counted in bytes"""
 
 
 class StatusPublisher:
@@ -55,6 +58,10 @@ class StatusPublisher:
         for field, share in status.fields.present.items():
             self._meter.gauge("field_present_share", share, field=field)
         for worker in status.workers:
+            for kind in BYTES:
+                self._meter.gauge(
+                    "worker_bytes", getattr(worker.traffic, kind), worker=worker.name, kind=kind.removesuffix("_bytes")
+                )
             self._meter.gauge("worker_parked", int(worker.is_parked), worker=worker.name)
             if worker.measured_gbit is not None:
                 self._meter.gauge("link_gbit", worker.measured_gbit, worker=worker.name)

@@ -10,6 +10,7 @@ Legend: B samples of the batch.
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,15 @@ MOST_ROW_BYTES = 1 << 21
 """of one row with its state, in double precision, as wide as the settings allow"""
 
 
+class Reported(NamedTuple):
+    """A report as it arrived."""
+
+    report: Report
+    logits: NDArray[np.float32]
+    message_bytes: int = 0
+    """of both"""
+
+
 @dataclass
 class OrderedRound:
     """A round that has been ordered, and what its workers have reported so far."""
@@ -38,8 +48,10 @@ class OrderedRound:
     plan: RoundPlan
     labels_B: NDArray[np.float32] = field(default_factory=lambda: NO_LABELS)
     dense: DenseMoves = NO_MOVES
-    reports: dict[int, tuple[Report, NDArray[np.float32]]] = field(default_factory=dict)
-    """report and logits by worker number"""
+    order_bytes: tuple[int, ...] = ()
+    """of each worker's order, by worker number"""
+    reports: dict[int, Reported] = field(default_factory=dict)
+    """by worker number"""
 
     @property
     def is_training(self) -> bool:
@@ -54,21 +66,22 @@ class OrderedRound:
     @property
     def diverged(self) -> list[int]:
         """Numbers of the workers whose logits are not finite; honest ones report such when the model diverges."""
-        return [worker for worker, (_, logits) in self.reports.items() if not np.isfinite(logits).all()]
+        return [worker for worker, told in self.reports.items() if not np.isfinite(told.logits).all()]
 
-    def add_report(self, name: str, report: Report, logits: NDArray[np.float32]) -> None:
+    def add_report(self, name: str, reported: Reported) -> None:
         """Takes the report of a worker; raises BadReport for a second one, and for one that does not fit its order."""
+        report = reported.report
         if report.worker in self.reports:
             raise bad_report(name, report, "it was reported before; expected one report of each step")
-        check_report(name, report, logits.size, self.plan.workers[report.worker], self.dense)
-        self.reports[report.worker] = report, logits
+        check_report(name, report, reported.logits.size, self.plan.workers[report.worker], self.dense)
+        self.reports[report.worker] = reported
 
     def report(self, worker: int) -> Report:
-        return self.reports[worker][0]
+        return self.reports[worker].report
 
     def traffic(self, worker: int) -> WorkerTraffic:
-        """What a worker trained and moved: rows as planned, bytes as reported."""
-        report, logits = self.reports[worker]
+        """What a worker trained and moved: rows as planned, bytes as reported, of orders and reports as counted."""
+        report, logits, report_bytes = self.reports[worker]
         return self.plan.traffic.of(worker) + WorkerTraffic(
             samples=logits.size,
             pulled_bytes=report.pulled_bytes,
@@ -76,15 +89,17 @@ class OrderedRound:
             reduced_bytes=report.reduced_bytes,
             dense_up_bytes=report.dense_up_bytes,
             dense_down_bytes=report.dense_down_bytes,
+            order_bytes=self.order_bytes[worker],
+            report_bytes=report_bytes,
         )
 
     def logits_B(self) -> NDArray[np.float32]:  # noqa: N802 (shape letters)
         """The predictions of all workers, in the order of the batch."""
         logits_B = np.empty(self.labels_B.size, np.float32)
-        for worker, (_, logits) in self.reports.items():
+        for worker, told in self.reports.items():
             use = self.plan.workers[worker].use
             if use is not None:
-                logits_B[use.samples] = logits
+                logits_B[use.samples] = told.logits
         return logits_B
 
 
@@ -104,11 +119,12 @@ class RoundsUnderway:
     def add(self, ordered: OrderedRound) -> None:
         self._rounds.append(ordered)
 
-    def add_report(self, name: str, report: Report, logits: NDArray[np.float32]) -> None:
+    def add_report(self, name: str, reported: Reported) -> None:
         """Adds the report of a worker to the round it belongs to; raises BadReport if there is none."""
+        report = reported.report
         for ordered in self._rounds:
             if (ordered.step, ordered.phase) == (report.step, report.phase):
-                ordered.add_report(name, report, logits)
+                ordered.add_report(name, reported)
                 return
         ordered_rounds = [(ordered.step, ordered.phase) for ordered in self._rounds]
         raise bad_report(name, report, f"it is not under way; expected one of (step, phase) {ordered_rounds}")

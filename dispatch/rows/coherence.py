@@ -168,7 +168,7 @@ def _evict(worker: int, slots: I32, rows: RowStates, caches: Caches, lines: Roun
             elif states[i] == SPLIT:
                 push(lines, worker, row, slots[i], PART_EVICT)
                 if not is_held(rows, row):
-                    settle(lines, row)
+                    settle(lines, row, makes_room=True)
                     set_state(rows, row, CLEAN)
         cache.drop(caches, worker, slots[i])
 

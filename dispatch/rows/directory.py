@@ -10,6 +10,8 @@ in the simulator and in tests. For each step it says, exactly, which worker push
    no room, others are evicted, and what only this worker has of them (an owned row, or a part) is pushed first;
 3. *advance*: a row used by one worker is owned by it, a row used by several is split over them.
 
+What a step moves of rows that the step before did not train is marked as early (dispatch/rows/plan.py).
+
 Rows of a hot set, if there is one, are replicated instead (dispatch/rows/replicas.py) and take no part in this.
 
 Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each, C slots.
@@ -37,6 +39,9 @@ Synchronisation = Literal["on_demand", "full"]
 """whether an update is pushed when another worker needs the row, or always in the step after it"""
 
 
+NOTHING_UNDER_WAY = 1 << 62
+
+
 class Directory:
     """Who holds what. One per generation: it starts with every row clean and held by nobody."""
 
@@ -59,6 +64,8 @@ class Directory:
         self._synchronisation = synchronisation
         self._trained = np.empty(0, np.int64)
         """rows whose updates the next step pushes in any case"""
+        self._late_from = NOTHING_UNDER_WAY
+        """the last step; transfers of rows that it trains have to wait for it"""
 
     @property
     def nbytes(self) -> int:
@@ -109,7 +116,8 @@ class Directory:
         synchronise(batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, lines)
         now = step & 0x7FFFFFFF
         slots = give_slots(batch.rows_U, uses, holders_UQ, now, self._rows, self._caches, self._eviction, lines)
-        decided = make_round(self.workers, self.shards, lines, uses, slots, self._rows)
+        decided = make_round(self.workers, self.shards, lines, uses, slots, self._rows, self._late_from)
+        self._late_from = step
         advance(step, batch.rows_U, users_UQ, self._rows)
         if reduction is not None:
             set_replicated(reduction.rows_R, self._rows)

@@ -26,8 +26,8 @@ class RoundLines(NamedTuple):
 
     pushes_4: I64
     pulls_4: I64
-    settled: I64
-    """split rows of which all parts have been pushed"""
+    settled_2: I64
+    """split rows of which all parts have been pushed, and whether that was to make room"""
     counts: I64
     """how many pushes, pulls and settled rows have been written"""
 
@@ -38,7 +38,7 @@ def empty_lines(rows_U: I64, rows: RowStates, uses: int) -> RoundLines:
     return RoundLines(
         pushes_4=np.empty((held + uses, 4), np.int64),
         pulls_4=np.empty((uses, 4), np.int64),
-        settled=np.empty(rows_U.size + uses, np.int64),
+        settled_2=np.empty((rows_U.size + uses, 2), np.int64),
         counts=np.zeros(3, np.int64),
     )
 
@@ -70,6 +70,13 @@ def pull(lines: RoundLines, worker: int, row: int, slot: int, kind: int) -> None
 
 
 @kernel
-def settle(lines: RoundLines, row: int) -> None:
-    lines.settled[lines.counts[2]] = row
-    lines.counts[2] += 1
+def settle(lines: RoundLines, row: int, makes_room: bool = False) -> None:
+    at = lines.counts[2]
+    lines.settled_2[at, 0], lines.settled_2[at, 1] = row, makes_room
+    lines.counts[2] = at + 1
+
+
+@kernel
+def makes_room(kind: int) -> bool:
+    """Whether a push is an eviction."""
+    return kind in (OWNED_EVICT, PART_EVICT)

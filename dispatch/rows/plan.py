@@ -1,23 +1,30 @@
-"""Plans: what the directory decided for one round, grouped by worker and by shard.
+"""Plans: what the directory decided for one step, grouped by worker and by shard.
 
-Within each list rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
+A row that the step before did not train may move while that step is still under way: its transfers are *early*. Others
+have to wait for its new value: they are *late*. Early pushes that only make room in a cache are *evictions*: they move
+at the same time as the early ones, and nobody waits for them in this step. Each list has first its early part, then its
+late one, then its evictions; within each part rows are grouped by shard (shards ascending), so that a worker's message
+to a shard is one slice.
 
 Legend: b samples of a micro-batch, F keys a sample, n workers, s shards.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from dispatch.arrays import F64, I32, I64, U64, Bool
 from dispatch.protocol import ring_moved
-from dispatch.rows.lines import RoundLines
+from dispatch.rows.lines import RoundLines, makes_room
 from dispatch.rows.states import RowStates, step_of
 from dispatch.rows.uses import Uses, WorkerUse
 from dispatch.tally import WorkerTraffic
 from infra.kernels import kernel
+from ps.protocol import EARLY, EVICT, TRAIN
 from ps.rounds import fingerprint_of_row
+
+PHASES = 3
+"""of a step: EARLY, TRAIN, EVICT"""
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,10 @@ class Moves:
 
     rows: I64
     slots: I32
+    early: int = 0
+    """how many of them, the first ones, may move before the last step has ended"""
+    evicted: int = 0
+    """how many of them, the last ones, are evictions"""
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,12 @@ class Traffic:
         whole = self.full_pull + self.owned_push
         return whole + value_share * (rows - whole)
 
+    def busier_way(self, value_share: float) -> F64:
+        """The same in the direction in which more moves: pushes and pulls run side by side, so it takes the time."""
+        down: F64 = self.full_pull + value_share * (self.miss_pull - self.full_pull)
+        up: F64 = self.owned_push + value_share * (self.pushes - self.owned_push)
+        return np.asarray(np.maximum(up, down) + value_share * self.all_reduce)
+
     def of(self, worker: int) -> WorkerTraffic:
         """One worker's rows, as they are added up over a run."""
         return WorkerTraffic(
@@ -123,7 +140,10 @@ class RoundPlan:
     """Everything that moves in one round."""
 
     workers: tuple[WorkerPlan, ...]
+    early_shards: tuple[ShardPlan, ...]
     shards: tuple[ShardPlan, ...]
+    """their late part, or all of it in a flush"""
+    evict_shards: tuple[ShardPlan, ...]
     traffic: Traffic
 
     @property
@@ -132,13 +152,15 @@ class RoundPlan:
         return [0 if worker.use is None else worker.use.samples.size for worker in self.workers]
 
 
-def make_round(n: int, shards: int, lines: RoundLines, uses: Uses | None, slots: I32, rows: RowStates) -> RoundPlan:
-    """uses is None in a flush."""
+def make_round(
+    n: int, shards: int, lines: RoundLines, uses: Uses | None, slots: I32, rows: RowStates, late_from: int = 0
+) -> RoundPlan:
+    """uses is None in a flush. Rows that were last trained in step late_from, or after it, are late."""
     pushes = lines.pushes_4[: lines.counts[0]]
     pulls = lines.pulls_4[: lines.counts[1]]
-    settled = lines.settled[: lines.counts[2]]
-    push_groups = _grouped(pushes, n, shards)
-    pull_groups = _grouped(pulls, n, shards)
+    settled_2 = lines.settled_2[: lines.counts[2]]
+    push_groups = _grouped(pushes, n, shards, rows, late_from)
+    pull_groups = _grouped(pulls, n, shards, rows, late_from)
     cuts = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
     fields = 0 if uses is None else uses.positions.size // max(1, uses.samples.size)
     workers = tuple(
@@ -152,28 +174,41 @@ def make_round(n: int, shards: int, lines: RoundLines, uses: Uses | None, slots:
         )
         for j in range(n)
     )
-    shard_plans = _shard_plans(n, shards, pushes, settled, rows)
-    return RoundPlan(workers, shard_plans, _traffic(n, pushes, pulls, np.diff(cuts)))
+    early, late, evicted = _shard_plans(n, shards, pushes, settled_2, rows, late_from)
+    return RoundPlan(workers, early, late, evicted, _traffic(n, pushes, pulls, np.diff(cuts)))
 
 
-def _grouped(moves_4: I64, n: int, shards: int) -> list[Moves]:
-    """Moves by (worker, kind of 2, shard), stable; one Moves for each (worker, kind)."""
-    rows, slots, starts = _group(moves_4, n, shards)
+def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> list[Moves]:
+    """Moves by (worker, kind of 2, phase, shard), stable; one Moves for each (worker, kind)."""
+    rows, slots, starts = _group(moves_4, n, shards, states, late_from)
     cuts = starts[::shards].tolist()
-    return [Moves(rows[a:b], slots[a:b]) for a, b in pairwise(cuts)]
+    places = zip(cuts[:-1:PHASES], cuts[1::PHASES], cuts[2::PHASES], cuts[3::PHASES], strict=True)
+    return [
+        Moves(rows[first:end], slots[first:end], late - first, end - evicted) for first, late, evicted, end in places
+    ]
 
 
 @kernel
-def _group(moves_4: I64, n: int, shards: int) -> tuple[I64, I32, I64]:
+def phase_of(states: RowStates, row: int, late_from: int, is_evicted: bool) -> int:
+    """EARLY, TRAIN or EVICT; late are rows that were last trained in step late_from, or after it."""
+    if step_of(states, row) >= late_from:
+        return TRAIN
+    return EVICT if is_evicted else EARLY
+
+
+@kernel
+def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> tuple[I64, I32, I64]:
     """A counting sort; the last bit of a move's kind says which of the two it is."""
-    size = moves_4.shape[0]
+    size, groups = moves_4.shape[0], 2 * PHASES * n * shards
     group = np.empty(size, np.int32)
-    starts = np.zeros(2 * n * shards + 1, np.int64)
+    starts = np.zeros(groups + 1, np.int64)
     for i in range(size):
-        g = (moves_4[i, 0] * 2 + (moves_4[i, 3] & 1)) * shards + moves_4[i, 1] % shards
+        row, kind = moves_4[i, 1], moves_4[i, 3]
+        phase = phase_of(states, row, late_from, makes_room(kind))
+        g = ((moves_4[i, 0] * 2 + (kind & 1)) * PHASES + phase) * shards + row % shards
         group[i] = g
         starts[g + 1] += 1
-    for g in range(2 * n * shards):
+    for g in range(groups):
         starts[g + 1] += starts[g]
     at = starts.copy()
     rows, slots = np.empty(size, np.int64), np.empty(size, np.int32)
@@ -184,59 +219,67 @@ def _group(moves_4: I64, n: int, shards: int) -> tuple[I64, I32, I64]:
     return rows, slots, starts
 
 
-def _shard_plans(n: int, shards: int, pushes: I64, settled: I64, states: RowStates) -> tuple[ShardPlan, ...]:
-    pushing, pushed, fresh = _pushed(pushes, settled, n, shards)
-    fresh, fresh_steps, fresh_cuts = _by_shard(fresh, states, shards)
-    settled, _, settled_cuts = _by_shard(settled, states, shards)
-    return tuple(
+def _shard_plans(
+    n: int, shards: int, pushes: I64, settled_2: I64, states: RowStates, late_from: int
+) -> list[tuple[ShardPlan, ...]]:
+    """By phase."""
+    pushing, pushed, fresh_2 = _pushed(pushes, settled_2, n, shards, states, late_from)
+    fresh, fresh_steps, fresh_cuts = _by_shard(fresh_2, states, shards, late_from)
+    settled, _, settled_cuts = _by_shard(settled_2, states, shards, late_from)
+    plans = [
         ShardPlan(
-            pushers=tuple(np.flatnonzero(pushing[shard]).tolist()),
-            pushed=pushed[shard][pushing[shard]],
-            settled=settled[settled_cuts[shard] : settled_cuts[shard + 1]],
-            fresh=fresh[fresh_cuts[shard] : fresh_cuts[shard + 1]],
-            fresh_steps=fresh_steps[fresh_cuts[shard] : fresh_cuts[shard + 1]],
+            pushers=tuple(np.flatnonzero(pushing[part]).tolist()),
+            pushed=pushed[part][pushing[part]],
+            settled=settled[settled_cuts[part] : settled_cuts[part + 1]],
+            fresh=fresh[fresh_cuts[part] : fresh_cuts[part + 1]],
+            fresh_steps=fresh_steps[fresh_cuts[part] : fresh_cuts[part + 1]],
         )
-        for shard in range(shards)
-    )
+        for part in range(PHASES * shards)
+    ]
+    return [tuple(plans[phase * shards : (phase + 1) * shards]) for phase in range(PHASES)]
 
 
 @kernel
-def _pushed(pushes_4: I64, settled: I64, n: int, shards: int) -> tuple[Bool, U64, I64]:
-    """Who pushes to which shard, and the fingerprint of that; the rows that will be up to date there.
+def _pushed(
+    pushes_4: I64, settled_2: I64, n: int, shards: int, states: RowStates, late_from: int
+) -> tuple[Bool, U64, I64]:
+    """Who pushes to which shard in which phase, and the fingerprint of that; the rows that will be up to date there.
 
     These are owned rows pushed, and settled ones.
     """
-    pushing = np.zeros((shards, n), np.bool_)
-    pushed = np.zeros((shards, n), np.uint64)
-    fresh = np.empty(pushes_4.shape[0] + settled.shape[0], np.int64)
+    pushing = np.zeros((PHASES * shards, n), np.bool_)
+    pushed = np.zeros((PHASES * shards, n), np.uint64)
+    fresh_2 = np.empty((pushes_4.shape[0] + settled_2.shape[0], 2), np.int64)
     count = 0
     for i in range(pushes_4.shape[0]):
-        shard, worker, is_part = pushes_4[i, 1] % shards, pushes_4[i, 0], pushes_4[i, 3] & 1
-        pushing[shard, worker] = True
-        pushed[shard, worker] += fingerprint_of_row(pushes_4[i, 1] // shards, is_part)
-        if not is_part:
-            fresh[count] = pushes_4[i, 1]
+        row, worker, kind = pushes_4[i, 1], pushes_4[i, 0], pushes_4[i, 3]
+        part = row % shards + shards * phase_of(states, row, late_from, makes_room(kind))
+        pushing[part, worker] = True
+        pushed[part, worker] += fingerprint_of_row(row // shards, kind & 1)
+        if not kind & 1:
+            fresh_2[count, 0], fresh_2[count, 1] = row, makes_room(kind)
             count += 1
-    for row in settled:
-        fresh[count] = row
+    for i in range(settled_2.shape[0]):
+        fresh_2[count] = settled_2[i]
         count += 1
-    return pushing, pushed, fresh[:count]
+    return pushing, pushed, fresh_2[:count]
 
 
 @kernel
-def _by_shard(rows: I64, states: RowStates, shards: int) -> tuple[I64, I64, I64]:
-    """Rows grouped by shard, stable, in numbers of that shard; the step that changed each; and where groups begin."""
-    cuts = np.zeros(shards + 1, np.int64)
-    for row in rows:
-        cuts[row % shards + 1] += 1
-    for shard in range(shards):
-        cuts[shard + 1] += cuts[shard]
+def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tuple[I64, I64, I64]:
+    """Rows by (phase, shard), stable, in numbers of that shard; the step that changed each; and the cuts."""
+    cuts = np.zeros(PHASES * shards + 1, np.int64)
+    for i in range(rows_2.shape[0]):
+        cuts[rows_2[i, 0] % shards + shards * phase_of(states, rows_2[i, 0], late_from, rows_2[i, 1] != 0) + 1] += 1
+    for part in range(PHASES * shards):
+        cuts[part + 1] += cuts[part]
     at = cuts.copy()
-    numbers, steps = np.empty(rows.shape[0], np.int64), np.empty(rows.shape[0], np.int64)
-    for row in rows:
-        place = at[row % shards]
-        at[row % shards] += 1
-        numbers[place], steps[place] = row // shards, step_of(states, row)
+    numbers, steps = np.empty(rows_2.shape[0], np.int64), np.empty(rows_2.shape[0], np.int64)
+    for i in range(rows_2.shape[0]):
+        row = rows_2[i, 0]
+        part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, 1] != 0)
+        numbers[at[part]], steps[at[part]] = row // shards, step_of(states, row)
+        at[part] += 1
     return numbers, steps, cuts
 
 

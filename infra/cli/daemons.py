@@ -21,7 +21,7 @@ from infra.errors import ConfigError
 from infra.link import Link
 from infra.process import Stop, end_with_parent, is_supervised, stop_on_signals, write_whole
 from infra.run.agreement import agreement_of
-from infra.run.dense_part import dense_part, heavy_warning
+from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
 from infra.run.settings import STORED, Settings
 from infra.telemetry import Meter, configure_logging, describe, start_metrics
 from infra.wire import Curve, load_curve
@@ -104,7 +104,6 @@ def dispatcher(
     from ingest.opening import check_source, open_letters, open_source
     from ingest.streams.start import start_positions
 
-    curve = curve_of(settings, "server")
     check_source(settings.stream, settings.kafka, settings.event_schema)
     source = open_source(settings.stream, settings.kafka)
     kept = open_letters(settings.stream, settings.kafka, settings.run) if asked.golden is None else NoLetters()
@@ -117,13 +116,12 @@ def dispatcher(
         schema=settings.event_schema,
         rows=settings.scaled_rows,
         shard_endpoints=shard_endpoints(settings, shards),
-        endpoint=settings.dispatch.endpoint,
-        status_endpoint=settings.dispatch.status_endpoint,
         dense_bytes=dense_part(settings).bytes,
+        dense_state_copies=STATE_COPIES[settings.model.dense_optimizer],
         samples=asked.samples,
         stop_at_end=asked.stop_at_end,
         mark_at=asked.mark_at,
-        curve=curve,
+        curve=curve_of(settings, "server"),
         agreement=agreement_of(settings),
         reduce=settings.trainer.reduce,
         unencrypted_reduce=settings.trainer.unencrypted_reduce,

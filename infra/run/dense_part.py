@@ -10,8 +10,8 @@ from trainer.models.size import dense_weights
 
 NOTABLE_BYTES = 1_000_000
 """a smaller dense part is not worth a warning"""
-COPIES = {"adam": 4, "sgd": 2}
-"""tensors of the size of the weights that a worker holds: weights, gradients, and what the optimizer keeps"""
+STATE_COPIES = {"adam": 2, "sgd": 0}
+"""tensors of the size of the weights that the optimizer keeps"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def dense_part(settings: Settings) -> DensePart:
     weights = dense_weights(settings.model, schema.fields, rows.dim, schema.dense)
     itemsize = np.dtype(rows.float_dtype).itemsize
     used = settings.stream.batch * schema.fields * rows.shape().value
-    copies = COPIES[settings.model.dense_optimizer]
+    copies = 2 + STATE_COPIES[settings.model.dense_optimizer]
     return DensePart(weights, weights * itemsize, copies * weights * itemsize, used * itemsize)
 
 

@@ -191,6 +191,12 @@ def _dense_moved(workers: Sequence[WorkerStatus]) -> str:
     return f"; {size(up)} up, {size(down)} down" if up + down else ""
 
 
+def _messages(workers: Sequence[WorkerStatus]) -> str:
+    """What the dispatcher sent to the workers and they to it."""
+    total = _total(workers)
+    return f"{size(total.order_bytes)} to workers, {size(total.report_bytes)} of reports from them"
+
+
 def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
     """Traffic per worker by kind, its cache and its link; the phases of a step where there is room."""
     if not workers:
@@ -349,6 +355,8 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(("dense part", sizes + _dense_moved(status.workers)))
     if reduced := _reduced(status.workers):
         facts.append(("hot rows", reduced))
+    if status.workers:
+        facts.append(("orders", _messages(status.workers)))
     if status.events.skipped:
         facts.append(("skipped", f"{count(status.events.skipped, 'event')}, to keep up or because they were gone"))
     if quality.not_finite:

@@ -2,8 +2,9 @@
 
 Nothing is known of it until a worker hands it in as a whole; from then on its length is fixed. A whole range is one
 flat array, on the wire as in memory: the weights, then under Adam the mean of gradients, the mean of their squares and
-the number of updates. Gradients are summed in worker order and applied once, so the result does not depend on the order
-of arrival, to the bit.
+the number of updates. Gradients come, and changed weights go, in *pieces* of the range, so that a link carries both at
+the same time; each piece is changed on its own. Gradients are summed in worker order and applied once, so the result
+depends neither on the order of arrival nor on the number of pieces, to the bit.
 
 Legend: L weights of the range.
 """
@@ -18,7 +19,17 @@ from infra.errors import WireError
 from ps.config import DenseRule
 from ps.dense.update import adam, adam_scales, add_to, sgd
 from ps.errors import OutOfOrder
-from ps.protocol import BARE, NO_DENSE, WHOLE
+from ps.protocol import BARE, WHOLE
+
+MOST_PIECES = 8
+LEAST_PIECE_BYTES = 1 << 16
+"""smaller pieces would cost more in messages than they save in time"""
+
+
+def pieces_of(length: int, itemsize: int) -> list[slice]:
+    """How a range of so many weights is cut; worker and shard must agree on it."""
+    count = min(MOST_PIECES, max(1, length * itemsize // LEAST_PIECE_BYTES))
+    return [slice(length * each // count, length * (each + 1) // count) for each in range(count)]
 
 
 class DenseRange:
@@ -28,56 +39,73 @@ class DenseRange:
         self._rule = rule
         self._whole: NDArray[Any] = np.empty(0, dtype)
         self._length: int | None = None
+        self._places = [slice(0, 0)]
+        self._updates = [0]
+        """of each piece"""
 
-    def size(self, form: int) -> int:
-        """Floats of the range in that form; raises OutOfOrder before the range was handed in."""
-        if form == NO_DENSE:
-            return 0
+    @property
+    def pieces(self) -> int:
+        """1 before the range was handed in."""
+        return len(self._places)
+
+    def size(self, form: int, piece: int = 0) -> int:
+        """Floats of a piece, or of the whole range; raises OutOfOrder before the range was handed in."""
         if self._length is None:
             raise OutOfOrder(
                 "dense weights were asked for or changed before they were handed in; expected a worker to push them "
                 "as a whole first; the dispatcher must order it"
             )
-        return self._length if form == BARE else self._whole.size
+        place = self._places[piece]
+        return place.stop - place.start if form == BARE else self._whole.size
 
-    def check(self, form: int, floats: int) -> None:
-        """Raises unless so many floats are the range in that form."""
+    def check(self, form: int, piece: int, floats: int) -> None:
+        """Raises unless so many floats are that piece, or the whole range."""
         is_first = form == WHOLE and self._length is None
-        expected = self._whole_size(self._length_of(floats)) if is_first else self.size(form)
+        if not 0 <= piece < (1 if form == WHOLE else self.pieces):
+            raise WireError(
+                f"a push brought piece {piece} of dense weights in form {form}; expected one of {self.pieces}, and the "
+                "whole at once; give worker and shard the same settings"
+            )
+        expected = self._whole_size(self._length_of(floats)) if is_first else self.size(form, piece)
         if floats != expected:
             raise WireError(
                 f"a push brought {floats} floats of dense weights in form {form}; expected {expected}; give worker and "
                 "shard the same settings"
             )
 
-    def change(self, form: int, brought: Sequence[NDArray[Any]]) -> None:
-        """Takes what the workers of a round pushed, in their order: one whole range, or gradients. Checked before."""
-        if form == WHOLE:
-            (whole,) = brought
-            self._length, self._whole = self._length_of(whole.size), whole.copy()
-        else:
-            self._apply(brought)
+    def put(self, whole: NDArray[Any]) -> None:
+        """Replaces the whole range; checked before."""
+        self._length, self._whole = self._length_of(whole.size), whole.copy()
+        self._places = pieces_of(self._length, whole.itemsize)
+        counted = int(whole[-1]) if self._has_state else 0
+        self._updates = [counted] * len(self._places)
 
-    def read(self, form: int) -> NDArray[Any]:
-        """The range in that form; a view, which the next update changes."""
-        return self._whole[: self.size(form)]
-
-    def _apply(self, gradients: Sequence[NDArray[Any]]) -> None:
-        """Sums gradients in the order given and applies the optimizer once."""
+    def apply(self, piece: int, gradients: Sequence[NDArray[Any]]) -> None:
+        """Sums gradients of a piece in the order given and applies the optimizer once; checked before."""
         total_L = gradients[0].copy()
         for part_L in gradients[1:]:
             add_to(total_L, part_L)
-        length = self.size(BARE)
-        weights_L, dtype = self._whole[:length], self._whole.dtype
-        if self._rule.optimizer == "sgd":
-            sgd(weights_L, total_L, dtype.type(self._rule.rate))
+        place, length, dtype = self._places[piece], self.size(WHOLE) // 3, self._whole.dtype
+        if not self._has_state:
+            sgd(self._whole[place], total_L, dtype.type(self._rule.rate))
             return
-        self._whole[-1] += 1
-        scales = adam_scales(self._rule.rate, int(self._whole[-1]), dtype)
-        adam(weights_L, self._whole[length : 2 * length], self._whole[2 * length : 3 * length], total_L, scales)
+        self._updates[piece] += 1
+        self._whole[-1] = self._updates[piece]
+        scales = adam_scales(self._rule.rate, self._updates[piece], dtype)
+        weights_L, mean_L, square_L = (self._whole[start * length :][place] for start in range(3))
+        adam(weights_L, mean_L, square_L, total_L, scales)
+
+    def read(self, form: int, piece: int = 0) -> NDArray[Any]:
+        """A piece of the weights, or the whole range; a view, which the next update changes."""
+        first = 0 if form == WHOLE else self._places[piece].start
+        return self._whole[first : first + self.size(form, piece)]
+
+    @property
+    def _has_state(self) -> bool:
+        return self._rule.optimizer != "sgd"
 
     def _length_of(self, floats: int) -> int:
-        return floats if self._rule.optimizer == "sgd" else max(0, floats - 1) // 3
+        return max(0, floats - 1) // 3 if self._has_state else floats
 
     def _whole_size(self, length: int) -> int:
-        return length if self._rule.optimizer == "sgd" else 3 * length + 1
+        return 3 * length + 1 if self._has_state else length

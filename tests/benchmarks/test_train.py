@@ -41,7 +41,7 @@ def summary(seconds: float, logloss: float = 0.5) -> Summary:
         decide_ms_p99=2,
         deadline_misses=0,
         workers=(
-            WorkerStatus(name="a", traffic=WorkerTraffic(samples=30), seconds=FAST),
+            WorkerStatus(name="a", traffic=WorkerTraffic(samples=30, order_bytes=9_900_000), seconds=FAST),
             WorkerStatus(name="b", traffic=WorkerTraffic(samples=10), seconds=SLOW),
         ),
     )
@@ -77,6 +77,7 @@ def test_workers_train_behind_real_links(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (only,) = json.loads(output.read_text())
     assert only["samples"] == [48, 48]
+    assert min(only["order_bytes"] + only["report_bytes"]) > 4 * 48
     assert all(0 < dense < moved for dense, moved in zip(only["dense_bytes"], only["moved_bytes"], strict=True))
     assert "links 1,0.1 Gbit/s (namespaces)" in " ".join(ended.stdout.split())
 
@@ -98,7 +99,7 @@ def test_the_table_shows_policies_side_by_side() -> None:
     console = Console(file=io.StringIO(), width=120, record=True)
     console.print(train_table(results(), EXPERIMENT))
     text = console.export_text()
-    for part in ("laia", "joint", "1.00 0.50 2.00", "2.00×", "75%/25%", "0.500000"):
+    for part in ("laia", "joint", "1.00 0.50 2.00", "2.00×", "75%/25%", "0.500000", "megabytes of orders", "9.9"):
         assert part in text
 
 

@@ -14,23 +14,22 @@ def started(workers: int, hub: bool = True) -> DenseTurns:
 
 
 def test_the_first_member_hands_the_start_values_in() -> None:
-    turns = started(3)
-    assert turns.train([4, 4, 4]) == DenseMoves((0,), WHOLE, (0, 1, 2), BARE)
+    everyone = (0, 1, 2)
+    assert started(3).train([4, 4, 4]) == DenseMoves(0, everyone, BARE, everyone)
 
 
-def test_who_had_samples_owes_a_gradient_and_who_has_some_needs_the_weights() -> None:
+def test_who_has_samples_pulls_the_weights_and_pushes_a_gradient() -> None:
     turns = started(3)
     turns.train([4, 4, 4])
-    assert turns.train([0, 8, 4]) == DenseMoves((0, 1, 2), BARE, (1, 2), BARE)
-    assert turns.train([0, 0, 12]) == DenseMoves((1, 2), BARE, (2,), BARE)
-    assert turns.flush() == DenseMoves((2,), BARE)
+    assert turns.train([0, 8, 4]) == DenseMoves(None, (1, 2), BARE, (1, 2))
+    assert turns.train([0, 0, 12]) == DenseMoves(None, (2,), BARE, (2,)), "alone by chance"
     assert turns.flush() == NO_MOVES
 
 
 def test_one_worker_moves_nothing_before_the_flush() -> None:
     turns = started(1)
     assert [turns.train([4]), turns.train([4])] == [NO_MOVES, NO_MOVES]
-    assert turns.flush() == DenseMoves((0,), WHOLE)
+    assert turns.flush() == DenseMoves(0)
 
 
 def test_one_worker_takes_once_what_the_shards_have() -> None:
@@ -38,34 +37,56 @@ def test_one_worker_takes_once_what_the_shards_have() -> None:
     turns.train([2, 2])
     turns.flush()
     assert not turns.start_generation(1, hub=True)
-    assert turns.train([4]) == DenseMoves(pullers=(0,), pull_form=WHOLE)
+    assert turns.train([4]) == DenseMoves(None, (0,), WHOLE)
     assert turns.train([4]) == NO_MOVES
-    assert turns.flush() == DenseMoves((0,), WHOLE)
+    assert turns.flush() == DenseMoves(0)
+
+
+def test_who_trains_alone_owns_them_until_others_take_part() -> None:
+    turns = started(3)
+    turns.train([4, 4, 4])
+    assert turns.train([0, 12, 0], sole=1) == DenseMoves(None, (1,), WHOLE)
+    assert turns.train([0, 12, 0], sole=1) == NO_MOVES
+    assert turns.train([0, 0, 12], sole=2) == DenseMoves(1, (2,), WHOLE)
+    assert turns.train([6, 6, 0]) == DenseMoves(2, (0, 1), BARE, (0, 1))
+    assert turns.flush() == NO_MOVES
 
 
 def test_a_generation_without_a_step_gives_back_nothing_it_has_not_taken() -> None:
     turns = started(1)
-    assert turns.flush() == DenseMoves((0,), WHOLE)
+    assert turns.flush() == DenseMoves(0)
     turns.start_generation(1, hub=True)
     assert turns.flush() == NO_MOVES
 
 
-def test_a_ring_moves_nothing_to_the_shards_and_keeps_the_newest() -> None:
+def test_a_ring_moves_nothing_to_the_shards_before_the_flush() -> None:
     turns = started(2, hub=False)
-    assert turns.train([4, 0]) == DenseMoves(in_ring=True)
-    assert turns.flush() == NO_MOVES
-    assert not turns.start_generation(2, hub=True)
-    assert turns.train([0, 4]) == DenseMoves((0,), WHOLE, (1,), BARE)
+    assert [turns.train([4, 0]), turns.train([0, 4])] == [DenseMoves(in_ring=True)] * 2
+    assert turns.flush() == DenseMoves(0)
+
+
+@pytest.mark.parametrize("hub", [True, False])
+def test_whoever_comes_after_a_ring_finds_the_newest_on_the_shards(hub: bool) -> None:
+    turns = started(2, hub=False)
+    turns.train([4, 0])
     turns.flush()
-    assert turns.start_generation(2, hub=False), "the shards have newer ones than any worker"
-    assert not turns.start_generation(2, hub=False)
+    assert turns.start_generation(2, hub) is not hub, "the first of a ring takes them before it shares them"
+    assert turns.train([0, 4]).giver is None
+
+
+def test_a_ring_writes_what_it_trained_after_a_flush_too() -> None:
+    turns = started(2, hub=False)
+    turns.flush()
+    assert turns.flush() == NO_MOVES
+    turns.train([4, 0])
+    assert turns.flush() == DenseMoves(0)
 
 
 def test_moves_are_those_of_a_worker() -> None:
-    moves = DenseMoves((1,), WHOLE, (0, 2), BARE)
-    assert [moves.pushed_by(worker) for worker in range(3)] == [NO_DENSE, WHOLE, NO_DENSE]
+    moves = DenseMoves(1, (0, 2), BARE, (2,))
     assert [moves.pulled_by(worker) for worker in range(3)] == [BARE, NO_DENSE, BARE]
-    assert [[bool(most) for most in moves.most_bytes(worker)] for worker in (0, 1)] == [[False, True], [True, False]]
+    allowed = [[bool(most) for most in moves.most_bytes(worker)] for worker in range(3)]
+    assert allowed == [[False, True], [True, False], [True, True]]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dispatch.rows.index import BatchRows
 from dispatch.shards import Shards, _new_rows
 from ps.client import ShardClient
 from ps.config import RowConfig
-from ps.protocol import FLUSH, TRAIN
+from ps.protocol import FLUSH
 from tests.ps.doubles import PATIENCE_MILLISECONDS, RUN, running_shards
 
 
@@ -26,15 +26,15 @@ def shards() -> Iterator[Shards]:
 
 def test_an_announcement_that_was_refused_is_raised_by_the_next_check(shards: Shards) -> None:
     nothing = Directory(np.full(2, 4), "lru", 2).flush()
-    shards.announce(1, 3, FLUSH, nothing, None)
-    shards.announce(1, 3, FLUSH, nothing, None)
+    shards.announce_flush(1, 3, nothing)
+    shards.announce_flush(1, 3, nothing)
     assert shards._sockets[1].poll(PATIENCE_MILLISECONDS)
     with pytest.raises(ShardRefused, match=r"refused .*: OutOfOrder: round .* was announced after"):
         shards.check()
 
 
 def test_announcements_that_were_carried_out_leave_nothing_to_check(shards: Shards) -> None:
-    shards.announce(1, 3, FLUSH, Directory(np.full(2, 4), "lru", 2).flush(), None)
+    shards.announce_flush(1, 3, Directory(np.full(2, 4), "lru", 2).flush())
     assert [ledger.step.tolist() for ledger in shards.ledgers(1)] == [[], []]
     shards.check()
 
@@ -43,7 +43,7 @@ def test_a_dispatcher_that_connects_again_is_known_by_the_shards(shards: Shards)
     for socket, endpoint in zip(shards._sockets, shards._endpoints, strict=True):
         socket.disconnect(endpoint)
         socket.connect(endpoint)
-    shards.announce(1, 3, FLUSH, Directory(np.full(2, 4), "lru", 2).flush(), None)
+    shards.announce_flush(1, 3, Directory(np.full(2, 4), "lru", 2).flush())
     assert len(shards.ledgers(1)) == 2
     shards.check()
 
@@ -56,9 +56,9 @@ def test_a_round_is_awaited_until_its_last_push_is_applied() -> None:
     with running_shards(config, shards=1) as endpoints, zmq.Context() as context, ThreadPoolExecutor(1) as pool:
         shards, directory = Shards(context, endpoints, RUN), Directory(np.full(2, 4), "lru", 1)
         shards.open(1, 0, 2)
-        shards.announce(1, 1, TRAIN, directory.plan(1, rows, np.array([0, 1], np.int32)), rows)
+        shards.announce_step(1, 1, directory.plan(1, rows, np.array([0, 1], np.int32)), rows)
         flush = directory.flush()
-        shards.announce(1, 1, FLUSH, flush, None)
+        shards.announce_flush(1, 1, flush)
         waiting = pool.submit(shards.await_applied, 1, 1, FLUSH)
         for worker, plan in enumerate(flush.workers):
             assert not wait([waiting], timeout=0.1).done

@@ -47,10 +47,10 @@ def is_checked() -> bool:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    threads.WAIT_SECONDS = COMPILE_SECONDS
     if not is_checked():
         sys.exit("indices are not checked; expected NUMBA_BOUNDSCHECK=1 in the environment")
+    torch.set_num_threads(1)
+    threads.WAIT_SECONDS = COMPILE_SECONDS
     sys.stdout.write(f"{CHECKED}\n")
     for number, chosen in enumerate(PLANS):
         folder = Path(sys.argv[1]) / str(number)

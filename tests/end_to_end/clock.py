@@ -1,14 +1,38 @@
 """Time that passes in shaped links and nowhere else, so that what a run measures does not depend on the machine."""
 
+import math
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import zmq
 
-from infra.link import Bucket
+from infra.link import Link
 
 TICK_SECONDS = 1e-6
 """what passes when somebody looks at the clock: nothing takes no time at all"""
+
+
+def told_rate(link: Link) -> float:
+    """Bytes a second; without end where none is told."""
+    return math.inf if link.gbit_per_second is None else link.gbit_per_second * 1e9 / 8
+
+
+class TimedSocket(zmq.Socket[bytes]):
+    """A connection that hands the size of each message, either way, to the link that carries it."""
+
+    carry: Callable[[int], Any]
+
+    def send_multipart(self, msg_parts: Any, *arguments: Any, **options: Any) -> Any:
+        self.carry(sum(memoryview(frame).nbytes for frame in msg_parts))
+        return super().send_multipart(msg_parts, *arguments, **options)
+
+    def recv_multipart(self, *arguments: Any, **options: Any) -> Any:
+        frames = super().recv_multipart(*arguments, **options)
+        self.carry(sum(map(len, frames)))
+        return frames
 
 
 class ThreadClock:
@@ -24,9 +48,24 @@ class ThreadClock:
         self._times.now = getattr(self._times, "now", 0.0) + seconds
         return float(self._times.now)
 
-    def replace_clocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Transfers over shaped links take their time on this clock, by which workers and shards measure them."""
-        monkeypatch.setattr(Bucket, "take", lambda bucket, nbytes: self.advance(nbytes / bucket._rate))
+    def replace_clocks(self, monkeypatch: pytest.MonkeyPatch, rate: Callable[[Link], float] = told_rate) -> None:
+        """Transfers over shaped links take their time on this clock, by which workers and shards measure them.
+
+        A thread that sends or receives waits itself: relays have no time of their own.
+        """
+
+        def connect(link: Link, context: Any, endpoint: str, curve: Any = None, options: Any = None) -> Any:
+            socket = context.socket(zmq.DEALER, socket_class=TimedSocket)
+            socket.carry = lambda nbytes: self.advance(nbytes / rate(link))
+            for option, value in (options or {}).items():
+                socket.set(option, value)
+            socket.connect(endpoint)
+            return socket
+
+        monkeypatch.setattr(Link, "connect", connect)
+        # shards time the pieces of a gradient by their own clock, on which no link takes time: let there be one piece
+        monkeypatch.setattr("ps.dense.range.MOST_PIECES", 1)
+        monkeypatch.setattr(Link, "up", lambda link, nbytes: self.advance(nbytes / rate(link)))
         monkeypatch.setattr("time.perf_counter", self.now)
         for name, module in list(sys.modules.items()):
             if name.startswith(("ps.", "trainer.")) and hasattr(module, "perf_counter"):

@@ -61,3 +61,17 @@ def children_of(folder: Path) -> list[psutil.Process]:
 def named(folder: Path, names: Sequence[str]) -> list[psutil.Process]:
     """Those of the given names."""
     return [p for p in children_of(folder) if any(name in (p.info["cmdline"] or []) for name in names)]
+
+
+def listening(process: psutil.Process) -> set[int]:
+    """Ports on which a process accepts connections."""
+    return {each.laddr.port for each in process.net_connections() if each.status == psutil.CONN_LISTEN}
+
+
+def ports_of_workers(folder: Path) -> list[int]:
+    """How many ports each worker of a run listens on, beside that of its metrics."""
+    metrics = {
+        path.stem: int(path.read_text().split(":")[2].split("/")[0]) for path in folder.glob("endpoints/*.metrics")
+    }
+    workers = [(p, name) for name in metrics if name.startswith("worker-") for p in named(folder, [name])]
+    return [len(listening(process) - {metrics[name]}) for process, name in workers]

@@ -1,9 +1,10 @@
-"""Damage to every file of a finished run, read again as the product reads it.
+"""A short run of real commands, and damage to every file of it, read again as the product reads it.
 
 Whatever happens to one file, a reader gets exactly what was there, or an error of ours that names the file; of the
 manifests, which end with a torn tail after a crash, it may also get a part from the beginning if the file was cut.
 """
 
+import json
 import os
 import random
 import shutil
@@ -39,14 +40,28 @@ Look = Callable[[Path], Any]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a short real run that has rejected some events."""
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    chosen = [part for one in (*SETTINGS, f"stream.folder={folder}/log") for part in ("--set", one)]
-    summary = ("--json", folder / "summary.json")
-    for command in (("produce", "--limit", "200", "--poison", "0.1"), ("up", "--samples", "160", "--folder", folder)):
-        ended = run(*command, *chosen, *(summary if command[0] == "up" else ()))
-        assert ended.returncode == 0, ended.stderr
+    """The folder of a short real run over encrypted links that has rejected some events."""
+    base = tmp_path_factory.mktemp("finished")
+    folder, keys = base / "run", base / "keys"
+    where = (f"stream.folder={folder}/log", f"curve_folder={keys}")
+    chosen = [part for one in (*SETTINGS, *where) for part in ("--set", one)]
+    commands: tuple[tuple[str | Path, ...], ...] = (
+        ("keys", keys, "--worker", "worker-0"),
+        ("produce", "--limit", "200", "--poison", "0.1", *chosen),
+        ("up", "--samples", "160", "--folder", folder, "--json", folder / "summary.json", *chosen),
+    )
+    for command in commands:
+        ended = run(*command)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
     return folder
+
+
+def test_produce_then_up_trains_what_was_produced_over_encrypted_links_and_shows_what_was_not(finished: Path) -> None:
+    summary = json.loads((finished / "summary.json").read_text())
+    assert (summary["status"]["samples"], summary["exit_reason"]) == (160, "finished")
+    letters = run("dead-letters", "--run-folder", finished).stdout.splitlines()
+    assert len(letters) == summary["status"]["events"]["dead_letters"] > 10
+    assert {"partition", "offset", "index", "reason", "payload"} <= json.loads(letters[0]).keys()
 
 
 # ── what the product reads ────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,10 +1,7 @@
-"""What a run's folder goes through: a second start in it, a disk without room. Real processes, real disks."""
+"""A run's folder on a disk without room. Real processes, real disks."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from dispatch.journal.history import read_manifests
@@ -17,52 +14,6 @@ SMALL = ("stream.batch=64", "dispatch.workers=1", "dispatch.links_gbit=", "ps.sh
 def arguments(command: str, folder: Path, *more: str) -> list[str | Path]:
     settings = [part for setting in (*SMALL, *more) for part in ("--set", setting)]
     return [command, "--folder", folder, *settings]
-
-
-def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Content and time of every file, and the time of every folder."""
-    return {
-        str(path.relative_to(folder)): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
-        for path in [folder, *folder.rglob("*")]
-    }
-
-
-def expect_refused(folder: Path, reason: str) -> None:
-    before = everything(folder)
-    for command in ("up", "demo"):
-        ended = run(*arguments(command, folder, "seed=7"))
-        assert (ended.returncode, "Traceback" in ended.stderr) == (2, False), ended.stderr
-        assert reason in ended.stderr
-        assert str(folder) in ended.stderr
-    assert everything(folder) == before
-
-
-@contextmanager
-def suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Stops them for a while, so that whatever changes in the meantime was changed by others."""
-    for process in processes:
-        process.suspend()
-    try:
-        yield
-    except BaseException:
-        for process in processes:
-            process.kill()
-        raise
-    for process in processes:
-        process.resume()
-
-
-@pytest.mark.timeout(180)
-def test_a_second_start_in_the_folder_of_a_live_or_a_finished_run_changes_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    process = start(*arguments("demo", folder))
-    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
-    with suspended([psutil.Process(process.pid), *children_of(folder)]):
-        expect_refused(folder, "a run is under way")
-    process.terminate()
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
-    expect_refused(folder, "is over: it ended after step")
 
 
 def test_a_full_disk_at_the_start_is_one_clear_line(tmp_path: Path) -> None:
@@ -79,7 +30,7 @@ def test_a_full_disk_at_the_start_is_one_clear_line(tmp_path: Path) -> None:
 @pytest.mark.timeout(180)
 def test_a_disk_that_becomes_full_ends_the_run_with_the_reason_and_whole_manifests(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 4096) as disk:
-        process = start(*arguments("demo", disk / "run", f"stream.folder={tmp_path / 'log'}"), "--rate", "0")
+        process = start(*arguments("demo", disk / "run", f"stream.folder={tmp_path / 'log'}"))
         wait_until(lambda: len(read_manifests(disk / "run" / "journal")) > 3, process)
         filling = fill(disk)
         output, _ = process.communicate(timeout=120)

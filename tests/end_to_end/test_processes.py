@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,13 +10,20 @@ import psutil
 import pytest
 
 from dispatch.journal.history import read_manifests
-from tests.end_to_end.processes import children_of, named, run, start, wait_until
+from infra.wire import write_curve
+from tests.end_to_end.processes import children_of, named, ports_of_workers, run, start, wait_until
+
+ONE = ("dispatch.workers=1", "dispatch.links_gbit=5", "ps.shards=1")
+"""where a second worker or shard would prove nothing"""
+TWO_WORKERS = ("dispatch.workers=2", "dispatch.links_gbit=5,0.5", "ps.shards=1")
+TWO_SHARDS = ("dispatch.workers=1", "dispatch.links_gbit=5", "ps.shards=2")
+TWO_OF_EACH = (*TWO_WORKERS, "ps.shards=2")
 
 
 def demo_arguments(folder: Path, *more: str) -> tuple[str | Path, ...]:
-    small = ("stream.batch=128", "dispatch.workers=2", "dispatch.links_gbit=5,0.5", *more)
+    small = ("stream.batch=128", "api.port=0", *more)
     settings = [part for setting in small for part in ("--set", setting)]
-    return ("demo", "--folder", folder, "--json", folder / "summary.json", *settings)
+    return ("demo", "--rate", "1000", "--folder", folder, "--json", folder / "summary.json", *settings)
 
 
 @pytest.mark.timeout(180)
@@ -34,21 +42,16 @@ def test_a_demo_of_20000_samples_learns_and_tells_everything(tmp_path: Path) -> 
     assert children_of(folder) == []
 
 
-MOMENTS: dict[str, Callable[[Path], bool]] = {
-    "at once": lambda folder: folder.exists(),
-    "while shards start": lambda folder: bool(named(folder, ["ps-1"])),
-    "while workers import": lambda folder: bool(named(folder, ["worker-1"])),
-    "after the first steps": lambda folder: len(read_manifests(folder / "journal")) > 3,
+MOMENTS: dict[str, tuple[tuple[str, ...], Callable[[Path], bool]]] = {
+    "at once": (ONE, lambda folder: folder.exists()),
+    "while shards start": (ONE, lambda folder: (folder / "logs" / "ps-0.log").exists()),
+    "while workers import": (ONE, lambda folder: (folder / "logs" / "worker-0.log").exists()),
+    "after the first steps": (TWO_OF_EACH, lambda folder: len(read_manifests(folder / "journal")) > 3),
 }
 
 
-@pytest.mark.parametrize(
-    ("moment", "number"), [*((m, signal.SIGTERM) for m in MOMENTS), ("after the first steps", signal.SIGINT)]
-)
-def test_a_signal_at_any_moment_drains_and_exits_0(tmp_path: Path, moment: str, number: signal.Signals) -> None:
-    folder = tmp_path / "run"
-    process = start(*demo_arguments(folder))
-    wait_until(lambda: MOMENTS[moment](folder), process)
+def expect_drained(folder: Path, process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[int, int]:
+    """Sends a signal; returns how many batches were recorded and how many of them were trained."""
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
@@ -57,15 +60,27 @@ def test_a_signal_at_any_moment_drains_and_exits_0(tmp_path: Path, moment: str, 
     manifests = read_manifests(folder / "journal")
     samples, steps = summary["status"]["samples"], summary["status"]["steps"]
     assert samples == sum(manifest.samples for manifest in manifests[:steps])
-    if moment == "after the first steps":
-        assert len(manifests) == steps > 3
     assert children_of(folder) == []
+    return len(manifests), steps
 
 
-@pytest.mark.parametrize("victim", ["worker-1", "ps-0", "dispatcher"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_at_any_moment_drains_and_exits_0(tmp_path: Path, moment: str) -> None:
+    settings, has_come = MOMENTS[moment]
+    process = start(*demo_arguments(tmp_path / "run", *settings))
+    wait_until(lambda: has_come(tmp_path / "run"), process)
+    recorded, trained = expect_drained(tmp_path / "run", process, signal.SIGTERM)
+    if moment == "after the first steps":
+        assert recorded == trained > 3
+
+
+VICTIMS = {"worker-1": TWO_WORKERS, "ps-0": TWO_SHARDS, "dispatcher": ONE}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
 def test_a_killed_process_ends_the_run_with_a_clear_error_and_no_orphans(tmp_path: Path, victim: str) -> None:
     folder = tmp_path / "run"
-    process = start(*demo_arguments(folder, "dispatch.drain_seconds=2"))
+    process = start(*demo_arguments(folder, "dispatch.drain_seconds=2", *VICTIMS[victim]))
     wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     (target,) = (p for p in named(folder, [victim]) if p.pid != process.pid)
     target.send_signal(signal.SIGKILL)
@@ -80,7 +95,7 @@ def test_a_killed_process_ends_the_run_with_a_clear_error_and_no_orphans(tmp_pat
 
 def test_a_shard_that_ends_with_0_ends_the_run_and_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = start(*demo_arguments(folder))
+    process = start(*demo_arguments(folder, *ONE))
     wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     (shard,) = (p for p in named(folder, ["ps-0"]) if p.pid != process.pid)
     shard.terminate()
@@ -94,7 +109,7 @@ def test_a_shard_that_ends_with_0_ends_the_run_and_is_named(tmp_path: Path) -> N
 
 def test_a_stopped_worker_is_named_and_not_the_one_that_waits_for_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = start(*demo_arguments(folder, "dispatch.silence_seconds=3", "dispatch.drain_seconds=2"))
+    process = start(*demo_arguments(folder, *TWO_WORKERS, "dispatch.silence_seconds=3", "dispatch.drain_seconds=2"))
     wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     (stopped,) = (p for p in named(folder, ["worker-1"]) if p.pid != process.pid)
     stopped.suspend()
@@ -107,70 +122,37 @@ def test_a_stopped_worker_is_named_and_not_the_one_that_waits_for_it(tmp_path: P
 
 def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = start(*demo_arguments(folder))
+    process = start(*demo_arguments(folder, *ONE))
     wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     left = [p for p in children_of(folder) if p.pid != process.pid]
-    assert len(left) >= 6
+    assert len(left) == 5, "a shard, the dispatcher, a worker, the generator, the API"
     process.kill()
     process.communicate()
     gone, alive = psutil.wait_procs(left, timeout=30)
     assert (len(gone), alive) == (len(left), [])
 
 
-def listening(process: psutil.Process) -> set[int]:
-    """Ports on which a process accepts connections."""
-    return {each.laddr.port for each in process.net_connections() if each.status == psutil.CONN_LISTEN}
-
-
-def ports_of_workers(folder: Path) -> list[int]:
-    """How many ports each worker of a run listens on, beside that of its metrics."""
-    metrics = {
-        path.stem: int(path.read_text().split(":")[2].split("/")[0]) for path in folder.glob("endpoints/*.metrics")
-    }
-    workers = [(p, name) for name in metrics if name.startswith("worker-") for p in named(folder, [name])]
-    return [len(listening(process) - {metrics[name]}) for process, name in workers]
-
-
 RING = ("trainer.reduce=ring", "trainer.unencrypted_reduce=true")
 
 
-@pytest.mark.parametrize(("workers", "ring"), [(1, ()), (2, ()), (2, RING)])
+@pytest.mark.parametrize("ring", [(), RING])
 def test_with_keys_workers_listen_for_nobody_but_a_ring_that_was_asked_for(
-    tmp_path: Path, workers: int, ring: tuple[str, ...]
+    tmp_path: Path, ring: tuple[str, ...]
 ) -> None:
-    folder, keys = tmp_path / "run", tmp_path / "keys"
-    assert run("keys", keys, "--worker", "worker-0", "--worker", "worker-1").returncode == 0
-    links = ",".join(["5"] * workers)
-    keyed = (f"dispatch.workers={workers}", f"dispatch.links_gbit={links}", f"curve_folder={keys}", *ring)
-    process = start(*demo_arguments(folder, *keyed))
+    folder = tmp_path / "run"
+    write_curve(tmp_path / "keys", ("server", "worker-0", "worker-1"))
+    process = start(*demo_arguments(folder, *TWO_WORKERS, f"curve_folder={tmp_path / 'keys'}", *ring))
     wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
-    ports = ports_of_workers(folder)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
-    assert ports == [int(bool(ring))] * workers
+    assert ports_of_workers(folder) == [int(bool(ring))] * 2
+    recorded, trained = expect_drained(folder, process, signal.SIGINT)
+    assert recorded == trained > 3
 
 
 def test_with_keys_a_ring_that_was_not_asked_for_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    assert run("keys", tmp_path / "keys", "--worker", "worker-0", "--worker", "worker-1").returncode == 0
-    refused = run(*demo_arguments(tmp_path / "run", f"curve_folder={tmp_path / 'keys'}", "trainer.reduce=ring"))
+    write_curve(tmp_path / "keys", ("server", "worker-0", "worker-1"))
+    keyed = (*TWO_WORKERS, f"curve_folder={tmp_path / 'keys'}", "trainer.reduce=ring")
+    refused = run(*demo_arguments(tmp_path / "run", *keyed))
     assert refused.returncode == 2
     assert "2 workers sum dense gradients over Gloo or NCCL, which do not encrypt" in refused.stderr
     assert "trainer.unencrypted_reduce" in refused.stderr
     assert not (tmp_path / "run" / "endpoints").exists()
-
-
-def test_produce_then_up_trains_what_was_produced_over_encrypted_links_and_shows_what_was_not(tmp_path: Path) -> None:
-    log = ("--set", f"stream.folder={tmp_path / 'log'}")
-    produced = run("produce", "--limit", "2000", "--poison", "0.05", *log)
-    assert produced.returncode == 0, produced.stderr
-    folder = tmp_path / "run"
-    assert run("keys", tmp_path / "keys", "--worker", "worker-0").returncode == 0
-    small = ("--set", "dispatch.workers=1", "--set", "ps.shards=1", "--set", f"curve_folder={tmp_path / 'keys'}")
-    trained = run("up", "--samples", "1900", "--folder", folder, "--json", tmp_path / "up.json", *log, *small)
-    assert trained.returncode == 0, trained.stdout + trained.stderr
-    summary = json.loads((tmp_path / "up.json").read_text())
-    assert summary["status"]["samples"] == 1900
-    letters = run("dead-letters", "--run-folder", folder).stdout.splitlines()
-    assert len(letters) == summary["status"]["events"]["dead_letters"] > 20
-    assert {"partition", "offset", "index", "reason", "payload"} <= json.loads(letters[0]).keys()

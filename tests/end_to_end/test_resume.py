@@ -3,8 +3,10 @@
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dispatch.assign.situation import Assignment, Situation
 from dispatch.coordinator import Coordinator
 from dispatch.decide import Decider, Decision
 from dispatch.dense import Reduce
@@ -12,6 +14,8 @@ from dispatch.errors import SettingsChanged, ShardRefused
 from dispatch.intake import Intake
 from dispatch.journal.history import read_history
 from dispatch.journal.records import StepDecided
+from dispatch.rows.index import BatchRows
+from dispatch.rows.plan import RoundPlan
 from infra.process import Stop
 from ingest.batches.batch import Batch
 from ingest.letters.embedded import read_dead_letters
@@ -96,6 +100,27 @@ def test_a_journal_in_which_a_worker_left_is_replayed(write_topic: WriteTopic, r
     assert model_of(train(golden(plan))) == model_of(result)
 
 
+def test_a_journal_in_which_a_worker_owned_the_dense_weights_for_a_while_is_replayed(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), policy="random", rows=RowConfig(dim=5))
+    alone, assign = range(5, 12), Decider._assign
+
+    def assign_to_1(decider: Decider, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
+        if situation.step not in alone:
+            return assign(decider, rows, situation)
+        worker_B = np.ones(situation.samples, np.int32)
+        return Assignment(worker_B), 0.0, decider._directory.plan(situation.step, rows, worker_B)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Decider, "_assign", assign_to_1)
+        patched.setattr(Decider, "_follow", lambda decider, given, plan: 1 if not plan.samples[0] else None)
+        result = train(plan)
+    steps = read_history(plan.folder / "journal").steps
+    assert [step.step for step in steps if step.sole == 1] == list(alone)
+    assert model_of(train(golden(plan))) == model_of(result)
+
+
 def test_a_replay_may_end_earlier(write_topic: WriteTopic) -> None:
     plan = Plan(write_topic(STEPS * BATCH), policy="random", rows=RowConfig(dim=5))
     short = Plan(write_topic(STEPS * BATCH, "short"), policy="random", rows=RowConfig(dim=5), samples=9 * BATCH)
@@ -114,12 +139,12 @@ def test_a_step_that_does_not_come_out_the_same_is_named(
 ) -> None:
     plan = Plan(write_topic(STEPS * BATCH), policy="random", rows=RowConfig(dim=5))
     train(plan)
-    follow = Decider.follow
+    repeat = Decider.repeat
 
-    def swap(decider: Decider, step: int, keys_BF: Any, worker_B: Any, hot: Any = None) -> Decision:
-        return follow(decider, step, keys_BF, worker_B * 0 if step == 6 else worker_B, hot)
+    def swap(decider: Decider, step: int, keys_BF: Any, worker_B: Any, *others: Any) -> Decision:
+        return repeat(decider, step, keys_BF, worker_B * 0 if step == 6 else worker_B, *others)
 
-    monkeypatch.setattr(Decider, "follow", swap)
+    monkeypatch.setattr(Decider, "repeat", swap)
     train(golden(plan))
     ended = read_history(plan.folder.parent / "golden" / "journal").ended
     assert ended is not None

@@ -17,7 +17,7 @@ SMALL = ("stream.batch=128", "dispatch.workers=1", "dispatch.links_gbit=1", "ps.
 
 def demo(folder: Path, *more: str) -> list[str]:
     settings = [part for setting in SMALL for part in ("--set", setting)]
-    return freshet("demo", "--folder", folder, "--json", folder / "summary.json", *settings, *more)
+    return freshet("demo", "--rate", "1000", "--folder", folder, "--json", folder / "summary.json", *settings, *more)
 
 
 def api(folder: Path) -> list[str]:
@@ -67,16 +67,14 @@ def test_a_closed_terminal_drains_a_daemon(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("output", ["ascii", "no reader", "/dev/full"])
+@pytest.mark.parametrize("output", ["ascii", "no reader"])
 def test_output_that_cannot_be_written_ends_no_run(tmp_path: Path, output: str) -> None:
     folder, env = tmp_path / "run", environment()
     reader, writer = os.pipe()
     if output == "ascii":
         env |= {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    elif output == "no reader":
-        os.close(reader)
     else:
-        os.dup2(os.open(output, os.O_WRONLY), writer)
+        os.close(reader)
     ended = subprocess.run(
         demo(folder, "--samples", "300"), cwd=ROOT, env=env, stdout=writer, stderr=subprocess.PIPE, timeout=120
     )

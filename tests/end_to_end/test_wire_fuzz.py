@@ -16,7 +16,21 @@ from infra.wire import Codec, Header, Refused, connect, receive
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.streams.sink import Entry
 from ps.config import RowConfig
-from ps.protocol import BARE, FROM_SHARD, TO_SHARD, TRAIN, WHOLE, Announce, Peek, PeekArrays, Pull, Push
+from ps.protocol import (
+    BARE,
+    EARLY,
+    FROM_SHARD,
+    TO_SHARD,
+    TRAIN,
+    WHOLE,
+    Announce,
+    Peek,
+    PeekArrays,
+    Pull,
+    PullDense,
+    Push,
+    PushDense,
+)
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import ROWS, RUN, Plan, Result, Threads, train, wait_for_steps
 from tests.malformed import Message, spoiled_messages, valid_message
@@ -45,14 +59,14 @@ def placed(kind: type[Header], arrays: list[bytes] | None = None, how: str = "",
 def pushed(row: int, step: int, worker: int = 0, generation: int = 1, rows: int = 1) -> Message:
     """A push of a row that is owned, in the right shape."""
     floats = np.zeros(rows * SHAPE.total, np.float32).tobytes()
-    arrays = [numbers(*[row] * rows), floats, b"", b"", b""]
+    arrays = [numbers(*[row] * rows), floats, b"", b""]
     return placed(Push, arrays, phase=TRAIN, step=step, worker=worker, generation=generation)
 
 
 def misplaced_at_shard(step: int) -> Iterator[Message]:
     """Messages that can be read and have no place in the run, or none yet: they name rounds up to the given one."""
     for kind in TO_SHARD:
-        if kind is not Push:
+        if kind not in (Push, PushDense):
             yield placed(kind, run="another")
             yield placed(kind, generation=0)
     yield placed(Announce, generation=7)
@@ -60,13 +74,14 @@ def misplaced_at_shard(step: int) -> Iterator[Message]:
     yield placed(Announce, [b""] * 6)
     for pushers, fingerprints in (([5], 1), ([0, 0], 2), ([0], 2)):
         yield placed(Announce, [*[b""] * 5, bytes(8 * fingerprints)], step=LATER, pushers=pushers)
-    wrong: list[dict[str, Any]] = [{"dense_pushers": [0], "dense_form": BARE}, {"dense_form": WHOLE}]
-    for named in (*wrong, {"dense_pushers": [0]}):
-        yield placed(Announce, [b""] * 6, step=LATER, **named)
-    two: dict[str, Any] = {"pushers": [0, 1], "dense_pushers": [0, 1], "dense_form": WHOLE}
-    yield placed(Announce, [*[b""] * 5, bytes(16)], step=LATER, **two)
+    wrong: list[dict[str, Any]] = [{"dense_gradients": [5]}, {"dense_gradients": [0, 0]}, {"dense_whole": [0, 1]}]
+    for named in (*wrong, {"dense_gradients": [0], "phase": EARLY}, {"dense_whole": [0], "phase": EARLY}):
+        yield placed(Announce, [b""] * 6, **{"step": LATER, "phase": TRAIN} | named)
     for form in (BARE, WHOLE):
-        yield placed(Push, [*[b""] * 4, bytes(12)], phase=TRAIN, step=step, worker=0, dense=form)
+        yield placed(PushDense, [bytes(12)], phase=TRAIN, worker=0, form=form)
+        yield placed(PushDense, [bytes(12)], phase=TRAIN, step=step, worker=5, form=form)
+        yield placed(PullDense, worker=5, form=form)
+        yield placed(PullDense, worker=0, form=form)
     for row in NO_ROW:
         yield placed(Announce, [numbers(row), bytes(8), *[b""] * 4], step=LATER, how=f"new {row}")
         yield placed(Announce, [b"", b"", numbers(row), *[b""] * 3], step=LATER, how=f"settled {row}")
@@ -79,9 +94,10 @@ def misplaced_at_shard(step: int) -> Iterator[Message]:
     yield placed(Pull, [b"", b""], worker=5)
     yield pushed(0, step, worker=5)
     yield pushed(0, step, generation=7)
-    yield replace(pushed(0, step), arrays=[numbers(0), bytes(12), b"", b"", b""], how="too few floats")
+    yield replace(pushed(0, step), arrays=[numbers(0), bytes(12), b"", b""], how="too few floats")
     for number in range(step + 1):
         yield pushed(0, number, worker=number % 2, rows=2)
+        yield placed(PushDense, [bytes(12)], phase=TRAIN, step=number, worker=number % 2, form=BARE)
 
 
 def misplaced_at_dispatcher() -> Iterator[Message]:
@@ -156,10 +172,10 @@ class Attack:
                 crew.send(self._to_dispatcher[step - 1 :: STEPS - 1])
                 crew.hear()
                 for stranger in stores:
-                    stranger.hear(still_waiting=STEPS + 1)  # early pushes, refused when their round is announced
+                    stranger.hear(still_waiting=2 * (STEPS + 1))  # refused when their round is announced
                 self.feed(step)
             for stranger in stores:
-                stranger.hear(still_waiting=1)  # of a round that never comes
+                stranger.hear(still_waiting=2)  # of a round that never comes
             self.dispatcher_refused = crew.refused
             self.shards_refused = [stranger.refused for stranger in stores]
 
@@ -204,7 +220,7 @@ def test_a_workers_malformed_pushes_are_refused_to_it_and_the_right_one_counts(f
         staged.announcer.announce(0, new={0: 100, 1: 101})
         staged.announcer.announce(1, pushes={0: ([1], [])})
         worker = staged.peer()
-        arrays = [numbers(1), right.tobytes(), b"", b"", b""]
+        arrays = [numbers(1), right.tobytes(), b"", b""]
         message = placed(Push, arrays, step=1, phase=TRAIN, worker=0)
         sent = [spoil for _ in range(fuzz_rounds) for spoil in spoiled_messages(message, rng)]
         for each in sent:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.errors import ConfigError
-from infra.link import Link
+from infra.link import Bucket, Link
 
 
 class WoundClock:
@@ -30,11 +30,14 @@ def shaped(clock: WoundClock, gbit: float | None = 1.0, burst: int = 0) -> Link:
     return Link(gbit, burst_bytes=burst, clock=clock.read, sleep=clock.sleep)
 
 
+def bucket(clock: WoundClock, burst: int = 0) -> Bucket:
+    """One direction of a link of 1 Gbit/s."""
+    return Bucket(125e6, burst, clock.read, clock.sleep)
+
+
 def test_unshaped_link_never_sleeps() -> None:
     clock = WoundClock()
-    link = shaped(clock, gbit=None)
-    link.up(10**9)
-    link.down(10**9)
+    shaped(clock, gbit=None).up(10**9)
     assert clock.sleeps == []
 
 
@@ -50,21 +53,43 @@ def test_transfer_takes_bytes_over_bandwidth() -> None:
     assert clock.now == pytest.approx(101.0)
 
 
-def test_directions_do_not_share_bandwidth() -> None:
+def test_transfers_follow_each_other_without_a_gap_however_late_they_are_noticed() -> None:
     clock = WoundClock()
-    link = shaped(clock)
-    link.up(125_000_000)
-    before = clock.now
-    link.down(1)
-    assert clock.now - before == pytest.approx(8e-9, abs=1e-6)
-
-
-def test_each_direction_has_a_burst_of_its_own() -> None:
-    clock = WoundClock()
-    link = shaped(clock, burst=1000)
-    link.up(1000)
-    link.down(1000)
+    up = bucket(clock)
+    assert up.reserve(125_000_000) == pytest.approx(101.0)
+    clock.now = 100.9
+    assert up.reserve(125_000_000) == pytest.approx(102.0)
+    assert up.reserve(0) == pytest.approx(102.0)
+    clock.now = 105.0
+    assert up.reserve(125_000_000) == pytest.approx(106.0)
     assert clock.sleeps == []
+
+
+def test_transfer_that_sleeps_waits_for_those_that_reserved() -> None:
+    clock = WoundClock()
+    up = bucket(clock)
+    up.reserve(125_000_000)
+    up.take(125_000_000)
+    assert clock.sleeps == [pytest.approx(2.0)]
+
+
+def test_reservations_have_the_burst_of_an_idle_link() -> None:
+    clock = WoundClock()
+    up = bucket(clock, burst=1000)
+    assert up.reserve(1000) == pytest.approx(100.0, abs=1e-9)
+    assert up.reserve(1000) == pytest.approx(100.0 + 8e-6, abs=1e-9)
+    clock.now = 200.0
+    assert up.reserve(1000) == pytest.approx(200.0, abs=1e-9)
+
+
+def test_oversleep_is_credited_to_one_transfer() -> None:
+    clock = WoundClock(oversleep_seconds=0.05)
+    up = bucket(clock)
+    up.take(125_000)
+    clock.now = 200.0
+    assert up.reserve(12_500_000) == pytest.approx(200.05)
+    clock.now = 300.0
+    assert up.reserve(12_500_000) == pytest.approx(300.1)
 
 
 def test_burst_passes_at_once_and_only_once() -> None:

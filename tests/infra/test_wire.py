@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from infra.errors import ConfigError, WireError
+from infra.packing import BITS
 from infra.wire import (
     HEADER_BYTES,
     I64,
@@ -60,6 +61,18 @@ class Pair(Header, frozen=True):
 
     ARRAYS: ClassVar = PairArrays
     EQUALLY_LONG: ClassVar = (("rows", "slots"),)
+
+
+class SampleArrays(NamedTuple):
+    numbers: Annotated[NDArray[np.int64], "u1", "u4", "i8"]
+    values: Float
+    labels: Annotated[NDArray[np.float32], BITS, "f4"]
+
+
+class Sampled(Header, frozen=True):
+    """A message whose arrays have several forms, but for one."""
+
+    ARRAYS: ClassVar = SampleArrays
 
 
 PING = Ping(run="r", generation=2, step=7, note="hello")
@@ -123,6 +136,18 @@ def test_message_without_arrays_is_its_header_alone() -> None:
     refused = Refused(run="r", generation=0, step=0, reason="no")
     (frame,) = CODEC.encode(refused)
     assert CODEC.decode([bytes(frame)]) == (refused, NO_ARRAYS)
+
+
+def test_arrays_with_several_forms_take_few_bytes_and_come_back_equal() -> None:
+    codec, sent = Codec(Sampled, float_dtype=np.float64), Sampled(run="r", generation=0, step=0)
+    arrays = SampleArrays(np.array([7, 300]), np.array([0.1]), np.array([1, 0, 0, 1], np.float32))
+    frames = [bytes(frame) for frame in codec.encode(sent, arrays)]
+    assert frames[1] == bytes([1, 0])
+    assert [len(frame) for frame in frames[2:]] == [8, 8, 1]
+    header, received = codec.decode(frames)
+    assert header == sent
+    assert [array.tolist() for array in received] == [array.tolist() for array in arrays]
+    assert [array.dtype for array in received] == [array.dtype for array in arrays]
 
 
 def test_array_at_an_odd_address_is_copied_to_an_even_one() -> None:

@@ -1,14 +1,17 @@
 """A worker's side of the PS, against real shards."""
 
+from collections.abc import Iterator
+from contextlib import closing
+
 import numpy as np
 import pytest
 import zmq
 from numpy.typing import NDArray
 
 from infra.errors import Fenced, WireError
-from infra.link import Link
+from infra.link import Bucket, Link
 from infra.wire import Codec, bind, send
-from ps.client import ShardClient
+from ps.client import Pulled, ShardClient
 from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
 from ps.protocol import FROM_SHARD, TRAIN, Rows, RowsArrays
@@ -30,13 +33,18 @@ def start_of(rows: NDArray[np.int64]) -> NDArray[np.float32]:
     return start_rows(ROWS, SEED, rows.astype(np.uint64) + np.uint64(100))
 
 
+def pull(client: ShardClient, step: int, full: NDArray[np.int64], values: NDArray[np.int64]) -> Iterator[Pulled]:
+    client.ask(step, TRAIN, full, values)
+    return (answer for answer in client.answers(step) if isinstance(answer, Pulled))
+
+
 @pytest.mark.parametrize("shards", [1, 2, 3])
 def test_pull_brings_every_row_asked_for_in_its_place(shards: int) -> None:
     full, values = placed([2, 3, 5, 19, 11], shards), placed([0, 7, 9, 4], shards)
     got_full, got_values = np.zeros((5, SHAPE.total), np.float32), np.zeros((4, SHAPE.value), np.float32)
     with stage(ROWS, shards) as staged:
         staged.announcer.announce(0, new=NEW)
-        for pulled in staged.client(0).pull(0, full, values):
+        for pulled in pull(staged.client(0), 0, full, values):
             got_full[pulled.full] = pulled.full_KT
             got_values[pulled.values] = pulled.values_KW
             assert pulled.nbytes == pulled.full_KT.nbytes + pulled.values_KW.nbytes
@@ -53,7 +61,7 @@ def test_pushed_rows_come_back_as_they_were_pushed(shards: int) -> None:
         staged.announcer.announce(1, pushes={0: (rows.tolist(), [])}, changed=dict.fromkeys(rows.tolist(), 0))
         client = staged.client(0)
         sent = client.push(1, TRAIN, rows, written, NO_ROWS, NO_PARTS)
-        pulled = list(client.pull(1, rows, NO_ROWS))
+        pulled = list(pull(client, 1, rows, NO_ROWS))
         got, steps = client.peek(rows[::-1])
     assert sent > written.nbytes
     assert sum(part.full_KT.shape[0] for part in pulled) == 5
@@ -67,7 +75,7 @@ def test_shard_without_rows_is_not_asked() -> None:
         staged.announcer.announce(1, pushes={0: ([4], [])})
         client = staged.client(0)
         client.push(1, TRAIN, ints(4), np.zeros((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
-        assert [pulled.full for pulled in client.pull(1, ints(4), NO_ROWS)] == [slice(0, 1)]
+        assert [pulled.full for pulled in pull(client, 1, ints(4), NO_ROWS)] == [slice(0, 1)]
         assert staged.announcer.peers[1].ledger()[1] == []
 
 
@@ -75,7 +83,7 @@ def test_one_shards_rows_arrive_while_another_still_waits() -> None:
     with stage(ROWS, shards=2) as staged:
         staged.announcer.announce(0, new=NEW)
         staged.announcer.announce(1, pushes={1: ([4], [])})
-        answers = staged.client(0).pull(1, placed([4, 5], 2), NO_ROWS)
+        answers = pull(staged.client(0), 1, placed([4, 5], 2), NO_ROWS)
         assert next(answers).full == slice(1, 2)
         staged.client(1).push(1, TRAIN, ints(4), np.ones((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
         assert np.all(next(answers).full_KT == 1.0)
@@ -88,7 +96,7 @@ def test_refused_push_is_raised_by_the_next_pull() -> None:
         client = staged.client(0)
         client.push(1, TRAIN, ints(77), np.zeros((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
         with pytest.raises(PsError, match="never announced"):
-            next(client.pull(1, ints(4), NO_ROWS))
+            next(pull(client, 1, ints(4), NO_ROWS))
 
 
 def test_client_of_an_old_generation_is_fenced_and_may_join_again() -> None:
@@ -97,19 +105,19 @@ def test_client_of_an_old_generation_is_fenced_and_may_join_again() -> None:
         client = staged.client(0, generation=1)
         staged.announcer.open(2, 2)
         with pytest.raises(Fenced, match="must join again"):
-            next(client.pull(0, ints(4), NO_ROWS))
+            next(pull(client, 0, ints(4), NO_ROWS))
         client.open(2, 0)
         staged.announcer.announce(0, generation=2)
-        assert np.array_equal(next(client.pull(0, ints(4), NO_ROWS)).full_KT, start_of(ints(4)))
+        assert np.array_equal(next(pull(client, 0, ints(4), NO_ROWS)).full_KT, start_of(ints(4)))
 
 
 def test_answer_that_came_too_late_is_not_taken_for_another_step() -> None:
     with stage(ROWS) as staged:
         staged.announcer.announce(0, new=NEW)
         client = staged.client(0)
-        client.pull(0, ints(4), NO_ROWS)  # given up
+        client.ask(0, TRAIN, ints(4), NO_ROWS)  # given up
         staged.announcer.announce(1)
-        assert np.array_equal(next(client.pull(1, ints(6), NO_ROWS)).full_KT, start_of(ints(6)))
+        assert np.array_equal(next(pull(client, 1, ints(6), NO_ROWS)).full_KT, start_of(ints(6)))
 
 
 def test_answer_of_an_older_generation_is_not_taken_for_this_one() -> None:
@@ -118,7 +126,7 @@ def test_answer_of_an_older_generation_is_not_taken_for_this_one() -> None:
         endpoint = bind(shard, "tcp://127.0.0.1:*")
         client = ShardClient(context, [endpoint], ROWS, "test")
         client.open(2, 0)
-        answers = client.pull(3, ints(4), NO_ROWS)
+        answers = pull(client, 3, ints(4), NO_ROWS)
         asker, *_ = shard.recv_multipart()
         for generation in (1, 2):
             rows = np.full(SHAPE.total, generation, np.float32)
@@ -134,7 +142,7 @@ def test_answer_of_another_number_of_rows_than_asked_for_is_an_error(rows: int) 
         endpoint = bind(shard, "tcp://127.0.0.1:*")
         client = ShardClient(context, [endpoint], ROWS, "test")
         client.open(2, 0)
-        answers = client.pull(3, ints(4, 5), NO_ROWS)
+        answers = pull(client, 3, ints(4, 5), NO_ROWS)
         asker, *_ = shard.recv_multipart()
         full = np.zeros(rows * SHAPE.total, np.float32)
         header = Rows(run="test", generation=2, step=3)
@@ -153,7 +161,7 @@ def test_refusal_of_an_older_generation_is_forgotten_with_it() -> None:
         staged.announcer.open(2, 2)
         client.open(2, 0)
         staged.announcer.announce(0, generation=2)
-        assert np.array_equal(next(client.pull(0, ints(4), NO_ROWS)).full_KT, start_of(ints(4)))
+        assert np.array_equal(next(pull(client, 0, ints(4), NO_ROWS)).full_KT, start_of(ints(4)))
 
 
 def test_shard_that_does_not_answer_is_named() -> None:
@@ -164,22 +172,36 @@ def test_shard_that_does_not_answer_is_named() -> None:
     client = ShardClient(context, [endpoint], ROWS, "test", timeout_seconds=0.0)
     client.open(1, 0)
     with pytest.raises(Unreachable, match=f"step 3 from shard 0 at {endpoint} within 0 s"):
-        next(client.pull(3, ints(4), NO_ROWS))
+        next(pull(client, 3, ints(4), NO_ROWS))
     client.close()
     silent.close(0)
     context.term()
 
 
-def test_shaped_link_carries_what_is_pushed_and_pulled() -> None:
-    sleeps: list[float] = []
-    link = Link(1.0, burst_bytes=0, clock=lambda: 0.0, sleep=sleeps.append)
-    with stage(ROWS) as staged:
+def test_shaped_link_carries_what_is_asked_and_what_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+    carried, reserve = list[int](), Bucket.reserve
+
+    def note(bucket: Bucket, nbytes: int) -> float:
+        carried.append(nbytes)
+        return reserve(bucket, nbytes)
+
+    monkeypatch.setattr(Bucket, "reserve", note)
+    with closing(Link(1000.0)) as link, stage(ROWS) as staged:
         staged.announcer.announce(0, new=NEW)
+        (pulled,) = pull(staged.client(0, link=link), 0, ints(4, 5), NO_ROWS)
+    asked, answered = carried
+    assert asked > 2 * 8
+    assert answered > pulled.nbytes == 2 * SHAPE.total * 4
+
+
+def test_push_over_a_slow_link_does_not_wait_for_it() -> None:
+    slept: list[float] = []
+    link = Link(1e-6, burst_bytes=0, clock=lambda: 0.0, sleep=slept.append)  # a clock that stands still: it never ends
+    with closing(link), stage(ROWS) as staged:
         client = staged.client(0, link=link)
-        (pulled,) = client.pull(0, ints(4, 5), NO_ROWS)
-    request, answer = 2 * 8, 2 * SHAPE.total * 4
-    assert pulled.nbytes == answer
-    assert sum(sleeps) * 125_000_000 >= request + answer
+        client.push(1, TRAIN, ints(4), np.ones((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
+        client.ask(1, TRAIN, ints(4), NO_ROWS)
+    assert slept == []
 
 
 def test_a_worker_meets_shards_at_any_time_of_a_run() -> None:

@@ -24,7 +24,7 @@ def push(step: int, worker: int, phase: int = TRAIN) -> Received:
 
 
 def pull(step: int, worker: int = 0) -> Received:
-    return Received(b"w", Pull(run="r", generation=1, step=step, worker=worker), PullArrays())
+    return Received(b"w", Pull(run="r", generation=1, step=step, phase=TRAIN, worker=worker), PullArrays())
 
 
 def test_round_without_pushers_is_complete_at_once() -> None:

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ps.protocol import TRAIN
 from ps.timing import LinkTimer, covered
 
 
@@ -14,49 +15,67 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_waiting_at_the_shard_is_not_the_link_s_time(clock: list[float]) -> None:
     timer = LinkTimer()
-    timer.asked(0, 10)
+    timer.asked((TRAIN, 0), 10)
     clock[0] = 5.0
-    timer.answered(0, 90, held_seconds=4.0)
+    timer.answered((TRAIN, 0), 90, held_seconds=4.0, was_awaited=True)
     assert timer.take() == pytest.approx((100, 1.0))
-
-
-def test_a_push_counts_with_the_answer_of_its_shard(clock: list[float]) -> None:
-    timer = LinkTimer()
-    clock[0] = 2.0
-    timer.pushed(0, 50, began=0.0)
-    timer.pushed(1, 70, began=1.0)
-    timer.asked(0, 10)
-    clock[0] = 3.0
-    timer.answered(0, 40, held_seconds=0.0)
-    assert timer.take() == pytest.approx((100, 3.0))
 
 
 def test_answers_on_their_way_at_once_count_once(clock: list[float]) -> None:
     timer = LinkTimer()
-    timer.asked(0, 0)
-    timer.asked(1, 0)
+    timer.asked((TRAIN, 0), 0)
+    timer.asked((TRAIN, 1), 0)
     for shard, at in ((0, 4.0), (1, 6.0)):
         clock[0] = at
-        timer.answered(shard, 10, held_seconds=3.0)
+        timer.answered((TRAIN, shard), 10, held_seconds=3.0, was_awaited=True)
     assert timer.take() == pytest.approx((20, 3.0))
 
 
 def test_every_step_starts_anew(clock: list[float]) -> None:
     timer = LinkTimer()
-    timer.pushed(0, 50, began=-1.0)
+    timer.asked((TRAIN, 0), 1)
     assert timer.take() == (0, 0.0)
-    timer.asked(0, 1)
     clock[0] = 1.0
-    timer.answered(0, 1, held_seconds=0.5)
+    timer.answered((TRAIN, 0), 1, held_seconds=0.5, was_awaited=True)
     assert timer.take() == pytest.approx((2, 0.5))
+
+
+def test_an_answer_that_nobody_waited_for_says_nothing(clock: list[float]) -> None:
+    timer = LinkTimer()
+    timer.asked((TRAIN, 0), 10)
+    clock[0] = 5.0
+    timer.answered((TRAIN, 0), 90, held_seconds=4.0, was_awaited=False)
+    assert timer.take() == (0, 0.0)
+
+
+def test_dense_weights_that_come_before_an_answer_count_with_it(clock: list[float]) -> None:
+    timer = LinkTimer()
+    timer.passed(1000)
+    timer.asked((TRAIN, 0), 10)
+    timer.passed(100)
+    clock[0] = 2.0
+    timer.answered((TRAIN, 0), 90, held_seconds=0.0, was_awaited=True)
+    timer.passed(1000)
+    assert timer.take() == pytest.approx((200, 2.0))
+
+
+def test_the_spacing_of_a_gradient_s_pieces_counts_alone(clock: list[float]) -> None:
+    timer = LinkTimer()
+    timer.asked((TRAIN, 0), 10)
+    clock[0] = 5.0
+    timer.answered((TRAIN, 0), 90, held_seconds=4.0, was_awaited=True)
+    timer.gave(700, 2.0)
+    timer.gave(300, 1.0)
+    assert timer.take() == (1000, 3.0)
+    assert timer.take() == (0, 0.0)
 
 
 @pytest.mark.parametrize("held", [-1.0, 99.0])
 def test_a_clock_that_cannot_be_right_gives_no_negative_time(clock: list[float], held: float) -> None:
     timer = LinkTimer()
-    timer.asked(0, 1)
+    timer.asked((TRAIN, 0), 1)
     clock[0] = 2.0
-    timer.answered(0, 1, held)
+    timer.answered((TRAIN, 0), 1, held, was_awaited=True)
     assert 0.0 <= timer.take()[1] <= 2.0
 
 

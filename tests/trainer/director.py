@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome
-from ps.client import ShardClient
+from ps.client import Pulled, ShardClient
 from ps.config import RowConfig
 from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
@@ -134,7 +134,8 @@ class Director:
         self.flush()
         self._announcer.announce(self._trained + 1, generation=self._generation)
         wanted = np.array(sorted(range(len(self.numbering)), key=self._place), np.int64)
-        found = list(self._client.pull(self._trained + 1, wanted, wanted[:0]))
+        self._client.ask(self._trained + 1, TRAIN, wanted, wanted[:0])
+        found = [answer for answer in self._client.answers(self._trained + 1) if isinstance(answer, Pulled)]
         rows_RT = np.empty((len(wanted), found[0].full_KT.shape[1]))
         for pulled in found:
             rows_RT[wanted[pulled.full]] = pulled.full_KT

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from infra.errors import ConfigError, FileUnusable, WireError
+from ps.dense.range import pieces_of
 from ps.protocol import BARE, WHOLE
 from trainer.config import ModelConfig
 from trainer.dense import Dense, load_dense, save_dense
@@ -112,7 +113,7 @@ def test_weights_and_state_come_back_from_any_number_of_shards(optimizer: Litera
     dense, copy = Dense(model, config), Dense(other, config)
     trained(model, dense, steps=3)
     for shard, floats in enumerate(dense.ranges(WHOLE, shards).ranges):
-        copy.put(WHOLE, shard, shards, floats)
+        copy.put(WHOLE, shard, shards, 0, floats)
     assert all(torch.equal(a, b) for a, b in zip(dense.tensors(), copy.tensors(), strict=True))
 
 
@@ -126,11 +127,26 @@ def test_gradients_for_the_shards_are_a_copy() -> None:
     assert sent.nbytes == before.nbytes
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_weights_come_back_piece_by_piece(shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ps.dense.range.LEAST_PIECE_BYTES", 64)
+    (model, config), (other, _) = built(), built(seed=1)
+    dense, copy = Dense(model, config), Dense(other, config)
+    pieces, weights = 0, dense.weights.numpy()
+    for shard in range(shards):
+        own = weights[len(weights) * shard // shards : len(weights) * (shard + 1) // shards]
+        for piece, place in enumerate(pieces_of(own.size, own.itemsize)):
+            copy.put(BARE, shard, shards, piece, own[place])
+            pieces += 1
+    assert pieces == 8 * shards
+    assert torch.equal(dense.weights, copy.weights)
+
+
 @pytest.mark.parametrize("form", [BARE, WHOLE])
 def test_a_range_of_another_length_is_an_error_and_changes_nothing(form: int) -> None:
     model, config = built()
     dense = Dense(model, config)
     before = dense.weights.clone()
     with pytest.raises(WireError, match="shard 1 answered with 1 floats of dense weights"):
-        dense.put(form, 1, 2, np.zeros(1))
+        dense.put(form, 1, 2, 0, np.zeros(1))
     assert torch.equal(dense.weights, before)

@@ -162,6 +162,25 @@ def test_worker_trains_flushes_and_writes_its_weights(tmp_path: Path) -> None:
     assert weights["step"] == 1
 
 
+def test_every_connection_of_a_worker_goes_over_its_link_which_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected, connect = list[str](), Link.connect
+
+    def note(link: Link, context: Any, endpoint: str, *options: Any) -> Any:
+        connected.append(endpoint)
+        return connect(link, context, endpoint, *options)
+
+    monkeypatch.setattr(Link, "connect", note)
+    with working(tmp_path, Stop()) as (dispatcher, ended):
+        assert connected[-1] == dispatcher.endpoint
+        assert len(connected) == 2
+        dispatcher.welcome()
+        dispatcher.say(Goodbye, save_dense=False)
+        assert ended.result(60) is None
+    assert not [thread for thread in threading.enumerate() if thread.name == "link"]
+
+
 def test_weights_that_cannot_be_saved_are_not_confirmed(tmp_path: Path) -> None:
     with working(tmp_path / "no folder", Stop()) as (dispatcher, ended):
         dispatcher.welcome()
@@ -276,7 +295,7 @@ def heard_from(script: Script, monkeypatch: pytest.MonkeyPatch, silence_seconds:
     """What a worker takes from these messages."""
     monkeypatch.setattr("trainer.main.time", script)
     with zmq.Context() as context:
-        dispatcher = Dispatcher(context, "tcp://127.0.0.1:1", NAME, RUN, None)
+        dispatcher = Dispatcher(context, "tcp://127.0.0.1:1", NAME, RUN)
         dispatcher._socket.close(linger=0)
         dispatcher._socket = script  # type: ignore[assignment]
         return [message for message, _ in dispatcher.messages(Stop(), silence_seconds)]

@@ -82,10 +82,17 @@ def test_a_step_without_samples_is_free_through_a_hub_and_not_in_a_ring(reduce: 
 
 
 def test_a_dense_part_that_costs_more_than_a_worker_brings_parks_it() -> None:
-    light, heavy = (simulate(small_workload(sizes=Sizes(dense=dense)), "joint:elastic").dense for dense in (4, 4000))
+    light, heavy = (simulate(small_workload(sizes=Sizes(dense=dense)), "joint:elastic").dense for dense in (4, 120))
     assert light == [8 * 2.0] * 4
-    assert heavy[:2] == [8 * 2000.0] * 2
+    assert heavy[:2] == [8 * 60.0] * 2
     assert max(heavy[2:]) < min(heavy[:2])
+
+
+def test_a_dense_part_that_costs_more_than_all_others_bring_is_taken_once_by_one() -> None:
+    # in the first step, of which nothing is known yet, no cache is expected to hold the batch
+    dense = simulate(small_workload(sizes=Sizes(dense=4000), warm_up=1), "joint:elastic").dense
+    assert sorted(dense) == [0.0, 0.0, 0.0, 3 * 1000.0]
+    assert max(dense[:2]) == 3000.0
 
 
 def test_a_ring_moves_its_part_over_every_link_both_ways_at_once() -> None:

@@ -2,28 +2,39 @@ import numpy as np
 import pytest
 
 from benchmarks.simulated.keys import dense_inputs
-from benchmarks.simulated.sizes import Architecture, Reduce, Sizes
+from benchmarks.simulated.sizes import Architecture, DenseCharges, Reduce, Sizes
 from trainer.config import ModelConfig
 from trainer.models.size import dense_weights
 
 
+def charged(sizes: Sizes, *steps: tuple[list[bool], int | None]) -> list[list[float]]:
+    """By step: who has samples, and who owns the dense part."""
+    charges = DenseCharges(sizes, len(steps[0][0]))
+    return [charges.step(np.array(has_samples), sole).tolist() for has_samples, sole in steps]
+
+
 def test_a_worker_without_samples_moves_nothing_through_a_hub() -> None:
-    charged_n = Sizes(row=8, value=8, dense=40).charged_dense(np.array([True, False, True]))
-    assert charged_n.tolist() == [10.0, 0.0, 10.0]
+    assert charged(Sizes(row=8, value=8, dense=40), ([True, False, True], None)) == [[10.0, 0.0, 10.0]]
 
 
-def test_only_a_hub_charges_for_having_samples() -> None:
-    assert [Sizes(8, 8, 40, reduce).dense_of_samples for reduce in ("hub", "ring")] == [10.0, 0.0]
+def test_only_a_hub_charges_for_having_samples_and_decisions_count_one_way() -> None:
+    assert [Sizes(8, 8, 40, reduce).dense_load.rows for reduce in ("hub", "ring")] == [5.0, 0.0]
 
 
 def test_every_member_of_a_ring_moves_its_part_with_samples_or_not() -> None:
-    charged_n = Sizes(row=8, value=8, dense=40, reduce="ring").charged_dense(np.array([True, False, False, True]))
-    assert charged_n.tolist() == [2 * 3 / 4 * 40 / 8] * 4
+    sizes = Sizes(row=8, value=8, dense=40, reduce="ring")
+    assert charged(sizes, ([True, False, False, True], None)) == [[2 * 3 / 4 * 40 / 8] * 4]
 
 
 @pytest.mark.parametrize("reduce", ["hub", "ring"])
 def test_a_worker_that_is_alone_keeps_the_dense_part(reduce: Reduce) -> None:
-    assert Sizes(row=8, value=8, dense=40, reduce=reduce).charged_dense(np.array([True])).tolist() == [0.0]
+    assert charged(Sizes(row=8, value=8, dense=40, reduce=reduce), ([True], 0)) == [[0.0]]
+
+
+def test_a_sole_worker_takes_weights_and_state_once_and_gives_them_back() -> None:
+    both, first, second = ([True, True], None), ([True, False], 0), ([False, True], 1)
+    moved = charged(Sizes(row=8, value=8, dense=40), both, first, first, second, second, both)
+    assert moved == [[10.0, 10.0], [15.0, 0.0], [0.0, 0.0], [15.0, 15.0], [0.0, 0.0], [10.0, 25.0]]
 
 
 @pytest.mark.parametrize(("optimizer", "row"), [("sgd", 4 * 17), ("adagrad", 4 * 34), ("rowwise_adagrad", 4 * 19)])

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from dispatch.assign.improvement import Joint
 from dispatch.capacity.bounds import LARGEST_SHARE, ShareBounds
 from dispatch.capacity.elastic import Elastic
+from dispatch.capacity.participation import SETTLING_STEPS, DenseLoad
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.errors import CacheTooSmall, Infeasible
 from dispatch.policies.spec import Needs
@@ -44,7 +45,7 @@ def test_capacities_add_up_whoever_is_parked_or_tried(
 ) -> None:
     n = len(links)
     bounds = ShareBounds((least, *[0.0] * (n - 1)))
-    elastic = Elastic(relative_row_costs(links), np.full(n, 2_000), bounds, dense_rows)
+    elastic = Elastic(relative_row_costs(links), np.full(n, 2_000), bounds, DenseLoad(dense_rows, 3 * dense_rows))
     for samples in sizes:
         elastic.choose_members(samples, fields=4)
         for capacity_n in (elastic.capacities(samples, fields=4), elastic.safe_capacities(samples, fields=4)):
@@ -106,3 +107,15 @@ def test_equal_capacity_that_does_not_fit_is_an_error() -> None:
     decider = Decider(Index(), Directory(np.full(2, 8), "lru", 1), Joint(8, 0), Needs(), np.ones(2))
     with pytest.raises(CacheTooSmall):
         decider.decide(1, np.arange(64, dtype=np.uint64).reshape(16, 4))
+
+
+def test_a_worker_called_back_beside_one_that_was_alone_gets_as_much_as_it() -> None:
+    elastic = Elastic(np.array([1.0, 1.0, 50.0, 50.0]), np.full(4, 1000), ShareBounds(), DenseLoad(1000.0))
+    elastic.choose_members(100, fields=4)
+    alone_n = elastic.capacities(100, fields=4)
+    elastic.follow(alone_n, alone_n * 4, 4 * alone_n.astype(np.float64))
+    for _ in range(SETTLING_STEPS):
+        elastic.measure(0, 100, compute_seconds=10.0, row_seconds=1e-3)
+        elastic.choose_members(100, fields=4)
+    assert alone_n.tolist() == [100, 0, 0, 0]
+    assert elastic.capacities(100, fields=4).tolist() == [50, 50, 0, 0]

@@ -6,7 +6,7 @@ from dispatch.config import DispatchConfig
 from dispatch.decide import Decider
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.feedback import Feedback, WorkerLink
-from dispatch.progress.underway import OrderedRound
+from dispatch.progress.underway import OrderedRound, Reported
 from dispatch.protocol import Report
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
@@ -45,7 +45,7 @@ class Steps:
                 link_bytes=MEGABYTE,
                 link_seconds=seconds,
             )
-            done.reports[worker] = report, np.zeros(2, np.float32)
+            done.reports[worker] = Reported(report, np.zeros(2, np.float32))
         self.feedback.learn(done, self.decider)
 
 

@@ -6,15 +6,17 @@ from prometheus_client import CollectorRegistry
 from dispatch.progress.prequential import Quality
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import EventCounts, FieldsStatus, Status, WorkerStatus
+from dispatch.tally import WorkerTraffic
 from infra.telemetry import Meter
 
+MOVED = WorkerTraffic(samples=5, pulled_bytes=70, order_bytes=300)
 STATUS = Status(
     run="r",
     generation=2,
     quality=Quality(samples=10, auc=0.75),
     events=EventCounts(lag=7),
     fields=FieldsStatus(present={"user": 0.5, "item": 0.0}, absent=("item",)),
-    workers=(WorkerStatus(name="a", measured_gbit=0.5), WorkerStatus(name="b", is_parked=True)),
+    workers=(WorkerStatus(name="a", measured_gbit=0.5, traffic=MOVED), WorkerStatus(name="b", is_parked=True)),
 )
 
 
@@ -42,6 +44,16 @@ def test_known_figures_are_gauges_and_unknown_ones_are_left_out() -> None:
     assert [registry.get_sample_value("freshet_worker_parked", {"worker": name}) for name in "ab"] == [0, 1]
     shares = [registry.get_sample_value("freshet_field_present_share", {"field": name}) for name in ("user", "item")]
     assert (shares, registry.get_sample_value("freshet_fields_absent")) == ([0.5, 0.0], 1)
+
+
+def test_bytes_are_gauges_by_worker_and_kind() -> None:
+    registry = CollectorRegistry()
+    with zmq.Context() as context:
+        publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(registry))
+        publisher.publish(STATUS)
+        publisher.close()
+    for worker, kind, expected in (("a", "pulled", 70), ("a", "order", 300), ("b", "order", 0), ("a", "samples", None)):
+        assert registry.get_sample_value("freshet_worker_bytes", {"worker": worker, "kind": kind}) == expected
 
 
 def test_the_next_status_is_due_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

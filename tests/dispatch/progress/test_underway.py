@@ -4,7 +4,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from dispatch.errors import BadReport
-from dispatch.progress.underway import OrderedRound, RoundsUnderway
+from dispatch.progress.underway import OrderedRound, Reported, RoundsUnderway
 from dispatch.protocol import Report
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
@@ -43,10 +43,10 @@ def test_rounds_are_completed_in_order_whatever_the_order_of_reports() -> None:
     for step in (1, 2):
         underway.add(OrderedRound(step, TRAIN, planned([0, 1])))
     for step, worker in ((2, 1), (2, 0), (1, 1)):
-        underway.add_report("w", reported(step, worker), floats(0))
+        underway.add_report("w", Reported(reported(step, worker), floats(0)))
     assert list(underway.completed()) == []
     assert underway.oldest.missing == [0]
-    underway.add_report("w", reported(1, 0), floats(0))
+    underway.add_report("w", Reported(reported(1, 0), floats(0)))
     assert [done.step for done in underway.completed()] == [1, 2]
     assert len(underway) == 0
 
@@ -55,22 +55,22 @@ def test_a_flush_is_told_from_the_step_of_its_number() -> None:
     underway = RoundsUnderway()
     underway.add(OrderedRound(1, FLUSH, Directory(np.full(2, 8, np.int64), "lru", 1).flush()))
     with pytest.raises(BadReport, match="not under way"):
-        underway.add_report("w", reported(1, 0, TRAIN), NOTHING)
+        underway.add_report("w", Reported(reported(1, 0, TRAIN), NOTHING))
     assert underway.oldest.missing == [0, 1]
-    underway.add_report("w", reported(1, 0, FLUSH), NOTHING)
+    underway.add_report("w", Reported(reported(1, 0, FLUSH), NOTHING))
     assert underway.oldest.missing == [1]
 
 
 def test_logits_are_put_in_the_order_of_the_batch() -> None:
     done = OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0))
-    done.reports = {1: (reported(1, 1), floats(10, 30)), 0: (reported(1, 0), floats(20))}
+    done.reports = {1: Reported(reported(1, 1), floats(10, 30)), 0: Reported(reported(1, 0), floats(20))}
     assert done.logits_B().tolist() == [10, 20, 30]
 
 
-def test_traffic_is_rows_as_planned_and_bytes_as_reported() -> None:
-    done = OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0))
-    done.reports = {1: (reported(1, 1), floats(10, 30))}
-    moved = WorkerTraffic(samples=2, lookups=2, miss_pulls=2, pulled_bytes=70)
+def test_traffic_is_rows_as_planned_and_bytes_as_reported_or_seen() -> None:
+    done = OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0), order_bytes=(300, 400))
+    done.reports = {1: Reported(reported(1, 1), floats(10, 30), 200)}
+    moved = WorkerTraffic(samples=2, lookups=2, miss_pulls=2, pulled_bytes=70, order_bytes=400, report_bytes=200)
     assert done.traffic(1) == moved
 
 
@@ -79,7 +79,7 @@ def test_logits_of_another_number_than_samples_are_refused(logits: list[float]) 
     underway = RoundsUnderway()
     underway.add(OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0)))
     with pytest.raises(BadReport, match=rf"worker w reported step 1 .*logits is {len(logits)}; expected 2;"):
-        underway.add_report("w", reported(1, 1), floats(*logits))
+        underway.add_report("w", Reported(reported(1, 1), floats(*logits)))
     assert underway.oldest.missing == [0, 1]
 
 
@@ -93,7 +93,7 @@ def test_logits_of_another_number_than_samples_are_refused(logits: list[float]) 
         ({"dense_up_bytes": 1}, "dense_up_bytes is 1; expected 0;"),
         ({"dense_down_bytes": 1}, "dense_down_bytes is 1; expected 0;"),
         ({"link_bytes": 87}, "link_bytes is 87; expected 0 to 86"),
-        ({"step": 2}, r"not under way; expected one of \(step, phase\) \[\(1, 0\)\]"),
+        ({"step": 2}, r"not under way; expected one of \(step, phase\) \[\(1, 1\)\]"),
         ({"phase": FLUSH}, "not under way"),
     ],
 )
@@ -101,13 +101,13 @@ def test_a_report_that_does_not_fit_its_order_is_refused(change: dict[str, int],
     underway = RoundsUnderway()
     underway.add(OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0)))
     with pytest.raises(BadReport, match=expected):
-        underway.add_report("w", structs.replace(reported(1, 1), **change), floats(1, 2))
+        underway.add_report("w", Reported(structs.replace(reported(1, 1), **change), floats(1, 2)))
 
 
 def test_a_second_report_of_a_step_is_refused_and_the_first_counts() -> None:
     underway = RoundsUnderway()
     underway.add(OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0)))
-    underway.add_report("w", reported(1, 1), floats(1, 2))
+    underway.add_report("w", Reported(reported(1, 1), floats(1, 2)))
     with pytest.raises(BadReport, match="it was reported before"):
-        underway.add_report("w", reported(1, 1), floats(3, 4))
-    assert underway.oldest.reports[1][1].tolist() == [1, 2]
+        underway.add_report("w", Reported(reported(1, 1), floats(3, 4)))
+    assert underway.oldest.reports[1].logits.tolist() == [1, 2]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -50,7 +52,8 @@ def as_sets(decided: RoundPlan) -> tuple[set[tuple[int, int, int, str]], set[tup
         pulls |= {(j, row, slot, "full") for row, slot in pairs(worker.pull_full)}
         pulls |= {(j, row, slot, "value") for row, slot in pairs(worker.pull_values)}
     shards = len(decided.shards)
-    settled = {int(number) * shards + s for s, shard in enumerate(decided.shards) for number in shard.settled}
+    every = [*enumerate(decided.early_shards), *enumerate(decided.shards), *enumerate(decided.evict_shards)]
+    settled = {int(number) * shards + s for s, shard in every for number in shard.settled}
     return pushes, pulls, settled
 
 
@@ -339,3 +342,13 @@ def test_memory_of_a_known_key_stays_under_64_bytes_for_8_workers() -> None:
     for part in np.random.default_rng(1).integers(0, 2**64, (100, keys // 100, 1), np.uint64):
         target.look(index.resolve(part))
     assert (index.nbytes + target.nbytes) / keys < 64
+
+
+def test_the_busier_way_of_a_link_counts_pushes_or_pulls_and_all_reduced_rows_beside_them() -> None:
+    target = directory(8, 8)
+    plan(target, 1, [[1, 2], [3, 4]], [0, 1])
+    traffic = plan(target, 2, [[5, 6], [1, 2], [5, 7]], [0, 1, 1]).traffic
+    # worker 0 pushes 1 and 2 with state and pulls 6 with it, 5 without; worker 1 pulls 1, 2 and 7 with it, 5 without
+    assert traffic.whole_rows(0.5).tolist() == [2 + 1.5, 3.5]
+    assert traffic.busier_way(0.5).tolist() == [2.0, 3.5]
+    assert replace(traffic, reduced=4).busier_way(0.5).tolist() == [2.0 + 2.0, 3.5 + 2.0]

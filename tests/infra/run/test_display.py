@@ -126,6 +126,14 @@ def test_the_summary_tells_what_moved_of_the_dense_part() -> None:
     assert "dense part  70,207 weights, 281 kB; 3.00 MB up, 5.00 MB down" in drawn(render_summary(summary), 80)
 
 
+def test_the_summary_tells_the_bytes_of_orders_and_reports() -> None:
+    traffic = WorkerTraffic(order_bytes=1_500_000, report_bytes=20_000)
+    status = structs.replace(STATUS, workers=(WorkerStatus(name="w", traffic=traffic),) * 2)
+    text = drawn(render_summary(summarize(status, "finished")), 80)
+    assert "orders 3.00 MB to workers, 40.0 kB of reports from them" in " ".join(text.split())
+    assert "orders" not in drawn(render_summary(summarize(structs.replace(STATUS, workers=()), "finished")), 80)
+
+
 def test_rows_all_reduced_are_shown_where_there_are_any() -> None:
     reduced = WorkerTraffic(all_reduces=25_000, reduced_bytes=1_700_000)
     hot = tuple(structs.replace(worker, traffic=worker.traffic + reduced) for worker in WORKERS)

@@ -1,0 +1,227 @@
+"""The barrier of the dense weights on one shard, piece by piece.
+
+What changes the range comes in *turns*, in the order in which they were announced: the whole range from one worker
+before a step trains, or gradients of everyone who trained in it, after. Every piece goes through the turns on its own,
+so a changed piece is on its way to the workers while they still send gradients of the next one. A pull for a step is
+answered piece by piece, each as soon as it has gone through all turns before that step's gradients.
+
+Messages may arrive before their turn is announced; they are held, as long as all that is held stays within a bound.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ps.config import HELD_BYTES
+from ps.dense.range import DenseRange
+from ps.errors import OutOfOrder
+from ps.protocol import BARE, FLUSH, TRAIN, WHOLE, Announce, DenseArrays, PullDense, PushDense, Round
+from ps.rounds import Received, held_with
+
+KEPT_STEPS = 64
+"""announced steps that may still be pulled for: more than a dispatcher orders ahead"""
+
+TurnKey = tuple[int, int, int]
+"""(step, phase, form)"""
+
+
+@dataclass
+class Turn:
+    """One change of the range, as far as its messages have arrived."""
+
+    key: TurnKey
+    workers: tuple[int, ...]
+    """who brings something, ascending"""
+    arrived: list[dict[int, NDArray[Any]]] = field(default_factory=list)
+    """of each piece, by worker"""
+
+    def of(self, piece: int) -> dict[int, NDArray[Any]]:
+        while len(self.arrived) <= piece:
+            self.arrived.append({})
+        return self.arrived[piece]
+
+    def is_complete(self, piece: int) -> bool:
+        return len(self.of(piece)) == len(self.workers)
+
+    def brought(self, piece: int) -> list[NDArray[Any]]:
+        """In worker order; given out once."""
+        arrived, self.arrived[piece] = self.of(piece), {}
+        return [arrived[worker] for worker in self.workers]
+
+
+@dataclass
+class Waiting:
+    """A pull, and the pieces that it has not been answered with."""
+
+    pull: Received
+    pieces: set[int] | None = None
+    """None: not known, since the range is not"""
+
+
+@dataclass
+class Travel:
+    """Pieces of one worker's gradient on their way, timed by their arrivals: its link alone spaces them."""
+
+    step: int
+    began: float
+    ended: float
+    nbytes: int = 0
+    """that came after the first piece"""
+
+
+class DenseLane:
+    """The turns of one generation."""
+
+    def __init__(self, dense: DenseRange, held_bytes: int = HELD_BYTES) -> None:
+        self._dense = dense
+        self._limit, self._held_bytes = held_bytes, 0
+        self._turns: list[Turn] = []
+        self._first = 0
+        """number of the oldest turn that is not over"""
+        self._done = [0] * dense.pieces
+        """turns that each piece has gone through"""
+        self._before: OrderedDict[int, int] = OrderedDict()
+        """turns before each announced step's gradients"""
+        self._held: list[Received] = []
+        self._waiting: list[Waiting] = []
+        self._travels: dict[int, Travel] = {}
+
+    @property
+    def unsettled(self) -> Round | None:
+        """The round of the oldest turn that is not over."""
+        return self._turns[0].key[:2] if self._turns else None
+
+    def announce(self, header: Announce) -> list[Received]:
+        """Takes the turns of a round; returns the pushes that arrived before it, to be pushed again."""
+        at = (header.step, header.phase)
+        if header.dense_whole:
+            self._turns.append(Turn((*at, WHOLE), tuple(header.dense_whole)))
+        if header.phase == TRAIN:
+            self._before[header.step] = self._first + len(self._turns)
+        if len(self._before) > KEPT_STEPS:
+            self._before.popitem(last=False)
+        if header.dense_gradients:
+            self._turns.append(Turn((*at, BARE), tuple(sorted(header.dense_gradients))))
+        held, self._held = self._held, []
+        self._held_bytes -= sum(push.nbytes for push in held)
+        return held
+
+    def push(self, push: Received) -> bool:
+        """Returns whether the piece was taken; one whose turn is not announced yet is held until it is."""
+        header: PushDense = push.header
+        arrays: DenseArrays = push.arrays
+        key = (header.step, header.phase, header.form)
+        turn = next((turn for turn in self._turns if turn.key == key), None)
+        if turn is None:
+            self._hold(push, key)
+            return False
+        self._check_expected(turn, header)
+        self._dense.check(header.form, header.piece, arrays.floats.size)
+        turn.of(header.piece)[header.worker] = arrays.floats
+        self._time(push)
+        self._advance()
+        return True
+
+    def pull(self, pull: Received) -> None:
+        """Takes a request, to be answered by ``answers``."""
+        header: PullDense = pull.header
+        if self._before and header.step < next(iter(self._before)):
+            raise OutOfOrder(
+                f"dense weights were asked for of step {header.step}, which is over; expected a step from "
+                f"{next(iter(self._before))} on; see whether its sender follows the dispatcher's orders"
+            )
+        self._held_bytes = held_with(pull, self._held_bytes, self._limit)
+        self._waiting.append(Waiting(pull))
+
+    def answers(self) -> Iterator[tuple[Received, int]]:
+        """Every (pull, piece) that can be answered now, each once."""
+        for waiting in list(self._waiting):
+            yield from ((waiting.pull, piece) for piece in self._ready(waiting))
+            if waiting.pieces is not None and not waiting.pieces:
+                self._waiting.remove(waiting)
+                self._held_bytes -= waiting.pull.nbytes
+
+    def drop(self) -> list[Received]:
+        """Forgets every turn; returns the pulls that will not be answered."""
+        waiting, self._waiting = self._waiting, []
+        self._turns.clear()
+        self._held.clear()
+        return [each.pull for each in waiting]
+
+    def travelled(self, worker: int) -> tuple[int, float]:
+        """Bytes of a worker's last gradient behind its first piece, and the seconds they took; told once."""
+        travel = self._travels.pop(worker, None)
+        return (travel.nbytes, max(0.0, travel.ended - travel.began)) if travel else (0, 0.0)
+
+    def _ready(self, waiting: Waiting) -> list[int]:
+        header: PullDense = waiting.pull.header
+        target = self._before.get(header.step)
+        if target is None or (min(self._done) < target and header.form == WHOLE):
+            return []
+        if waiting.pieces is None and max(self._done) >= target:
+            waiting.pieces = {0} if header.form == WHOLE else set(range(len(self._done)))
+        ready = [piece for piece in sorted(waiting.pieces or ()) if self._done[piece] >= target]
+        waiting.pieces = waiting.pieces and waiting.pieces.difference(ready)
+        return ready
+
+    def _advance(self) -> None:
+        """Takes every piece through the turns that are complete for it."""
+        for piece in range(len(self._done)):
+            while self._can_turn(piece):
+                turn = self._turns[self._done[piece] - self._first]
+                if turn.key[2] == WHOLE:
+                    (whole,) = turn.brought(0)
+                    self._dense.put(whole)
+                    self._done = [self._done[piece] + 1] * self._dense.pieces
+                    self._advance()
+                    return
+                self._dense.apply(piece, turn.brought(piece))
+                self._done[piece] += 1
+        while self._turns and min(self._done) > self._first:
+            del self._turns[0]
+            self._first += 1
+
+    def _can_turn(self, piece: int) -> bool:
+        done = self._done[piece]
+        if done == self._first + len(self._turns):
+            return False
+        turn = self._turns[done - self._first]
+        if turn.key[2] == WHOLE:
+            return turn.is_complete(0) and min(self._done) == done
+        return turn.is_complete(piece)
+
+    def _check_expected(self, turn: Turn, header: PushDense) -> None:
+        if header.worker not in turn.workers:
+            raise OutOfOrder(
+                f"worker {header.worker} pushed dense weights in (step, phase, form) {turn.key} without being "
+                f"announced; expected workers {list(turn.workers)}; does its order match the announcement?"
+            )
+        is_over = header.piece < len(self._done) and self._done[header.piece] > self._first + self._turns.index(turn)
+        if is_over or header.worker in turn.of(header.piece):
+            raise OutOfOrder(
+                f"worker {header.worker} pushed piece {header.piece} of dense weights twice in (step, phase, form) "
+                f"{turn.key}; expected it once; the first one counts"
+            )
+
+    def _hold(self, push: Received, key: TurnKey) -> None:
+        step, phase, _ = key
+        known = next(reversed(self._before), -1)
+        if step < known or (step == known and phase != FLUSH):
+            raise OutOfOrder(
+                f"dense weights came in (step, phase, form) {key}, which was not announced or is over; expected one "
+                f"after step {known}; does its sender's order match the announcement?"
+            )
+        self._held_bytes = held_with(push, self._held_bytes, self._limit)
+        self._held.append(push)
+
+    def _time(self, push: Received) -> None:
+        header: PushDense = push.header
+        travel = self._travels.get(header.worker)
+        if travel is None or travel.step != header.step:
+            self._travels[header.worker] = Travel(header.step, push.at_seconds, push.at_seconds)
+        else:
+            travel.ended = push.at_seconds
+            travel.nbytes += push.arrays.floats.nbytes

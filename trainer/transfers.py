@@ -1,0 +1,94 @@
+"""What moves between the shards and one worker, while the worker does something else.
+
+Of every step, in this order:
+
+1. early     as soon as the order is known, even while the step before computes: rows that the step before does not
+             train are asked for, and the dense weights, which come piece by piece as they change; and such rows leave
+             their slots for the PS, those that only make room last
+2. late      once the step before has given its rows their values: the other rows are asked for, and the others leave
+3. finish    rows enter the slots that the plan names, and dense weights their place, each answer as it arrives
+4. gradient  of the dense weights, as soon as the worker has it
+
+What is asked for goes ahead of what is pushed, on the same connection: an answer waits for the pushes that it depends
+on, and not for bytes that happen to be in front of the question. A row enters its slot only in 3, when whatever the
+slot held before has left in 1 or 2. So early transfers need no thread and no lock: ZeroMQ's threads move the bytes, and
+the cache changes between two steps only.
+"""
+
+from dataclasses import dataclass
+
+from dispatch.protocol import NONE_EARLY, Order, OrderArrays
+from ps.client import Pulled, ShardClient
+from ps.protocol import BARE, EARLY, EVICT, TRAIN, WHOLE
+from trainer.cache import RowCache
+from trainer.dense import Dense
+
+
+@dataclass
+class Moved:
+    """Bytes of one order."""
+
+    rows_up: int = 0
+    rows_down: int = 0
+    dense_up: int = 0
+    dense_down: int = 0
+
+
+class Transfers:
+    """The transfers of one worker in one generation."""
+
+    def __init__(self, client: ShardClient, cache: RowCache, dense: Dense) -> None:
+        self._client, self._cache, self._dense = client, cache, dense
+        self._early_step = -1
+        """the last step whose early transfers have begun"""
+        self._early_bytes = 0
+        """that they pushed"""
+        self.moved = Moved()
+        """of the last order begun"""
+
+    def begin_early(self, order: Order, work: OrderArrays) -> None:
+        """1, unless it has been done."""
+        if order.phase == TRAIN and order.step != self._early_step:
+            self._early_step, early = order.step, order.early
+            owned, parts = len(work.owned_rows) - early.evicted_owned, len(work.part_rows) - early.evicted_parts
+            self._client.ask(order.step, EARLY, work.full_rows[: early.full], work.value_rows[: early.values])
+            if order.dense_pull:
+                self._client.ask_dense(order.step, order.dense_pull)
+            pushed = self._push(order.step, EARLY, slice(early.owned), slice(early.parts), work)
+            self._early_bytes = pushed + self._push(order.step, EVICT, slice(owned, None), slice(parts, None), work)
+
+    def begin_late(self, order: Order, work: OrderArrays) -> None:
+        """2, and 1 unless it has been done."""
+        self.begin_early(order, work)
+        step, phase, early = order.step, order.phase, order.early
+        self.moved = Moved(self._early_bytes if phase == TRAIN else 0)
+        if order.gives_dense:
+            whole = self._dense.ranges(WHOLE, self._client.shards)
+            self.moved.dense_up += self._client.push_dense(step, phase, whole)
+        self._client.ask(step, phase, work.full_rows[early.full :], work.value_rows[early.values :])
+        owned = slice(early.owned, len(work.owned_rows) - early.evicted_owned)
+        parts = slice(early.parts, len(work.part_rows) - early.evicted_parts)
+        self.moved.rows_up += self._push(step, phase, owned, parts, work)
+
+    def finish(self, order: Order, work: OrderArrays) -> None:
+        """3."""
+        for answer in self._client.answers(order.step):
+            if isinstance(answer, Pulled):
+                first = NONE_EARLY if answer.phase == EARLY else order.early
+                self._cache.put_full(work.full_slots[first.full :][answer.full], answer.full_KT)
+                self._cache.put_values(work.value_slots[first.values :][answer.values], answer.values_KW)
+                self.moved.rows_down += answer.nbytes
+            else:
+                self._dense.put(answer.form, answer.shard, self._client.shards, answer.piece, answer.floats)
+                self.moved.dense_down += answer.floats.nbytes
+
+    def push_gradient(self, order: Order) -> None:
+        """4."""
+        gradient = self._dense.ranges(BARE, self._client.shards)
+        self.moved.dense_up += self._client.push_dense(order.step, order.phase, gradient)
+
+    def _push(self, step: int, phase: int, owned: slice, parts: slice, work: OrderArrays) -> int:
+        """Pushes a part of the rows to push; returns the bytes."""
+        owned_KT = self._cache.take_full(work.owned_slots[owned])
+        part_KW = self._cache.take_values(work.part_slots[parts])
+        return self._client.push(step, phase, work.owned_rows[owned], owned_KT, work.part_rows[parts], part_KW)
