@@ -1,7 +1,8 @@
 """The verbs of the dispatcher's loop (``dispatch/main.py``), over the parts that do the work.
 
-Stream in: ``Intake``. Workers: ``Crew``. Parameter server: ``Shards``. Rounds on their way: ``RoundsUnderway``. What
-they teach: ``Feedback``. What they add up to: ``Accounts``, shown by ``StatusPublisher``.
+Stream in: ``Intake``. What was decided: ``RunJournal``. Workers: ``Crew``. Parameter server: ``Shards``. Rounds on
+their way: ``RoundsUnderway``. What they teach: ``Feedback``. What they add up to: ``Accounts``, shown by
+``StatusPublisher``.
 """
 
 from contextlib import ExitStack
@@ -14,10 +15,14 @@ import zmq
 from dispatch.capacity.participation import rows_of_dense
 from dispatch.crew import Crew, silent
 from dispatch.decide import Decider, Decision, check_cache, needed_rows
-from dispatch.dense import NO_MOVES, DenseTurns, check_reduce, needs_ring, uses_hub
-from dispatch.errors import BadReport
+from dispatch.dense import NO_MOVES, DenseTurns, check_reduce, needs_ring
+from dispatch.errors import BadReport, ShardRefused
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
+from dispatch.journal.digest import digest_rows
+from dispatch.journal.history import PastGeneration
+from dispatch.journal.run import RunJournal
+from dispatch.journal.terms import live_terms, past_terms
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
@@ -26,7 +31,7 @@ from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.protocol import Report, unencrypted
 from dispatch.rows.directory import Directory
-from dispatch.rows.hot import check_hot_set, hot_rows
+from dispatch.rows.hot import check_hot_set
 from dispatch.rows.index import Index
 from dispatch.shards import Shards
 from infra.process import Stop
@@ -68,31 +73,36 @@ class Coordinator:
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.feedback = Feedback(job.dispatch, self.needs.elastic, job.row_bytes)
         self.underway = RoundsUnderway()
-        self.intake = Intake(job, source, letters, meter)
+        self.journal = RunJournal(job)
+        resources.callback(self.journal.close)
+        self.intake = Intake(job, self.journal, source, letters, meter)
         resources.callback(self.intake.close)
         context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(context, job.curve))
         rules = (job.dispatch.silence_seconds, job.agreement.workers, may_join)
-        self.crew = Crew(context, job.endpoint, job.run, job.curve, Refusals(meter), *rules)
+        self.crew = Crew(context, job.dispatch.endpoint, job.run, job.curve, Refusals(meter), *rules)
         resources.callback(self.crew.close)
+        self.crew.generation = self.journal.generation
         self.shards = Shards(context, job.shard_endpoints, job.run, job.curve, settings=job.agreement.shards)
         resources.callback(self.shards.close)
-        self.publisher = StatusPublisher(context, job.status_endpoint, job.curve, meter)
+        self.publisher = StatusPublisher(context, job.dispatch.status_endpoint, job.curve, meter)
         resources.callback(self.publisher.close)
         self.dense, self._dense_moves = DenseTurns(), NO_MOVES
         self._decider: Decider | None = None
         self._kept_alive = 0.0
 
     def goes_on(self) -> bool:
-        return not self.stop.requested and not self.intake.has_ended
+        """Whether there may be more to train than what is on record."""
+        return self.job.golden is None and not self.stop.requested and not self.intake.has_ended
 
     # ── once in a while ───────────────────────────────────────────────────────────────────────────────────────────────
-    def gather(self) -> None:
-        """Waits until as many workers as the settings name have joined, and are still there."""
+    def gather(self, workers: int) -> None:
+        """Waits until so many workers have joined, and are still there; a new run also for where its stream begins."""
         while not self.stop.requested:
-            if len(self.crew.roster.wanted) >= self.job.dispatch.workers:
+            is_known = self.journal.history.begun is not None or self.intake.start is not None
+            if is_known and len(self.crew.roster.able) >= workers:
                 self.crew.keep_alive(self.intake.step)
-                if len(self.crew.roster.wanted) >= self.job.dispatch.workers:
+                if len(self.crew.roster.able) >= workers:
                     return
             self.poll(WAIT_SECONDS)
 
@@ -116,37 +126,43 @@ class Coordinator:
             self.publisher.publish(self.status())
         return has_report
 
-    def start_generation(self) -> Decider:
-        """Fixes membership until the next generation; every cache starts empty, every row clean."""
-        dispatch, step = self.job.dispatch, self.intake.step
-        workers = len(self.crew.roster.wanted)
-        hot = hot_rows(self.needs.hot_share, dispatch.cache_rows)
-        needed = hot + needed_rows(self.job.stream.batch, workers, self.job.schema.fields)
-        cache_rows = max(dispatch.cache_rows, needed)
-        if cache_rows > dispatch.cache_rows:
-            self.log.warning("caches enlarged: fewer workers get larger micro-batches", cache_rows=cache_rows)
-        devices = [member.device for member in self.crew.roster.wanted]
-        hub = uses_hub(self.job.reduce, self.needs.hot_share > 0, self.job.may_sum, devices)
-        takes_dense = self.dense.start_generation(workers, hub)
-        self.shards.open(self.crew.generation + 1, step, workers)
-        self.crew.start_generation(step, cache_rows, hub, takes_dense)
-        self.state = "training"
+    def start_generation(self, past: PastGeneration | None = None) -> Decider:
+        """Fixes membership until the next generation; every cache starts empty, every row clean.
+
+        past: one whose steps are about to be trained again.
+        """
+        roster = self.crew.roster
+        roster.most = None if past is None else len(past.record.members)
+        if past is None:
+            reason = self.journal.reason_to_start(is_resumed=self.state != "training")
+            terms = live_terms(self.job, self.needs, roster.wanted, reason)
+        else:
+            terms = past_terms(self.job, past)
+        self.journal.start_generation(roster.wanted, self.intake.start, terms)
+        step, workers = self.intake.step, terms.workers
+        takes_dense = self.dense.start_generation(workers, terms.uses_hub)
+        self.shards.open(self.journal.generation, step, workers)
+        if not roster.members:
+            self._check_fresh()
+        self.crew.start_generation(step, terms.cache_rows, terms.uses_hub, takes_dense)
+        self.state = "training" if past is None else "replaying"
         members = [WorkerLink(member.name, member.link_gbit) for member in self.crew.roster.members]
         names = [member.name for member in members]
-        self.log.info("generation started", generation=self.crew.generation, step=step, workers=names, hub=hub)
+        told = {"generation": self.crew.generation, "step": step, "workers": names, "hub": terms.uses_hub}
+        self.log.info("generation started", reason=terms.reason, **told)
         directory = Directory(
-            np.full(workers, cache_rows, np.int64),
-            dispatch.eviction,
+            np.full(workers, terms.cache_rows, np.int64),
+            self.job.dispatch.eviction,
             len(self.job.shard_endpoints),
-            self.needs.synchronisation,
-            hot,
+            terms.needs.synchronisation,
+            terms.replicas,
         )
         costs_n = self.feedback.start_generation(members)
         self.accounts.set_parked(())
         # in a ring a worker moves as much without samples, and one that is alone moves nothing
-        dense_bytes = self.job.dense_bytes if hub and workers > 1 else 0
+        dense_bytes = self.job.dense_bytes if terms.uses_hub and workers > 1 else 0
         dense = rows_of_dense(dense_bytes, self.job.row_bytes, self.job.dense_state_copies)
-        known = self.index, directory, self.policy, self.needs, costs_n, dispatch.share_bounds
+        known = self.index, directory, self.policy, terms.needs, costs_n, self.job.dispatch.share_bounds
         self._decider = Decider(*known, self.job.rows.shape().value_share, dense)
         return self._decider
 
@@ -164,23 +180,36 @@ class Coordinator:
 
     def finish(self) -> Status:
         """Dismisses all workers; the first member saves the dense weights before the others go."""
-        limit = self.job.dispatch.drain_seconds
+        limit, reason = self.job.dispatch.drain_seconds, self.stop.reason or "end of stream"
+        digest = digest_rows(self.job, self.journal.generation, self.index.keys)
         if not self.crew.dismiss_all(self.intake.step, limit):
             first = self.crew.roster.members[0].name
             self.log.error("dense weights not saved in time; see the worker's log", worker=first, seconds=limit)
+        elif self.crew.roster.members:  # without any, the run has not begun and may begin another time
+            self.journal.end(reason, self.intake.step, self.index.count, digest)
         self.state = "done"
         self.publisher.publish(self.status())
-        self.log.info("finished", reason=self.stop.reason or "end of stream", steps=self.accounts.times.steps)
+        self.log.info("finished", reason=reason, steps=self.accounts.times.steps)
+        return self.status()
+
+    def abandon(self) -> Status:
+        """Dismisses all workers before the journal has been replayed; nothing is saved, and nothing is lost."""
+        for member in self.crew.roster.everyone:
+            self.crew.dismiss(member, self.intake.step, save_dense=False)
+        self.log.warning("stopped before the journal was replayed; start again to resume", reason=self.stop.reason)
         return self.status()
 
     # ── every step ────────────────────────────────────────────────────────────────────────────────────────────────────
-    def next_batch(self) -> Batch | None:
-        """The next batch, or None if there is none yet."""
-        return self.intake.next_batch(WAIT_SECONDS)
+    def decide(self, decider: Decider, batch: Batch) -> Decision | None:
+        """Which worker trains which sample in the next step; None if the batch has none."""
+        if not len(batch.samples):
+            return None
+        return decider.decide(self.intake.step + 1, batch.samples.keys_BF, self.feedback.budget_seconds)
 
-    def append_manifest(self, batch: Batch) -> int:
-        """Gives the batch its step, durably."""
-        return self.intake.append_manifest(batch, self.crew.generation)
+    def record(self, batch: Batch, decision: Decision | None) -> None:
+        """Gives the batch its step, and writes down what was decided about it, durably."""
+        assert self._decider is not None
+        self.intake.record(batch, self.crew.generation, decision, self._decider.alpha, self.index.count)
 
     def write_dead_letters(self, batch: Batch) -> None:
         """Returns once they are durable; keeps the workers alive while the broker that takes them is away."""
@@ -222,6 +251,16 @@ class Coordinator:
         return self.accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _check_fresh(self) -> None:
+        """Raises ShardRefused if a shard has worked for an earlier dispatcher: its model is not the empty one."""
+        ledgers = self.shards.ledgers(self.journal.generation)
+        for endpoint, ledger in zip(self.job.shard_endpoints, ledgers, strict=True):
+            if ledger.step.size:
+                raise ShardRefused(
+                    f"shard at {endpoint} holds what an earlier dispatcher trained, up to step {ledger.step.max()}; "
+                    "expected one that was started with this dispatcher; start it anew"
+                )
+
     def _receive(self, timeout_seconds: float) -> bool:
         """Takes one message of the workers; returns whether it was a report."""
         received = self.crew.listen(timeout_seconds)
@@ -257,7 +296,9 @@ class Coordinator:
         assert self._decider is not None
         self.feedback.learn(done, self._decider)
         samples, was_finite = done.labels_B.size, self.accounts.quality.not_finite == 0
-        self.accounts.quality.add(done.logits_B(), done.labels_B)
+        logits_B = done.logits_B()
+        self.journal.complete(done.step, logits_B)
+        self.accounts.quality.add(logits_B, done.labels_B)
         if was_finite and self.accounts.quality.not_finite:
             hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
             self.log.error(

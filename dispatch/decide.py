@@ -49,6 +49,8 @@ class Decision:
     """of the workers that take part, if this step begins with another set"""
     sole: int | None = None
     """who takes part alone by decision, with all others parked and none tried, and so owns the dense weights"""
+    hot: I64 | None = None
+    """rows that are replicated from this step on; None: as before"""
 
 
 class Decider:
@@ -90,7 +92,7 @@ class Decider:
         began = perf_counter()
         samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
-        self._choose_hot_set(rows)
+        hot = self._choose_hot_set(rows)
         state_U, holders_UQ = self._directory.look(rows)
         # the least of the latest steps, so that one slow step of the machine does not make decisions worse
         left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
@@ -118,7 +120,18 @@ class Decider:
         seconds = perf_counter() - began
         self._other_seconds.append(seconds - policy_seconds)
         is_late = budget_seconds is not None and seconds > budget_seconds
-        return Decision(rows, assignment.worker_B, plan, seconds, is_late, assignment.was_cut, change, sole)
+        return Decision(rows, assignment.worker_B, plan, seconds, is_late, assignment.was_cut, change, sole, hot)
+
+    def repeat(
+        self, step: int, keys_BF: U64, worker_B: I32, sole: int | None = None, hot: I64 | None = None
+    ) -> Decision:
+        """What was decided before: this assignment, who takes part alone and, if given, this hot set."""
+        began = perf_counter()
+        rows = self._index.resolve(keys_BF)
+        if hot is not None:
+            self._directory.replicate(hot)
+        plan = self._directory.plan(step, rows, worker_B)
+        return Decision(rows, worker_B, plan, perf_counter() - began, sole=sole, hot=hot)
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
         """Takes what a worker measured in a step; only elastic capacities depend on it."""
@@ -135,10 +148,11 @@ class Decider:
     def flush(self) -> RoundPlan:
         return self._directory.flush()
 
-    def _choose_hot_set(self, rows: BatchRows) -> None:
+    def _choose_hot_set(self, rows: BatchRows) -> I64 | None:
         hot = self._profile.follow(rows) if self._profile is not None else None
         if hot is not None:
             self._directory.replicate(hot)
+        return hot
 
     def _capacities(self, samples: int, fields: int) -> tuple[I64, SetChange | None]:
         if self._elastic is None:

@@ -8,10 +8,12 @@
 ├── ShardRefused     a PS shard refused a message of the dispatcher
 ├── CrewFailed       workers did not join, or stopped reporting
 ├── BadReport        a worker's report cannot be read, or is not of what it was ordered to do
-└── RunExists        the run's folder already holds steps of an earlier process
+├── RunEnded         the run's folder holds a run that is over
+├── SettingsChanged  a run would go on with settings that its journal rules out
+└── OtherEvents      the stream does not hold what a step of the journal was trained on
 """
 
-from infra.errors import FreshetError
+from infra.errors import ConfigError, FreshetError
 
 
 class DispatchError(FreshetError):
@@ -54,5 +56,13 @@ class BadReport(DispatchError):
     """A worker's report cannot be read, or is not of what the worker was ordered to do; the run cannot go on."""
 
 
-class RunExists(DispatchError):
-    """The run's folder already holds steps of an earlier process."""
+class RunEnded(DispatchError, ConfigError):
+    """The run's folder holds a run that is over."""
+
+
+class SettingsChanged(DispatchError, ConfigError):
+    """A run would go on with settings that its journal rules out."""
+
+
+class OtherEvents(DispatchError):
+    """The stream does not hold what a step of the journal was trained on."""

@@ -1,15 +1,19 @@
 """The dispatcher's side of the stream: batches come in, each is put on record before anyone trains it.
 
-A batch's manifest is appended durably, and only then are its dead letters written. A crash in between loses nothing:
-the manifest says how to form the batch again, and a letter is written once, however often its manifest is replayed.
-"""
+A batch is recorded durably with the decision about it, and only then are its dead letters written. A crash in between
+loses nothing: the record says how to form the batch again, and a letter is written once, however often that happens.
 
-from contextlib import closing
+A run that is resumed first forms the batches of its journal again; the loader starts behind them.
+"""
 
 import structlog
 
-from dispatch.errors import RunExists
+from dispatch.decide import Decision
+from dispatch.errors import OtherEvents
 from dispatch.job import DispatchJob
+from dispatch.journal.history import History
+from dispatch.journal.records import StepDecided
+from dispatch.journal.run import RunJournal
 from dispatch.progress.status import EventCounts, FieldsStatus
 from infra.process import Stop
 from infra.telemetry import Meter
@@ -17,35 +21,45 @@ from ingest.batches.absent import FieldWatch
 from ingest.batches.batch import Batch
 from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
-from ingest.batches.manifest import Manifest, ManifestLog
+from ingest.batches.manifest import Manifest
+from ingest.batches.replay import form_batch
 from ingest.errors import SinkUnavailable
-from ingest.letters.letter import DeadLetters
+from ingest.letters.letter import DeadLetter, DeadLetters
+from ingest.streams.position import Position
 from ingest.streams.source import Source
 
 
 class Intake:
-    """Batches of the stream in order, their manifests and their dead letters."""
+    """Batches of the stream in order, their records and their dead letters."""
 
-    def __init__(self, job: DispatchJob, source: Source, letters: DeadLetters, meter: Meter) -> None:
+    def __init__(
+        self, job: DispatchJob, journal: RunJournal, source: Source, letters: DeadLetters, meter: Meter
+    ) -> None:
         self.step = 0
         """number of the newest step"""
         self._dead_letters = self._skipped = 0
-        self._run = job.run
+        self._last_letters: tuple[DeadLetter, ...] = ()
+        """of the newest step on record: those of steps before it are known to be written"""
+        self._job, self._journal, self._source, self._letters = job, journal, source, letters
         self._meter = meter
         self._log = structlog.get_logger()
-        self._letters = letters
-        self._manifests = open_manifests(job)
-        self._loader = open_loader(job, source)
         self._watch = FieldWatch(job.schema, job.stream.absent_window, job.stream.on_absent_field)
+        self._loader = open_loader(job, source, journal.history) if journal.history.begun is None else None
+
+    @property
+    def start(self) -> dict[int, Position] | None:
+        """Where a new run begins to read; None: not known yet."""
+        return None if self._loader is None else self._loader.start
 
     @property
     def has_ended(self) -> bool:
         """Whether the last batch has been handed out."""
-        return self._loader.ended
+        return self._loader is not None and self._loader.ended
 
     def events(self) -> EventCounts:
         """The events that were not trained."""
-        return EventCounts(lag=self._loader.lag(), dead_letters=self._dead_letters, skipped=self._skipped)
+        lag = 0 if self._loader is None else self._loader.lag()
+        return EventCounts(lag=lag, dead_letters=self._dead_letters, skipped=self._skipped)
 
     def fields(self) -> FieldsStatus:
         """Which fields the events handed out have."""
@@ -54,69 +68,99 @@ class Intake:
 
     def next_batch(self, timeout_seconds: float) -> Batch | None:
         """The next batch, or None if there is none yet; AbsentField if its events lack a field and that is to stop."""
+        assert self._loader is not None, "the journal has not been replayed"
         batch = self._loader.next(timeout_seconds)
         if batch is not None:
             self._watch.add(len(batch.samples), batch.present_S, batch.examples)
         return batch
 
-    def append_manifest(self, batch: Batch, generation: int) -> int:
-        """Gives the batch its step and writes both down; durable when this returns."""
+    def record(self, batch: Batch, generation: int, decision: Decision | None, alpha: float, rows: int) -> None:
+        """Writes down the next step: its batch and what was decided about it, if it has samples. Durable at return."""
         self.step += 1
-        samples, rejected = len(batch.samples), len(batch.dead_letters)
-        left_out = batch.skipped, batch.skipped_events
-        self._manifests.append(Manifest(self._run, generation, self.step, batch.ranges, samples, rejected, *left_out))
+        sizes = len(batch.samples), len(batch.dead_letters), batch.skipped, batch.skipped_events
+        manifest = Manifest(self._job.run, generation, self.step, batch.ranges, *sizes)
+        assignment = b"" if decision is None else decision.assignment_B.astype("u1").tobytes()
+        hot = None if decision is None or decision.hot is None else decision.hot.tobytes()
+        sole = None if decision is None else decision.sole
+        self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot))
         if batch.skipped:
-            self._skipped += batch.skipped_events
-            self._meter.count("skipped", batch.skipped_events)
+            self._skip(batch.skipped_events)
             self._log.warning("events left out", events=batch.skipped_events, ranges=len(batch.skipped))
-        return self.step
 
     def write_dead_letters(self, batch: Batch, stop: Stop) -> bool:
         """Returns True once they are durable, False while the broker that takes them is away.
 
-        After a request to stop a missing broker is an error: a replay of the manifest will write the letters.
+        After a request to stop a missing broker is an error: they are written when the run is resumed.
         """
+        is_written = self._append_letters(batch.dead_letters, stop)
+        self._count_letters(len(batch.dead_letters) if is_written else 0)
+        return is_written
+
+    # ── what was recorded before ──────────────────────────────────────────────────────────────────────────────────────
+    def form_again(self, recorded: StepDecided) -> Batch:
+        """The batch of a step on record; raises OtherEvents if the stream holds other events than it did then."""
+        manifest = recorded.manifest
+        batch = form_batch(self._source, self._job.schema, manifest.ranges, self._job.stream.read_bytes)
+        if (len(batch.samples), len(batch.dead_letters)) != (manifest.samples, manifest.rejected):
+            raise OtherEvents(
+                f"step {manifest.step} cannot be trained again: its ranges hold {len(batch.samples)} samples and "
+                f"{len(batch.dead_letters)} rejected events; expected {manifest.samples} and {manifest.rejected}; "
+                "restore the log and the schema that the run began with"
+            )
+        self.step = manifest.step
+        self._watch.add(len(batch.samples), batch.present_S, batch.examples)
+        self._skip(manifest.skipped_events)
+        self._count_letters(manifest.rejected)
+        self._last_letters = batch.dead_letters
+        return batch
+
+    def write_last_letters(self, stop: Stop) -> bool:
+        """Writes those of the newest step on record, which a crash may have kept back; as write_dead_letters does."""
+        return not self._last_letters or self._append_letters(self._last_letters, stop)
+
+    def go_live(self) -> None:
+        """Starts to read behind the last step on record."""
+        if self._loader is None:
+            self._loader = open_loader(self._job, self._source, self._journal.history)
+
+    def close(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+
+    def _append_letters(self, letters: tuple[DeadLetter, ...], stop: Stop) -> bool:
         try:
-            self._letters.append(batch.dead_letters)
+            self._letters.append(letters)
         except SinkUnavailable:
             if stop.requested:
                 raise
             return False
-        self._dead_letters += len(batch.dead_letters)
-        self._meter.count("dead_letters", len(batch.dead_letters))
         return True
 
-    def close(self) -> None:
-        with closing(self._manifests):  # closed even if the loader fails to commit its positions
-            self._loader.close()
+    def _skip(self, events: int) -> None:
+        if events:
+            self._skipped += events
+            self._meter.count("skipped", events)
+
+    def _count_letters(self, letters: int) -> None:
+        self._dead_letters += letters
+        self._meter.count("dead_letters", letters)
 
 
-def open_manifests(job: DispatchJob) -> ManifestLog:
-    """Opens the run's manifests; raises RunExists if the folder holds steps already."""
-    manifests = ManifestLog(job.folder / "manifests.log")
-    if manifests.last is not None:
-        manifests.close()
-        raise RunExists(
-            f"{manifests.path} already holds {manifests.last.step} steps of run {manifests.last.run!r}; expected a "
-            "folder without steps, since a run without a checkpoint cannot be continued; give another folder with "
-            "--folder or FRESHET_FOLDER"
-        )
-    return manifests
-
-
-def open_loader(job: DispatchJob, source: Source) -> Loader:
-    """Starts reading ahead."""
+def open_loader(job: DispatchJob, source: Source, history: History) -> Loader:
+    """Starts reading ahead, behind what is on record."""
+    begun = history.begun
+    samples = job.samples or (None if begun is None else begun.samples)
     wanted = LoaderJob(
         job.schema,
         job.stream.batch,
-        start=job.start,
+        start=job.start if begun is None else history.positions,
         linger_seconds=job.stream.linger_seconds,
         prefetch=job.stream.prefetch,
-        limit=job.samples,
+        limit=None if samples is None else max(0, samples - history.samples),
         stop_at_end=job.stop_at_end,
         read_bytes=job.stream.read_bytes,
         on_out_of_range=job.stream.on_out_of_range,
-        look_at=job.stream.absent_window if job.stream.on_absent_field == "stop" else None,
+        look_at=job.stream.absent_window if begun is None and job.stream.on_absent_field == "stop" else None,
         skip_above=job.stream.skip_above,
     )
     return Loader(source, wanted)

@@ -17,22 +17,28 @@ from ps.config import RowConfig
 
 
 @dataclass(frozen=True)
+class Golden:
+    """A run that is replayed."""
+
+    folder: Path
+    last_step: int | None = None
+    """None: the newest"""
+
+
+@dataclass(frozen=True)
 class DispatchJob:
     """One run of the dispatcher."""
 
     run: str
     seed: int
     folder: Path
-    """of the run; manifests are kept there"""
+    """of the run; its journal is kept there"""
     stream: StreamConfig
     dispatch: DispatchConfig
     schema: Schema
     rows: RowConfig
     """what rows hold: it decides how many bytes a move takes"""
     shard_endpoints: tuple[str, ...]
-    endpoint: str = "tcp://127.0.0.1:*"
-    """where workers connect"""
-    status_endpoint: str = "tcp://127.0.0.1:*"
     dense_bytes: int = 0
     """of the dense weights: a worker with samples in a step pulls and pushes as many; 0: that moves none"""
     dense_state_copies: int = 0
@@ -52,6 +58,14 @@ class DispatchJob:
     """whether workers may sum dense gradients among themselves although keys are on"""
     start: Mapping[int, Position] = field(default_factory=dict)
     """where to begin; empty: at the first record of every partition"""
+
+    golden: Golden | None = None
+    """a run whose steps are trained again, and nothing else"""
+
+    @property
+    def topic(self) -> str:
+        """Which stream is read."""
+        return f"{self.stream.source}:{self.stream.topic}"
 
     @property
     def row_bytes(self) -> int:

@@ -2,23 +2,26 @@
 
 One loop, one step a turn. The order of its lines is the guarantee; a crash of this process costs, after the line
 
-1. manifest appended       nothing: no one has seen the batch, and the manifest says how to form it again
-2. dead letters written    nothing: a letter is written once, however often its manifest is replayed
-3. decided                 the decision: a pure function of the manifests or, if elastic or cut short, one as good
-4. announced, 5. ordered   the steps since the last checkpoint, which are done again from their manifests
-6. step completed          the same
+1. decided                 nothing: it was in memory only, and the batch is formed and decided anew
+2. recorded                the steps on record, which a resumed run trains again, each as it was decided: batch and
+                           decision are in the journal, durable in one piece, before anyone hears of them
+3. dead letters written    the same; those of the newest step are written then, each once
+4. announced, 5. ordered   the same
+6. step completed          the same; until the next record its logits are not compared
 
-The next step is decided while the workers train: at most ``lookahead`` ordered steps wait behind the one in training.
-SIGTERM ends the loop: the steps under way are completed, every row is written back, the workers are dismissed.
+A run begins with the steps that its journal holds already (``dispatch/replay.py``), and goes on behind them. The next
+step is decided while the workers train: at most ``lookahead`` ordered steps wait behind the one in training. SIGTERM
+ends the loop: the steps under way are completed, every row is written back, the workers are dismissed.
 """
 
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from dispatch.coordinator import Coordinator
+from dispatch.coordinator import WAIT_SECONDS, Coordinator
 from dispatch.decide import warm_up
 from dispatch.job import DispatchJob
 from dispatch.progress.status import Status
+from dispatch.replay import replay
 from infra.process import Stop
 from infra.telemetry import Meter
 from ingest.letters.letter import DeadLetters
@@ -38,22 +41,23 @@ def run_dispatcher(
         coordinator = Coordinator(job, source, letters, stop, meter, resources)
         warm_up(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
         on_ready(coordinator.crew.endpoint, coordinator.publisher.endpoint)
-        coordinator.gather()
+        coordinator.gather(job.dispatch.workers)
+        if not replay(coordinator):
+            return coordinator.abandon()
         while coordinator.goes_on():
             decider = coordinator.start_generation()
             while coordinator.goes_on() and not coordinator.crew.roster.has_changed:
                 coordinator.poll()
-                batch = coordinator.next_batch()
+                batch = coordinator.intake.next_batch(WAIT_SECONDS)
                 if batch is None:
                     continue
-                step = coordinator.append_manifest(batch)  # 1
-                coordinator.write_dead_letters(batch)  # 2
-                if not len(batch.samples):
+                decision = coordinator.decide(decider, batch)  # 1
+                coordinator.record(batch, decision)  # 2
+                coordinator.write_dead_letters(batch)  # 3
+                if decision is None:
                     continue
-                budget_seconds = coordinator.feedback.budget_seconds
-                decision = decider.decide(step, batch.samples.keys_BF, budget_seconds)  # 3
-                coordinator.announce(step, decision)  # 4
-                coordinator.order(step, decision, batch)  # 5
+                coordinator.announce(coordinator.intake.step, decision)  # 4
+                coordinator.order(coordinator.intake.step, decision, batch)  # 5
                 coordinator.complete(keep=job.dispatch.lookahead)  # 6
             coordinator.complete(keep=0)
             coordinator.flush(decider)

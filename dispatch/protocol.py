@@ -39,6 +39,8 @@ class Join(Header, frozen=True):
     """speed of its link in Gbit/s; 0: not known, and taken to be as fast as the fastest"""
     device: Name = ""
     """of its own for NCCL; empty: none"""
+    arithmetic: Name = ""
+    """what its results depend on besides its orders: torch, device, threads, instructions"""
 
 
 class Ready(Header, frozen=True):

@@ -26,6 +26,8 @@ class Member:
     link_gbit: float
     device: str = ""
     """of its own for NCCL; empty: none"""
+    arithmetic: str = ""
+    """what its results depend on besides its orders"""
 
 
 class Roster:
@@ -40,10 +42,17 @@ class Roster:
         self._leaving: set[str] = set()
         self.members: tuple[Member, ...] = ()
         """members of the current generation, by number"""
+        self.most: int | None = None
+        """in the next generation; the others wait for a later one. None: all"""
 
     @property
     def wanted(self) -> tuple[Member, ...]:
-        """Who should be in the next generation: those who stay, in their order, then newcomers by name.
+        """Who should be in the next generation: as many as may be of those who could."""
+        return self.able[: self.most]
+
+    @property
+    def able(self) -> tuple[Member, ...]:
+        """Who could be in the next generation: those who stay, in their order, then newcomers by name.
 
         In a ring the first of them has the dense weights, and gives them to the others. So, should every member leave
         at once, they stay for one more generation to hand over to the newcomers, if there are any.
@@ -76,7 +85,8 @@ class Roster:
             return difference
         if self.everyone and not self._may_sum:
             return str(unencrypted(len(self.everyone) + 1))
-        self._candidates[join.worker] = Member(join.worker, sender, join.link_gbit, join.device), monotonic()
+        offered = Member(join.worker, sender, join.link_gbit, join.device, join.arithmetic)
+        self._candidates[join.worker] = offered, monotonic()
         return None
 
     def confirm(self, sender: bytes) -> None:
@@ -109,8 +119,8 @@ class Roster:
 
     def advance(self) -> tuple[Member, ...]:
         """The wanted workers become members; returns the members that are no longer wanted."""
-        wanted = self.wanted
-        gone = tuple(member for member in self.members if member not in wanted)
+        wanted, able = self.wanted, self.able
+        gone = tuple(member for member in self.members if member not in able)
         self.members = wanted
         return gone
 

@@ -21,6 +21,8 @@ class Agreement:
     """compared between the dispatcher and each worker"""
     shards: Mapping[str, str] = field(default_factory=dict)
     """compared by each shard with the dispatcher and the workers: those of the above that shards use"""
+    frozen: Mapping[str, str] = field(default_factory=dict)
+    """compared by the dispatcher with the run's journal: a run cannot go on with others"""
 
 
 def differing(ours: Mapping[str, str], who: str, theirs: Mapping[str, str], other: str) -> str | None:

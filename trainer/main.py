@@ -48,6 +48,7 @@ from infra.telemetry import Meter
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, receive, send
 from ps.client import ShardClient
 from ps.errors import Unreachable
+from trainer.arithmetic import arithmetic_of
 from trainer.config import DENSE_FILE
 from trainer.dense import save_dense
 from trainer.errors import DispatcherLost, PeersLost, Rejected
@@ -77,7 +78,8 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
         worker = resources.enter_context(closing(Worker(job, client, rendezvous_of(job, dispatcher))))
         resources.enter_context(giving_up(dispatcher))
         client.meet(job.name, job.agreement.shards, goes_on=lambda: not stop.requested)
-        dispatcher.join(job.agreement.workers, job.link.gbit_per_second, nccl_device(worker.device))
+        offered = nccl_device(worker.device), arithmetic_of(worker.device)
+        dispatcher.join(job.agreement.workers, job.link.gbit_per_second, *offered)
         on_ready()
         shards = len(job.shard_endpoints)
         log.info("joined", dispatcher=job.dispatcher_endpoint, device=str(worker.device), shards=shards)
@@ -138,10 +140,12 @@ class Dispatcher:
         options: SocketOptions = {zmq.ROUTING_ID: f"{name}/{uuid4().hex}".encode(), zmq.LINGER: LINGER_MILLISECONDS}
         self._socket = (link or Link()).connect(context, endpoint, curve, options)
 
-    def join(self, settings: Mapping[str, str], link_gbit: float | None, device: str = "") -> None:
+    def join(
+        self, settings: Mapping[str, str], link_gbit: float | None, device: str = "", arithmetic: str = ""
+    ) -> None:
         """Offers this worker; Welcome answers when a generation with it starts. device: its own for NCCL, if any."""
         offered: dict[str, Any] = {"settings": dict(settings), "link_gbit": link_gbit or 0.0, "device": device}
-        self.tell(Join(**self._common(), worker=self._name, **offered))
+        self.tell(Join(**self._common(), worker=self._name, arithmetic=arithmetic, **offered))
 
     def give_up(self) -> None:
         """Says that this worker waited for others in vain, if it is a member; those it waited for are to blame."""

@@ -6,6 +6,8 @@ Signal handlers are installed before anything slow is imported, so that SIGTERM 
 import struct
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -35,6 +37,20 @@ FromOffsets = Annotated[
 ShardEndpoints = Annotated[
     list[str] | None, typer.Option("--ps", help="Endpoint of each shard, in order.", show_default=False)
 ]
+
+
+@dataclass(frozen=True)
+class DispatcherOptions:
+    """Which part of the stream a dispatcher trains."""
+
+    samples: Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1)] = None
+    stop_at_end: Annotated[bool, typer.Option("--stop-at-end", help="Stop where the stream ends now.")] = False
+    mark_at: Annotated[int | None, typer.Option(help="Also measure quality after so many samples.", min=1)] = None
+    from_time: FromTime = None
+    from_offsets: FromOffsets = None
+    golden: Annotated[Path | None, typer.Option(hidden=True)] = None
+    """train the steps of the run in this folder again, and nothing else"""
+    last_step: Annotated[int | None, typer.Option(hidden=True)] = None
 
 
 @grouped
@@ -72,13 +88,9 @@ def ps(
 @grouped
 def dispatcher(
     name: Name = "dispatcher",
-    samples: Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1)] = None,
-    stop_at_end: Annotated[bool, typer.Option("--stop-at-end", help="Stop where the stream ends now.")] = False,
-    mark_at: Annotated[int | None, typer.Option(help="Also measure quality after so many samples.", min=1)] = None,
-    from_time: FromTime = None,
-    from_offsets: FromOffsets = None,
     shards: ShardEndpoints = None,
     *,
+    asked: DispatcherOptions,
     given: RunOptions,
 ) -> None:
     """Form batches, decide which worker trains which sample, and keep the order of steps.
@@ -86,13 +98,15 @@ def dispatcher(
     Example: freshet dispatcher --config freshet.toml --ps tcp://10.0.0.5:5600 --ps tcp://10.0.0.6:5600
     """
     stop, settings = start(), given.load()
-    from dispatch.job import DispatchJob
+    from dispatch.job import DispatchJob, Golden
     from dispatch.main import run_dispatcher
+    from ingest.letters.letter import NoLetters
     from ingest.opening import check_source, open_letters, open_source
     from ingest.streams.start import start_positions
 
     check_source(settings.stream, settings.kafka, settings.event_schema)
     source = open_source(settings.stream, settings.kafka)
+    kept = open_letters(settings.stream, settings.kafka, settings.run) if asked.golden is None else NoLetters()
     job = DispatchJob(
         run=settings.run,
         seed=settings.seed,
@@ -102,20 +116,19 @@ def dispatcher(
         schema=settings.event_schema,
         rows=settings.scaled_rows,
         shard_endpoints=shard_endpoints(settings, shards),
-        endpoint=settings.dispatch.endpoint,
-        status_endpoint=settings.dispatch.status_endpoint,
         dense_bytes=dense_part(settings).bytes,
         dense_state_copies=STATE_COPIES[settings.model.dense_optimizer],
-        samples=samples,
-        stop_at_end=stop_at_end,
-        mark_at=mark_at,
+        samples=asked.samples,
+        stop_at_end=asked.stop_at_end,
+        mark_at=asked.mark_at,
         curve=curve_of(settings, "server"),
         agreement=agreement_of(settings),
         reduce=settings.trainer.reduce,
         unencrypted_reduce=settings.trainer.unencrypted_reduce,
-        start=start_positions(source, from_time, from_offsets),
+        start=start_positions(source, asked.from_time, asked.from_offsets),
+        golden=Golden(asked.golden, asked.last_step) if asked.golden is not None else None,
     )
-    with closing(source), closing(open_letters(settings.stream, settings.kafka, settings.run)) as letters:
+    with closing(source), closing(kept) as letters:
         announce = begin(settings, name)
         run_dispatcher(job, source, letters, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
 

@@ -19,6 +19,7 @@ DRAINING = (
     ("ps",),
     ("api",),
     ("broker",),
+    ("replay",),
     ("bench", "quality"),
     ("bench", "train"),
 )

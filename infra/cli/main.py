@@ -13,6 +13,7 @@ from rich.text import Text
 
 from infra.cli import bench, check, commands, daemons, stream
 from infra.cli.options import SettingsOptions, grouped
+from infra.cli.replay import LastStep, ReplayFolder, replay_run, show
 from infra.errors import ConfigError, FreshetError
 from infra.files import refusal
 from infra.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
@@ -61,10 +62,11 @@ def demo(
     from infra.run.checks import check_start
     from infra.run.cluster import Extras, KnownBest
     from infra.run.demo import demo_settings
+    from infra.run.resume import resumed
 
-    settings = demo_settings(
-        given.config, _chosen(given, folder), _defaults("demo"), keep_all=not rate, own_topics=kafka
-    )
+    chosen = _chosen(given, folder)
+    settings = demo_settings(given.config, chosen, _defaults("demo"), keep_all=not rate, own_topics=kafka)
+    settings = resumed(settings, given.config, chosen) or settings
     check_start(settings)
     produce = ["--seed-from-settings", *(["--rate", str(rate)] if rate else [])]
     produce += ["--limit", str(samples)] if samples is not None else []
@@ -90,6 +92,7 @@ def up(
     With --kafka events come from the brokers that FRESHET_KAFKA names, or from one that is started with the rest;
     topics that are missing are created.
     With links of different speeds (dispatch.links_gbit) the policy is joint:elastic unless dispatch.policy is set.
+    In the folder of a run that was interrupted that run goes on, with its own settings where none are given.
 
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
     """
@@ -97,16 +100,45 @@ def up(
     from infra.run.checks import check_start
     from infra.run.cluster import Extras
     from infra.run.defaults import up_settings
+    from infra.run.resume import check_not_started, resumed
     from ingest.streams.start import start_arguments
 
     start = start_arguments(from_time, from_offsets)
-    settings = up_settings(given.config, _chosen(given, folder), _defaults("up"))
+    chosen = _chosen(given, folder)
+    settings = up_settings(given.config, chosen, _defaults("up"))
+    if (interrupted := resumed(settings, given.config, chosen)) is not None:
+        check_not_started(start)
+        settings = interrupted
     check_start(settings)
     settings, port = _with_kafka(settings) if kafka else (settings, None)
     _run(settings, Extras(samples=samples, broker_port=port, start_arguments=start), stop, json_file)
 
 
 app.command(rich_help_panel="Start here")(stream.produce)
+
+
+@app.command(rich_help_panel="Look around")
+def replay(
+    run_folder: ReplayFolder,
+    last_step: LastStep = None,
+    json_file: JsonFile = None,
+    folder: Folder = None,
+) -> None:
+    """Train a run again from its journal, in processes of its own, and compare it with what the run did.
+
+    Every step is trained as it was decided, so the model is the same, bit for bit; the run's folder is only read.
+    Prints digests of all rows and dense weights, by which two replays can be compared, and exits with 1 if a step or
+    the end comes out otherwise. The dense weights are saved in a folder of the replay's own.
+
+    Example: freshet replay runs/up-20261115-021100 --to 500
+    """
+    stop = stop_on_signals()
+    check_output(json_file)
+    console = Console()
+    into = folder or _defaults("replay")["folder"]
+    show(replay_run(run_folder, into, last_step, stop, console), console, json_file)
+
+
 app.command(rich_help_panel="Look around")(check.check)
 app.command(rich_help_panel="Look around")(stream.dead_letters)
 app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
@@ -128,7 +160,7 @@ def _run(
         configure_logging("supervisor", settings.run, path=settings.folder / "supervisor.log")
         daemons.log_settings(settings)
         console = Console()
-        console.print(Text.assemble("run folder ", (str(settings.folder), "bold"), " (logs, manifests, settings)"))
+        console.print(Text.assemble("run folder ", (str(settings.folder), "bold"), " (logs, journal, settings)"))
         summary = run_cluster(settings, extras, stop, Display(console), best)
     console.print(render_summary(summary))
     if json_file is not None:
@@ -139,11 +171,11 @@ def _with_kafka(settings: "Settings") -> tuple["Settings", int | None]:
     """Settings that read events from Kafka, and the port of the broker to start, unless brokers are named."""
     from infra.kafka.broker import HOST, free_port
     from infra.kafka.jars import find_java, kafka_jars
-    from infra.run.folder import check_unused
+    from infra.run.folder import check_free
     from infra.run.settings import names_brokers
     from ingest.kafka.topics import ensure_topics
 
-    check_unused(settings.folder)  # before topics are made for a run that is then refused
+    check_free(settings.folder)  # before topics are made for a run that is then refused
     stream = settings.stream.model_copy(update={"source": "kafka"})
     if names_brokers():
         ensure_topics(settings.kafka, stream)

@@ -54,6 +54,11 @@ WORKERS = (
 )
 """compared between the dispatcher and the workers; shards do not use them"""
 
+STREAM = ("stream.source", "stream.topic")
+"""beside those above, what a run cannot go on with another value of"""
+FREE = (VERSION, MESSAGES, "ps.shards", "trainer.unencrypted_reduce")
+"""of those above, what may be another when a run goes on: no bit of the model follows from it, or should"""
+
 MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
     "every message carries it, and another run's is refused": ("run",),
     "a place on one machine": ("folder", "curve_folder"),
@@ -118,7 +123,11 @@ def agreement_of(settings: Settings) -> Agreement:
     """What a process with these settings must have in common with the others of its run."""
     code = {VERSION: _version(), MESSAGES: messages_digest()}
     everyone = code | {name: _text(settings, name) for name in SHARDS_AND_WORKERS}
-    return Agreement(workers=everyone | {name: _text(settings, name) for name in WORKERS}, shards=everyone)
+    workers = everyone | {name: _text(settings, name) for name in WORKERS}
+    frozen = {name: value for name, value in workers.items() if name not in FREE} | {
+        name: _text(settings, name) for name in STREAM
+    }
+    return Agreement(workers=workers, shards=everyone, frozen=frozen)
 
 
 def _version() -> str:

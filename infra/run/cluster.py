@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 
 import msgspec
@@ -53,6 +54,10 @@ class Extras:
     """--from-time or --from-offsets"""
     network: Network | None = None
     """run every worker in its namespace; servers must listen at its host"""
+    golden: Path | None = None
+    """replay the journal of the run in this folder, and train nothing else"""
+    last_step: int | None = None
+    """of the replay"""
 
 
 def run_cluster(
@@ -63,6 +68,7 @@ def run_cluster(
     best_auc: the best possible AUC on so many samples, where it is known.
     """
     check_start(settings)
+    settings = with_threads(settings)
     store_settings(settings)
     supervisor = Supervisor(list(specs(settings, extras)), settings.folder)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
@@ -236,6 +242,8 @@ def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> 
     arguments += ["--samples", str(extras.samples)] if extras.samples is not None else []
     arguments += ["--mark-at", str(extras.mark_at)] if extras.mark_at is not None else []
     arguments += ["--stop-at-end"] if extras.stop_at_end else []
+    arguments += ["--golden", str(extras.golden)] if extras.golden is not None else []
+    arguments += ["--last-step", str(extras.last_step)] if extras.last_step is not None else []
     arguments += extras.start_arguments
 
     def argv(endpoints: Mapping[str, str]) -> list[str]:
@@ -292,11 +300,20 @@ def _brokers(extras: Extras) -> tuple[str, ...]:
     return () if extras.broker_port is None else (BROKER,)
 
 
-def _worker_env(settings: Settings) -> dict[str, str]:
+def with_threads(settings: Settings) -> Settings:
+    """The same with a number of threads for each worker, which a resumed run then keeps: others may round otherwise."""
+    trainer = settings.trainer.model_copy(update={"threads": threads_of(settings)})
+    return settings.model_copy(update={"trainer": trainer})
+
+
+def threads_of(settings: Settings) -> int:
     """Divides the cores among the workers of this machine: more threads than cores would wait for each other."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = settings.trainer.threads or max(1, cores // settings.dispatch.workers)
-    return {"OMP_NUM_THREADS": str(threads)}
+    return settings.trainer.threads or max(1, cores // settings.dispatch.workers)
+
+
+def _worker_env(settings: Settings) -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(threads_of(settings))}
 
 
 def _shard_arguments(endpoints: Mapping[str, str], shards: tuple[str, ...]) -> list[str]:

@@ -37,7 +37,13 @@ MOST_NAMES = 6
 """shown of a list of fields or workers"""
 PARKED = " parked"
 """stands behind the name of a worker that gets no samples"""
-STATE_STYLES: dict[RunState, str] = {"waiting": "yellow", "training": "green", "draining": "magenta", "done": "blue"}
+STATE_STYLES: dict[RunState, str] = {
+    "waiting": "yellow",
+    "replaying": "cyan",
+    "training": "green",
+    "draining": "magenta",
+    "done": "blue",
+}
 COLUMNS = {
     "link\nGbit/s": 3,
     "\nsamples": 1,

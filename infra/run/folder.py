@@ -1,24 +1,27 @@
-"""A run's folder belongs to one run: a second one is refused before it has changed anything there."""
+"""A run's folder belongs to one run: another one is refused before it has changed anything there.
+
+A run that was interrupted goes on in its folder; one that is under way or over is left alone.
+"""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dispatch.journal.history import JOURNAL, check_unfinished, read_history
+from dispatch.journal.log import LOCK as WRITER_LOCK
 from infra.errors import ConfigError, ProcessFailed
 from infra.files import describe_room, naming, try_lock
-from ingest.batches.manifest import read_manifests
 from trainer.config import DENSE_FILE
 
 LOCK = "run.lock"
 """held as long as the run is supervised"""
-MANIFESTS = "manifests.log"
 
 
 @contextmanager
 def claim(folder: Path) -> Iterator[None]:
-    """Makes the folder if need be and keeps it for this run; raises ConfigError if it is another one's."""
-    check_unused(folder)
+    """Makes the folder if need be and keeps it for this run; raises ConfigError if none can be started there."""
+    check_free(folder)
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
         file = try_lock(folder / LOCK)
@@ -35,17 +38,16 @@ def claim(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
-def check_unused(folder: Path) -> None:
-    """Raises ConfigError if a run is under way in the folder or has left steps there; changes nothing."""
-    for name in (LOCK, MANIFESTS):
-        if _is_locked(folder / name):
+def check_free(folder: Path) -> None:
+    """Raises ConfigError if a run is under way in the folder or is over; changes nothing."""
+    for lock in (folder / LOCK, folder / JOURNAL / WRITER_LOCK):
+        if _is_locked(lock):
             raise _under_way(folder)
-    steps = read_manifests(folder / MANIFESTS)
-    left = f"{len(steps)} steps of run {steps[-1].run!r}" if steps else f"the weights of a run, {DENSE_FILE}"
-    if steps or (folder / DENSE_FILE).exists():
+    check_unfinished(read_history(folder / JOURNAL), folder)
+    if (folder / DENSE_FILE).exists():
         raise ConfigError(
-            f"folder {folder} already holds {left}; expected one without, since a run without a checkpoint cannot be "
-            "continued; give another folder with --folder or FRESHET_FOLDER"
+            f"the run in {folder} is over: its weights are in {DENSE_FILE}; expected a new folder, or one of a run "
+            "that was interrupted; give another with --folder or FRESHET_FOLDER"
         )
 
 

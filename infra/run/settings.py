@@ -71,7 +71,7 @@ class Settings(BaseSettings):
     run: str = Field(default="local", pattern=NAME_PATTERN)
     """name of the run; every message carries it"""
     folder: Path = Path("runs/local")
-    """the run's folder: manifests, logs, settings, results"""
+    """the run's folder: journal, logs, settings, results"""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """start values of rows and weights, and whatever else is drawn at random, follow from it"""
     curve_folder: Path | None = None

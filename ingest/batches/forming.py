@@ -22,6 +22,7 @@ from ingest.batches.partitions import Partitions
 from ingest.errors import SourceUnavailable
 from ingest.samples import join_samples
 from ingest.schema import Schema
+from ingest.streams.position import Position
 from ingest.streams.source import Source
 
 POLL_SECONDS = 0.02
@@ -39,6 +40,11 @@ class BatchFormer:
         self._left = job.limit
         self._look_at = job.look_at
         self._refreshed_at = 0.0
+
+    @property
+    def start(self) -> dict[int, Position] | None:
+        """Where the partitions began that were there at the opening; None: the source has not answered yet."""
+        return self._partitions.start
 
     def batches(self, closed: Event) -> Iterator[Batch]:
         """Batches until the limit, the end of a source that is read to its end, or the closing."""

@@ -11,6 +11,7 @@ from ingest.batches.forming import BatchFormer
 from ingest.batches.job import LoaderJob
 from ingest.batches.lag import Lag
 from ingest.batches.prefetcher import Prefetcher
+from ingest.streams.position import Position
 from ingest.streams.source import Source
 
 
@@ -20,7 +21,14 @@ class Loader:
     def __init__(self, source: Source, job: LoaderJob) -> None:
         self._source = source
         self._lag = Lag()
-        self._prefetcher = Prefetcher(BatchFormer(source, job, self._lag), job.prefetch)
+        self._former = BatchFormer(source, job, self._lag)
+        self._prefetcher = Prefetcher(self._former, job.prefetch)
+
+    @property
+    def start(self) -> dict[int, Position] | None:
+        """Where the partitions began that were there at the opening; None: the source has not answered yet."""
+        is_known = self._former.start is not None or self._prefetcher.goes_on
+        return self._former.start if is_known else {}
 
     @property
     def ended(self) -> bool:

@@ -16,6 +16,8 @@ class Partitions:
     def __init__(self, source: Source, job: LoaderJob) -> None:
         self._source, self._job, self._decoder = source, job, Decoder(job.schema)
         self._feeds: dict[int, Feed] = {}
+        self.start: dict[int, Position] | None = None
+        """where partitions began that were there at the opening; None: not opened yet"""
 
     @property
     def feeds(self) -> list[Feed]:
@@ -32,6 +34,7 @@ class Partitions:
             return False
         for partition in partitions:
             self._add(partition, start.get(partition, Position(firsts[partition])))
+        self.start = {partition: self._feeds[partition].position for partition in partitions}
         return True
 
     def add_new(self) -> None:

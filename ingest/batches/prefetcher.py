@@ -31,6 +31,11 @@ class Prefetcher:
         """Whether the last batch has been taken."""
         return self._over is not None
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the thread still forms batches."""
+        return self._thread.is_alive()
+
     def next(self, timeout: float | None) -> Batch | None:
         """The next batch, or None if none came in time or the stream has ended; raises what the thread raised."""
         if self._over is None:

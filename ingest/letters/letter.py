@@ -41,6 +41,15 @@ class DeadLetters(Protocol):
     def close(self) -> None: ...
 
 
+class NoLetters:
+    """Keeps none: those of a replay are kept already. Implements DeadLetters."""
+
+    def append(self, letters: Sequence[DeadLetter]) -> int:
+        return 0
+
+    def close(self) -> None: ...
+
+
 def unseen(letters: Sequence[DeadLetter], last: Mapping[int, Position]) -> list[DeadLetter]:
     """Those after the last one written of their partition, each once; they come in the order of their positions."""
     reached, new = dict(last), []

@@ -1,19 +1,23 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
-from dispatch.errors import RunExists
+from dispatch.errors import OtherEvents
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
+from dispatch.journal.history import read_history, read_manifests
+from dispatch.journal.run import RunJournal
+from dispatch.journal.terms import GenerationTerms
+from dispatch.policies.spec import Needs
 from dispatch.progress.status import EventCounts, FieldsStatus
 from infra.process import Stop
 from infra.telemetry import Meter
 from ingest.batches.batch import Batch
-from ingest.batches.manifest import read_manifests
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.errors import AbsentField, SinkUnavailable
@@ -37,7 +41,11 @@ def opened(folder: Path, schema: Schema = SYNTHETIC, **settings: object) -> Iter
     )
     source = LogReader(folder / "log", "clicks")
     letters, meter = DeadLetterLog(folder / "log"), Meter(CollectorRegistry())
-    with closing(source), closing(letters), closing(Intake(job, source, letters, meter)) as intake:
+    journal = RunJournal(job)
+    if journal.history.begun is None:
+        journal.start_generation([], {}, GenerationTerms(1, True, 0, 16, Needs(), "test"))
+    intake = Intake(job, journal, source, letters, meter)
+    with closing(source), closing(letters), closing(journal), closing(intake):
         yield intake
 
 
@@ -50,13 +58,14 @@ def first_batch(intake: Intake) -> Batch:
 def test_a_batch_gets_its_step_and_its_dead_letters_are_counted(tmp_path: Path) -> None:
     with opened(tmp_path) as intake:
         batch = first_batch(intake)
-        assert intake.append_manifest(batch, generation=3) == intake.step == 1
+        intake.record(batch, 1, None, alpha=1.0, rows=0)
+        assert intake.step == 1
         assert intake.write_dead_letters(batch, Stop())
         assert intake.events() == EventCounts(lag=0, dead_letters=1)
         assert intake.next_batch(PATIENCE_SECONDS) is None
         assert intake.has_ended
-    (manifest,) = read_manifests(tmp_path / "manifests.log")
-    assert (manifest.generation, manifest.step, manifest.samples, manifest.rejected) == (3, 1, 2, 1)
+    (manifest,) = read_manifests(tmp_path / "journal")
+    assert (manifest.generation, manifest.step, manifest.samples, manifest.rejected) == (1, 1, 2, 1)
     assert len(list(read_dead_letters(tmp_path / "log"))) == 1
 
 
@@ -100,8 +109,32 @@ def test_letters_wait_for_a_broker_that_is_away_until_a_stop_is_requested(
         assert intake.events().dead_letters == 0
 
 
-def test_a_folder_with_steps_is_refused(tmp_path: Path) -> None:
+def test_after_a_restart_a_batch_is_formed_again_its_letter_written_once_and_reading_goes_on_behind_it(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path) as intake:
-        intake.append_manifest(first_batch(intake), generation=1)
-    with pytest.raises(RunExists, match="already holds 1 steps of run 'r'"), opened(tmp_path):
-        pass
+        batch = first_batch(intake)
+        intake.record(batch, 1, None, alpha=1.0, rows=0)
+    for _ in range(2):
+        with opened(tmp_path) as intake:
+            assert intake.start is None
+            (recorded,) = read_history(tmp_path / "journal").steps
+            again = intake.form_again(recorded)
+            assert again.samples.keys_BF.tobytes() == batch.samples.keys_BF.tobytes()
+            assert intake.write_last_letters(Stop())
+            assert (intake.step, intake.events().dead_letters) == (1, 1)
+            intake.go_live()
+            later = first_batch(intake)
+            assert later.ranges[0].start == batch.ranges[-1].end
+        assert len(list(read_dead_letters(tmp_path / "log"))) == 1
+
+
+def test_a_stream_that_holds_other_events_than_the_journal_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as intake:
+        batch = first_batch(intake)
+        intake.record(replace(batch, dead_letters=()), 1, None, alpha=1.0, rows=0)
+    with (
+        opened(tmp_path) as intake,
+        pytest.raises(OtherEvents, match="2 samples and 1 rejected events; expected 2 and 0"),
+    ):
+        intake.form_again(*read_history(tmp_path / "journal").steps)

@@ -18,6 +18,9 @@ from prometheus_client import CollectorRegistry
 from dispatch.config import DispatchConfig
 from dispatch.errors import BadReport, CrewFailed
 from dispatch.job import DispatchJob
+from dispatch.journal.history import read_manifests
+from dispatch.journal.log import JournalWriter
+from dispatch.journal.records import AnyRecord, StepDecided
 from dispatch.main import run_dispatcher
 from dispatch.protocol import (
     FROM_DISPATCHER,
@@ -36,7 +39,6 @@ from dispatch.tally import NO_SECONDS
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import Codec, connect, receive, send
-from ingest.batches.manifest import Manifest, ManifestLog, read_manifests
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.errors import LogError, SinkUnavailable
@@ -137,7 +139,7 @@ def test_so_many_steps_are_ordered_ahead_of_the_one_in_training(tmp_path: Path, 
 
     received, _ = dispatched(tmp_path, good(40), done, lookahead=lookahead, report_seconds=0.5, drain_seconds=0.5)
     assert [type(message) for message in received] == [Welcome] + [Order] * (1 + lookahead)
-    assert len(read_manifests(tmp_path / "manifests.log")) == 1 + lookahead
+    assert len(read_manifests(tmp_path / "journal")) == 1 + lookahead
 
 
 def test_a_worker_that_does_not_report_is_named(tmp_path: Path) -> None:
@@ -200,30 +202,28 @@ def test_workers_are_kept_alive_while_there_are_no_events(tmp_path: Path, monkey
     assert [type(message) for message in received] == [Welcome, Idle]
 
 
-def test_the_manifest_is_there_before_its_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_on_record_before_its_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise LogError("the disk is full")
 
     monkeypatch.setattr(DeadLetterLog, "append", fail)
     _, error = dispatched(tmp_path, [b"bad"], lambda _: False)
     assert isinstance(error, LogError)
-    assert [(m.samples, m.rejected) for m in read_manifests(tmp_path / "manifests.log")] == [(0, 1)]
+    assert [(m.samples, m.rejected) for m in read_manifests(tmp_path / "journal")] == [(0, 1)]
 
 
-def test_a_step_whose_manifest_cannot_be_written_is_not_ordered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def append_once(log: ManifestLog, manifest: Manifest) -> None:
-        if manifest.step > 1:
+def test_a_step_that_cannot_be_written_down_is_not_ordered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def append_once(journal: JournalWriter, *records: AnyRecord) -> None:
+        if any(isinstance(record, StepDecided) and record.step > 1 for record in records):
             raise LogError("the disk is full")
-        append(log, manifest)
+        append(journal, *records)
 
-    append = ManifestLog.append
-    monkeypatch.setattr(ManifestLog, "append", append_once)
+    append = JournalWriter.append
+    monkeypatch.setattr(JournalWriter, "append", append_once)
     received, error = dispatched(tmp_path, good(40), lambda got: len(got) == 3, report_seconds=1e6, drain_seconds=0.1)
     assert isinstance(error, LogError)
     assert [type(message) for message in received if isinstance(message, Order)] == [Order]
-    assert [manifest.step for manifest in read_manifests(tmp_path / "manifests.log")] == [1]
+    assert [manifest.step for manifest in read_manifests(tmp_path / "journal")] == [1]
 
 
 def test_workers_are_kept_alive_while_dead_letters_wait_for_their_broker(
@@ -253,7 +253,7 @@ def test_a_stop_does_not_wait_for_the_broker_of_dead_letters(tmp_path: Path, mon
     monkeypatch.setattr(DeadLetterLog, "append", wait)
     _, error = dispatched(tmp_path, [b"bad"], lambda got: len(got) > 2)
     assert isinstance(error, SinkUnavailable)
-    assert [(m.samples, m.rejected) for m in read_manifests(tmp_path / "manifests.log")] == [(0, 1)]
+    assert [(m.samples, m.rejected) for m in read_manifests(tmp_path / "journal")] == [(0, 1)]
 
 
 def test_bad_events_without_a_good_one_are_dead_lettered(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import pytest
 import zmq
 
 from dispatch.errors import ShardRefused
+from dispatch.journal.history import read_manifests
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Admitted, Join
 from infra.process import Stop
 from infra.wire import Codec, connect, receive, send
-from ingest.batches.manifest import read_manifests
 from ps.config import RowConfig
 from ps.errors import PsError
 from tests.end_to_end.conftest import WriteTopic
@@ -56,7 +56,7 @@ def test_a_worker_with_any_other_setting_is_refused_and_harms_nobody(write_topic
             with pytest.raises((Rejected, PsError)) as caught:
                 odd.join()
             told.append(str(caught.value))
-        wait_for_steps(plan, 1 + len(read_manifests(plan.folder / "manifests.log")))
+        wait_for_steps(plan, 1 + len(read_manifests(plan.folder / "journal")))
         seen.request("the run went on")
 
     result = train(plan, seen, disturb)
@@ -102,7 +102,7 @@ def test_one_that_joins_and_then_is_silent_holds_nobody_up(write_topic: WriteTop
             join = Join(run=RUN, generation=0, step=0, worker="mute", settings=dict(plan.agreement.workers))
             send(socket, Codec(*TO_DISPATCHER), join)
             heard.append(receive(socket, Codec(*FROM_DISPATCHER))[0])
-        wait_for_steps(plan, 5 + len(read_manifests(plan.folder / "manifests.log")))
+        wait_for_steps(plan, 5 + len(read_manifests(plan.folder / "journal")))
         seen.request("the run went on")
 
     result = train(plan, seen, disturb)

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 import torch
 
+from dispatch.journal.history import read_manifests
+from dispatch.journal.log import JournalWriter
 from infra.errors import FreshetError
-from infra.run.folder import check_unused
+from infra.run.folder import check_free
 from infra.run.settings import Settings, read_stored
 from infra.run.supervisor import last_lines
-from ingest.batches.manifest import ManifestLog, read_manifests
 from ingest.batches.replay import form_batch
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
@@ -85,12 +86,12 @@ def read_letters(folder: Path) -> list[Any]:
 
 
 def read_steps(folder: Path) -> list[Any]:
-    return list(read_manifests(folder / "manifests.log"))
+    return list(read_manifests(folder / "journal"))
 
 
-def reopen_manifests(folder: Path) -> list[Any]:
-    with closing(ManifestLog(folder / "manifests.log")) as log:
-        return list(log)
+def reopen_journal(folder: Path) -> list[Any]:
+    JournalWriter(folder / "journal").close()
+    return read_steps(folder)
 
 
 def reopen_events(folder: Path) -> list[Any]:
@@ -127,7 +128,7 @@ def read_logs(folder: Path) -> int:
 
 LOOKS: dict[str, tuple[Look, ...]] = {
     "settings.json": (read_settings,),
-    "manifests.log": (read_steps, replay, reopen_manifests),
+    "journal": (read_steps, replay, reopen_journal),
     "dense.safetensors": (read_weights,),
     "log/clicks": (read_events, replay, reopen_events),
     "log/dead-letters": (read_letters, reopen_letters),
@@ -154,7 +155,7 @@ def damages(content: bytes, chance: random.Random, cases: int) -> Iterator[tuple
 
 def boundaries(content: bytes, chance: random.Random, cases: int) -> set[int]:
     """Places where frames end, one byte around them, and some others."""
-    at, found = 8 if content.startswith(b"FRESHMF") else SEGMENT.size, set()
+    at, found = 8 if content.startswith(b"FRESHJN") else SEGMENT.size, set()
     while (size := frame_bytes(content, at)) is not None:
         found |= {at - 1, at, at + 1}
         at += size
@@ -175,7 +176,7 @@ def restore(folder: Path, finished: Path, file: Path) -> None:
     """Undoes the damage, and what a writer has done about it."""
     if (folder / file).is_dir():
         (folder / file).rmdir()
-    if file.parts[0] == "log":
+    if file.parts[0] in ("log", "journal"):
         shutil.rmtree(folder / file.parent)
         shutil.copytree(finished / file.parent, folder / file.parent)
     else:
@@ -212,11 +213,11 @@ def test_damage_to_any_file_of_a_run_is_named_or_changes_nothing(
         looks = next(looks for place, looks in LOOKS.items() if file.as_posix().startswith(place))
         expected = {look: look(finished) for look in looks}
         for kind, left in damages((finished / file).read_bytes(), chance, CASES * fuzz_rounds):
-            may_be_shorter = file.name == "manifests.log" and kind in ("cut", "deleted")
+            may_be_shorter = file.parts[0] == "journal" and kind in ("cut", "deleted")
             for look in looks:
                 spoil(folder / file, kind, left)
                 with pytest.raises(FreshetError):
-                    check_unused(folder)
+                    check_free(folder)
                 found, whole = look_again(look, folder, folder / file), expected[look]
                 assert found is None or found == (whole[: len(found)] if may_be_shorter else whole), (file, kind, look)
                 restore(folder, finished, file)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.batches.manifest import read_manifests
+from dispatch.journal.history import read_manifests
 from tests.disks import fill, small_disk
 from tests.end_to_end.processes import children_of, run, start, wait_until
 
@@ -31,13 +31,13 @@ def test_a_full_disk_at_the_start_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_disk_that_becomes_full_ends_the_run_with_the_reason_and_whole_manifests(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 4096) as disk:
         process = start(*arguments("demo", disk / "run", f"stream.folder={tmp_path / 'log'}"))
-        wait_until(lambda: len(read_manifests(disk / "run" / "manifests.log")) > 3, process)
+        wait_until(lambda: len(read_manifests(disk / "run" / "journal")) > 3, process)
         filling = fill(disk)
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 1
         assert f"the disk of {disk}/run" in output
         assert "make room there, or use a folder on another disk" in output
         filling.unlink()
-        steps = [manifest.step for manifest in read_manifests(disk / "run" / "manifests.log")]
+        steps = [manifest.step for manifest in read_manifests(disk / "run" / "journal")]
         assert steps == list(range(1, len(steps) + 1))
         assert children_of(disk / "run") == []

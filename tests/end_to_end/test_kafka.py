@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dispatch.journal.history import read_manifests
 from infra.kafka.broker import Broker
 from infra.process import Stop
-from ingest.batches.manifest import Manifest, read_manifests
+from ingest.batches.manifest import Manifest
 from ingest.codec.json_events import encode_json
 from ingest.kafka.config import Client
 from ingest.kafka.source import KafkaSource
@@ -21,8 +22,9 @@ from ingest.log.embedded import LogReader, LogWriter
 from ingest.streams.source import Record
 from tests.brokers import TestBroker, admin, fill_topic, producer, running_broker, send
 from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.interrupting import interrupt
 from tests.end_to_end.processes import wait_until
-from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, batches, train, wait_for_steps
+from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, batches, model_of, train, wait_for_steps
 from tests.ingest.topics import events
 
 DOWN_SECONDS = float(os.environ.get("KAFKA_DOWN_SECONDS", "1"))
@@ -64,6 +66,22 @@ def test_a_run_over_kafka_equals_the_run_over_the_log_bit_for_bit(
     assert over_kafka.status.quality.logloss == over_log.status.quality.logloss
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_interrupted_run_over_kafka_goes_on_and_equals_the_run_over_the_log(
+    kafka: TestBroker, write_topic: WriteTopic, tmp_path: Path, client: Client
+) -> None:
+    folder = write_topic(900, partitions=3, packed=16)
+    topic = kafka.new_topic(partitions=3)
+    copy_log(folder, kafka, topic)
+    over_log = train(Plan(folder, policy="random"))
+    source, patience = (lambda: KafkaSource(kafka.config(client), topic)), 20.0
+    plan = Plan(tmp_path / "kafka", policy="random", open_source=source, silence_seconds=patience)
+    interrupt(plan, 6)
+    over_kafka = train(plan)
+    assert [manifest.ranges for manifest in over_kafka.manifests] == [m.ranges for m in over_log.manifests]
+    assert model_of(over_kafka) == model_of(over_log)
+
+
 def payloads(count: int, partitions: int, first: int = 0) -> dict[int, list[bytes]]:
     """Different events, one after the other over the partitions."""
     encoded = [encode_json(event) for event in events(first + count)[first:]]
@@ -91,7 +109,7 @@ def test_a_broker_that_dies_and_comes_back_costs_no_event_and_none_is_trained_tw
     wait_for_steps(plan, 3)
     died = own_broker.pid
     own_broker.kill()
-    assert sum(manifest.samples for manifest in read_manifests(tmp_path / "manifests.log")) < 1280
+    assert sum(manifest.samples for manifest in read_manifests(tmp_path / "journal")) < 1280
     time.sleep(DOWN_SECONDS)
     own_broker.start()
     assert own_broker.pid != died
@@ -106,7 +124,7 @@ def test_a_broker_that_dies_and_comes_back_costs_no_event_and_none_is_trained_tw
 
 def wait_for_samples(plan: Plan, threads: Threads, samples: int) -> None:
     deadline = time.monotonic() + WAIT_SECONDS + DOWN_SECONDS
-    while sum(manifest.samples for manifest in read_manifests(plan.folder / "manifests.log")) < samples:
+    while sum(manifest.samples for manifest in read_manifests(plan.folder / "journal")) < samples:
         assert not threads.errors, threads.errors
         assert time.monotonic() < deadline, "training did not go on"
         time.sleep(0.02)
@@ -170,7 +188,7 @@ def test_events_over_the_lag_bound_are_skipped_and_every_event_is_accounted_for(
 
 def accounted(plan: Plan) -> int:
     """Events trained, rejected or skipped, going by the manifests."""
-    return sum(m.samples + m.rejected + m.skipped_events for m in read_manifests(plan.folder / "manifests.log"))
+    return sum(m.samples + m.rejected + m.skipped_events for m in read_manifests(plan.folder / "journal"))
 
 
 def test_an_event_delivered_twice_is_trained_twice_and_every_delivery_once(kafka: TestBroker, tmp_path: Path) -> None:

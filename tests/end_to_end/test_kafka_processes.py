@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.batches.manifest import read_manifests
+from dispatch.journal.history import read_manifests
 from ingest.codec.json_events import encode_json
 from ingest.kafka.config import KafkaConfig
 from tests.brokers import TestBroker, fill_topic
@@ -28,7 +28,7 @@ def test_up_starts_a_broker_trains_from_it_and_stops_it_last(kafka: TestBroker, 
     told, _ = run.communicate(timeout=120)
     assert run.returncode == 0, told
     assert json.loads((tmp_path / "summary.json").read_text())["status"]["samples"] == 128
-    assert sum(manifest.samples for manifest in read_manifests(folder / "manifests.log")) == 128
+    assert sum(manifest.samples for manifest in read_manifests(folder / "journal")) == 128
     assert children_of(folder) == []
     assert "kafka-shutdown-hook" in (folder / "broker" / "broker.log").read_text()
 
@@ -42,6 +42,6 @@ def test_a_demo_goes_through_the_brokers_that_are_named(kafka: TestBroker, tmp_p
     command = freshet("demo", "--kafka", "--samples", "256", "--rate", "0", "--folder", folder, *settings)
     ended = subprocess.run(command, cwd=ROOT, env=where, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert sum(manifest.samples for manifest in read_manifests(folder / "manifests.log")) == 256
+    assert sum(manifest.samples for manifest in read_manifests(folder / "journal")) == 256
     assert not (folder / "log").exists()
     assert not (folder / "broker").exists()

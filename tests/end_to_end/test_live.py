@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dispatch.journal.history import read_manifests
 from infra.wire import write_curve
-from ingest.batches.manifest import read_manifests
 from tests.end_to_end.processes import children_of, ports_of_workers, run, start, wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -31,7 +31,7 @@ class LiveRun:
     settings: tuple[str | Path, ...]
 
     def steps(self) -> int:
-        return len(read_manifests(self.folder / "manifests.log"))
+        return len(read_manifests(self.folder / "journal"))
 
     def wait_for_steps(self, steps: int) -> None:
         wait_until(lambda: self.steps() >= steps, self.process)
@@ -120,4 +120,4 @@ def test_a_second_start_in_the_folder_of_a_finished_run_changes_nothing(live: Li
     summary = json.loads((live.folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == ("SIGINT", [])
     assert summary["status"]["generation"] == 1, "nobody has joined"
-    expect_refused(live, "steps of run")
+    expect_refused(live, "is over: it ended after step")

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dispatch.journal.history import read_manifests
 from infra.wire import write_curve
-from ingest.batches.manifest import read_manifests
 from tests.end_to_end.processes import children_of, named, ports_of_workers, run, start, wait_until
 
 ONE = ("dispatch.workers=1", "dispatch.links_gbit=5", "ps.shards=1")
@@ -46,7 +46,7 @@ MOMENTS: dict[str, tuple[tuple[str, ...], Callable[[Path], bool]]] = {
     "at once": (ONE, lambda folder: folder.exists()),
     "while shards start": (ONE, lambda folder: (folder / "logs" / "ps-0.log").exists()),
     "while workers import": (ONE, lambda folder: (folder / "logs" / "worker-0.log").exists()),
-    "after the first steps": (TWO_OF_EACH, lambda folder: len(read_manifests(folder / "manifests.log")) > 3),
+    "after the first steps": (TWO_OF_EACH, lambda folder: len(read_manifests(folder / "journal")) > 3),
 }
 
 
@@ -57,7 +57,7 @@ def expect_drained(folder: Path, process: "subprocess.Popen[str]", number: signa
     assert process.returncode == 0, output
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == (number.name, []), output
-    manifests = read_manifests(folder / "manifests.log")
+    manifests = read_manifests(folder / "journal")
     samples, steps = summary["status"]["samples"], summary["status"]["steps"]
     assert samples == sum(manifest.samples for manifest in manifests[:steps])
     assert children_of(folder) == []
@@ -81,7 +81,7 @@ VICTIMS = {"worker-1": TWO_WORKERS, "ps-0": TWO_SHARDS, "dispatcher": ONE}
 def test_a_killed_process_ends_the_run_with_a_clear_error_and_no_orphans(tmp_path: Path, victim: str) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder, "dispatch.drain_seconds=2", *VICTIMS[victim]))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     (target,) = (p for p in named(folder, [victim]) if p.pid != process.pid)
     target.send_signal(signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
@@ -96,7 +96,7 @@ def test_a_killed_process_ends_the_run_with_a_clear_error_and_no_orphans(tmp_pat
 def test_a_shard_that_ends_with_0_ends_the_run_and_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder, *ONE))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     (shard,) = (p for p in named(folder, ["ps-0"]) if p.pid != process.pid)
     shard.terminate()
     output, _ = process.communicate(timeout=60)
@@ -110,7 +110,7 @@ def test_a_shard_that_ends_with_0_ends_the_run_and_is_named(tmp_path: Path) -> N
 def test_a_stopped_worker_is_named_and_not_the_one_that_waits_for_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder, *TWO_WORKERS, "dispatch.silence_seconds=3", "dispatch.drain_seconds=2"))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     (stopped,) = (p for p in named(folder, ["worker-1"]) if p.pid != process.pid)
     stopped.suspend()
     wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)
@@ -123,7 +123,7 @@ def test_a_stopped_worker_is_named_and_not_the_one_that_waits_for_it(tmp_path: P
 def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder, *ONE))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     left = [p for p in children_of(folder) if p.pid != process.pid]
     assert len(left) == 5, "a shard, the dispatcher, a worker, the generator, the API"
     process.kill()
@@ -142,7 +142,7 @@ def test_with_keys_workers_listen_for_nobody_but_a_ring_that_was_asked_for(
     folder = tmp_path / "run"
     write_curve(tmp_path / "keys", ("server", "worker-0", "worker-1"))
     process = start(*demo_arguments(folder, *TWO_WORKERS, f"curve_folder={tmp_path / 'keys'}", *ring))
-    wait_until(lambda: len(read_manifests(folder / "manifests.log")) > 3, process)
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
     assert ports_of_workers(folder) == [int(bool(ring))] * 2
     recorded, trained = expect_drained(folder, process, signal.SIGINT)
     assert recorded == trained > 3

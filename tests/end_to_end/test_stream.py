@@ -11,10 +11,11 @@ import zmq
 from structlog.testing import capture_logs
 
 from dispatch.dense import Reduce
-from dispatch.errors import CacheTooSmall, RunExists
+from dispatch.errors import CacheTooSmall, RunEnded
+from dispatch.journal.history import read_manifests
 from dispatch.protocol import Welcome
 from infra.process import Stop
-from ingest.batches.manifest import Manifest, read_manifests
+from ingest.batches.manifest import Manifest
 from ingest.codec.decoder import KEPT_BYTES, Decoder
 from ingest.errors import AbsentField
 from ingest.letters.embedded import read_dead_letters
@@ -231,7 +232,7 @@ def test_a_stranger_and_a_second_worker_of_one_name_change_nothing(write_topic: 
         with pytest.raises(Rejected, match="has joined already") as caught:
             second.join()
         refused.append(caught.value)
-        wait_for_steps(plan, 1 + len(read_manifests(plan.folder / "manifests.log")))
+        wait_for_steps(plan, 1 + len(read_manifests(plan.folder / "journal")))
         seen.request("the run went on")
 
     result = train(plan, seen, disturb)
@@ -281,13 +282,13 @@ def test_a_run_that_stops_for_absent_fields_trains_none_of_their_events(write_to
     plan = Plan(write_topic(1_200), schema_name="criteo", on_absent_field="stop")
     with pytest.raises(AbsentField, match="'criteo' are absent from all of the first 1,200 events"):
         train(plan)
-    assert read_manifests(plan.folder / "manifests.log") == []
+    assert read_manifests(plan.folder / "journal") == []
 
 
-def test_a_folder_with_steps_is_refused(write_topic: WriteTopic) -> None:
+def test_a_run_that_is_over_stays_over(write_topic: WriteTopic) -> None:
     plan = Plan(write_topic(100))
     train(plan)
-    with pytest.raises(RunExists, match="cannot be continued"):
+    with pytest.raises(RunEnded, match=r"is over: it ended after step 2 \(end of stream\)"):
         train(plan)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.batches.manifest import read_manifests
+from dispatch.journal.history import read_manifests
 from tests.end_to_end.processes import ROOT, children_of, environment, freshet, wait_until
 
 SMALL = ("stream.batch=128", "dispatch.workers=1", "dispatch.links_gbit=1", "ps.shards=1", "api.port=0")
@@ -52,11 +52,11 @@ def close_when(condition: Callable[[], bool], process: "subprocess.Popen[bytes]"
 def test_a_closed_terminal_drains_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process, master = in_a_terminal(demo(folder))
-    close_when(lambda: len(read_manifests(folder / "manifests.log")) > 3, process, master)
+    close_when(lambda: len(read_manifests(folder / "journal")) > 3, process, master)
     assert process.wait(60) == 0
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == ("SIGHUP", [])
-    assert summary["status"]["steps"] == len(read_manifests(folder / "manifests.log"))
+    assert summary["status"]["steps"] == len(read_manifests(folder / "journal"))
     assert children_of(folder) == []
 
 

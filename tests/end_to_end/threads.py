@@ -21,7 +21,8 @@ from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
 from dispatch.dense import Reduce
-from dispatch.job import DispatchJob
+from dispatch.job import DispatchJob, Golden
+from dispatch.journal.history import read_manifests
 from dispatch.main import run_dispatcher
 from dispatch.progress.status import Status
 from dispatch.rows.index import Index
@@ -32,7 +33,7 @@ from infra.process import Stop
 from infra.run.agreement import agreement_of
 from infra.run.settings import Settings
 from infra.telemetry import Meter
-from ingest.batches.manifest import Manifest, read_manifests
+from ingest.batches.manifest import Manifest
 from ingest.batches.replay import form_batch
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
@@ -95,6 +96,9 @@ class Plan:
     topic: str = "clicks"
     dead_letter_topic: str = "dead-letters"
     on_absent_field: str = "warn"
+    golden: Path | None = None
+    """folder of a run whose journal is trained again, instead of new batches"""
+    last_step: int | None = None
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
@@ -114,7 +118,7 @@ class Plan:
     @property
     def stream(self) -> StreamConfig:
         return StreamConfig(
-            folder=self.folder / "log",
+            folder=(self.golden or self.folder) / "log",
             topic=self.topic,
             schema_name=self.schema_name,
             batch=self.batch,
@@ -150,6 +154,12 @@ class Result:
     """lines of shard, step, phase, worker, pulled, owned pushed, parts pushed, dense floats pushed and pulled"""
     manifests: list[Manifest]
     errors: list[BaseException] = field(default_factory=list)
+
+
+def model_of(result: Result) -> dict[str, bytes]:
+    """Every bit of the model."""
+    dense = {name: weights.tobytes() for name, weights in result.dense.items()}
+    return {"rows": result.rows_RT.tobytes(), "versions": result.versions_R.tobytes(), **dense}
 
 
 class Threads:
@@ -259,6 +269,7 @@ def train(
             reduce=plan.reduce,
             samples=plan.samples,
             stop_at_end=plan.stop_at_end,
+            golden=Golden(plan.golden, plan.last_step) if plan.golden is not None else None,
         )
         with closing(plan.source()) as source, closing(plan.letters()) as letters:
             status = run_dispatcher(job, source, letters, stop, start_workers, Meter(registry or CollectorRegistry()))
@@ -290,13 +301,13 @@ def start_worker(
 def wait_for_steps(plan: Plan, steps: int, generation: int = 1) -> None:
     """Returns once so many steps of a generation have been dispatched."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while sum(m.generation == generation for m in read_manifests(plan.folder / "manifests.log")) < steps:
+    while sum(m.generation == generation for m in read_manifests(plan.folder / "journal")) < steps:
         assert time.monotonic() < deadline, f"generation {generation} did not get to step {steps}"
         time.sleep(0.01)
 
 
 def collect(plan: Plan, shards: tuple[str, ...], status: Status) -> Result:
-    manifests = read_manifests(plan.folder / "manifests.log")
+    manifests = read_manifests((plan.golden or plan.folder) / "journal")[: plan.last_step]
     index = Index()
     for samples in batches(plan, manifests):
         index.resolve(samples.keys_BF)

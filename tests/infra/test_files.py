@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dispatch.journal.log import JournalWriter, read_records
+from dispatch.journal.records import StepDone
 from infra.errors import FileUnusable
 from infra.files import describe_room, naming, refusal, try_lock
 from infra.process import write_whole
-from ingest.batches.manifest import Manifest, ManifestLog, read_manifests
 from ingest.errors import LogError
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.letters.letter import DeadLetter
@@ -60,15 +61,15 @@ def appended(append: Callable[[int], object], disk: Path) -> int:
     return next(done) - 2
 
 
-def test_manifests_on_a_full_disk_stay_whole(tmp_path: Path) -> None:
+def test_a_journal_on_a_full_disk_stays_whole(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 256) as disk:
-        log = ManifestLog(disk / "manifests.log")
-        steps = appended(lambda step: log.append(Manifest("r", 1, step, (), 1, 0)), disk)
-        assert len(read_manifests(log.path)) == steps > 10
+        journal = JournalWriter(disk / "journal")
+        steps = appended(lambda step: journal.append(StepDone(step, 7)), disk)
+        assert len(list(read_records(journal.folder))) == steps > 10
         (disk / "filling").unlink()
-        log.append(Manifest("r", 1, steps + 1, (), 1, 0))
-        log.close()
-        assert [manifest.step for manifest in read_manifests(log.path)] == list(range(1, steps + 2))
+        journal.append(StepDone(steps + 1, 7))
+        journal.close()
+        assert [record.step for record in read_records(journal.folder)] == list(range(1, steps + 2))  # type: ignore[union-attr]
 
 
 def test_dead_letters_on_a_full_disk_stay_whole(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_a_disk_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         assert f"the disk of {disk} is read-only" in describe_room(disk)
         with pytest.raises(LogError, match="Read-only file system; expected a disk that can be written"):
-            ManifestLog(disk / "manifests.log")
+            JournalWriter(disk / "journal")
         with pytest.raises(FileUnusable, match=f"cannot use {disk}/.*Read-only file system"):
             write_whole(disk / "settings.json", "{}")
 

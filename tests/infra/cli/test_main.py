@@ -18,6 +18,7 @@ COMMANDS = [
         "demo",
         "up",
         "produce",
+        "replay",
         "dispatcher",
         "worker",
         "ps",

@@ -1,0 +1,101 @@
+"""What a journal holds: decisions, and not what led to them.
+
+What a run computes follows from its batches, the assignment of their samples to workers, the number of workers, the
+way dense gradients are summed, the replicated rows and the arithmetic of the machines. Slots, evictions, flushes and
+shards change what moves over which link and no bit of the model, so nothing of them is here.
+
+Legend: B samples.
+"""
+
+import msgspec
+import numpy as np
+
+from dispatch.arrays import I32, I64
+from ingest.batches.manifest import Manifest
+from ingest.streams.position import Position
+
+
+class JournalRecord(msgspec.Struct, frozen=True, tag_field="is", forbid_unknown_fields=True):
+    """Base of all records."""
+
+
+class Begun(JournalRecord, frozen=True, tag="begun"):
+    """How the run began. The first record."""
+
+    run: str
+    topic: str
+    """its source and name"""
+    start: dict[int, Position]
+    """where each partition begins; those that are created later begin at 0"""
+    settings: dict[str, str]
+    """those that must stay as they are, as text by name"""
+    digest: str
+    """of these settings"""
+    arithmetic: tuple[str, ...]
+    """what the first workers reported: torch, device, threads, instructions; each once, in the order of workers"""
+    samples: int | None = None
+    """after which the run is over"""
+
+
+class GenerationStarted(JournalRecord, frozen=True, tag="generation"):
+    """A period with fixed members; written before anyone hears of it."""
+
+    number: int
+    members: tuple[str, ...]
+    """by rank"""
+    uses_hub: bool
+    """whether shards sum dense gradients; else workers do, in a ring"""
+    replicas: int
+    """most rows of a hot set"""
+    base: int | None
+    """the cut that the model goes back to before its first step; 0: the empty model; None: it goes on as it is"""
+    reason: str
+
+
+class StepDecided(JournalRecord, frozen=True, tag="step"):
+    """One step; written before anyone hears of it."""
+
+    manifest: Manifest
+    assignment: bytes
+    """the worker of each sample, a byte each"""
+    alpha: float
+    """share of exact solving in force"""
+    rows: int
+    """given out so far, those of this step included"""
+    sole: int | None = None
+    """who takes part alone by decision, and so owns the dense weights"""
+    hot: bytes | None = None
+    """row numbers (int64) that are replicated from this step on; None: as before"""
+
+    @property
+    def step(self) -> int:
+        return self.manifest.step
+
+    def assignment_B(self) -> I32:  # noqa: N802 (shape letters)
+        return np.frombuffer(self.assignment, np.uint8).astype(np.int32)
+
+    def hot_rows(self) -> I64 | None:
+        return None if self.hot is None else np.frombuffer(self.hot, np.int64)
+
+
+class StepDone(JournalRecord, frozen=True, tag="done"):
+    """A step has been trained; written with the next record that is."""
+
+    step: int
+    logits: int
+    """digest of the logits of the batch"""
+
+
+class Ended(JournalRecord, frozen=True, tag="ended"):
+    """The run is over, its weights are saved. The last record."""
+
+    reason: str
+    step: int
+    rows: int
+    rows_digest: str
+    """of key, value, state and version of every row"""
+    differs_at: int | None = None
+    """first step whose logits were not those of the journal when it was trained again"""
+
+
+AnyRecord = Begun | GenerationStarted | StepDecided | StepDone | Ended

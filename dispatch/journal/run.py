@@ -1,0 +1,101 @@
+"""The journal of the run that is going on: what is written down, and what a replay is compared with."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import structlog
+import xxhash
+from numpy.typing import NDArray
+
+from dispatch.job import DispatchJob
+from dispatch.journal.digest import digest_of
+from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, check_workers, read_history
+from dispatch.journal.log import JournalWriter
+from dispatch.journal.records import Begun, Ended, GenerationStarted, StepDecided, StepDone
+from dispatch.journal.terms import GenerationTerms
+from dispatch.roster import Member
+from ingest.streams.position import Position
+
+EMPTY_MODEL = 0
+"""the cut that every run begins with"""
+
+
+class RunJournal:
+    """One run's journal, open for writing, and its history when it was opened."""
+
+    def __init__(self, job: DispatchJob) -> None:
+        """Raises SettingsChanged if the run cannot go on with the settings of this job."""
+        golden = job.golden
+        self.folder = job.folder if golden is None else golden.folder
+        """of the run whose steps are on record"""
+        self._job = job
+        self._writer = JournalWriter(job.folder / JOURNAL)
+        try:
+            found = read_history(self.folder / JOURNAL)
+            if golden is None:
+                check_unfinished(found, self.folder)
+            elif golden.last_step is not None:
+                found = found.up_to(golden.last_step)
+            check_settings(found, job.run, self.folder, job.agreement.frozen)
+            check_workers(found, job.dispatch.workers, self.folder)
+        except BaseException:
+            self._writer.close()
+            raise
+        self.history = found
+        """what was there when it was opened"""
+        self.generation = found.last_generation if golden is None else 0
+        """number of the newest"""
+        self.differs_at: int | None = None
+        """first step whose logits were not the same when it was trained again"""
+        self._base: int | None = EMPTY_MODEL
+        if golden is not None and found.begun is not None:
+            self._writer.note(found.begun)
+
+    def reason_to_start(self, is_resumed: bool) -> str:
+        """Why the next generation starts."""
+        if not self.generation:
+            return "start"
+        return "resumed" if is_resumed else "members changed"
+
+    def start_generation(
+        self, members: Sequence[Member], start: dict[int, Position] | None, terms: GenerationTerms
+    ) -> None:
+        """Writes down who trains from now on and, the first time, how the run begins. Durable when this returns.
+
+        start: where partitions begin, if the run does.
+        """
+        arithmetic = tuple(dict.fromkeys(member.arithmetic for member in members))
+        begun = self.history.begun
+        if begun is None and not self.generation:
+            settings, job = dict(self._job.agreement.frozen), self._job
+            how = job.run, job.topic, start or {}, settings, digest_of(settings), arithmetic, job.samples
+            self._writer.note(Begun(*how))
+        elif begun is not None and not set(arithmetic) <= set(begun.arithmetic):
+            hint = "other machines than the run began with may round otherwise"
+            structlog.get_logger().warning(hint, was=begun.arithmetic, now=arithmetic)
+        self.generation += 1
+        names = tuple(member.name for member in members)
+        fixed = terms.uses_hub, terms.replicas, self._base, terms.reason
+        self._writer.append(GenerationStarted(self.generation, names, *fixed))
+        self._base = None
+
+    def append_step(self, step: StepDecided) -> None:
+        """Durable when this returns."""
+        self._writer.append(step)
+
+    def complete(self, step: int, logits_B: NDArray[np.float32]) -> None:
+        """Takes the logits of a step; compares them with those on record if it was trained before."""
+        digest = xxhash.xxh3_64_intdigest(logits_B.tobytes())
+        known = self.history.digests.get(step)
+        if known is None:
+            self._writer.note(StepDone(step, digest))
+        elif known != digest and self.differs_at is None:
+            self.differs_at = step
+            structlog.get_logger().error("trained again, the run differs from its journal", first_step=step)
+
+    def end(self, reason: str, step: int, rows: int, rows_digest: str) -> None:
+        """The run is over. Durable when this returns."""
+        self._writer.append(Ended(reason, step, rows, rows_digest, self.differs_at))
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,49 @@
+"""What is fixed for a generation: by the settings and its members or, in a replay, by the journal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from dispatch.decide import needed_rows
+from dispatch.dense import uses_hub
+from dispatch.job import DispatchJob
+from dispatch.journal.history import PastGeneration
+from dispatch.policies.spec import Needs
+from dispatch.roster import Member
+from dispatch.rows.hot import hot_rows
+
+
+@dataclass(frozen=True)
+class GenerationTerms:
+    """How a generation trains."""
+
+    workers: int
+    uses_hub: bool
+    """whether shards sum dense gradients; else workers do, in a ring"""
+    replicas: int
+    """most rows of a hot set"""
+    cache_rows: int
+    needs: Needs
+    reason: str
+
+
+def live_terms(job: DispatchJob, needs: Needs, members: Sequence[Member], reason: str) -> GenerationTerms:
+    """Of a generation that decides its own steps; caches hold at least a micro-batch."""
+    dispatch = job.dispatch
+    hot = hot_rows(needs.hot_share, dispatch.cache_rows)
+    needed = hot + needed_rows(job.stream.batch, len(members), job.schema.fields)
+    cache_rows = max(dispatch.cache_rows, needed)
+    if cache_rows > dispatch.cache_rows:
+        hint = "caches enlarged: fewer workers get larger micro-batches"
+        structlog.get_logger().warning(hint, cache_rows=cache_rows)
+    hub = uses_hub(job.reduce, needs.hot_share > 0, job.may_sum, [member.device for member in members])
+    return GenerationTerms(len(members), hub, hot, cache_rows, needs, reason)
+
+
+def past_terms(job: DispatchJob, past: PastGeneration) -> GenerationTerms:
+    """Of one that trains the steps of an earlier one again: whatever results depend on is as it was."""
+    record = past.record
+    cache_rows = max(job.dispatch.cache_rows, record.replicas + past.most_samples * job.schema.fields)
+    as_it_was = len(record.members), record.uses_hub, record.replicas
+    return GenerationTerms(*as_it_was, cache_rows, Needs(), f"replay of generation {record.number}")

@@ -1,0 +1,101 @@
+"""``freshet replay``: trains the steps of a run again from its journal, and compares."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from infra.errors import FreshetError
+from infra.process import Stop, write_whole
+
+
+class ReplayDiffers(FreshetError):
+    """A replay did not come out as the run did."""
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay came to. Two with equal digests have the same model, bit for bit."""
+
+    run: str
+    folder: str
+    """with the dense weights of the replay"""
+    step: int
+    rows: int
+    rows_digest: str
+    """of key, value, state and version of every row"""
+    dense_digest: str
+    """of every dense weight and its state"""
+    compared_steps: int
+    """steps whose logits were on record"""
+    differs_at: int | None
+    """first of them that came out otherwise"""
+    equals_end: bool | None
+    """whether the rows are those with which the run ended; None: it has not, or the replay ends earlier"""
+
+
+def replay_run(folder: Path, into: Path, last_step: int | None, stop: Stop, console: Console) -> Replayed:
+    """Runs all processes of a replay to their end."""
+    from dispatch.journal.history import JOURNAL, read_history
+    from infra.run.cluster import Extras, run_cluster
+    from infra.run.display import Display
+    from infra.run.folder import claim
+    from infra.run.resume import replayed
+    from infra.telemetry import configure_logging
+    from trainer.config import DENSE_FILE
+
+    settings, history = replayed(folder, into, last_step)
+    whole = read_history(folder / JOURNAL)
+    with claim(into):
+        configure_logging("supervisor", settings.run, path=into / "supervisor.log")
+        run_cluster(settings, Extras(api=False, golden=folder, last_step=last_step), stop, Display(console))
+    ended = read_history(into / JOURNAL).ended
+    if ended is None:
+        raise FreshetError(f"the replay of {folder} was stopped: {stop.reason}; expected its end; start it again")
+    is_whole = whole.ended is not None and whole.ended.step == ended.step
+    return Replayed(
+        run=settings.run,
+        folder=str(into),
+        step=ended.step,
+        rows=ended.rows,
+        rows_digest=ended.rows_digest,
+        dense_digest=digest_file(into / DENSE_FILE),
+        compared_steps=sum(step.step in history.digests for step in history.steps),
+        differs_at=ended.differs_at,
+        equals_end=whole.ended.rows_digest == ended.rows_digest if is_whole and whole.ended else None,
+    )
+
+
+def digest_file(path: Path) -> str:
+    """32 hex digits of the tensors of a safetensors file, whatever else it says about them."""
+    import xxhash
+    from safetensors.numpy import load_file
+
+    digest = xxhash.xxh3_128()
+    for name, tensor in sorted(load_file(path).items()):
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
+        digest.update(tensor.tobytes())
+    return digest.hexdigest()
+
+
+def show(done: Replayed, console: Console, json_file: Path | None) -> None:
+    """Prints what came out; raises ReplayDiffers if it is not what the run did."""
+    table = Table(show_header=False, box=None)
+    values: dict[str, Any] = msgspec.structs.asdict(done)
+    for name, value in values.items():
+        table.add_row(name.replace("_", " "), "-" if value is None else str(value))
+    console.print(table)
+    if json_file is not None:
+        write_whole(json_file, msgspec.json.format(msgspec.json.encode(done)).decode() + "\n")
+    if done.differs_at is not None or done.equals_end is False:
+        where = f"first at step {done.differs_at}" if done.differs_at is not None else "in its last rows"
+        raise ReplayDiffers(
+            f"the replay of run {done.run!r} differs from it, {where}; expected the same bits; compare versions and "
+            f"machines: those of the run are in its journal, those of the replay in {done.folder}"
+        )
+
+
+ReplayFolder = Annotated[Path, typer.Argument(help="The folder of the run.")]
+LastStep = Annotated[int | None, typer.Option("--to", help="End with this step.", min=1, show_default=False)]

@@ -1,0 +1,67 @@
+"""A run that was interrupted: what it goes on with, and what a replay of its journal runs with."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dispatch.config import DispatchConfig
+from dispatch.journal.history import JOURNAL, History, check_settings, check_workers, read_history
+from infra.errors import ConfigError
+from infra.run.agreement import agreement_of
+from infra.run.folder import check_free
+from infra.run.settings import Settings, load_settings, read_stored
+from ingest.kafka.config import SECRETS
+
+KEPT = ("cache_rows", "eviction", "silence_seconds", "report_seconds", "drain_seconds")
+"""settings of the dispatcher that a replay takes from the run"""
+
+
+def resumed(chosen: Settings, config: Path | None, overrides: Iterable[str]) -> Settings | None:
+    """Settings with which the run in the chosen folder goes on: its own where none are given; None if there is none.
+
+    Raises ConfigError if it is under way or over, or cannot go on with what is given.
+    """
+    check_free(chosen.folder)
+    history = read_history(chosen.folder / JOURNAL)
+    if history.begun is None:
+        return None
+    settings = load_settings(config, overrides, _as_defaults(read_stored(chosen.folder)))
+    check_settings(history, settings.run, settings.folder, agreement_of(settings).frozen)
+    check_workers(history, settings.dispatch.workers, settings.folder)
+    return settings
+
+
+def check_not_started(given: Iterable[str]) -> None:
+    """Raises ConfigError if a run that goes on is told where to begin."""
+    if list(given):
+        raise ConfigError(
+            f"{' '.join(given)} is given, and the run goes on where it was interrupted; expected neither --from-time "
+            "nor --from-offsets; leave them out, or give another folder with --folder"
+        )
+
+
+def replayed(folder: Path, into: Path, last_step: int | None) -> tuple[Settings, History]:
+    """Settings with which the journal in a folder is replayed into another one, and the part of it that is.
+
+    As many workers as its steps need, as fast as they can; whatever else results depend on is the run's own.
+    """
+    history = read_history(folder / JOURNAL)
+    if last_step is not None and not 0 < last_step <= history.step:
+        raise ConfigError(f"--to {last_step} is no step of the run; expected 1 to {history.step}; correct it")
+    if not history.step:
+        raise ConfigError(
+            f"no steps are on record in {folder}; expected the folder of a run with a journal; correct the folder"
+        )
+    history = history if last_step is None else history.up_to(last_step)
+    stored = read_stored(folder)
+    plain = DispatchConfig(policy="round_robin", workers=history.workers)
+    dispatch = plain.model_copy(update={name: getattr(stored.dispatch, name) for name in KEPT})
+    ps = stored.ps.model_copy(update={"endpoints": ()})  # the run may be under way, and hold its ports
+    return stored.model_copy(update={"folder": into, "dispatch": dispatch, "ps": ps}), history
+
+
+def _as_defaults(stored: Settings) -> dict[str, Any]:
+    """Without secrets, which are not stored: they must be given again."""
+    values = stored.model_dump(mode="json")
+    values["kafka"] = {name: value for name, value in values["kafka"].items() if name not in SECRETS}
+    return values

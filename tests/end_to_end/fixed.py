@@ -1,0 +1,66 @@
+"""Runs whose assignment of samples to workers is fixed beforehand, and which flush where they are told to."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dispatch.assign.situation import Assignment, Situation
+from dispatch.coordinator import Coordinator
+from dispatch.decide import Decider, Decision
+from dispatch.progress.underway import OrderedRound
+from dispatch.roster import Roster
+from dispatch.rows.index import BatchRows
+from dispatch.rows.plan import RoundPlan
+from ingest.batches.batch import Batch
+from tests.end_to_end.threads import Plan, Result, train
+
+IDLE_EVERY = 5
+"""in every so many steps a worker has no sample"""
+
+
+def fixed_assignment(step: int, samples: int, workers: int) -> NDArray[np.int32]:
+    """A function of these alone: shares are uneven, and now and then a worker has none."""
+    draw = np.random.default_rng([11, step])
+    shares = 1 + draw.random(workers)
+    if workers > 1 and step % IDLE_EVERY == 0:
+        shares[draw.integers(workers)] = 0
+    return draw.choice(workers, samples, p=shares / shares.sum()).astype(np.int32)
+
+
+def train_fixed(monkeypatch: pytest.MonkeyPatch, plan: Plan, flush_after: Iterable[int] = ()) -> tuple[Result, bytes]:
+    """Trains with that assignment whatever the policy, and a flush after each of the steps; returns also all logits."""
+    due, logits, flush_steps = list[int](), list[bytes](), set(flush_after)
+    decide, order = Decider._assign, Coordinator.order
+    start, logits_B = Coordinator.start_generation, OrderedRound.logits_B
+
+    def assign(self: Decider, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
+        if situation.samples < 16:  # of the warm-up
+            return decide(self, rows, situation)
+        worker_B = fixed_assignment(situation.step, situation.samples, situation.workers)
+        return Assignment(worker_B), 0.0, self._directory.plan(situation.step, rows, worker_B)
+
+    def order_and_note(self: Coordinator, step: int, decision: Decision, batch: Batch) -> None:
+        order(self, step, decision, batch)
+        due.extend(flush_steps & {step})
+
+    def start_anew(self: Coordinator, *arguments: Any) -> Decider:
+        due.clear()
+        return start(self, *arguments)
+
+    def note_logits(self: OrderedRound) -> NDArray[np.float32]:
+        found = logits_B(self)
+        logits.append(found.tobytes())
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Decider, "_assign", assign)
+        patched.setattr(Coordinator, "order", order_and_note)
+        patched.setattr(Coordinator, "start_generation", start_anew)
+        patched.setattr(OrderedRound, "logits_B", note_logits)
+        patched.setattr(Roster, "has_changed", property(lambda roster: bool(due) or roster.wanted != roster.members))
+        result = train(plan)
+    assert result.status.generation == 1 + len(flush_steps)
+    return result, b"".join(logits)

@@ -1,0 +1,67 @@
+"""A run whose processes are killed goes on in its folder, and equals a replay of its journal. Real processes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch.journal.history import read_history
+from infra.cli.replay import digest_file
+from tests.end_to_end.processes import children_of, named, run, start, wait_until
+
+SAMPLES, BATCH = 4_000, 64
+SETTINGS = (f"stream.batch={BATCH}", "dispatch.workers=2", "ps.shards=2", "api.port=0", "rows.dim=4")
+
+
+def given(*settings: str) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+def killed(folder: Path, process_name: str, *arguments: str | Path) -> str:
+    """Starts a run, kills one of its processes after a few steps, and returns what the run said at its end."""
+    process = start(*arguments)
+    before = read_history(folder / "journal").step
+    wait_until(lambda: read_history(folder / "journal").step > before + 3, process)
+    (victim,) = (p for p in named(folder, [process_name]) if p.pid != process.pid)
+    victim.kill()
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 1, output
+    assert children_of(folder) == []
+    return output
+
+
+def replayed(folder: Path, into: Path) -> dict[str, Any]:
+    done = run("replay", folder, "--folder", into, "--json", into.with_suffix(".json"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary: dict[str, Any] = json.loads(into.with_suffix(".json").read_text())
+    return summary
+
+
+@pytest.mark.timeout(400)
+def test_a_run_whose_processes_were_killed_one_by_one_equals_the_replay_of_its_journal(tmp_path: Path) -> None:
+    log, folder = given(f"stream.folder={tmp_path / 'log'}"), tmp_path / "run"
+    assert run("produce", "--limit", str(SAMPLES), "--poison", "0.02", *log).returncode == 0
+    first: list[str | Path] = ["up", "--samples", str(SAMPLES), "--folder", folder, *log, *given(*SETTINGS)]
+    assert "process 'dispatcher' was ended by SIGKILL" in killed(folder, "dispatcher", *first)
+    interrupted = read_history(folder / "journal")
+    assert 3 < interrupted.step < SAMPLES / BATCH
+    other = run("up", "--folder", folder, *given("rows.dim=8"))
+    assert (other.returncode, "rows.dim was 4 and is 8" in other.stderr) == (2, True), other.stderr
+    for name in ("worker-1", "ps-0"):
+        assert f"process {name!r} was ended by SIGKILL" in killed(folder, name, "up", "--folder", folder)
+    ended = run("up", "--folder", folder, "--json", tmp_path / "up.json")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    status = json.loads((tmp_path / "up.json").read_text())["status"]
+    history = read_history(folder / "journal")  # which checks that ranges tile
+    assert history.steps[: interrupted.step] == interrupted.steps
+    assert sum(step.manifest.samples for step in history.steps) == status["samples"] == SAMPLES
+    letters = [json.loads(line) for line in run("dead-letters", "--run-folder", folder).stdout.splitlines()]
+    places = {(letter["partition"], letter["offset"], letter["index"]) for letter in letters}
+    assert len(places) == len(letters) == sum(step.manifest.rejected for step in history.steps) > 20
+    golden = replayed(folder, tmp_path / "golden")
+    assert (golden["differs_at"], golden["equals_end"]) == (None, True)
+    assert golden["compared_steps"] > history.step - 8
+    assert golden["dense_digest"] == digest_file(folder / "dense.safetensors")
+    over = run("up", "--folder", folder)
+    assert (over.returncode, "is over: it ended after step" in over.stderr) == (2, True)

@@ -1,0 +1,227 @@
+"""A run that was interrupted goes on in its folder, and its model is that of an uninterrupted replay of its journal."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dispatch.assign.situation import Assignment, Situation
+from dispatch.coordinator import Coordinator
+from dispatch.decide import Decider, Decision
+from dispatch.dense import Reduce
+from dispatch.errors import SettingsChanged, ShardRefused
+from dispatch.intake import Intake
+from dispatch.journal.history import read_history
+from dispatch.journal.records import StepDecided
+from dispatch.rows.index import BatchRows
+from dispatch.rows.plan import RoundPlan
+from infra.process import Stop
+from ingest.batches.batch import Batch
+from ingest.letters.embedded import read_dead_letters
+from ps.config import RowConfig
+from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.interrupting import golden, interrupt
+from tests.end_to_end.threads import Plan, Threads, model_of, running_shards, start_worker, train, wait_for_steps
+
+STEPS, BATCH = 20, 64
+
+
+@pytest.mark.parametrize("after", ["decide", "record", "write_dead_letters", "announce", "order", "complete"])
+def test_a_run_killed_after_any_line_goes_on_and_equals_one_that_was_not(write_topic: WriteTopic, after: str) -> None:
+    common: dict[str, Any] = {"policy": "random", "cache_rows": 300, "rows": RowConfig(dim=5), "silence_seconds": 20.0}
+    whole = Plan(write_topic(STEPS * BATCH, "whole", poison=0.05), **common)
+    killed = Plan(write_topic(STEPS * BATCH, "killed", poison=0.05), **common)
+    expected = train(whole)
+    interrupt(killed, 7, after)
+    before = read_history(killed.folder / "journal")
+    assert before.step == 7
+    result = train(killed)
+    history = read_history(killed.folder / "journal")
+    assert history.steps[: before.step] == before.steps
+    assert model_of(result) == model_of(expected)
+    assert result.status.quality == expected.status.quality
+    assert result.status.events == expected.status.events
+    assert [m.ranges for m in result.manifests] == [m.ranges for m in expected.manifests]
+    letters = [list(read_dead_letters(plan.folder / "log")) for plan in (whole, killed)]
+    assert [(x.partition, x.offset) for x in letters[0]] == [(x.partition, x.offset) for x in letters[1]]
+    assert history.ended is not None
+    assert history.ended.differs_at is None
+
+
+def test_a_run_goes_on_with_other_caches_shards_and_policy_and_equals_its_replay(write_topic: WriteTopic) -> None:
+    folder, rows = write_topic(STEPS * BATCH), RowConfig(dim=5, optimizer="rowwise_adagrad")
+    common: dict[str, Any] = {"folder": folder, "rows": rows, "silence_seconds": 20.0, "workers": 3}
+    interrupt(Plan(**common, policy="esd:0.5", cache_rows=300, shards=2), 6)
+    interrupt(Plan(**common, policy="joint:2:elastic", cache_rows=400, shards=1, eviction="lru"), 13)
+    last = Plan(**common, policy="het", cache_rows=2048, shards=3)
+    result = train(last)
+    assert result.status.samples == STEPS * BATCH
+    history = read_history(folder / "journal")
+    assert [past.steps[-1].step for past in history.generations] == [6, 13, STEPS]
+    replayed = train(golden(last, cache_rows=250, shards=2))
+    assert model_of(replayed) == model_of(result)
+    assert replayed.status.quality == result.status.quality
+    again = read_history(folder.parent / "golden" / "journal")
+    assert history.ended is not None
+    assert again.ended is not None
+    assert (again.ended.rows_digest, again.ended.differs_at) == (history.ended.rows_digest, None)
+
+
+@pytest.mark.parametrize("policy", ["fae:0.15:4", "random"])
+def test_a_journal_with_changing_members_and_a_hot_set_is_replayed(write_topic: WriteTopic, policy: str) -> None:
+    plan = Plan(write_topic(60 * BATCH), 2, policy, cache_rows=700, rows=RowConfig(dim=5), silence_seconds=20.0)
+
+    def join_late(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
+        wait_for_steps(plan, 5)
+        start_worker(threads, plan, "worker-7", dispatcher, shards)
+
+    result = train(plan, beside=join_late)
+    history = read_history(plan.folder / "journal")
+    assert [len(past.record.members) for past in history.generations] == [2, 3]
+    assert (policy == "random") is all(step.hot is None for step in history.steps)
+    replayed = train(golden(plan, workers=3, policy="esd:1", cache_rows=400))
+    assert model_of(replayed) == model_of(result)
+    again = plan.folder.parent / "first generation"
+    assert train(golden(plan, folder=again, policy="random", last_step=4)).status.step == 4
+
+
+@pytest.mark.parametrize("reduce", ["hub", "ring"])
+def test_a_journal_in_which_a_worker_left_is_replayed(write_topic: WriteTopic, reduce: Reduce) -> None:
+    plan, leaves = Plan(write_topic(60 * BATCH), 3, "random", rows=RowConfig(dim=5), reduce=reduce), Stop()
+
+    def leave_early(_threads: Threads, _dispatcher: str, _shards: tuple[str, ...]) -> None:
+        wait_for_steps(plan, 5)
+        leaves.request("test")
+
+    result = train(plan, beside=leave_early, leaving_worker=leaves)
+    history = read_history(plan.folder / "journal")
+    assert [len(past.record.members) for past in history.generations] == [3, 2]
+    assert model_of(train(golden(plan))) == model_of(result)
+
+
+def test_a_journal_in_which_a_worker_owned_the_dense_weights_for_a_while_is_replayed(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), policy="random", rows=RowConfig(dim=5))
+    alone, assign = range(5, 12), Decider._assign
+
+    def assign_to_1(decider: Decider, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
+        if situation.step not in alone:
+            return assign(decider, rows, situation)
+        worker_B = np.ones(situation.samples, np.int32)
+        return Assignment(worker_B), 0.0, decider._directory.plan(situation.step, rows, worker_B)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Decider, "_assign", assign_to_1)
+        patched.setattr(Decider, "_follow", lambda decider, given, plan: 1 if not plan.samples[0] else None)
+        result = train(plan)
+    steps = read_history(plan.folder / "journal").steps
+    assert [step.step for step in steps if step.sole == 1] == list(alone)
+    assert model_of(train(golden(plan))) == model_of(result)
+
+
+def test_a_replay_may_end_earlier(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), policy="random", rows=RowConfig(dim=5))
+    short = Plan(write_topic(STEPS * BATCH, "short"), policy="random", rows=RowConfig(dim=5), samples=9 * BATCH)
+    train(plan)
+    assert model_of(train(golden(plan, last_step=9))) == model_of(train(short))
+
+
+def test_what_is_left_of_the_samples_is_trained_after_an_interruption(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), samples=9 * BATCH + 5, silence_seconds=20.0)
+    interrupt(plan, 4)
+    assert train(Plan(**{**vars(plan), "samples": None})).status.samples == 9 * BATCH + 5
+
+
+def test_a_step_that_does_not_come_out_the_same_is_named(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), policy="random", rows=RowConfig(dim=5))
+    train(plan)
+    repeat = Decider.repeat
+
+    def swap(decider: Decider, step: int, keys_BF: Any, worker_B: Any, *others: Any) -> Decision:
+        return repeat(decider, step, keys_BF, worker_B * 0 if step == 6 else worker_B, *others)
+
+    monkeypatch.setattr(Decider, "repeat", swap)
+    train(golden(plan))
+    ended = read_history(plan.folder.parent / "golden" / "journal").ended
+    assert ended is not None
+    assert ended.differs_at is not None
+    assert 6 <= ended.differs_at <= 8
+
+
+def test_settings_that_must_stay_are_named_and_the_run_can_still_go_on(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), rows=RowConfig(dim=5), silence_seconds=20.0)
+    interrupt(plan, 4)
+    with pytest.raises(SettingsChanged, match=r"rows\.dim was 5 and is 6;"):
+        train(Plan(**{**vars(plan), "rows": RowConfig(dim=6)}))
+    with pytest.raises(SettingsChanged, match=r"with 1 workers: its steps were trained by up to 2"):
+        train(Plan(**{**vars(plan), "workers": 1}))
+    assert train(plan).status.samples == STEPS * BATCH
+
+
+def test_a_stop_during_the_replay_saves_nothing_and_loses_nothing(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, stop = Plan(write_topic(STEPS * BATCH), silence_seconds=20.0), Stop()
+    interrupt(plan, 9)
+    form_again = Intake.form_again
+
+    def stop_at_5(intake: Intake, recorded: StepDecided) -> Batch:
+        if recorded.step == 5:
+            stop.request("test")
+        return form_again(intake, recorded)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Intake, "form_again", stop_at_5)
+        patched.setattr("tests.end_to_end.threads.collect", lambda plan, shards, status: status)
+        train(plan, stop)
+    assert stop.requested
+    assert not (plan.folder / "dense.safetensors").exists()
+    assert train(plan).status.samples == STEPS * BATCH
+
+
+def test_a_shard_that_served_an_earlier_dispatcher_is_refused(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), silence_seconds=20.0)
+    with running_shards(plan) as shards:
+        monkeypatch.setattr("tests.end_to_end.threads.running_shards", lambda plan: nullcontext(shards))
+        interrupt(plan, 4)
+        with pytest.raises(ShardRefused, match=r"holds what an earlier dispatcher trained, up to step [34]; .*anew"):
+            train(plan)
+
+
+def test_a_run_that_was_stopped_before_it_began_can_still_begin(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, stop = Plan(write_topic(STEPS * BATCH)), Stop()
+    stop.request("test")
+    with monkeypatch.context() as patched:
+        patched.setattr("tests.end_to_end.threads.collect", lambda plan, shards, status: status)
+        train(Plan(**{**vars(plan), "started_workers": 0}), stop)
+    assert train(plan).status.samples == STEPS * BATCH
+
+
+def test_a_worker_may_leave_during_a_replay_that_can_do_without_it(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, leaves = Plan(write_topic(STEPS * BATCH), silence_seconds=20.0), Stop()
+    interrupt(plan, 5)
+    interrupt(plan, 9)
+    gather, calls = Coordinator.gather, list[Coordinator]()
+
+    def lose_one(coordinator: Coordinator, workers: int) -> None:
+        calls.append(coordinator)
+        if len(calls) == 3:  # of the run, of the first generation on record, of the second
+            leaves.request("test")
+        while leaves.requested and len(coordinator.crew.roster.able) > 2:
+            coordinator.poll(0.05)
+        gather(coordinator, workers)
+
+    monkeypatch.setattr(Coordinator, "gather", lose_one)
+    result = train(Plan(**{**vars(plan), "workers": 3}), leaving_worker=leaves)
+    assert leaves.requested
+    assert result.status.samples == STEPS * BATCH

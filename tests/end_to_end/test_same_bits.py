@@ -1,0 +1,65 @@
+"""What a run computes follows from its batches and the assignment of their samples, bit for bit.
+
+Caches, evictions, flushes and shards change what moves over which link, and nothing else. So a journal of batches and
+assignments is enough to replay a run exactly.
+"""
+
+from typing import Any
+
+import pytest
+
+from dispatch.dense import Reduce
+from ps.config import RowConfig
+from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.fixed import train_fixed
+from tests.end_to_end.threads import SMALL_MODEL, Plan, model_of
+
+STEPS, BATCH = 24, 64
+PLAIN: dict[str, Any] = {"cache_rows": 4096, "eviction": "lru", "shards": 1, "policy": "random"}
+SMALL = {1: 580, 2: 400, 3: 330, 4: 250}
+"""rows of a cache that just holds a micro-batch, by workers"""
+OTHERS: tuple[tuple[dict[str, Any], tuple[int, ...]], ...] = (
+    ({"eviction": "emark", "shards": 2, "policy": "random"}, ()),
+    ({"eviction": "lfu", "shards": 3, "policy": "esd:0.5"}, (3, 4, 11, STEPS - 1)),
+    ({"cache_rows": 4096, "eviction": "lru", "shards": 5, "policy": "het"}, (1, 17)),
+)
+"""small caches unless said otherwise, and the steps that a flush follows"""
+
+
+@pytest.mark.parametrize(
+    ("workers", "reduce", "optimizer", "model"),
+    [
+        (1, "hub", "adagrad", "dcn"),
+        (2, "hub", "sgd", "deepfm"),
+        (3, "hub", "rowwise_adagrad", "ncf"),
+        (4, "hub", "adagrad", "dlrm"),
+        (4, "ring", "rowwise_adagrad", "wdl"),
+    ],
+)
+def test_caches_evictions_flushes_and_shards_change_no_bit(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, workers: int, reduce: Reduce, optimizer: str, model: str
+) -> None:
+    common: dict[str, Any] = {"workers": workers, "reduce": reduce, "batch": BATCH}
+    common["rows"] = RowConfig.model_validate({"dim": 7, "optimizer": optimizer})
+    common["model"] = SMALL_MODEL.model_copy(update={"name": model})
+    plain, logits = train_fixed(monkeypatch, Plan(write_topic(STEPS * BATCH), **common, **PLAIN))
+    for number, (other, flush_after) in enumerate(OTHERS):
+        plan = Plan(write_topic(STEPS * BATCH, f"other-{number}"), **common, **{"cache_rows": SMALL[workers], **other})
+        result, other_logits = train_fixed(monkeypatch, plan, flush_after)
+        evicted = sum(worker.traffic.evict_pushes for worker in result.status.workers)
+        assert evicted > 0 or flush_after, "nothing was evicted"
+        assert model_of(result) == model_of(plain), f"{other} with flushes after {flush_after}"
+        assert other_logits == logits
+
+
+def test_with_the_same_hot_set_caches_and_shards_change_no_bit(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common: dict[str, Any] = {"workers": 3, "batch": BATCH, "rows": RowConfig(dim=7)}
+    large: dict[str, Any] = {"policy": "fae:0.05:4", "cache_rows": 2000, "shards": 1}
+    small: dict[str, Any] = {"policy": "fae:0.25:4", "cache_rows": 400, "shards": 3, "eviction": "lru"}
+    one, logits = train_fixed(monkeypatch, Plan(write_topic(STEPS * BATCH), **common, **large))
+    two, other_logits = train_fixed(monkeypatch, Plan(write_topic(STEPS * BATCH, "other"), **common, **small))
+    assert min(worker.traffic.all_reduces for worker in (*one.status.workers, *two.status.workers)) > 0
+    assert model_of(one) == model_of(two)
+    assert other_logits == logits
