@@ -31,8 +31,8 @@ PACKET_BYTES = 1514
 QUEUE = "200ms"
 """how long a packet may wait for its turn before it is dropped"""
 CONGESTION = "cubic"
-"""congestion control of both ends: Linux's usual one, whatever this machine is set to (bbr took 1.25 times as long where
-a link carries both directions at once)"""
+"""congestion control of both ends: Linux's usual one, whatever this machine is set to; with bbr, links that carry both
+directions at once took 1.25 times as long"""
 
 
 @dataclass(frozen=True)
