@@ -207,7 +207,8 @@ class Worker:
 
     def _forward(self, order: Order, work: OrderArrays, gathered: Gathered) -> Tensor:
         positions_bF = self.cache.index(work.positions).view(order.samples, self._fields)
-        dense_bN = self.cache.tensor(work.dense).view(order.samples, -1).to(self._dtype)
+        # a copy: kernels promise equal bits for equally aligned memory alone, and a message begins anywhere
+        dense_bN = self.cache.tensor(work.dense).view(order.samples, -1).to(self._dtype, copy=True)
         wide_bF = None if gathered.wide_U1 is None else look_up(gathered.wide_U1, positions_bF).squeeze(-1)
         return self.model(look_up(gathered.embeddings_UD, positions_bF), wide_bF, dense_bN)
 
