@@ -104,12 +104,16 @@ class Link:
         unbounded = {**options, zmq.SNDHWM: 0}  # a relay that waited for one connection would hold up the others
         return self._relay.add(_connected(self._relay.context, endpoint, curve, unbounded))
 
-    def up(self, nbytes: int) -> None:
-        """Blocks until the link has carried that many bytes away from the worker, behind the messages under way."""
+    def exchange(self, nbytes: int) -> None:
+        """Blocks until the link has carried that many bytes in either direction, behind the messages under way."""
         if self._relay is not None:
             self._relay.check()
         if self._buckets is not None:
-            self._buckets[0].take(nbytes)
+            up, down = self._buckets
+            received = down.reserve(nbytes)
+            up.take(nbytes)
+            if (left := received - self._clock()) > 0:
+                self._sleep(left)
 
     def close(self) -> None:
         """Delivers what was sent over connections that have been closed, as far as their sockets linger for it."""

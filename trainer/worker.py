@@ -189,7 +189,7 @@ class Worker:
             self._transfers.push_gradient(order)
         if order.owes_gradient or (self._uses_hub and not order.samples):
             return _nothing
-        self._link.up(self._ring_bytes(order))
+        self._link.exchange(self._ring_bytes(order))
         summed = self._group.start_sum(self.dense.gradients)
 
         def finish() -> None:
@@ -250,7 +250,7 @@ class Worker:
         """Starts summing the gradients of replicated rows over all workers; a shaped link takes the time it needs."""
         if not order.replicated:
             return _nothing
-        self._link.up(self._reduced_bytes(order))
+        self._link.exchange(self._reduced_bytes(order))
         return self._group.start_sum(gradients_RW)
 
     def _ring_bytes(self, order: Order) -> int:

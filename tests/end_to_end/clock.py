@@ -65,7 +65,7 @@ class ThreadClock:
         monkeypatch.setattr(Link, "connect", connect)
         # shards time the pieces of a gradient by their own clock, on which no link takes time: let there be one piece
         monkeypatch.setattr("ps.dense.range.MOST_PIECES", 1)
-        monkeypatch.setattr(Link, "up", lambda link, nbytes: self.advance(nbytes / rate(link)))
+        monkeypatch.setattr(Link, "exchange", lambda link, nbytes: self.advance(nbytes / rate(link)))
         monkeypatch.setattr("time.perf_counter", self.now)
         for name, module in list(sys.modules.items()):
             if name.startswith(("ps.", "trainer.")) and hasattr(module, "perf_counter"):

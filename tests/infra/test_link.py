@@ -37,7 +37,7 @@ def bucket(clock: WoundClock, burst: int = 0) -> Bucket:
 
 def test_unshaped_link_never_sleeps() -> None:
     clock = WoundClock()
-    shaped(clock, gbit=None).up(10**9)
+    shaped(clock, gbit=None).exchange(10**9)
     assert clock.sleeps == []
 
 
@@ -49,8 +49,18 @@ def test_impossible_bandwidth_is_a_config_error(gbit: float) -> None:
 
 def test_transfer_takes_bytes_over_bandwidth() -> None:
     clock = WoundClock()
-    shaped(clock, gbit=0.5).up(62_500_000)
+    shaped(clock, gbit=0.5).exchange(62_500_000)
     assert clock.now == pytest.approx(101.0)
+
+
+def test_an_exchange_waits_for_what_either_direction_carries_already() -> None:
+    clock = WoundClock()
+    link = shaped(clock, gbit=0.5)
+    assert link._buckets is not None
+    _, down = link._buckets
+    down.reserve(62_500_000)
+    link.exchange(62_500_000)
+    assert clock.now == pytest.approx(102.0)
 
 
 def test_transfers_follow_each_other_without_a_gap_however_late_they_are_noticed() -> None:
@@ -95,9 +105,9 @@ def test_oversleep_is_credited_to_one_transfer() -> None:
 def test_burst_passes_at_once_and_only_once() -> None:
     clock = WoundClock()
     link = shaped(clock, burst=1000)
-    link.up(1000)
+    link.exchange(1000)
     assert clock.sleeps == []
-    link.up(1000)
+    link.exchange(1000)
     assert clock.sleeps == [pytest.approx(8e-6)]
 
 
@@ -105,7 +115,7 @@ def test_idle_link_saves_up_no_more_than_the_burst() -> None:
     clock = WoundClock()
     link = shaped(clock, burst=1000)
     clock.now += 3600
-    link.up(126_000)
+    link.exchange(126_000)
     assert clock.sleeps == [pytest.approx(1e-3)]
 
 
@@ -114,7 +124,7 @@ def test_coarse_sleeps_do_not_add_up(sizes: list[int], oversleep: float) -> None
     clock = WoundClock(oversleep)
     link = shaped(clock, gbit=0.5)
     for size in sizes:
-        link.up(size)
+        link.exchange(size)
     ideal = sum(sizes) * 8 / 0.5e9
     assert ideal - 1e-9 <= clock.now - 100.0 <= ideal + oversleep + 1e-9
 
@@ -122,8 +132,8 @@ def test_coarse_sleeps_do_not_add_up(sizes: list[int], oversleep: float) -> None
 def test_suspended_process_does_not_catch_up_for_free() -> None:
     clock = WoundClock(oversleep_seconds=3600.0)
     link = shaped(clock)
-    link.up(1)
+    link.exchange(1)
     clock.oversleep = 0.0
     before = clock.now
-    link.up(125_000_000)
+    link.exchange(125_000_000)
     assert clock.now - before == pytest.approx(0.9)

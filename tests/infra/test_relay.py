@@ -186,7 +186,7 @@ def test_ring_transfer_waits_for_messages_under_way(monkeypatch: pytest.MonkeyPa
         taken_in = until_taken_in(monkeypatch, 1)
         opened.connect(b"a").send(bytes(10_000))
         assert taken_in.wait(30)
-        opened.link.up(1000)
+        opened.link.exchange(1000)
         assert opened.clock.sleeps == [pytest.approx(11.0)]
 
 
@@ -293,7 +293,7 @@ def test_error_on_the_thread_is_raised_by_every_later_use(monkeypatch: pytest.Mo
             time.sleep(0.001)
         with pytest.raises(zmq.Again):
             socket.send(b"")
-        for use in (lambda: opened.connect(b"b"), lambda: opened.link.up(1), opened.link.close):
+        for use in (lambda: opened.connect(b"b"), lambda: opened.link.exchange(1), opened.link.close):
             with pytest.raises(MemoryError, match="no room"):
                 use()
 
