@@ -17,6 +17,8 @@ from infra.errors import ConfigError
 from infra.relay import Relay
 from infra.wire import Curve, connect
 
+PAYLOAD_SHARE = 1448 / 1514
+"""of a full packet of TCP over Ethernet"""
 BURST_BYTES = 16 * 1024
 """bytes that may pass at once after the link was idle"""
 
@@ -73,13 +75,15 @@ class Link:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         is_shaped: bool = True,
+        payload_share: float = 1.0,
     ) -> None:
+        """payload_share: of what the link carries, the rest being headers."""
         self.gbit_per_second = gbit_per_second
         self._buckets: tuple[Bucket, Bucket] | None = None
         """up and down, if shaped"""
         self._clock, self._sleep = clock, sleep
         self._relay: Relay | None = None
-        rate = None if gbit_per_second is None else _bytes_per_second(gbit_per_second)
+        rate = None if gbit_per_second is None else payload_share * _bytes_per_second(gbit_per_second)
         if rate is not None and is_shaped:
             up, down = (Bucket(rate, burst_bytes, clock, sleep) for _ in range(2))
             self._buckets = up, down

@@ -18,7 +18,7 @@ from zmq.utils import z85
 from infra.cli.options import RunOptions, grouped
 from infra.config import check_names
 from infra.errors import ConfigError
-from infra.link import Link
+from infra.link import PAYLOAD_SHARE, Link
 from infra.process import Stop, end_with_parent, is_supervised, stop_on_signals, write_whole
 from infra.run.agreement import agreement_of
 from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
@@ -177,7 +177,7 @@ def worker(
     stop = start()
     settings = given.load()
     where = dispatcher or settings.dispatch.endpoint
-    told = Link(link, is_shaped=settings.trainer.shape_link)
+    told = Link(link, is_shaped=settings.trainer.shape_link, payload_share=PAYLOAD_SHARE)
     from trainer.job import WorkerJob
     from trainer.main import run_worker
 

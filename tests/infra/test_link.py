@@ -53,6 +53,13 @@ def test_transfer_takes_bytes_over_bandwidth() -> None:
     assert clock.now == pytest.approx(101.0)
 
 
+def test_headers_take_their_share_of_the_link() -> None:
+    clock = WoundClock()
+    link = Link(0.5, burst_bytes=0, clock=clock.read, sleep=clock.sleep, payload_share=0.5)
+    link.exchange(62_500_000)
+    assert clock.now == pytest.approx(102.0)
+
+
 def test_an_exchange_waits_for_what_either_direction_carries_already() -> None:
     clock = WoundClock()
     link = shaped(clock, gbit=0.5)
