@@ -154,10 +154,10 @@ class Worker:
 
     def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch", upcoming: Upcoming) -> NDArray[np.float32]:
         logits, gathered = NO_F32, None
+        self._look_ahead(upcoming, watch)
         self.dense.clear()
         if order.samples or order.replicated:
             gathered = self._gather(work)
-        self._look_ahead(upcoming, watch)
         if order.samples and gathered is not None:
             logits_b = self._forward(order, work, gathered)
             logits = logits_b.detach().to(torch.float32).cpu().numpy()
