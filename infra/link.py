@@ -36,12 +36,10 @@ class Bucket:
         bytes_per_second: float,
         burst_bytes: int = BURST_BYTES,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._rate = bytes_per_second
         self._burst_seconds = burst_bytes / bytes_per_second
         self._clock = clock
-        self._sleep = sleep
         self._due = -math.inf
         """when the link has carried everything so far"""
         self._credit_seconds = 0.0
@@ -55,14 +53,10 @@ class Bucket:
             self._due = max(self._due, earliest) + nbytes / self._rate
             return self._due
 
-    def take(self, nbytes: int) -> None:
-        """Returns when the link has carried these bytes. Oversleep is credited to the next transfer."""
-        due = self.reserve(nbytes)
-        left = due - self._clock()
-        if left > 0:
-            self._sleep(left)
+    def credit(self, overslept_seconds: float) -> None:
+        """What a caller of ``reserve`` slept too long is given to the next transfer."""
         with self._turn:
-            self._credit_seconds = min(max(0.0, self._clock() - due), LONGEST_CREDIT_SECONDS)
+            self._credit_seconds = min(max(0.0, overslept_seconds), LONGEST_CREDIT_SECONDS)
 
 
 class Link:
@@ -85,7 +79,7 @@ class Link:
         self._relay: Relay | None = None
         rate = None if gbit_per_second is None else payload_share * _bytes_per_second(gbit_per_second)
         if rate is not None and is_shaped:
-            up, down = (Bucket(rate, burst_bytes, clock, sleep) for _ in range(2))
+            up, down = (Bucket(rate, burst_bytes, clock) for _ in range(2))
             self._buckets = up, down
 
     def connect(
@@ -113,11 +107,11 @@ class Link:
         if self._relay is not None:
             self._relay.check()
         if self._buckets is not None:
-            up, down = self._buckets
-            received = down.reserve(nbytes)
-            up.take(nbytes)
-            if (left := received - self._clock()) > 0:
+            due = max(bucket.reserve(nbytes) for bucket in self._buckets)
+            if (left := due - self._clock()) > 0:
                 self._sleep(left)
+            for bucket in self._buckets:
+                bucket.credit(self._clock() - due)
 
     def close(self) -> None:
         """Delivers what was sent over connections that have been closed, as far as their sockets linger for it."""

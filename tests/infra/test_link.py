@@ -32,7 +32,7 @@ def shaped(clock: WoundClock, gbit: float | None = 1.0, burst: int = 0) -> Link:
 
 def bucket(clock: WoundClock, burst: int = 0) -> Bucket:
     """One direction of a link of 1 Gbit/s."""
-    return Bucket(125e6, burst, clock.read, clock.sleep)
+    return Bucket(125e6, burst, clock.read)
 
 
 def test_unshaped_link_never_sleeps() -> None:
@@ -82,14 +82,6 @@ def test_transfers_follow_each_other_without_a_gap_however_late_they_are_noticed
     assert clock.sleeps == []
 
 
-def test_transfer_that_sleeps_waits_for_those_that_reserved() -> None:
-    clock = WoundClock()
-    up = bucket(clock)
-    up.reserve(125_000_000)
-    up.take(125_000_000)
-    assert clock.sleeps == [pytest.approx(2.0)]
-
-
 def test_reservations_have_the_burst_of_an_idle_link() -> None:
     clock = WoundClock()
     up = bucket(clock, burst=1000)
@@ -100,9 +92,9 @@ def test_reservations_have_the_burst_of_an_idle_link() -> None:
 
 
 def test_oversleep_is_credited_to_one_transfer() -> None:
-    clock = WoundClock(oversleep_seconds=0.05)
+    clock = WoundClock()
     up = bucket(clock)
-    up.take(125_000)
+    up.credit(0.05)
     clock.now = 200.0
     assert up.reserve(12_500_000) == pytest.approx(200.05)
     clock.now = 300.0
