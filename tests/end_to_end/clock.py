@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from infra.link import Link
-from ps.timing import LinkTimer
+from ps.timing import Asked, LinkTimer
 
 TICK_SECONDS = 1e-6
 """what passes when somebody looks at the clock: nothing takes no time at all"""
@@ -64,9 +64,13 @@ class ThreadClock:
             return socket
 
         monkeypatch.setattr(Link, "connect", connect)
-        # an answer that nobody waits for has been timed, too: by this clock it arrives when it is taken
         answered = LinkTimer.answered
-        monkeypatch.setattr(LinkTimer, "answered", lambda *taken: answered(*taken[:-1], True))
+
+        def timed(timer: LinkTimer, of: Asked, nbytes: int, held_seconds: float, was_awaited: bool) -> None:
+            """An answer that nobody waited for has its time, too: by this clock it arrives when it is taken."""
+            answered(timer, of, nbytes, held_seconds, was_awaited=True)
+
+        monkeypatch.setattr(LinkTimer, "answered", timed)
         # shards time the pieces of a gradient by their own clock, on which no link takes time: let there be one piece
         monkeypatch.setattr("ps.dense.range.MOST_PIECES", 1)
         monkeypatch.setattr(Link, "exchange", lambda link, nbytes: self.advance(nbytes / rate(link)))
