@@ -22,13 +22,12 @@ def told_rate(link: Link) -> float:
 
 
 class TimedSocket(zmq.Socket[bytes]):
-    """A connection that hands the size of each message, either way, to the link that carries it."""
+    """A connection that hands the size of each message it receives to the link that carried it.
+
+    What it sends takes the sender no time: the link carries it while the sender goes on.
+    """
 
     carry: Callable[[int], Any]
-
-    def send_multipart(self, msg_parts: Any, *arguments: Any, **options: Any) -> Any:
-        self.carry(sum(memoryview(frame).nbytes for frame in msg_parts))
-        return super().send_multipart(msg_parts, *arguments, **options)
 
     def recv_multipart(self, *arguments: Any, **options: Any) -> Any:
         frames = super().recv_multipart(*arguments, **options)
@@ -52,7 +51,7 @@ class ThreadClock:
     def replace_clocks(self, monkeypatch: pytest.MonkeyPatch, rate: Callable[[Link], float] = told_rate) -> None:
         """Transfers over shaped links take their time on this clock, by which workers and shards measure them.
 
-        A thread that sends or receives waits itself: relays have no time of their own.
+        A thread that receives waits itself: relays have no time of their own.
         """
 
         def connect(link: Link, context: Any, endpoint: str, curve: Any = None, options: Any = None) -> Any:
