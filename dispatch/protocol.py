@@ -154,12 +154,12 @@ class Early(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many rows of each list the step before does not train: they may move while it does."""
 
     owned: Number
-    """of the rows in each list the first ones"""
+    """the first so many rows of the list; likewise parts, full and values"""
     parts: Number
     full: Number
     values: Number
     evicted_owned: Number
-    """of the rows pushed the last ones, to make room: nobody waits for them"""
+    """the last so many owned rows, pushed to make room in the cache: nobody waits for them; likewise parts"""
     evicted_parts: Number
 
 

@@ -23,8 +23,8 @@ from infra.kernels import kernel
 from ps.protocol import EARLY, EVICT, TRAIN
 from ps.rounds import fingerprint_of_row
 
-PHASES = 3
-"""of a step: EARLY, TRAIN, EVICT"""
+ROUNDS = 3
+"""of a step, numbered by their phases: EARLY, TRAIN, EVICT"""
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,11 @@ class RoundPlan:
 
     workers: tuple[WorkerPlan, ...]
     early_shards: tuple[ShardPlan, ...]
+    """the early round, by shard"""
     shards: tuple[ShardPlan, ...]
-    """their late part, or all of it in a flush"""
+    """the late round, by shard; in a flush everything"""
     evict_shards: tuple[ShardPlan, ...]
+    """evictions, by shard"""
     traffic: Traffic
 
     @property
@@ -182,7 +184,7 @@ def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: in
     """Moves by (worker, kind of 2, phase, shard), stable; one Moves for each (worker, kind)."""
     rows, slots, starts = _group(moves_4, n, shards, states, late_from)
     cuts = starts[::shards].tolist()
-    places = zip(cuts[:-1:PHASES], cuts[1::PHASES], cuts[2::PHASES], cuts[3::PHASES], strict=True)
+    places = zip(cuts[:-1:ROUNDS], cuts[1::ROUNDS], cuts[2::ROUNDS], cuts[3::ROUNDS], strict=True)
     return [
         Moves(rows[first:end], slots[first:end], late - first, end - evicted) for first, late, evicted, end in places
     ]
@@ -199,13 +201,13 @@ def phase_of(states: RowStates, row: int, late_from: int, is_evicted: bool) -> i
 @kernel
 def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> tuple[I64, I32, I64]:
     """A counting sort; the last bit of a move's kind says which of the two it is."""
-    size, groups = moves_4.shape[0], 2 * PHASES * n * shards
+    size, groups = moves_4.shape[0], 2 * ROUNDS * n * shards
     group = np.empty(size, np.int32)
     starts = np.zeros(groups + 1, np.int64)
     for i in range(size):
         row, kind = moves_4[i, 1], moves_4[i, 3]
         phase = phase_of(states, row, late_from, makes_room(kind))
-        g = ((moves_4[i, 0] * 2 + (kind & 1)) * PHASES + phase) * shards + row % shards
+        g = ((moves_4[i, 0] * 2 + (kind & 1)) * ROUNDS + phase) * shards + row % shards
         group[i] = g
         starts[g + 1] += 1
     for g in range(groups):
@@ -234,9 +236,9 @@ def _shard_plans(
             fresh=fresh[fresh_cuts[part] : fresh_cuts[part + 1]],
             fresh_steps=fresh_steps[fresh_cuts[part] : fresh_cuts[part + 1]],
         )
-        for part in range(PHASES * shards)
+        for part in range(ROUNDS * shards)
     ]
-    return [tuple(plans[phase * shards : (phase + 1) * shards]) for phase in range(PHASES)]
+    return [tuple(plans[phase * shards : (phase + 1) * shards]) for phase in range(ROUNDS)]
 
 
 @kernel
@@ -247,8 +249,8 @@ def _pushed(
 
     These are owned rows pushed, and settled ones.
     """
-    pushing = np.zeros((PHASES * shards, n), np.bool_)
-    pushed = np.zeros((PHASES * shards, n), np.uint64)
+    pushing = np.zeros((ROUNDS * shards, n), np.bool_)
+    pushed = np.zeros((ROUNDS * shards, n), np.uint64)
     fresh_2 = np.empty((pushes_4.shape[0] + settled_2.shape[0], 2), np.int64)
     count = 0
     for i in range(pushes_4.shape[0]):
@@ -268,10 +270,10 @@ def _pushed(
 @kernel
 def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tuple[I64, I64, I64]:
     """Rows by (phase, shard), stable, in numbers of that shard; the step that changed each; and the cuts."""
-    cuts = np.zeros(PHASES * shards + 1, np.int64)
+    cuts = np.zeros(ROUNDS * shards + 1, np.int64)
     for i in range(rows_2.shape[0]):
         cuts[rows_2[i, 0] % shards + shards * phase_of(states, rows_2[i, 0], late_from, rows_2[i, 1] != 0) + 1] += 1
-    for part in range(PHASES * shards):
+    for part in range(ROUNDS * shards):
         cuts[part + 1] += cuts[part]
     at = cuts.copy()
     numbers, steps = np.empty(rows_2.shape[0], np.int64), np.empty(rows_2.shape[0], np.int64)
