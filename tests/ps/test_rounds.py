@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from infra.wire import NO_F32
 from ps.errors import OutOfOrder
-from ps.protocol import FLUSH, TRAIN, Announce, AnnounceArrays, Pull, PullArrays, Push
+from ps.protocol import EARLY, EVICT, FLUSH, TRAIN, Announce, AnnounceArrays, Pull, PullArrays, Push
 from ps.rounds import MESSAGE_BYTES, Received, Rounds, fingerprint, fingerprint_reference
 from tests.ps.doubles import NO_ROWS, fingerprints, owned
 
@@ -43,6 +43,18 @@ def test_round_waits_for_its_last_pusher() -> None:
     complete = rounds.next_complete()
     assert complete is not None
     assert sorted(complete.pushes) == [0, 2]
+
+
+def test_nobody_waits_for_evictions_before_the_next_step() -> None:
+    rounds = Rounds()
+    for announced in (announce(4, []), announce(4, [0], EVICT), announce(5, [], EARLY)):
+        rounds.announce(announced)
+    assert rounds.next_complete() is not None
+    assert rounds.pull(pull(4)), "the step's own rows are there"
+    assert rounds.next_complete() is None
+    assert not rounds.pull(pull(5)), "they may be the rows that are on their way"
+    rounds.push(push(4, 0, EVICT))
+    assert [rounds.next_complete() is not None, rounds.applied] == [True, (4, EVICT)]
 
 
 def test_complete_round_waits_for_the_round_before_it() -> None:
