@@ -90,9 +90,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
 
 
 class Refused(Header, frozen=True):
-    """The answer to a message that was not carried out."""
+    """The answer to a message that was not carried out; generation and step are that message's."""
 
     reason: Annotated[str, Meta(max_length=REASON_CHARACTERS)]
+    current: Step = -1
+    """the generation of who refused it"""
 
 
 def cut_reason(reason: str) -> str:

@@ -299,6 +299,8 @@ class ShardClient:
                 header, arrays = self._replies.decode(socket.recv_multipart(copy=False))
                 shard = numbers[socket]
                 if isinstance(header, Refused):
+                    if header.generation < self._generation:  # of a message that nobody waits for any more
+                        continue
                     raise self._refused(header, shard)
                 kind = header.phase if isinstance(header, Rows) else _DENSE
                 is_current = (header.generation, header.step) == (self._generation, step)
@@ -320,7 +322,7 @@ class ShardClient:
 
     def _refused(self, refused: Refused, shard: int) -> Exception:
         text = f"shard {shard} at {self._endpoints[shard]} refused a message of worker {self._worker}: {refused.reason}"
-        fenced = refused.run != self._run or refused.generation != self._generation
+        fenced = refused.run != self._run or refused.current > self._generation
         return Fenced(text) if fenced else PsError(text)
 
 

@@ -48,6 +48,21 @@ class DenseRule:
     rate: float = 3e-3
 
 
+class CutConfig(Section):
+    """Cuts: the model on disk, from which a run recovers and a snapshot is served."""
+
+    url: str = ""
+    """where cuts are kept: a folder, or s3://BUCKET/PREFIX; empty: cuts/ in the run's folder"""
+    seconds: float = Field(default=30.0, ge=0)
+    """time between two cuts; 0: none but those that a change of members needs"""
+    kept: int = Field(default=3, ge=1)
+    """cuts that are kept, beside pinned ones"""
+    deltas: int = Field(default=8, ge=0, le=500)
+    """files of changes behind a base before they are merged into a new one"""
+    write_behind: float = Field(default=0.05, ge=0, le=1)
+    """share of a step's pulled rows, at most, that owners write back ahead of the next cut"""
+
+
 class PsConfig(Section):
     """How many shards there are, where they listen, and how their memory grows."""
 

@@ -26,6 +26,12 @@ EARLY = 0
 TRAIN = 1
 EVICT = 2
 FLUSH = 3
+"""the first flush after a step; those that follow it at the same step count on from here"""
+LAST_FLUSH = 255
+GO_ON = -1
+"""in place of a cut: the shard keeps the model that it has"""
+EMPTY_MODEL = 0
+"""the cut that every run begins with"""
 MOST_WORKERS = 128
 """of a generation"""
 
@@ -37,10 +43,11 @@ WHOLE = 2
 
 Round = tuple[int, int]
 """(step, phase), ordered"""
-RoundPhase = Annotated[int, Meta(ge=EARLY, le=FLUSH)]
+RoundPhase = Annotated[int, Meta(ge=EARLY, le=LAST_FLUSH)]
 WorkerNumber = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
 DenseForm = Annotated[int, Meta(ge=NO_DENSE, le=WHOLE)]
 """what of the dense weights a message carries or asks for"""
+MOST_PARTS = 1000
 SomeDense = Annotated[int, Meta(ge=BARE, le=WHOLE)]
 WorkerCount = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
 AgreedSettings = Annotated[dict[Name, Annotated[str, Meta(max_length=1000)]], Meta(max_length=200)]
@@ -92,10 +99,12 @@ ONLY_SHARD = Terms(0, 1, {})
 
 # ── dispatcher → shard ────────────────────────────────────────────────────────────────────────────────────────────────
 class Open(Header, frozen=True):
-    """Starts a generation: rounds of older ones are refused from now on. Answered by Done."""
+    """Starts a generation: rounds of older ones are refused from now on. Answered by Opened."""
 
     workers: WorkerCount
     terms: Terms = ONLY_SHARD
+    restore: Step = GO_ON
+    """the cut whose model the shard goes back to before it answers"""
 
 
 class AnnounceArrays(NamedTuple):
@@ -126,6 +135,18 @@ class Announce(Header, frozen=True):
     """who brings all of the dense weights before anyone pulls them for this step: one worker or none"""
     dense_gradients: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)] = msgspec.field(default_factory=list)
     """who brings a gradient of them after this step; summed and applied once, before anyone pulls them again"""
+    cut: Number = 0
+    """of a flush: the cut that the shard takes once it has applied this round; 0: none"""
+
+
+class Committed(Header, frozen=True):
+    """A cut exists: what it holds need not be part of the next one. Not answered."""
+
+    cut: Number
+
+
+class Digest(Header, frozen=True):
+    """Asks for a digest of all rows as they are now. Answered by Digested."""
 
 
 # ── worker → shard ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -213,6 +234,49 @@ class Count(Header, frozen=True):
 
 
 # ── shard → worker, dispatcher ────────────────────────────────────────────────────────────────────────────────────────
+class Opened(Header, frozen=True):
+    """A generation has started, and the shard holds the model that it was to begin with."""
+
+    rows: Number
+    """that the shard holds"""
+
+
+class FilePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of a cut."""
+
+    name: Name
+    """in the cuts' storage"""
+    nbytes: Bytes
+    checksum: Name
+    """32 hex digits, xxh3 of its content"""
+    rows: Number = 0
+
+
+class CutSaved(Header, frozen=True):
+    """The shard's part of a cut is durable; step: the one that the cut was taken after."""
+
+    cut: Number
+    parts: Annotated[list[FilePart], Meta(max_length=MOST_PARTS)]
+    """oldest first: a base and changes to it; of a row that several hold, the last counts"""
+    rows: Number
+    """that the shard held then"""
+
+
+class CutFailed(Header, frozen=True):
+    """The shard's part of a cut could not be saved; what it would have held is part of the next."""
+
+    cut: Number
+    reason: Annotated[str, Meta(max_length=4000)]
+
+
+class Digested(Header, frozen=True):
+    """The sum, over the shard's rows, of a hash of each one's number in the run, key, value, state and version."""
+
+    rows: Number
+    digest: Name
+    """32 hex digits: two independent sums modulo 2^64, so that totals can be compared however many shards there are"""
+
+
 class Done(Header, frozen=True):
     """Carried out."""
 
@@ -283,5 +347,5 @@ class Ledger(Header, frozen=True):
     applied_phase: RoundPhase
 
 
-TO_SHARD = (Open, Announce, Meet, Push, Pull, PushDense, PullDense, Peek, Count)
-FROM_SHARD = (Done, Rows, DensePiece, Ledger, Refused)
+TO_SHARD = (Open, Announce, Committed, Meet, Push, Pull, PushDense, PullDense, Peek, Count, Digest)
+FROM_SHARD = (Done, Opened, Rows, DensePiece, Ledger, CutSaved, CutFailed, Digested, Refused)

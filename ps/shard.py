@@ -51,6 +51,7 @@ from ps.protocol import (
     Ledger,
     Meet,
     Open,
+    Opened,
     Peek,
     PeekArrays,
     Pull,
@@ -119,17 +120,17 @@ class Shard:
                 self._check_opener(message.sender)
             yield from self._carry_out(message)
         except (PsError, WireError) as error:
-            refusal = self.refuse(message, error)
-            if not (isinstance(error, Fenced) and isinstance(message.header, Push | PushDense)):
-                yield refusal
+            yield self.refuse(message, error)
 
     def refuse(self, message: Received, error: FreshetError) -> Reply:
         """Counts a message as refused; returns the answer."""
         kind = Refusals.UNREADABLE if message.header is None else type(message.header).__name__
         self.refused.add(kind, message.sender, str(error))
         step = message.header.step if isinstance(message.header, Header) else -1
+        generation = message.header.generation if isinstance(message.header, Header) else -1
         reason = cut_reason(f"{type(error).__name__}: {error}")
-        return Reply(message.sender, Refused(run=self._run, generation=self.generation, step=step, reason=reason))
+        told: dict[str, Any] = {"generation": generation, "step": step, "current": self.generation, "reason": reason}
+        return Reply(message.sender, Refused(run=self._run, **told))
 
     def _carry_out(self, message: Received) -> Iterator[Reply]:
         match message.header:
@@ -205,7 +206,7 @@ class Shard:
             self._rounds = Rounds(self._held_bytes)
             self._lane = DenseLane(self.dense, self._held_bytes)
             self.parts.drop()
-        yield Reply(message.sender, self._header(Done, message))
+        yield Reply(message.sender, self._header(Opened, message, rows=len(self.store)))
 
     # ── rounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _announce(self, message: Received) -> Iterator[Reply]:

@@ -86,6 +86,26 @@ class StepDone(JournalRecord, frozen=True, tag="done"):
     """digest of the logits of the batch"""
 
 
+class CutTaken(JournalRecord, frozen=True, tag="cut"):
+    """A cut exists: the model after a step, whole and durable."""
+
+    number: int
+    step: int
+    positions: dict[int, Position]
+    """after that step, of every partition that is known"""
+    samples: int
+    """trained up to that step"""
+
+
+class Redecided(JournalRecord, frozen=True, tag="redecided"):
+    """The steps after a cut are void: their batches are decided anew, for fewer workers."""
+
+    base: int
+    """number of the cut; 0: the empty model"""
+    step: int
+    """that the cut was taken after"""
+
+
 class Ended(JournalRecord, frozen=True, tag="ended"):
     """The run is over, its weights are saved. The last record."""
 
@@ -98,4 +118,4 @@ class Ended(JournalRecord, frozen=True, tag="ended"):
     """first step whose logits were not those of the journal when it was trained again"""
 
 
-AnyRecord = Begun | GenerationStarted | StepDecided | StepDone | Ended
+AnyRecord = Begun | GenerationStarted | StepDecided | StepDone | CutTaken | Redecided | Ended

@@ -15,9 +15,7 @@ from dispatch.journal.records import Begun, Ended, GenerationStarted, StepDecide
 from dispatch.journal.terms import GenerationTerms
 from dispatch.roster import Member
 from ingest.streams.position import Position
-
-EMPTY_MODEL = 0
-"""the cut that every run begins with"""
+from ps.protocol import EMPTY_MODEL
 
 
 class RunJournal:

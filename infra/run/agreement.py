@@ -66,6 +66,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.endpoint",
         "dispatch.status_endpoint",
         "ps.endpoints",
+        "cuts.url",
     ),
     "read by the dispatcher alone, which tells workers and shards what concerns them": (
         "dispatch.policy",
@@ -82,6 +83,10 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.silence_seconds",
         "dispatch.report_seconds",
         "dispatch.drain_seconds",
+        "cuts.seconds",
+        "cuts.kept",
+        "cuts.deltas",
+        "cuts.write_behind",
     ),
     "read by the dispatcher and by producers of events alone": (
         "stream.source",

@@ -27,7 +27,7 @@ from infra.telemetry import MASK, SECRET_NAME, LogFormat, LogLevel
 from ingest.config import StreamConfig
 from ingest.kafka.config import SECRETS, KafkaConfig
 from ingest.schema import Schema, load_schema
-from ps.config import PsConfig, RowConfig
+from ps.config import CutConfig, PsConfig, RowConfig
 from trainer.config import ModelConfig, TrainerConfig
 
 STORED = "settings.json"
@@ -81,6 +81,7 @@ class Settings(BaseSettings):
     dispatch: DispatchConfig = DispatchConfig()
     rows: RowConfig = RowConfig()
     ps: PsConfig = PsConfig()
+    cuts: CutConfig = CutConfig()
     model: ModelConfig = ModelConfig()
     trainer: TrainerConfig = TrainerConfig()
     api: ApiConfig = ApiConfig()
