@@ -38,7 +38,8 @@ class DispatchJob:
     schema: Schema
     rows: RowConfig
     """what rows hold: it decides how many bytes a move takes"""
-    shard_endpoints: tuple[str, ...]
+    shards: int
+    """that offer themselves to the dispatcher"""
     dense_bytes: int = 0
     """of the dense weights: a worker with samples in a step pulls and pushes as many; 0: that moves none"""
     dense_state_copies: int = 0

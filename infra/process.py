@@ -20,6 +20,8 @@ from infra.files import writing_whole
 
 INTERRUPTED = 130
 """exit status of a command that Ctrl-C ended"""
+ANEW = 75
+"""exit status of a process that ended itself to be started anew"""
 PR_SET_PDEATHSIG = 1
 SUPERVISED = "FRESHET_SUPERVISED"
 """Environment variable a supervisor sets for its children: its own process id."""

@@ -84,9 +84,8 @@ class Worker:
         self._client = client
         self._rendezvous = rendezvous
         self._link = job.link
-        inputs = (job.fields, job.rows.dim, job.dense)
-        self.model = build_model(job.model, *inputs, job.seed, self._dtype, self.device)
-        self.dense = Dense(self.model, job.model)
+        self._job = job
+        self.dense = self._start_values()
         self._optimizer = RowOptimizer(job.rows, self.device)
         self._group: DenseGroup = AloneGroup()
         self._number, self._workers, self._uses_hub = 0, 1, False
@@ -97,7 +96,10 @@ class Worker:
         """Enters a generation: an empty cache and, in a ring, a new process group and rank 0's dense weights."""
         self.close()
         self._number, self._workers, self._uses_hub = welcome.worker, len(welcome.names), welcome.uses_hub
+        self._client.connect(welcome.shards)
         self._client.open(welcome.generation, welcome.worker)
+        if welcome.starts_anew:
+            self.dense = self._start_values()
         self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
         self._transfers = Transfers(self._client, self.cache, self.dense)
         if self._uses_hub:
@@ -147,6 +149,13 @@ class Worker:
         """Leaves the process group and drops it."""
         self._group.close()
         self._group = AloneGroup()
+
+    def _start_values(self) -> Dense:
+        """Dense weights as a run begins with them, and no optimizer state."""
+        job = self._job
+        inputs = (job.fields, job.rows.dim, job.dense)
+        self.model = build_model(job.model, *inputs, job.seed, self._dtype, self.device)
+        return Dense(self.model, job.model)
 
     def _take_dense(self) -> None:
         for shard, floats in enumerate(self._client.peek_dense()):

@@ -44,6 +44,8 @@ class History:
     positions: Mapping[int, Position] = field(default_factory=dict)
     """after the last step, of every partition that is known"""
     last_generation: int = 0
+    members: tuple[str, ...] = ()
+    to_redecide: tuple[Manifest, ...] = ()
     ended: Ended | None = None
 
     @property
@@ -107,7 +109,8 @@ def history_of(records: Iterable[AnyRecord], folder: Path) -> History:
             case Ended():
                 ended = record
     generations = tuple(PastGeneration(started[number], tuple(some)) for number, some in steps.items())
-    return History(begun, generations, digests, positions, max(started, default=0), ended)
+    members = started[max(started)].members if started else ()
+    return History(begun, generations, digests, positions, max(started, default=0), members, (), ended)
 
 
 def check_unfinished(history: History, folder: Path) -> None:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from dispatch.job import DispatchJob
 from dispatch.journal.digest import digest_of
-from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, check_workers, read_history
+from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, read_history
 from dispatch.journal.log import JournalWriter
-from dispatch.journal.records import Begun, Ended, GenerationStarted, StepDecided, StepDone
+from dispatch.journal.records import Begun, Ended, GenerationStarted, Redecided, StepDecided, StepDone
 from dispatch.journal.terms import GenerationTerms
 from dispatch.roster import Member
 from ingest.streams.position import Position
-from ps.protocol import EMPTY_MODEL
+from ps.protocol import GO_ON
 
 
 class RunJournal:
@@ -35,7 +35,6 @@ class RunJournal:
             elif golden.last_step is not None:
                 found = found.up_to(golden.last_step)
             check_settings(found, job.run, self.folder, job.agreement.frozen)
-            check_workers(found, job.dispatch.workers, self.folder)
         except BaseException:
             self._writer.close()
             raise
@@ -45,9 +44,17 @@ class RunJournal:
         """number of the newest"""
         self.differs_at: int | None = None
         """first step whose logits were not the same when it was trained again"""
-        self._base: int | None = EMPTY_MODEL
         if golden is not None and found.begun is not None:
             self._writer.note(found.begun)
+
+    def read_again(self) -> None:
+        """What is on record now is the history."""
+        if self._job.golden is None:
+            self.history = read_history(self.folder / JOURNAL)
+
+    def redecide(self, base: int, step: int) -> None:
+        """The steps after a cut are void. Durable when this returns."""
+        self._writer.append(Redecided(base, step))
 
     def reason_to_start(self, is_resumed: bool) -> str:
         """Why the next generation starts."""
@@ -56,11 +63,11 @@ class RunJournal:
         return "resumed" if is_resumed else "members changed"
 
     def start_generation(
-        self, members: Sequence[Member], start: dict[int, Position] | None, terms: GenerationTerms
+        self, members: Sequence[Member], start: dict[int, Position] | None, terms: GenerationTerms, base: int
     ) -> None:
         """Writes down who trains from now on and, the first time, how the run begins. Durable when this returns.
 
-        start: where partitions begin, if the run does.
+        start: where partitions begin, if the run does; base: the cut that the model goes back to.
         """
         arithmetic = tuple(dict.fromkeys(member.arithmetic for member in members))
         begun = self.history.begun
@@ -73,9 +80,8 @@ class RunJournal:
             structlog.get_logger().warning(hint, was=begun.arithmetic, now=arithmetic)
         self.generation += 1
         names = tuple(member.name for member in members)
-        fixed = terms.uses_hub, terms.replicas, self._base, terms.reason
+        fixed = terms.uses_hub, terms.replicas, None if base == GO_ON else base, terms.reason
         self._writer.append(GenerationStarted(self.generation, names, *fixed))
-        self._base = None
 
     def append_step(self, step: StepDecided) -> None:
         """Durable when this returns."""

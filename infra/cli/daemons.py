@@ -34,9 +34,7 @@ FromTime = Annotated[
 FromOffsets = Annotated[
     str | None, typer.Option(help="Begin at these records, as in 0:123,1:77 (partition:offset).", show_default=False)
 ]
-ShardEndpoints = Annotated[
-    list[str] | None, typer.Option("--ps", help="Endpoint of each shard, in order.", show_default=False)
-]
+DispatcherEndpoint = Annotated[str, typer.Option(help="Endpoint of the dispatcher.", show_default=False)]
 
 
 @dataclass(frozen=True)
@@ -58,12 +56,13 @@ def ps(
     shard: Annotated[int, typer.Option(help="Number of this shard, from 0.")],
     name: Name = "ps",
     endpoint: Annotated[str, typer.Option(help="Where to listen.", show_default=False)] = "",
+    dispatcher: DispatcherEndpoint = "",
     *,
     given: RunOptions,
 ) -> None:
     """Serve one shard of the parameter server.
 
-    Example: freshet ps --config freshet.toml --shard 0 --endpoint tcp://10.0.0.5:5600
+    Example: freshet ps --config freshet.toml --shard 0 --endpoint tcp://10.0.0.5:5600 --dispatcher tcp://10.0.0.4:5500
     """
     stop = start()
     settings = given.load()
@@ -78,6 +77,7 @@ def ps(
         run=settings.run,
         seed=settings.seed,
         endpoint=where,
+        dispatcher_endpoint=dispatcher or settings.dispatch.endpoint,
         dense=DenseRule(settings.model.dense_optimizer, settings.model.dense_rate),
         curve=curve_of(settings, "server"),
         agreement=agreement_of(settings),
@@ -88,14 +88,14 @@ def ps(
 @grouped
 def dispatcher(
     name: Name = "dispatcher",
-    shards: ShardEndpoints = None,
+    endpoint: Annotated[str, typer.Option(help="Where to listen.", show_default=False)] = "",
     *,
     asked: DispatcherOptions,
     given: RunOptions,
 ) -> None:
     """Form batches, decide which worker trains which sample, and keep the order of steps.
 
-    Example: freshet dispatcher --config freshet.toml --ps tcp://10.0.0.5:5600 --ps tcp://10.0.0.6:5600
+    Example: freshet dispatcher --config freshet.toml --endpoint tcp://10.0.0.4:5500
     """
     stop, settings = start(), given.load()
     from dispatch.job import DispatchJob, Golden
@@ -112,10 +112,10 @@ def dispatcher(
         seed=settings.seed,
         folder=settings.folder,
         stream=settings.stream,
-        dispatch=settings.dispatch,
+        dispatch=settings.dispatch.model_copy(update={"endpoint": endpoint or settings.dispatch.endpoint}),
         schema=settings.event_schema,
         rows=settings.scaled_rows,
-        shard_endpoints=shard_endpoints(settings, shards),
+        shards=settings.ps.shards,
         dense_bytes=dense_part(settings).bytes,
         dense_state_copies=STATE_COPIES[settings.model.dense_optimizer],
         samples=asked.samples,
@@ -163,16 +163,15 @@ def broker(
 
 @grouped
 def worker(
-    dispatcher: Annotated[str, typer.Option(help="Endpoint of the dispatcher.", show_default=False)] = "",
+    dispatcher: DispatcherEndpoint = "",
     name: Name = "worker",
     link: Annotated[float | None, typer.Option(help="Speed of this worker's link in Gbit/s.")] = None,
-    shards: ShardEndpoints = None,
     *,
     given: RunOptions,
 ) -> None:
     """Train: keep a cache of rows, execute the dispatcher's orders.
 
-    Example: freshet worker --config freshet.toml --name edge-7 --dispatcher tcp://10.0.0.4:5500 --ps tcp://10.0.0.5:5600
+    Example: freshet worker --config freshet.toml --name edge-7 --dispatcher tcp://10.0.0.4:5500
     """
     stop = start()
     settings = given.load()
@@ -188,13 +187,13 @@ def worker(
         seed=settings.seed,
         folder=settings.folder,
         dispatcher_endpoint=where,
-        shard_endpoints=shard_endpoints(settings, shards),
         rows=settings.scaled_rows,
         model=settings.model,
         trainer=settings.trainer,
         fields=schema.fields,
         dense=schema.dense,
         link=told,
+        ends_itself=True,
         curve=curve_of(settings, name),
         agreement=agreement_of(settings),
     )
@@ -280,16 +279,6 @@ def curve_of(settings: Settings, name: str) -> Curve | None:
             "'freshet keys'; copy them again, or make new ones for all"
         )
     return curve
-
-
-def shard_endpoints(settings: Settings, given: list[str] | None) -> tuple[str, ...]:
-    endpoints = tuple(given or settings.ps.endpoints)
-    if len(endpoints) != settings.ps.shards:
-        raise ConfigError(
-            f"{len(endpoints)} shard endpoints for ps.shards = {settings.ps.shards}; expected one per shard; give "
-            "--ps for each, or set ps.endpoints"
-        )
-    return endpoints
 
 
 def _at(endpoints: tuple[str, ...], number: int, setting: str) -> str:

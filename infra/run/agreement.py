@@ -81,6 +81,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.lookahead",
         "dispatch.deadline",
         "dispatch.silence_seconds",
+        "dispatch.replace_seconds",
         "dispatch.report_seconds",
         "dispatch.drain_seconds",
         "cuts.seconds",

@@ -159,7 +159,7 @@ class StatusSubscription:
         """The newest status, None before the first; waits so long for one that has not been seen."""
         endpoints = self._supervisor.endpoints().get(DISPATCHER, "")
         if endpoints and endpoints != self._endpoints:
-            _, status_endpoint = endpoints.split()
+            status_endpoint = endpoints.split()[1]
             connect(self._socket, status_endpoint, self._curve)
             self._endpoints = endpoints
         if self._socket.poll(wait_milliseconds):
@@ -205,22 +205,18 @@ class EarlyLeavers:
 
 # ── the processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
-    """The processes in order of need: a shard must listen before anyone can connect to it."""
+    """The processes in order of need: shards and workers offer themselves to the dispatcher."""
     if extras.broker_port is not None:
         broker = _listening(settings, BROKER, "broker", "--port", str(extras.broker_port))
         yield replace(broker, restart="on_failure", stop_order=4)
-    shards = tuple(f"ps-{number}" for number in range(settings.ps.shards))
-    for number, name in enumerate(shards):
-        host = "127.0.0.1" if extras.network is None else extras.network.host
-        endpoint = settings.ps.endpoints[number] if settings.ps.endpoints else f"tcp://{host}:*"
-        shard = _listening(settings, name, "ps", "--shard", str(number), "--endpoint", endpoint)
-        yield replace(shard, stop_order=3)
-    yield _dispatcher(settings, extras, shards)
+    yield _dispatcher(settings, extras)
+    for number in range(settings.ps.shards):
+        yield _shard(settings, extras, number)
     links = settings.dispatch.links_gbit
     for number in range(settings.dispatch.workers):
         link = ("--link", str(links[number])) if links else ()
         inside = extras.network.inside(number) if extras.network is not None else []
-        yield _worker(settings, f"{WORKER}{number}", shards, link, inside)
+        yield _worker(settings, f"{WORKER}{number}", link, inside)
     if extras.api:
         yield replace(_listening(settings, API, "api"), restart="on_failure", essential=False, stop_order=4)
     if extras.produce is not None:
@@ -237,7 +233,7 @@ def _listening(settings: Settings, name: str, command: str, *arguments: str) -> 
     return ProcessSpec(name, argv, endpoint_file=settings.folder / "endpoints" / name)
 
 
-def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> ProcessSpec:
+def _dispatcher(settings: Settings, extras: Extras) -> ProcessSpec:
     arguments = ["--name", DISPATCHER]
     arguments += ["--samples", str(extras.samples)] if extras.samples is not None else []
     arguments += ["--mark-at", str(extras.mark_at)] if extras.mark_at is not None else []
@@ -247,13 +243,15 @@ def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> 
     arguments += extras.start_arguments
 
     def argv(endpoints: Mapping[str, str]) -> list[str]:
-        return [*_command("dispatcher", settings), *arguments, *_shard_arguments(endpoints, shards)]
+        # one that is started anew listens where it did: everyone knows it by that address
+        address = ["--endpoint", endpoints[DISPATCHER].split()[0]] if DISPATCHER in endpoints else []
+        return [*_command("dispatcher", settings), *arguments, *address]
 
     return ProcessSpec(
         DISPATCHER,
         argv,
         env=secret_environment(settings),
-        needs=(*shards, *_brokers(extras)),
+        needs=_brokers(extras),
         endpoint_file=settings.folder / "endpoints" / DISPATCHER,
         ends_run=True,
         stop_order=1,
@@ -261,15 +259,25 @@ def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> 
     )
 
 
-def _worker(
-    settings: Settings, name: str, shards: tuple[str, ...], link: tuple[str, ...], inside: Sequence[str]
-) -> ProcessSpec:
+def _shard(settings: Settings, extras: Extras, number: int) -> ProcessSpec:
+    host = "127.0.0.1" if extras.network is None else extras.network.host
+    own = settings.ps.endpoints[number] if settings.ps.endpoints else f"tcp://{host}:*"
+    name = f"ps-{number}"
+    command = [*_command("ps", settings), "--name", name, "--shard", str(number), "--endpoint", own]
+
+    def argv(endpoints: Mapping[str, str]) -> list[str]:
+        return [*command, "--dispatcher", endpoints[DISPATCHER].split()[0]]
+
+    endpoint_file = settings.folder / "endpoints" / name
+    return ProcessSpec(name, argv, needs=(DISPATCHER,), endpoint_file=endpoint_file, stop_order=3)
+
+
+def _worker(settings: Settings, name: str, link: tuple[str, ...], inside: Sequence[str]) -> ProcessSpec:
     """inside: what a command begins with to run in the worker's namespace; empty where it has none"""
 
     def argv(endpoints: Mapping[str, str]) -> list[str]:
-        endpoint, _ = endpoints[DISPATCHER].split()
-        command = [*inside, *_command("worker", settings), "--name", name, "--dispatcher", endpoint, *link]
-        return [*command, *_shard_arguments(endpoints, shards)]
+        endpoint = endpoints[DISPATCHER].split()[0]
+        return [*inside, *_command("worker", settings), "--name", name, "--dispatcher", endpoint, *link]
 
     return ProcessSpec(
         name,
@@ -314,7 +322,3 @@ def threads_of(settings: Settings) -> int:
 
 def _worker_env(settings: Settings) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads_of(settings))}
-
-
-def _shard_arguments(endpoints: Mapping[str, str], shards: tuple[str, ...]) -> list[str]:
-    return [part for shard in shards for part in ("--ps", endpoints[shard])]
