@@ -11,8 +11,8 @@ One loop, one step a turn. The order of its lines is the guarantee; a crash of t
 
 A run begins with the steps that its journal holds already (``dispatch/replay.py``), and goes on behind them. So does
 one that has lost a worker or a shard: everyone goes back to the last cut, and the steps after it are trained again. The
-next step is decided while the workers train: at most ``lookahead`` ordered steps wait behind the one in training. SIGTERM
-ends the loop: the steps under way are completed, every row is written back, the workers are dismissed.
+next step is decided while the workers train: at most ``lookahead`` ordered steps wait behind the one in training.
+SIGTERM ends the loop: the steps under way are completed, every row is written back, the workers are dismissed.
 """
 
 from collections.abc import Callable

@@ -95,7 +95,7 @@ class Dispatcher:
         send(self._socket, self._sends, header, arrays)
 
     def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Any]]:
-        """What the dispatcher sends, up to and including Goodbye; asks to leave when a stop is requested, once a generation.
+        """What the dispatcher sends, up to and including Goodbye; asks to leave, once a generation, when it is to stop.
 
         A worker that was never welcomed holds no rows, and the dispatcher may be gone, so it leaves by itself. It first
         waits for a Welcome that may be on its way, because the others of that generation would wait for it.
