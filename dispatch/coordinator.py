@@ -11,9 +11,10 @@ import structlog
 import zmq
 
 from dispatch.crew import Crew, silent
+from dispatch.cutting import Cutting
 from dispatch.decide import Decider, Decision, check_cache, needed_rows
 from dispatch.dense import check_reduce, needs_ring
-from dispatch.errors import BadReport, CutUnusable, Recoverable, ShardRefused
+from dispatch.errors import BadReport, CutUnusable, JournalFull, Recoverable, ShardRefused
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
 from dispatch.journal.history import PastGeneration
@@ -43,6 +44,8 @@ KEEP_ALIVE_SECONDS = 5.0
 """between two messages that tell idle workers that the dispatcher is still there"""
 WAIT_SECONDS = 0.05
 """longest wait for one message or batch"""
+PAUSE_SECONDS = 0.5
+"""before the journal is tried again"""
 SHARD_SECONDS = 60.0
 """that a shard may take to answer; going back to a cut is the longest"""
 MOST_FAULTS = 20
@@ -67,6 +70,8 @@ class Coordinator:
         resources.callback(self.journal.close)
         self.intake = Intake(job, self.journal, source, letters, meter)
         resources.callback(self.intake.close)
+        self.cutting = Cutting(job, self.journal, meter)
+        resources.callback(self.cutting.close)
         self._context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(self._context, job.curve))
         roster, providers = Roster(job.agreement.workers, may_join), Providers(job.shards, job.agreement.shards)
@@ -123,7 +128,7 @@ class Coordinator:
             has_report = True
         self._complete_reported()
         if self._shards is not None:
-            self._shards.check()
+            self.cutting.follow(self._shards, self.crew.generation)
         self.look_around()
         if self.crew.roster.members and not self.crew.roster.wanted:
             self.stop.request("the last worker left")
@@ -161,6 +166,8 @@ class Coordinator:
             "shards": endpoints,
         }
         self.crew.start_generation(self.journal.generation, self.intake.step, welcome)
+        if self._restore != GO_ON:
+            self.cutting.sweep()
         self._restore = GO_ON
         self.state = "training" if past is None else "replaying"
         members = [WorkerLink(member.name, member.link_gbit) for member in roster.members]
@@ -168,15 +175,24 @@ class Coordinator:
         self.log.info("generation started", reason=terms.reason, workers=[member.name for member in members], **told)
         return self.training.start_generation(terms, members, self.policy)
 
+    def cut_if_due(self, decider: Decider) -> None:
+        """Begins a cut if it is time for one; training goes on meanwhile."""
+        if self.cutting.is_due(self.intake.step):
+            self._order_flush(decider, self._begin_cut())
+
     def flush(self, decider: Decider) -> None:
-        """Writes every owned or split row back; afterwards the PS has the newest of every row and dense weight."""
-        plan, step, generation = decider.flush(), self.intake.step, self.crew.generation
-        dense, phase = self.training.dense.flush(), self.training.flush_phase(step)
-        self.shards.announce_flush(generation, (step, phase), plan, dense)
-        order_bytes = self.crew.order(flush_orders(self.crew.at(step), phase, plan.workers, dense))
-        self.training.underway.add(OrderedRound(step, phase, plan, dense=dense, order_bytes=order_bytes))
+        """Writes every owned or split row back; afterwards the PS has the newest of every row and dense weight.
+
+        Takes a cut, too, so that a recovery never crosses a change of members.
+        """
+        while self.cutting.is_underway:
+            self.poll(WAIT_SECONDS)
+        step, may_cut = self.intake.step, self.state != "replaying" and self.cutting.may_begin(self.intake.step)
+        phase = self._order_flush(decider, self._begin_cut() if may_cut else 0)
         self.complete(keep=0)
-        self.shards.await_applied(generation, step, phase)
+        self.shards.await_applied(self.crew.generation, step, phase)
+        while self.cutting.is_underway:
+            self.poll(WAIT_SECONDS)
         self.crew.keep_alive(step)  # newcomers that have gone have no part in the next generation
         self.poll()
 
@@ -184,7 +200,7 @@ class Coordinator:
         """Dismisses all workers; the first member saves the dense weights before the others go."""
         limit, reason = self.job.dispatch.drain_seconds, self.stop.reason or "end of stream"
         members = self.crew.roster.members
-        digest = ""
+        digest = self.shards.digest(self.journal.generation) if members else ""
         if not self.crew.dismiss_all(self.intake.step, limit):
             self.log.error(
                 "dense weights not saved in time; see the worker's log", worker=members[0].name, seconds=limit
@@ -212,20 +228,24 @@ class Coordinator:
         if self._faults > MOST_FAULTS:
             raise fault
         self.state = "waiting"
+        if isinstance(fault, CutUnusable):
+            self.cutting.damaged.add(self._restore)
+        self.cutting.abandon(str(fault))
         self._disconnect()
         self.crew.abort(self.intake.step)
 
     def go_back(self) -> None:
         """To the newest cut that can be used: what was trained after it is forgotten, and what is on record stays."""
-        self._restore = EMPTY_MODEL
-        self.journal.read_again()
-        self.training = Training(self.job, self.needs)
-        self.intake.go_back(0, self.journal.history.to_redecide)
+        state, index = self.cutting.newest()
+        self._restore = EMPTY_MODEL if state is None else state.cut
+        self.training = Training(self.job, self.needs, state, index)
+        self.intake.go_back(self.journal.history, None if state is None else state.decided)
 
     def redecide(self) -> None:
         """The steps after the cut are decided anew, for the workers that are there."""
         self.log.warning("no replacement in time; steps since the last cut are decided anew", cut=self._restore)
         self.journal.redecide(self._restore, self.intake.step)
+        self.cutting.void_after(self._restore)
 
     # ── every step ────────────────────────────────────────────────────────────────────────────────────────────────────
     def decide(self, decider: Decider, batch: Batch) -> Decision | None:
@@ -235,9 +255,22 @@ class Coordinator:
         return decider.decide(self.intake.step + 1, batch.samples.keys_BF, self.training.feedback.budget_seconds)
 
     def record(self, batch: Batch, decision: Decision | None) -> None:
-        """Gives the batch its step, and writes down what was decided about it, durably."""
-        training = self.training
-        self.intake.record(batch, self.crew.generation, decision, training.decider.alpha, training.index.count)
+        """Gives the batch its step, and writes down what was decided about it, durably.
+
+        Training pauses while there is no room for that.
+        """
+        training, is_told = self.training, False
+        while True:
+            try:
+                what = decision, training.decider.alpha, training.index.count
+                return self.intake.record(batch, self.crew.generation, *what)
+            except JournalFull as error:
+                if self.stop.requested:
+                    raise
+                if not is_told:
+                    self.log.error("training pauses until the journal can be written", reason=str(error))
+                is_told = True
+            self.poll(PAUSE_SECONDS)
 
     def write_dead_letters(self, batch: Batch) -> None:
         """Returns once they are durable; keeps the workers alive while the broker that takes them is away."""
@@ -280,6 +313,20 @@ class Coordinator:
         return accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _begin_cut(self) -> int:
+        decisions = self.training.accounts.decisions.save()
+        decided = self.intake.decided(self.crew.generation, self.training.index.count, decisions)
+        return self.cutting.begin(decided)
+
+    def _order_flush(self, decider: Decider, cut: int) -> int:
+        """Announces and orders a flush behind the newest step; returns its phase. cut: that it is part of, 0: none."""
+        plan, step, dense = decider.flush(), self.intake.step, self.training.dense.flush()
+        phase = self.training.flush_phase(step)
+        self.shards.announce_flush(self.crew.generation, (step, phase), plan, dense, cut)
+        order_bytes = self.crew.order(flush_orders(self.crew.at(step), phase, plan.workers, dense))
+        self.training.underway.add(OrderedRound(step, phase, plan, dense=dense, order_bytes=order_bytes, cut=cut))
+        return phase
+
     def _disconnect(self) -> None:
         shards, self._shards = self._shards, None
         if shards is not None:
@@ -332,6 +379,8 @@ class Coordinator:
                 training.accounts.add_round(member.name, done.traffic(number), done.report(number).seconds)
             if done.is_training:
                 self._complete_step(done)
+            elif done.cut:
+                self.cutting.add_state(training.trained())
             for member in self.crew.roster.members:
                 measured = training.feedback.measured_gbit(member.name)
                 training.accounts.set_speeds(member.name, member.link_gbit, measured)

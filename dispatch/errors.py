@@ -14,7 +14,7 @@
 ├── SettingsChanged  a run would go on with settings that its journal rules out
 ├── OtherEvents      the stream does not hold what a step of the journal was trained on
 ├── JournalFull      the journal cannot be appended for lack of room; the same append may be tried again
-└── CutUnusable      a cut, or the dispatcher's part of it, is damaged or not of this run
+└── NoCut            no cut can be used, and the journal does not reach back to the run's start
 """
 
 from infra.errors import ConfigError, FreshetError
@@ -83,3 +83,7 @@ class OtherEvents(DispatchError):
 
 class JournalFull(DispatchError, LogError):
     """The journal cannot be appended for lack of room; nothing was lost, and the same append may be tried again."""
+
+
+class NoCut(DispatchError):
+    """No cut can be used, and the journal does not reach back to the run's start."""

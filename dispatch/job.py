@@ -13,7 +13,7 @@ from infra.wire import Curve
 from ingest.config import StreamConfig
 from ingest.schema import Schema
 from ingest.streams.position import Position
-from ps.config import RowConfig
+from ps.config import CutConfig, RowConfig
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,9 @@ class DispatchJob:
     """of the dense weights: a worker with samples in a step pulls and pushes as many; 0: that moves none"""
     dense_state_copies: int = 0
     """of the dense weights' size that their optimizer keeps beside them"""
+    storage: str = ""
+    """where cuts are: a folder or a URL"""
+    cuts: CutConfig = field(default_factory=CutConfig)
     samples: int | None = None
     """stop after exactly so many samples"""
     mark_at: int | None = None

@@ -59,6 +59,7 @@ def train(coordinator: Coordinator) -> None:
         decider = coordinator.start_generation()
         while coordinator.goes_on() and not coordinator.crew.roster.has_changed:
             coordinator.poll()
+            coordinator.cut_if_due(decider)
             batch = coordinator.intake.next_batch(WAIT_SECONDS)
             if batch is None:
                 continue

@@ -7,6 +7,7 @@ import numpy as np
 
 from dispatch.assign.situation import Policy
 from dispatch.capacity.participation import rows_of_dense
+from dispatch.cuts.state import DispatcherState, Trained
 from dispatch.decide import Decider
 from dispatch.dense import NO_MOVES, DenseTurns
 from dispatch.job import DispatchJob
@@ -23,17 +24,33 @@ from ps.protocol import FLUSH
 class Training:
     """From one cut on."""
 
-    def __init__(self, job: DispatchJob, needs: Needs) -> None:
+    def __init__(
+        self, job: DispatchJob, needs: Needs, state: DispatcherState | None = None, index: Index | None = None
+    ) -> None:
+        """state, index: of a cut; None: of the empty model."""
         self._job = job
-        self.index = Index()
+        self.index = index or Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
         self.underway = RoundsUnderway()
-        self.dense, self.dense_moves = DenseTurns(), NO_MOVES
+        self.dense, self.dense_moves = DenseTurns(are_on_shards=state is not None), NO_MOVES
         """where the dense weights are, and what the step that is announced moves of them"""
         self._decider: Decider | None = None
         self._flushed = (0, 0)
         """the step that was flushed last, and how often"""
+        if state is not None:
+            self._load(state)
+
+    def _load(self, state: DispatcherState) -> None:
+        """The counterpart of ``trained`` and, for decisions, of what ``Intake.decided`` is given."""
+        self.accounts.load(state.trained.accounts)
+        self.feedback.load(state.trained.links)
+        if state.decided.decisions is not None:
+            self.accounts.decisions.load(state.decided.decisions)
+
+    def trained(self) -> Trained:
+        """What a cut says about training, when its flush is complete."""
+        return Trained(accounts=self.accounts.save(), links=self.feedback.save())
 
     @property
     def decider(self) -> Decider:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dispatch.job import DispatchJob
 from dispatch.journal.digest import digest_of
-from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, read_history
+from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, read_cuts, read_history
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.records import (
     Begun,
@@ -60,6 +60,17 @@ class RunJournal:
         self._last_cut = found.last_cut
         if golden is not None and found.begun is not None:
             self._writer.note(found.begun)
+
+    @property
+    def last_cut(self) -> int:
+        """The highest number of a cut on record, taken or not."""
+        return self._last_cut
+
+    def cut_numbers(self) -> set[int]:
+        """Of cuts on record that were begun; whether one exists is for their storage to say."""
+        if self._job.golden is not None:
+            return {self.history.base.number}
+        return {cut.number for cut in read_cuts(self.folder / JOURNAL).begun_cuts}
 
     def read_again(self, base: int) -> None:
         """What is on record now, after a cut, is the history; raises CutUnusable if that cut is not on record."""

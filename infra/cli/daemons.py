@@ -118,6 +118,8 @@ def dispatcher(
         schema=settings.event_schema,
         rows=settings.scaled_rows,
         shards=settings.ps.shards,
+        storage=settings.cuts.url or str(settings.folder / "cuts"),
+        cuts=settings.cuts,
         dense_bytes=dense_part(settings).bytes,
         dense_state_copies=STATE_COPIES[settings.model.dense_optimizer],
         samples=asked.samples,

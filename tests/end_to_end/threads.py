@@ -46,7 +46,7 @@ from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
 from ingest.streams.source import Source
 from ps.client import ShardClient
-from ps.config import DenseRule, PsConfig, RowConfig
+from ps.config import CutConfig, DenseRule, PsConfig, RowConfig
 from ps.main import ShardJob, run_shard
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
 from trainer.job import WorkerJob
@@ -104,6 +104,7 @@ class Plan:
     golden: Path | None = None
     """folder of a run whose journal is trained again, instead of new batches"""
     last_step: int | None = None
+    cuts: CutConfig = CutConfig()
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
@@ -209,6 +210,8 @@ def running_shards(plan: Plan, dispatcher: str = "") -> Iterator[tuple[str, ...]
             dispatcher_endpoint=dispatcher,
             dense=DenseRule(plan.model.dense_optimizer, plan.model.dense_rate),
             agreement=plan.agreement,
+            storage=str((plan.golden or plan.folder) / "cuts"),
+            cuts=plan.cuts,
         )
         run_shard(job, stop, lambda endpoint: endpoints.update({number: endpoint}))
 
@@ -273,6 +276,8 @@ def train(
             ),
             schema=plan.schema,
             shards=plan.shards,
+            storage=str((plan.golden or plan.folder) / "cuts"),
+            cuts=plan.cuts,
             dense_bytes=plan.dense_bytes,
             agreement=plan.agreement,
             reduce=plan.reduce,
