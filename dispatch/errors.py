@@ -10,6 +10,8 @@
 ├── BadReport        a worker's report cannot be read, or is not of what it was ordered to do
 ├── RunEnded         the run's folder holds a run that is over
 ├── SettingsChanged  a run would go on with settings that its journal rules out
+├── CommandRefused   a command was not carried out; the message is the reason
+├── NoAnswer         nobody answers a command in time
 └── OtherEvents      the stream does not hold what a step of the journal was trained on
 """
 
@@ -66,3 +68,11 @@ class SettingsChanged(DispatchError, ConfigError):
 
 class OtherEvents(DispatchError):
     """The stream does not hold what a step of the journal was trained on."""
+
+
+class CommandRefused(DispatchError):
+    """A command was not carried out."""
+
+
+class NoAnswer(DispatchError):
+    """Nobody answers a command in time; it may have been carried out."""
