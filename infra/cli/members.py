@@ -14,7 +14,7 @@ from rich.text import Text
 
 from infra.cli.options import SettingsOptions, grouped
 from infra.config import check_endpoint, check_names
-from infra.errors import ConfigError, FreshetError
+from infra.errors import ConfigError, FreshetError, ProcessFailed
 from infra.process import stop_on_signals
 from infra.run.settings import STORED, Settings, read_stored
 
@@ -98,11 +98,13 @@ def remove(folder: Folder, name: Worker, as_json: Json = False, *, given: Settin
 def list_workers(folder: Folder, as_json: Json = False, *, given: SettingsOptions) -> None:
     """Show who takes part in a run, and the processes that are supervised in this folder.
 
+    While the dispatcher does not answer, because it is being restarted for example, the processes alone are shown.
+
     Example: freshet workers list --folder runs/up-20261115-021100
     """
     running, _ = _find(folder, given)
     processes = _processes(running)
-    members = _members(running) if running.dispatcher() is not None or not processes else None
+    members = _members(running, is_needed=not processes)
     if as_json:
         members_json = None if members is None else {"is_paused": members.is_paused, "members": members.members}
         _print("", {"dispatcher": members_json, "processes": processes}, as_json)
@@ -221,11 +223,19 @@ def _processes(running: "RunningRun") -> Sequence["ListedProcess"]:
     return found
 
 
-def _members(running: "RunningRun") -> "Members":
+def _members(running: "RunningRun", is_needed: bool) -> "Members | None":
+    """Those of the dispatcher; None, with a word on stderr, where it does not answer and is not needed."""
     from dispatch.control.client import command
     from dispatch.control.protocol import Members
+    from dispatch.errors import NoAnswer
 
-    answer = command(running.control(), running.run, "list", curve=running.curve)
+    try:
+        answer = command(running.control(), running.run, "list", curve=running.curve)
+    except (NoAnswer, ProcessFailed) as error:
+        if is_needed:
+            raise
+        typer.echo(f"freshet: {error}", err=True)
+        return None
     assert isinstance(answer, Members)
     return answer
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.process import SignsOfLife, Stop, show_life, write_whole
+from infra.process import SignsOfLife, Stop, write_whole
 
 
 def run_python(code: str, **env: str) -> "subprocess.Popen[str]":
@@ -132,14 +132,24 @@ def test_write_whole_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
+LIVE = """
+import sys, time
+from pathlib import Path
+from infra.process import show_life
+show_life(Path(sys.argv[1]), every_seconds=0.01)
+time.sleep(60)
+"""
+
+
 def test_a_process_that_runs_touches_its_file_again_and_again(tmp_path: Path) -> None:
-    path, seen = tmp_path / "endpoints" / "ps.alive", set[int]()
-    show_life(path, every_seconds=0.01)
-    deadline = time.monotonic() + 60
+    path, seen, deadline = tmp_path / "endpoints" / "ps.alive", set[int](), time.monotonic() + 60
+    process = subprocess.Popen([sys.executable, "-c", LIVE, path], env={**os.environ, "PYTHONPATH": "."})
     while len(seen) < 3:
         assert time.monotonic() < deadline, "the file was not touched"
         with suppress(FileNotFoundError):
             seen.add(path.stat().st_mtime_ns)
+    process.kill()
+    process.wait()
 
 
 def test_silence_is_counted_from_the_last_touch_on_whatever_the_time_of_day(

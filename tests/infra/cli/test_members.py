@@ -173,6 +173,16 @@ def test_a_dispatcher_that_is_not_ready_is_told(invoke: Invoke, tmp_path: Path) 
     assert "the dispatcher of run 'r' takes no commands now" in done.stderr
 
 
+def test_processes_are_listed_while_the_dispatcher_is_restarted(invoke: Invoke, tmp_path: Path) -> None:
+    with fake_run(tmp_path / "run") as run:
+        invoke("workers", "add", "--folder", run.folder, "--name", "edge")
+        (run.folder / "endpoints" / "dispatcher").unlink()
+        done = invoke("workers", "list", "--folder", run.folder, "--json")
+    told = json.loads(done.stdout)
+    assert (told["dispatcher"], [process["name"] for process in told["processes"]]) == (None, ["edge"])
+    assert "takes no commands now" in done.stderr
+
+
 def test_nobody_answers_is_told(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infra.cli.members.AGENT_TIMEOUT_SECONDS", 0.05)
     with fake_run(tmp_path / "run", has_agent=False) as run:
