@@ -43,6 +43,8 @@ class DispatchConfig(Section):
     """Where the dispatcher listens for workers; a port of * is chosen when it starts."""
     status_endpoint: str = "tcp://127.0.0.1:*"
     """Where the dispatcher publishes its status."""
+    control_endpoint: str = "tcp://127.0.0.1:*"
+    """Where the dispatcher takes commands: drain or remove a worker, pause, resume."""
     lookahead: int = Field(1, ge=0, le=16)
     """Steps decided and ordered ahead of the one that is being trained."""
     deadline: bool = False
@@ -65,7 +67,7 @@ class DispatchConfig(Section):
     def _check_policy(cls, policy: str) -> str:
         return str(parse_spec(policy))
 
-    @field_validator("endpoint", "status_endpoint")
+    @field_validator("endpoint", "status_endpoint", "control_endpoint")
     @classmethod
     def _check_endpoint(cls, endpoint: str) -> str:
         return check_endpoint(endpoint)

@@ -14,7 +14,9 @@
 ├── SettingsChanged  a run would go on with settings that its journal rules out
 ├── OtherEvents      the stream does not hold what a step of the journal was trained on
 ├── JournalFull      the journal cannot be appended for lack of room; the same append may be tried again
-└── NoCut            no cut can be used, and the journal does not reach back to the run's start
+├── NoCut            no cut can be used, and the journal does not reach back to the run's start
+├── CommandRefused   a command was not carried out; the message is the reason
+└── NoAnswer         nobody answers a command in time
 """
 
 from infra.errors import ConfigError, FreshetError
@@ -87,3 +89,11 @@ class JournalFull(DispatchError, LogError):
 
 class NoCut(DispatchError):
     """No cut can be used, and the journal does not reach back to the run's start."""
+
+
+class CommandRefused(DispatchError):
+    """A command was not carried out."""
+
+
+class NoAnswer(DispatchError):
+    """Nobody answers a command in time; it may have been carried out."""

@@ -31,7 +31,7 @@ import zmq
 from dispatch.protocol import Goodbye, Order, Saved, Watch, Welcome
 from dispatch.tally import PhaseSeconds
 from infra.errors import Fenced
-from infra.process import ANEW, Stop
+from infra.process import START_ANEW, Stop
 from infra.telemetry import Meter
 from ps.client import ShardClient
 from ps.errors import Unreachable
@@ -94,7 +94,7 @@ def watch(
 ) -> AbortWatch:
     watched = Watch(run=job.run, generation=-1, step=0, worker=job.name)
     connection = context, job.dispatcher_endpoint, watched, identity, job.curve
-    return AbortWatch(*connection, answered=lambda: dispatcher.aborted, end=lambda: os._exit(ANEW))
+    return AbortWatch(*connection, answered=lambda: dispatcher.aborted, end=lambda: os._exit(START_ANEW))
 
 
 def rendezvous_of(job: WorkerJob, board: Dispatcher) -> Rendezvous:

@@ -19,7 +19,7 @@ from infra.cli.options import RunOptions, grouped
 from infra.config import check_names
 from infra.errors import ConfigError
 from infra.link import PAYLOAD_SHARE, Link
-from infra.process import Stop, end_with_parent, is_supervised, stop_on_signals, write_whole
+from infra.process import Stop, end_with_parent, is_supervised, show_life, stop_on_signals, write_whole
 from infra.run.agreement import agreement_of
 from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
 from infra.run.settings import STORED, Settings
@@ -241,6 +241,7 @@ def begin(settings: Settings, name: str) -> Callable[[str], None]:
     port = start_metrics(settings.telemetry.metrics_port, host)
     metrics = f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
     if is_supervised():  # the supervisor has logged and stored them
+        show_life(settings.folder / "endpoints" / f"{name}.alive")
         structlog.get_logger().info("settings", stored=str(settings.folder / STORED))
     else:
         log_settings(settings)

@@ -19,6 +19,7 @@ DRAINING = (
     ("ps",),
     ("api",),
     ("broker",),
+    ("agent",),
     ("replay",),
     ("bench", "quality"),
     ("bench", "train"),

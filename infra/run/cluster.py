@@ -6,7 +6,7 @@ dismisses the workers, then the shards, and a Kafka broker last.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +18,9 @@ import zmq
 
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
-from infra.errors import ProcessFailed
+from infra.errors import ConfigError, ProcessFailed
 from infra.process import Stop
+from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.checks import check_start
 from infra.run.dense_part import DensePart, dense_part, heavy_warning
 from infra.run.display import Display
@@ -30,6 +31,8 @@ from infra.wire import Curve, connect, load_curve
 from ingest.producing.synthetic import CHUNK, World
 
 API, BROKER, DISPATCHER, WORKER = "api", "broker", "dispatcher", "worker-"
+MOST_RESTARTS = 5
+"""in a row, without a further step, of a process that a run cannot do without"""
 LATE_STATUS_MILLISECONDS = 200
 """how long to wait for the dispatcher's last status once its process has ended"""
 
@@ -70,13 +73,25 @@ def run_cluster(
     check_start(settings)
     settings = with_threads(settings)
     store_settings(settings)
-    supervisor = Supervisor(list(specs(settings, extras)), settings.folder)
+    kept = list(kept_alive(specs(settings, extras), settings, extras))
+    supervisor = Supervisor(kept, settings.folder, lambda: statuses.furthest)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
     dense = tell_dense_part(settings, display)
-    with StatusSubscription(supervisor, curve) as statuses, display:
+    with (
+        StatusSubscription(supervisor, curve) as statuses,
+        Agent(
+            supervisor,
+            settings.run,
+            settings.folder / "endpoints" / AGENT_FILE,
+            lambda name, link_gbit: further_worker(settings, extras, name, link_gbit),
+            WORKER,
+        ) as agent,
+        display,
+    ):
         leavers, notices = EarlyLeavers(supervisor), Notices(supervisor)
 
         def show() -> None:
+            agent.serve()
             for line in notices.new():
                 display.tell(line)
             status = statuses.newest()
@@ -145,6 +160,8 @@ class StatusSubscription:
         self._endpoints = ""
         self._last: Status | None = None
         self.received = 0
+        self.furthest = 0
+        """the highest step of any status: a run that recovers trains older ones again"""
 
     def __enter__(self) -> "StatusSubscription":
         return self
@@ -165,19 +182,24 @@ class StatusSubscription:
         if self._socket.poll(wait_milliseconds):
             self._last = self._decoder.decode(self._socket.recv())
             self.received += 1
+            self.furthest = max(self.furthest, self._last.step)
         return self._last
 
 
 class Notices:
-    """What becomes of the processes that a run can do without: each is told once."""
+    """What becomes of the processes: restarts of all, and how those fare that a run can do without; each told once."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+        self._restarts: dict[str, int] = {}
         self._told: set[tuple[str, str]] = set()
 
     def new(self) -> Iterator[str]:
-        """Where the API listens, and what has failed for good while the run goes on."""
+        """What was restarted, where the API listens, and what has failed for good while the run goes on."""
         for name, child in self._supervisor.children.items():
+            if child.restarts > self._restarts.get(name, 0):
+                yield f"{name} was restarted ({child.failure.removeprefix('was ')})"
+            self._restarts[name] = child.restarts
             if (name, child.state) in self._told or child.spec.essential:
                 continue
             self._told.add((name, child.state))
@@ -194,11 +216,15 @@ class EarlyLeavers:
         self._supervisor = supervisor
         self._left: dict[str, int] = {}
         """statuses received when each such worker had just left"""
+        self._has_begun = False
+        """whether there was a generation: a dispatcher that is restarted has none at first"""
 
     def check(self, status: Status, received: int) -> None:
         """Raises ProcessFailed when two later statuses tell that the run still waits; one may have been on its way."""
+        self._has_begun = self._has_begun or status.generation > 0
         for name, child in self._supervisor.children.items():
-            has_left = not status.generation and child.state == "finished" and name.startswith(WORKER)
+            is_gone = child.state == "finished" and not child.is_ending
+            has_left = not self._has_begun and is_gone and name.startswith(WORKER)
             if has_left and received >= self._left.setdefault(name, received) + 2:
                 raise ProcessFailed(child.explain())
 
@@ -221,6 +247,31 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
         yield replace(_listening(settings, API, "api"), restart="on_failure", essential=False, stop_order=4)
     if extras.produce is not None:
         yield _producer(settings, extras, extras.produce)
+
+
+def kept_alive(found: Iterable[ProcessSpec], settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
+    """The same, watched for signs of life and restarted when they fail.
+
+    Not those of a replay: it changes nothing, and is started again as a whole.
+    """
+    for spec in found:
+        watched = replace(spec, alive_file=settings.folder / "endpoints" / f"{spec.name}.alive")
+        lasting = spec.essential and extras.golden is None
+        yield replace(watched, restart="on_failure", max_restarts=MOST_RESTARTS) if lasting else watched
+
+
+def further_worker(settings: Settings, extras: Extras, name: str, link_gbit: float) -> ProcessSpec:
+    """A worker that joins a run under way, which can do without it; raises ConfigError if it cannot join.
+
+    link_gbit: 0 if it is not told.
+    """
+    if extras.network is not None:
+        raise ConfigError(f"worker {name!r} cannot be added: every worker of this run has a network of its own")
+    if settings.curve_folder is not None:
+        load_curve(settings.curve_folder, name)
+    link = ("--link", str(link_gbit)) if link_gbit else ()
+    (spec,) = kept_alive([_worker(settings, name, link, [])], settings, extras)
+    return replace(spec, essential=False)
 
 
 def _command(command: str, settings: Settings) -> list[str]:

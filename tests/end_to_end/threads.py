@@ -57,6 +57,7 @@ RUN = "test"
 SEED = 7
 WAIT_SECONDS = 60.0
 ROWS = RowConfig()
+NO_CUTS = CutConfig(seconds=0)
 SMALL_MODEL = ModelConfig(mlp=(16, 8), cross_layers=1)
 
 
@@ -104,7 +105,7 @@ class Plan:
     golden: Path | None = None
     """folder of a run whose journal is trained again, instead of new batches"""
     last_step: int | None = None
-    cuts: CutConfig = CutConfig()
+    cuts: CutConfig = NO_CUTS
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
