@@ -10,6 +10,8 @@ in the simulator and in tests. For each step it says, exactly, which worker push
    no room, others are evicted, and what only this worker has of them (an owned row, or a part) is pushed first;
 3. *advance*: a row used by one worker is owned by it, a row used by several is split over them.
 
+Between 2 and 3, within a budget, owners push rows that nobody has asked for (dispatch/rows/behind.py).
+
 What a step moves of rows that the step before did not train is marked as early (dispatch/rows/plan.py).
 
 Rows of a hot set, if there is one, are replicated instead (dispatch/rows/replicas.py) and take no part in this.
@@ -24,6 +26,7 @@ import numpy as np
 from dispatch.arrays import I32, I64, U8, U64
 from dispatch.errors import CacheTooSmall
 from dispatch.rows import cache
+from dispatch.rows.behind import WriteBehind
 from dispatch.rows.cache import EVICTIONS
 from dispatch.rows.coherence import advance, flush, give_slots, push_trained, synchronise
 from dispatch.rows.hashing import EMPTY
@@ -52,8 +55,12 @@ class Directory:
         shards: int,
         synchronisation: Synchronisation = "on_demand",
         replicas: int = 0,
+        write_behind: float = 0.0,
     ) -> None:
-        """replicas: slots of each cache that are set apart for a hot set."""
+        """replicas: slots of each cache that are set apart for a hot set.
+
+        write_behind: owned rows that a worker pushes ahead of a flush, at most, as a share of the rows it pulls.
+        """
         self.workers = cache_rows_n.size
         self.shards = shards
         self._eviction = EVICTIONS[eviction]
@@ -62,6 +69,8 @@ class Directory:
         self._replicas = Replicas(cache_rows_n, replicas)
         self._rows = empty_states(1024, words_for(self.workers))
         self._synchronisation = synchronisation
+        # under full synchronisation every row has been pushed before it could be written behind
+        self._behind = WriteBehind(self._caches, write_behind if synchronisation == "on_demand" else 0.0)
         self._trained = np.empty(0, np.int64)
         """rows whose updates the next step pushes in any case"""
         self._late_from = NOTHING_UNDER_WAY
@@ -69,7 +78,7 @@ class Directory:
 
     @property
     def nbytes(self) -> int:
-        return self._rows.nbytes + sum(array.nbytes for array in self._caches)
+        return self._rows.nbytes + self._behind.nbytes + sum(array.nbytes for array in self._caches)
 
     @property
     def cache_rows_n(self) -> I64:
@@ -107,7 +116,8 @@ class Directory:
         self._check_room(uses)
         entering = self._replicas.entering
         pushed = np.concatenate((self._trained, entering, batch.rows_U))
-        lines = empty_lines(pushed, self._rows, uses.local.size + entering.size * self.workers)
+        pulls = uses.local.size + entering.size * self.workers
+        lines = empty_lines(pushed, self._rows, pulls, self._behind.most(pulls))
         if self._trained.size:
             push_trained(self._trained, self._rows, self._caches, lines)
         if entering.size:
@@ -116,6 +126,8 @@ class Directory:
         synchronise(batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, lines)
         now = step & 0x7FFFFFFF
         slots = give_slots(batch.rows_U, uses, holders_UQ, now, self._rows, self._caches, self._eviction, lines)
+        self._behind.push(self._rows, self._caches, lines, self._late_from)
+        self._behind.note(uses, slots, now, self._caches)
         decided = make_round(self.workers, self.shards, lines, uses, slots, self._rows, self._late_from)
         self._late_from = step
         advance(step, batch.rows_U, users_UQ, self._rows)
@@ -130,6 +142,7 @@ class Directory:
         """Writes every owned, split or replicated row back; owners keep a clean copy, everyone keeps its replicas."""
         lines = empty_lines(np.empty(0, np.int64), self._rows, self._caches.is_outdated_nC.size)
         flush(self._rows, self._caches, lines)
+        self._behind.forget()
         add_pushes(lines, self._replicas.write_back(OWNED_FLUSH))
         return make_round(self.workers, self.shards, lines, None, np.empty(0, np.int32), self._rows)
 
