@@ -156,6 +156,7 @@ class Coordinator:
             len(self.job.shard_endpoints),
             terms.needs.synchronisation,
             terms.replicas,
+            self.job.write_behind,
         )
         costs_n = self.feedback.start_generation(members)
         self.accounts.set_parked(())

@@ -29,7 +29,7 @@ HEAD = 0
 TAIL = 1
 
 
-class Queues(NamedTuple):
+class IdleQueues(NamedTuple):
     """Plain arrays, so that kernels can take them whole."""
 
     entries_nK2: I32
@@ -45,7 +45,7 @@ class WriteBehind:
         """share: of the rows that a worker pulls in a step; 0: nothing is written behind."""
         self.share = share
         n, C = caches.is_outdated_nC.shape
-        self._queues = Queues(np.empty((n, 2 * C if share else 0, 2), np.int32), np.zeros((n, 2), np.int64))
+        self._queues = IdleQueues(np.empty((n, 2 * C if share else 0, 2), np.int32), np.zeros((n, 2), np.int64))
         self._credit_n = np.zeros(n)
         """of each worker's budgets so far, the fraction that was not enough for a row"""
 
@@ -78,7 +78,7 @@ class WriteBehind:
 
 @kernel
 def push_idle(
-    queues: Queues, budget_n: I64, rows: RowStates, caches: Caches, lines: RoundLines, late_from: int
+    queues: IdleQueues, budget_n: I64, rows: RowStates, caches: Caches, lines: RoundLines, late_from: int
 ) -> None:
     """Up to so many rows of each worker, the longest untrained first."""
     for worker in range(budget_n.size):
@@ -96,7 +96,7 @@ def push_idle(
 
 
 @kernel
-def queue_trained(queues: Queues, uses: Uses, slots: I32, step: int, caches: Caches) -> None:
+def queue_trained(queues: IdleQueues, uses: Uses, slots: I32, step: int, caches: Caches) -> None:
     """Adds the rows that each worker alone uses in this step, in the order of its uses."""
     for worker in range(uses.alone_n.size):
         entries, ends, first = queues.entries_nK2[worker], queues.ends_n2[worker], uses.local_starts[worker]
@@ -108,7 +108,7 @@ def queue_trained(queues: Queues, uses: Uses, slots: I32, step: int, caches: Cac
 
 
 @kernel
-def _close_up(queues: Queues, worker: int, caches: Caches) -> None:
+def _close_up(queues: IdleQueues, worker: int, caches: Caches) -> None:
     """Moves the entries that count to the front. The slots of this step's rows have none, so there is room for them."""
     entries, ends, kept = queues.entries_nK2[worker], queues.ends_n2[worker], 0
     for i in range(ends[HEAD], ends[TAIL]):

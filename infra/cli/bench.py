@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -142,6 +142,9 @@ class DispatchOptions:
     warm_up: Annotated[int, typer.Option(help="Steps left out.", min=0)] = 10
     deadline_ms: Annotated[float | None, typer.Option(help="Count decisions that take longer.", min=0)] = None
     samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None
+    write_behind: Annotated[
+        float, typer.Option(help="Rows written ahead of a flush, as a share of those pulled.", min=0, max=1)
+    ] = 0.0
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,7 @@ def dispatch(
     workload = make_workload(
         keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms, sizes
     )
+    workload = replace(workload, write_behind=what.write_behind)
     results = run_dispatch(workload, specs)
     Console().print(dispatch_table(results, workload))
     write_json(results, output)

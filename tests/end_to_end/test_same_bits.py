@@ -1,7 +1,7 @@
 """What a run computes follows from its batches and the assignment of their samples, bit for bit.
 
-Caches, evictions, flushes and shards change what moves over which link, and nothing else. So a journal of batches and
-assignments is enough to replay a run exactly.
+Caches, evictions, flushes, write-behind and shards change what moves over which link, and nothing else. So a journal of
+batches and assignments is enough to replay a run exactly.
 """
 
 from typing import Any
@@ -22,6 +22,8 @@ OTHERS: tuple[tuple[dict[str, Any], tuple[int, ...]], ...] = (
     ({"eviction": "emark", "shards": 2, "policy": "random"}, ()),
     ({"eviction": "lfu", "shards": 3, "policy": "esd:0.5"}, (3, 4, 11, STEPS - 1)),
     ({"cache_rows": 4096, "eviction": "lru", "shards": 5, "policy": "het"}, (1, 17)),
+    ({"cache_rows": 4096, "eviction": "lru", "shards": 2, "policy": "random", "write_behind": 0.3}, ()),
+    ({"eviction": "emark", "shards": 3, "policy": "random", "write_behind": 1.0}, (9,)),
 )
 """small caches unless said otherwise, and the steps that a flush follows"""
 
@@ -36,7 +38,7 @@ OTHERS: tuple[tuple[dict[str, Any], tuple[int, ...]], ...] = (
         (4, "ring", "rowwise_adagrad", "wdl"),
     ],
 )
-def test_caches_evictions_flushes_and_shards_change_no_bit(
+def test_caches_evictions_flushes_write_behind_and_shards_change_no_bit(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, workers: int, reduce: Reduce, optimizer: str, model: str
 ) -> None:
     common: dict[str, Any] = {"workers": workers, "reduce": reduce, "batch": BATCH}
@@ -47,7 +49,9 @@ def test_caches_evictions_flushes_and_shards_change_no_bit(
         plan = Plan(write_topic(STEPS * BATCH, f"other-{number}"), **common, **{"cache_rows": SMALL[workers], **other})
         result, other_logits = train_fixed(monkeypatch, plan, flush_after)
         evicted = sum(worker.traffic.evict_pushes for worker in result.status.workers)
-        assert evicted > 0 or flush_after, "nothing was evicted"
+        behind = sum(worker.traffic.behind_pushes for worker in result.status.workers)
+        assert evicted > 0 or flush_after or behind > 0, "nothing was evicted"
+        assert (behind > 0) is (plan.write_behind > 0)
         assert model_of(result) == model_of(plain), f"{other} with flushes after {flush_after}"
         assert other_logits == logits
 
