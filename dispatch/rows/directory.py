@@ -19,6 +19,7 @@ Rows of a hot set, if there is one, are replicated instead (dispatch/rows/replic
 Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each, C slots.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -28,14 +29,22 @@ from dispatch.errors import CacheTooSmall
 from dispatch.rows import cache
 from dispatch.rows.behind import WriteBehind
 from dispatch.rows.cache import EVICTIONS
-from dispatch.rows.coherence import advance, flush, give_slots, push_trained, synchronise
+from dispatch.rows.coherence import advance, flush, give_slots, hold_cached, push_trained, synchronise
 from dispatch.rows.hashing import EMPTY
 from dispatch.rows.holders import everybody, held_by, words_for
 from dispatch.rows.index import GROWTH, BatchRows
 from dispatch.rows.lines import OWNED_FLUSH, RoundLines, add_pulls, add_pushes, empty_lines
 from dispatch.rows.plan import RoundPlan, make_round
 from dispatch.rows.replicas import COLD, Replicas, give_up, set_replicated
-from dispatch.rows.states import CLEAN, REPLICATED, empty_states, gather, state_of
+from dispatch.rows.states import (
+    CLEAN,
+    REPLICATED,
+    clean_states,
+    empty_states,
+    gather,
+    is_any_unwritten,
+    state_of,
+)
 from dispatch.rows.uses import Uses, make_uses, users_of
 
 Synchronisation = Literal["on_demand", "full"]
@@ -46,7 +55,7 @@ NOTHING_UNDER_WAY = 1 << 62
 
 
 class Directory:
-    """Who holds what. One per generation: it starts with every row clean and held by nobody."""
+    """Who holds what. One per generation: it starts with every row clean, and held by nobody unless it continues."""
 
     def __init__(
         self,
@@ -89,6 +98,25 @@ class Directory:
     def replicas(self) -> int:
         """How many rows a hot set may have."""
         return self._replicas.most
+
+    def continue_from(self, old: "Directory", members: Sequence[int | None]) -> list[bool]:
+        """Takes over caches of the generation before, between its flush and the first step of this one.
+
+        members: the number that each worker had there, None for a newcomer. Returns whether each worker keeps its
+        cache: one that stays does, unless the cache has another size now. Replicas are given up.
+        """
+        assert len(members) == self.workers, f"{len(members)} members in a directory of {self.workers} workers"
+        assert not is_any_unwritten(old._rows), "rows have not been written back"
+        assert old._replicas.is_written_back, "replicas have not been written back"
+        self._rows = clean_states(old._rows, words_for(self.workers))
+        sizes, old_sizes = self._replicas.cache_rows_n, old._replicas.cache_rows_n
+        keeps = [False] * self.workers
+        for worker, was in enumerate(members):
+            if was is not None and old_sizes[was] == sizes[worker]:
+                keeps[worker] = True
+                cache.carry_over(old._caches, was, self._caches, worker)
+                hold_cached(worker, self._rows, self._caches)
+        return keeps
 
     def replicate(self, rows: I64) -> None:
         """From the next step on these rows are replicated on every worker; slots that they do not need become free."""

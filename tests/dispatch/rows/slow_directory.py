@@ -1,6 +1,6 @@
 """A directory written to be obviously right: dictionaries and sets, nothing clever. The oracle of property tests."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -53,6 +53,25 @@ class SlowDirectory:
         self.trained_at: dict[int, tuple[int, int]] = {}
         """of rows trained by one worker: the step, and the place among that worker's rows"""
         self.last_step: int | None = None
+
+    def continue_from(self, old: "SlowDirectory", members: list[int | None]) -> list[bool]:
+        """Caches of workers that stay, as they were after a flush; a size that changed starts them empty."""
+        keeps = [
+            was is not None and old.capacities[was] == size for was, size in zip(members, self.capacities, strict=True)
+        ]
+        self.rows = {number: SlowRow() for number in old.rows}
+        for worker, (was, kept) in enumerate(zip(members, keeps, strict=True)):
+            if was is None or not kept:
+                continue
+            room = self.capacities[worker] - self.replicas
+            self.target[worker] = old.target[was]
+            self.slots[worker] = {slot: replace(held) for slot, held in old.slots[was].items() if slot < room}
+            self.free[worker] = [slot for slot in self.free[worker] if slot not in self.slots[worker]]
+            self.outdated[worker] = [slot for slot in old.outdated[was] if slot < room]
+            for held in self.slots[worker].values():
+                if was in old.rows[held.row].holders:
+                    self.rows[held.row].holders.add(worker)
+        return keeps
 
     def slot_of(self, worker: int, row: int) -> int | None:
         return next((s for s, held in self.slots[worker].items() if held.row == row), None)
