@@ -10,6 +10,7 @@ import pytest
 
 from dispatch.dense import Reduce
 from ps.config import RowConfig
+from ps.protocol import FLUSH
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.fixed import train_fixed
 from tests.end_to_end.threads import SMALL_MODEL, Plan, model_of
@@ -66,4 +67,23 @@ def test_with_the_same_hot_set_caches_and_shards_change_no_bit(
     two, other_logits = train_fixed(monkeypatch, Plan(write_topic(STEPS * BATCH, "other"), **common, **small))
     assert min(worker.traffic.all_reduces for worker in (*one.status.workers, *two.status.workers)) > 0
     assert model_of(one) == model_of(two)
+    assert other_logits == logits
+
+
+@pytest.mark.parametrize(
+    ("workers", "reduce", "policy"),
+    [(1, "hub", "random"), (3, "hub", "het"), (4, "hub", "random"), (3, "ring", "random")],
+)
+def test_a_flush_between_steps_that_are_under_way_changes_no_bit(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, workers: int, reduce: Reduce, policy: str
+) -> None:
+    common: dict[str, Any] = {"workers": workers, "reduce": reduce, "batch": BATCH, "rows": RowConfig(dim=7)}
+    plain, logits = train_fixed(monkeypatch, Plan(write_topic(STEPS * BATCH), **common, **PLAIN))
+    other: dict[str, Any] = {"cache_rows": SMALL[workers], "policy": policy, "write_behind": 0.3}
+    steps = (2, 3, 4, 11)
+    flushed, other_logits = train_fixed(
+        monkeypatch, Plan(write_topic(STEPS * BATCH, "other"), **common, **other), flush_behind=steps
+    )
+    assert {step for _, step, phase, *_ in flushed.ledger.tolist() if phase == FLUSH} >= set(steps)
+    assert model_of(flushed) == model_of(plain)
     assert other_logits == logits
