@@ -63,6 +63,8 @@ class DispatchJob:
     start: Mapping[int, Position] = field(default_factory=dict)
     """where to begin; empty: at the first record of every partition"""
 
+    write_behind: float = 0.0
+    """owned rows that a worker pushes ahead of the next cut, at most, as a share of the rows it pulls in a step"""
     golden: Golden | None = None
     """a run whose steps are trained again, and nothing else"""
 

@@ -65,6 +65,7 @@ class Training:
             self._job.shards,
             terms.needs.synchronisation,
             terms.replicas,
+            self._job.write_behind,
         )
         costs_n = self.feedback.start_generation(members)
         self.accounts.set_parked(())

@@ -130,6 +130,7 @@ def dispatcher(
         reduce=settings.trainer.reduce,
         unencrypted_reduce=settings.trainer.unencrypted_reduce,
         start=start_positions(source, asked.from_time, asked.from_offsets),
+        write_behind=settings.cuts.write_behind if settings.cuts.seconds else 0.0,
         golden=Golden(asked.golden, asked.last_step) if asked.golden is not None else None,
     )
     with closing(source), closing(kept) as letters:

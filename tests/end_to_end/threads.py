@@ -106,6 +106,7 @@ class Plan:
     """folder of a run whose journal is trained again, instead of new batches"""
     last_step: int | None = None
     cuts: CutConfig = NO_CUTS
+    write_behind: float = 0.0
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
@@ -284,6 +285,7 @@ def train(
             reduce=plan.reduce,
             samples=plan.samples,
             stop_at_end=plan.stop_at_end,
+            write_behind=plan.write_behind,
             golden=Golden(plan.golden, plan.last_step) if plan.golden is not None else None,
         )
         with closing(plan.source()) as source, closing(plan.letters()) as letters:
