@@ -42,6 +42,7 @@ from dispatch.protocol import (
     Welcome,
 )
 from dispatch.tally import PhaseSeconds
+from infra.faults import reach
 from infra.link import Link, SocketOptions
 from infra.process import Stop
 from infra.telemetry import Meter
@@ -77,6 +78,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
         resources.enter_context(closing(dispatcher))
         worker = resources.enter_context(closing(Worker(job, client, rendezvous_of(job, dispatcher))))
         resources.enter_context(giving_up(dispatcher))
+        reach("start")
         client.meet(job.name, job.agreement.shards, goes_on=lambda: not stop.requested)
         offered = nccl_device(worker.device), arithmetic_of(worker.device)
         dispatcher.join(job.agreement.workers, job.link.gbit_per_second, *offered)
@@ -89,8 +91,10 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
                     worker.begin(message)
                     log.info("began", generation=message.generation, number=message.worker, members=message.names)
                 case Order():
+                    reach("order_received", message.step)
                     report, logits = worker.execute(message, arrays, dispatcher.upcoming)
                     dispatcher.tell(report, logits)
+                    reach("after_report", message.step)
                     observe(meter, report.seconds)
                 case Goodbye(save_dense=True):
                     at: dict[str, Any] = {"run": job.run, "generation": message.generation, "step": message.step}
