@@ -20,6 +20,7 @@ DRAINING = (
     ("api",),
     ("broker",),
     ("replay",),
+    ("verify",),
     ("bench", "quality"),
     ("bench", "train"),
 )
