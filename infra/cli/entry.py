@@ -21,6 +21,7 @@ DRAINING = (
     ("broker",),
     ("replay",),
     ("verify",),
+    ("chaos",),
     ("bench", "quality"),
     ("bench", "train"),
 )
