@@ -129,7 +129,7 @@ class Storm:
     """Strikes a run, and watches how it takes it."""
 
     def __init__(self, job: ChaosJob, run: SupervisedRun, tell: Callable[[str], None]) -> None:
-        self._job, self._run, self._tell = job, run, tell
+        self._job, self.run, self._tell = job, run, tell
         self.struck: list[Struck] = []
         self.missed = 0
         self.census, self.progress = Census(), Progress(job.folder)
@@ -140,11 +140,11 @@ class Storm:
     def rage(self, until: float, stop: Stop) -> None:
         """Strikes until that time, beginning with the first step."""
         while not self.progress.steps and time.monotonic() < until and not stop.requested:
-            self._watch()
+            self.watch()
         for strike in draw_strikes(self._job.seed, self._job.every_seconds):
             if not self._wait(strike.pause_seconds, until, stop):
                 break
-            self._strike(strike)
+            self.strike(strike)
         self._wait(until - time.monotonic(), until, stop)
 
     def settle(self, patience_seconds: float) -> None:
@@ -152,39 +152,33 @@ class Storm:
         until = time.monotonic() + patience_seconds
         while self._stopped or not self.progress.is_over_it:
             if time.monotonic() > until:
-                self._run.surprises.append(f"no step was completed within {patience_seconds:g} s after the last fault")
+                self.run.surprises.append(f"no step was completed within {patience_seconds:g} s after the last fault")
                 return
-            self._watch()
+            self.watch()
 
     def finish(self, patience_seconds: float) -> None:
         """Asks the run to stop, and waits for its end."""
-        status = end(self._run.process, patience_seconds)
+        status = end(self.run.process, patience_seconds)
         if status:
-            self._run.surprises.append(f"freshet up ended with status {status} when it was asked to stop")
+            self.run.surprises.append(f"freshet up ended with status {status} when it was asked to stop")
 
-    def _wait(self, seconds: float, until: float, stop: Stop) -> bool:
-        """Whether there is still time after so long."""
-        then = time.monotonic() + seconds
-        while time.monotonic() < min(then, until) and not stop.requested:
-            self._watch()
-        return then < until and not stop.requested
-
-    def _watch(self) -> None:
+    def watch(self) -> None:
         """Continues processes whose time it is, starts the supervisor again, takes samples."""
         now = time.monotonic()
         for at, process in [due for due in self._stopped if due[0] <= now]:
             self._stopped.remove((at, process))
             with suppress(psutil.Error):
                 process.resume()
-        self._run.revive()
+        self.run.revive()
         if now >= self._sample_at:
             self._sample_at = now + SAMPLE_SECONDS
-            self.census.take(self._run.processes())
+            self.census.take(self.run.processes())
         self.progress.look()
         time.sleep(TICK_SECONDS)
 
-    def _strike(self, strike: Strike) -> None:
-        processes = self._run.processes()
+    def strike(self, strike: Strike) -> None:
+        """Does it to a process that is there, if there is one."""
+        processes = self.run.processes()
         name = strike.choose(list(processes))
         if name is None:
             self.missed += 1
@@ -193,12 +187,19 @@ class Storm:
         self._record(Struck(time.time(), strike.kind, name, process.pid, stopped))
         with suppress(psutil.Error):
             if stopped is None:
-                self._run.was_killed |= name == SUPERVISOR
+                self.run.was_killed |= name == SUPERVISOR
                 process.kill()
             else:
                 process.suspend()
                 self._stopped.append((time.monotonic() + stopped, process))
         self.progress.strike()
+
+    def _wait(self, seconds: float, until: float, stop: Stop) -> bool:
+        """Whether there is still time after so long."""
+        then = time.monotonic() + seconds
+        while time.monotonic() < min(then, until) and not stop.requested:
+            self.watch()
+        return then < until and not stop.requested
 
     def _record(self, struck: Struck) -> None:
         self.struck.append(struck)

@@ -45,7 +45,7 @@ class Progress:
         began = time.monotonic()
         if began < self._look_at:
             return
-        newest = self._read()
+        newest = self.read_newest()
         self._look_at = began + max(LOOK_SECONDS, (time.monotonic() - began) / READING_SHARE)
         if newest is not None and newest != self._newest:
             self.see(newest, began)
@@ -57,7 +57,8 @@ class Progress:
         self._newest, self._seen_at = newest, now
         self._seen_since += 1
 
-    def _read(self) -> tuple[int, int] | None:
+    def read_newest(self) -> tuple[int, int] | None:
+        """(generation, number) of the newest completed step; None if there is none yet, or it cannot be read now."""
         generation, newest = 0, None
         try:
             for record in read_records(self._journal):
