@@ -10,10 +10,13 @@
 ├── BadReport        a worker's report cannot be read, or is not of what it was ordered to do
 ├── RunEnded         the run's folder holds a run that is over
 ├── SettingsChanged  a run would go on with settings that its journal rules out
-└── OtherEvents      the stream does not hold what a step of the journal was trained on
+├── OtherEvents      the stream does not hold what a step of the journal was trained on
+├── JournalFull      the journal cannot be appended for lack of room; the same append may be tried again
+└── CutUnusable      a cut, or the dispatcher's part of it, is damaged or not of this run
 """
 
 from infra.errors import ConfigError, FreshetError
+from ingest.errors import LogError
 
 
 class DispatchError(FreshetError):
@@ -66,3 +69,11 @@ class SettingsChanged(DispatchError, ConfigError):
 
 class OtherEvents(DispatchError):
     """The stream does not hold what a step of the journal was trained on."""
+
+
+class JournalFull(DispatchError, LogError):
+    """The journal cannot be appended for lack of room; nothing was lost, and the same append may be tried again."""
+
+
+class CutUnusable(DispatchError):
+    """A cut, or the dispatcher's part of it, is damaged or not of this run."""

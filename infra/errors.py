@@ -7,6 +7,8 @@ FreshetError
 ├── ProcessFailed                   a supervised process ended when it should not have
 ├── MissingProgram                  a system program that is needed is missing or too old
 ├── FileUnusable                    a file of the run cannot be written or read; the message names it
+│   └── StorageError                the same of a file of a cut
+│       └── NotStored               there is no such file
 ├── ingest.errors.IngestError
 ├── dispatch.errors.DispatchError
 ├── ps.errors.PsError
@@ -42,3 +44,11 @@ class MissingProgram(FreshetError):
 
 class FileUnusable(FreshetError):
     """A file of the run cannot be written or read."""
+
+
+class StorageError(FileUnusable):
+    """A file of a cut cannot be written or read, or has no proper name."""
+
+
+class NotStored(StorageError):
+    """There is no such file of a cut."""

@@ -33,6 +33,11 @@ def remedy(error: OSError) -> str:
     return REMEDIES.get(error.errno or 0, "expected a path that exists and is writable; correct it")
 
 
+def is_full(error: OSError) -> bool:
+    """Whether room on the disk is what is missing: the same may succeed later."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def refusal(error: OSError, path: Path | str | None = None) -> str:
     """A message about a file or folder that cannot be used; without a path, the one that the error names."""
     where = error.filename if path is None else path

@@ -86,6 +86,10 @@ class Chunks:
         if len(self._chunks) > len(self.addresses):
             self.addresses = np.array([chunk.ctypes.data for chunk in self._chunks], np.int64)
 
+    def chunk(self, number: int) -> NDArray[Any]:
+        """One chunk as it lies in memory, also beyond the last row."""
+        return self._chunks[number]
+
     def gather(self, numbers_K: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copies the leading columns of these rows, as many as ``out`` has."""
         assert out.dtype == self.dtype, f"{out.dtype} asked of a table of {self.dtype}"

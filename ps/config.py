@@ -57,7 +57,7 @@ class CutConfig(Section):
     """time between two cuts; 0: none but those that a change of members needs"""
     kept: int = Field(default=3, ge=1)
     """cuts that are kept, beside pinned ones"""
-    deltas: int = Field(default=8, ge=0, le=500)
+    deltas: int = Field(default=8, ge=0, le=400)
     """files of changes behind a base before they are merged into a new one"""
     write_behind: float = Field(default=0.05, ge=0, le=1)
     """share of a step's pulled rows, at most, that owners write back ahead of the next cut"""

@@ -2,7 +2,7 @@
 
 It owns rows, optimizer state and the step that last changed each row, and a range of the dense weights. One thread
 takes one message at a time, so what arrives first is carried out first; ps/shard.py says in which order a round is
-applied. Nothing is written to disk: a crash costs the rows, and everyone returns to the last checkpoint.
+applied. A crash costs the rows in memory, and everyone returns to the last cut (ps/cuts/taker.py).
 
 No message ends the process: one that cannot be read, or does not fit, is refused before it has changed anything.
 """
@@ -19,9 +19,13 @@ import zmq
 from infra.agreement import Agreement
 from infra.errors import WireError
 from infra.process import Stop
+from infra.storage import Storage
 from infra.telemetry import Meter, Refusals
 from infra.wire import NO_ARRAYS, SMALL_BYTES, Arrays, Codec, Curve, Header, bind, guarded
-from ps.config import DenseRule, PsConfig, RowConfig
+from ps.config import CutConfig, DenseRule, PsConfig, RowConfig
+from ps.cuts.gather import RowCopy
+from ps.cuts.restore import ModelSettings
+from ps.cuts.taker import CutTaker
 from ps.protocol import (
     FROM_SHARD,
     TO_SHARD,
@@ -62,6 +66,9 @@ class ShardJob:
     curve: Curve | None = None
     agreement: Agreement = field(default_factory=Agreement)
     """what it must have in common with the dispatcher and the workers"""
+    storage: str = ""
+    """where cuts are: a folder or a URL; empty: none can be taken"""
+    cuts: CutConfig = field(default_factory=CutConfig)
 
 
 def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter | None = None) -> None:
@@ -70,7 +77,9 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
     requests = Codec(*TO_SHARD, float_dtype=job.rows.float_dtype)
     replies = Codec(*FROM_SHARD, float_dtype=job.rows.float_dtype)
     terms, refused = Terms(job.number, job.config.shards, dict(job.agreement.shards)), Refusals(meter)
-    state = Shard(job.rows, job.run, job.seed, job.config.chunk_rows, job.config.held_bytes, refused, terms, job.dense)
+    model = ModelSettings(job.rows, job.seed, job.config.chunk_rows, job.dense)
+    cuts = CutTaker(Storage.at(job.storage) if job.storage else None, job.number, job.cuts.deltas)
+    state = Shard(model, job.run, job.config.held_bytes, refused, terms, cuts)
     warm_up(job.rows, job.dense)
     with ExitStack() as resources:
         context = resources.enter_context(zmq.Context())
@@ -79,13 +88,15 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
         endpoint = bind(socket, job.endpoint, job.curve)
         on_ready(endpoint)
         log.info("ready", endpoint=endpoint, shards=job.config.shards, row_floats=state.store.shape.total)
+        resources.callback(cuts.close)
         while not stop.requested:
-            if not socket.poll(POLL_MILLISECONDS):
-                continue
-            sender, *frames = socket.recv_multipart(copy=False)
-            for reply in answer(state, requests, sender.bytes, frames):
+            if socket.poll(cuts.patience(POLL_MILLISECONDS)):
+                sender, *frames = socket.recv_multipart(copy=False)
+                for reply in answer(state, requests, sender.bytes, frames):
+                    transmit(socket, replies, reply)
+                observe(meter, state)
+            for reply in state.go_on():
                 transmit(socket, replies, reply)
-            observe(meter, state)
         log.info("stopped", reason=stop.reason, rows=len(state.store), refused=dict(refused.by_type))
 
 
@@ -135,7 +146,7 @@ def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:
 
 def warm_up(rows: RowConfig, dense: DenseRule) -> None:
     """Runs every kernel once on a shard of its own, so that the first real round waits for no compiler."""
-    shard = Shard(rows, "warm-up", seed=0, chunk_rows=1, dense=dense)
+    shard = Shard(ModelSettings(rows, 0, 1, dense), "warm-up")
     shape, one = rows.shape(), np.zeros(1, np.int64)
     row, gradient = np.zeros(shape.total, rows.float_dtype), np.zeros(shape.value, rows.float_dtype)
     created = AnnounceArrays(
@@ -159,3 +170,6 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
             pass
     shard.dense.put(np.zeros(1 if dense.optimizer == "sgd" else 4, rows.float_dtype))
     shard.dense.apply(0, [np.zeros(1, rows.float_dtype)] * 2)
+    copy = RowCopy(shard.store, 0, 0, 1)
+    copy.keep(one)
+    copy.go_on()

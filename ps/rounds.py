@@ -1,4 +1,5 @@
-"""The barrier: which round is next, whose pushes it still waits for, and which pulls wait for it.
+"""The barrier: which round is next, whose pushes it still waits for, and which pulls wait for it; and the fence, which
+keeps out whoever does not belong to the generation.
 
 Workers and the dispatcher use different sockets, so a push or a pull may arrive before the round it belongs to is
 announced; it is held, as long as all that is held stays within a bound. Rounds leave in announced order, each once all
@@ -12,14 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from infra.errors import Fenced
 from infra.kernels import kernel
+from infra.wire import Header
 from ps.config import HELD_BYTES
 from ps.errors import OutOfOrder
-from ps.protocol import Announce, Pull, Push, PushArrays, Round
+from ps.protocol import GO_ON, Announce, Committed, Meet, Open, Pull, PullDense, Push, PushArrays, PushDense, Round
 from ps.start import GAMMA, mix, mix_reference
 
 MESSAGE_BYTES = 4096
 """what a message takes beside its arrays, at most"""
+FromWorker = Push | Pull | PushDense | PullDense
 
 
 @kernel
@@ -194,3 +198,81 @@ class Rounds:
 
     def _release(self, messages: list[Received]) -> None:
         self._held -= sum(message.nbytes for message in messages)
+
+
+class Fence:
+    """Which generation is open, and who may say what in it."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.generation = -1
+        self.workers = 0
+        self._opener = b""
+        """who opened the generation"""
+        self._broken: Exception | None = None
+        """why no round of the generation can be carried out any more, or yet"""
+
+    @property
+    def opener(self) -> bytes:
+        return self._opener
+
+    def check(self, message: Received) -> None:
+        """Raises Fenced for a message of another run or an older generation, OutOfOrder for one that may not come."""
+        header: Header = message.header
+        is_old = header.generation < self.generation and not isinstance(header, Meet)  # of no generation yet
+        if header.run != self.run or is_old:
+            raise Fenced(
+                f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
+                f"{self.run!r} generation {self.generation}; expected the same; its sender must join again"
+            )
+        if isinstance(header, Announce | Committed | FromWorker):
+            self._check_open(header)
+        if isinstance(header, Announce | Committed) and message.sender != self._opener:
+            raise OutOfOrder(
+                f"a round of generation {self.generation} was announced by {message.sender!r}; expected "
+                f"{self._opener!r}, which opened the generation; a dispatcher must open a generation of its own first"
+            )
+
+    def is_news(self, message: Received) -> bool:
+        """Whether an Open begins a generation, and does not repeat one that is open.
+
+        Raises Fenced if another dispatcher opened this generation already.
+        """
+        header: Open = message.header
+        if header.generation == self.generation and message.sender != self._opener:
+            raise Fenced(
+                f"generation {header.generation} was opened by {self._opener!r} already, and {message.sender!r} opens "
+                "it, too; expected a later one; its sender must begin a generation of its own"
+            )
+        is_tried_again = self._broken is not None and header.restore != GO_ON
+        return header.generation > self.generation or is_tried_again
+
+    def begin(self, message: Received) -> None:
+        """Older generations are refused from now on; rounds of this one are until ``let_in``."""
+        header: Open = message.header
+        self.generation, self.workers, self._opener = header.generation, header.workers, message.sender
+        self._broken = OutOfOrder("it has not begun")
+
+    def let_in(self) -> None:
+        self._broken = None
+
+    def break_off(self, error: Exception) -> None:
+        """Rounds are refused until another generation has begun."""
+        self._broken = error
+
+    def _check_open(self, header: Header) -> None:
+        if header.generation > self.generation:
+            raise OutOfOrder(
+                f"{type(header).__name__} of generation {header.generation} came while generation {self.generation} is "
+                "open; expected the open one; the dispatcher must open a generation on every shard first"
+            )
+        if self._broken is not None:
+            raise OutOfOrder(
+                f"generation {self.generation} is broken on this shard: {self._broken}; expected a later one; the "
+                "dispatcher must open it"
+            )
+        if isinstance(header, FromWorker) and not 0 <= header.worker < self.workers:
+            raise OutOfOrder(
+                f"worker {header.worker} is not one of the {self.workers} workers of this generation; "
+                f"expected 0 to {self.workers - 1}; it must join again"
+            )

@@ -8,7 +8,8 @@ A round goes through these steps, and their order is the guarantee:
 4. parts are kept;
 5. rows whose parts are complete are settled: summed in worker order, applied once;
 6. rows made up to date get the step that last changed them;
-7. pulls that waited for the round are answered.
+7. a cut that belongs to the round begins (ps/cuts/taker.py);
+8. pulls that waited for the round are answered.
 
 Dense weights have turns of their own (ps/dense/lane.py).
 
@@ -24,13 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from infra.errors import Fenced, FreshetError, WireError
+from infra.errors import Fenced, FreshetError, StorageError, WireError
 from infra.telemetry import Refusals
 from infra.wire import I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, cut_reason
 from ps.buffers import ReplyBuffer, ReplyBuffers
-from ps.config import HELD_BYTES, DenseRule, RowConfig
+from ps.config import HELD_BYTES
+from ps.cuts.digest import digest_store
+from ps.cuts.restore import ModelSettings, restore
+from ps.cuts.taker import CutTaker
 from ps.dense.lane import DenseLane
-from ps.dense.range import DenseRange
 from ps.errors import OutOfOrder, PsError
 from ps.ledger import LedgerLines
 from ps.optimizers import rule_of
@@ -38,15 +41,20 @@ from ps.parts import Parts
 from ps.protocol import (
     EARLY,
     FLUSH,
+    GO_ON,
+    LAST_FLUSH,
     NO_DENSE,
     ONLY_SHARD,
     TRAIN,
     WHOLE,
     Announce,
     AnnounceArrays,
+    Committed,
     Count,
     DenseArrays,
     DensePiece,
+    Digest,
+    Digested,
     Done,
     Ledger,
     Meet,
@@ -64,10 +72,7 @@ from ps.protocol import (
     RowsArrays,
     Terms,
 )
-from ps.rounds import Gathering, Received, Rounds
-from ps.store import Store
-
-FromWorker = Push | Pull | PushDense | PullDense
+from ps.rounds import Fence, Gathering, Received, Rounds
 
 
 @dataclass(frozen=True)
@@ -85,42 +90,39 @@ class Shard:
 
     def __init__(
         self,
-        rows: RowConfig,
+        model: ModelSettings,
         run: str,
-        seed: int,
-        chunk_rows: int,
         held_bytes: int = HELD_BYTES,
         refused: Refusals | None = None,
         terms: Terms = ONLY_SHARD,
-        dense: DenseRule | None = None,
+        cuts: CutTaker | None = None,
     ) -> None:
-        self.store = Store(rows, seed, chunk_rows)
-        self.parts = Parts(self.store, rule_of(rows))
-        self.dense = DenseRange(dense or DenseRule(), rows.float_dtype)
+        self.store = model.empty_store()
+        self.parts = Parts(self.store, rule_of(model.rows))
+        self.dense = model.empty_dense()
+        self.cuts = cuts or CutTaker(None)
         self.refused = refused or Refusals()
         """messages not carried out"""
-        self.generation = -1
-        self._run = run
+        self._model = model
         self._terms = terms
-        self._workers = 0
-        self._opener = b""
-        """who opened the generation"""
+        self._fence = Fence(run)
         self._held_bytes = held_bytes
         self._rounds = Rounds(held_bytes)
         self._lane = DenseLane(self.dense, held_bytes)
-        self._broken: PsError | None = None
         self._lines = LedgerLines()
-        self._buffers = ReplyBuffers(rows.float_dtype)
+        self._buffers = ReplyBuffers(model.rows.float_dtype)
 
     def receive(self, message: Received) -> Iterator[Reply]:
         """Carries out one message and yields every reply it makes possible; must be read to the end."""
         try:
-            self._check_fence(message.header)
-            if isinstance(message.header, Announce):
-                self._check_opener(message.sender)
+            self._fence.check(message)
             yield from self._carry_out(message)
-        except (PsError, WireError) as error:
+        except (PsError, WireError, StorageError) as error:
             yield self.refuse(message, error)
+
+    def go_on(self) -> Iterator[Reply]:
+        """Does a little of a cut that is under way; to be called between messages."""
+        yield from (Reply(self._fence.opener, outcome) for outcome in self.cuts.go_on())
 
     def refuse(self, message: Received, error: FreshetError) -> Reply:
         """Counts a message as refused; returns the answer."""
@@ -129,8 +131,8 @@ class Shard:
         step = message.header.step if isinstance(message.header, Header) else -1
         generation = message.header.generation if isinstance(message.header, Header) else -1
         reason = cut_reason(f"{type(error).__name__}: {error}")
-        told: dict[str, Any] = {"generation": generation, "step": step, "current": self.generation, "reason": reason}
-        return Reply(message.sender, Refused(run=self._run, **told))
+        told: dict[str, Any] = {"generation": generation, "step": step, "reason": reason}
+        return Reply(message.sender, Refused(run=self._fence.run, current=self._fence.generation, **told))
 
     def _carry_out(self, message: Received) -> Iterator[Reply]:
         match message.header:
@@ -144,6 +146,8 @@ class Shard:
                 yield from self._announce(message)
                 yield from self._advance()
                 yield from self._answer_dense()
+            case Committed():
+                self.cuts.commit(message.header.cut)
             case Push():
                 self._push(message)
                 yield from self._advance()
@@ -160,65 +164,54 @@ class Shard:
                 yield self._answer_peek(message)
             case Count():
                 yield self._answer_count(message)
+            case Digest():
+                digest = digest_store(self.store, self._terms.shard, self._terms.shards)
+                yield Reply(message.sender, self._header(Digested, message, rows=len(self.store), digest=digest))
 
     # ── generations ───────────────────────────────────────────────────────────────────────────────────────────────────
-    def _check_fence(self, header: Header) -> None:
-        is_old = header.generation < self.generation and not isinstance(header, Meet)  # of no generation yet
-        if header.run != self._run or is_old:
-            raise Fenced(
-                f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
-                f"{self._run!r} generation {self.generation}; expected the same; its sender must join again"
-            )
-        if isinstance(header, Announce | FromWorker):
-            self._check_open(header)
-
-    def _check_open(self, header: Announce | FromWorker) -> None:
-        if header.generation > self.generation:
-            raise OutOfOrder(
-                f"{type(header).__name__} of generation {header.generation} came while generation {self.generation} is "
-                "open; expected the open one; the dispatcher must open a generation on every shard first"
-            )
-        if self._broken is not None:
-            raise OutOfOrder(
-                f"generation {self.generation} is broken on this shard: {self._broken}; expected a later one; the "
-                "dispatcher must open it"
-            )
-        if isinstance(header, FromWorker) and not 0 <= header.worker < self._workers:
-            raise OutOfOrder(
-                f"worker {header.worker} is not one of the {self._workers} workers of this generation; "
-                f"expected 0 to {self._workers - 1}; it must join again"
-            )
-
-    def _check_opener(self, sender: bytes) -> None:
-        """Only who opened the generation says what its rounds do."""
-        if sender != self._opener:
-            raise OutOfOrder(
-                f"a round of generation {self.generation} was announced by {sender!r}; expected {self._opener!r}, "
-                "which opened the generation; a dispatcher must open a generation of its own first"
-            )
-
     def _open(self, message: Received) -> Iterator[Reply]:
         header: Open = message.header
-        if header.generation > self.generation:
-            self.generation, self._workers, self._broken = header.generation, header.workers, None
-            self._opener = message.sender
+        if self._fence.is_news(message):
+            self._fence.begin(message)
             yield from self._refuse_waiting(Fenced(f"generation {header.generation} has begun; join again"))
+            self.cuts.abandon()
+            if header.restore == GO_ON:
+                self.parts.drop()
+            else:
+                self._go_back(header.restore)
             self._rounds = Rounds(self._held_bytes)
             self._lane = DenseLane(self.dense, self._held_bytes)
-            self.parts.drop()
+            self._lines = LedgerLines()
+            self._fence.let_in()
         yield Reply(message.sender, self._header(Opened, message, rows=len(self.store)))
+
+    def _go_back(self, cut: int) -> None:
+        """Takes the model of a cut; keeps the one that it has, and every round out, if the cut cannot be read."""
+        told = self.cuts.storage, cut, self._model, self._fence.run, self._terms.shard, self._terms.shards
+        try:
+            restored = restore(*told)
+        except (PsError, StorageError) as error:
+            self._fence.break_off(error)
+            raise
+        self.store, self.dense = restored.store, restored.dense
+        self.parts = Parts(self.store, rule_of(self._model.rows))
+        self.cuts.build_on(restored.saved)
 
     # ── rounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _announce(self, message: Received) -> Iterator[Reply]:
         header: Announce = message.header
         arrays: AnnounceArrays = message.arrays
-        check_announced(header, len(arrays.pushed), self._workers)
+        check_announced(header, len(arrays.pushed), self._fence.workers)
+        self.cuts.check(header)
         self._rounds.check_next(header)
-        new = int((arrays.new_numbers >= len(self.store)).sum())
+        new = len(arrays.new_numbers)
         self.store.check(arrays.settled, new)
         self.store.check(arrays.changed, new)
         self.store.create(arrays.new_numbers, arrays.new_keys)
-        for held in (*self._rounds.announce(message), *self._lane.announce(header)):
+        early = (*self._rounds.announce(message), *self._lane.announce(header))
+        if header.cut:
+            self.cuts.announce(header, len(self.store), self._lane.copy())
+        for held in early:
             try:
                 self._push(held) if isinstance(held.header, Push) else self._push_dense(held)
             except (PsError, WireError) as error:
@@ -252,12 +245,13 @@ class Shard:
             try:
                 self._apply(gathering)
             except PsError as error:
-                self._broken = error
+                self._fence.break_off(error)
                 assert gathering.announced is not None
                 for message in (gathering.announced, *gathering.pulls):
                     yield self.refuse(message, error)
                 yield from self._refuse_waiting(error)
                 return
+            yield from self._begin_cut(gathering)
             for pull in gathering.pulls:
                 try:
                     yield self._answer_pull(pull)
@@ -271,13 +265,22 @@ class Shard:
         for worker in sorted(gathering.pushes):
             push = gathering.pushes[worker]
             arrays: PushArrays = push.arrays
+            self.cuts.keep(arrays.owned_numbers)
             self.store.write(arrays.owned_numbers, arrays.owned_rows.reshape(-1, shape.total))
             self.parts.add(worker, arrays.part_numbers, arrays.part_gradients.reshape(-1, shape.value))
             moved = {"owned": len(arrays.owned_numbers), "parts": len(arrays.part_numbers)}
             at = (push.header.step, push.header.phase)
             self._lines.count(at, worker, **moved)
+        self.cuts.keep(announced.settled)
         self.parts.settle(announced.settled)
         self.store.stamp(announced.changed, announced.changed_steps)
+
+    def _begin_cut(self, gathering: Gathering) -> Iterator[Reply]:
+        """Begins the cut that belongs to a round, now that it has been applied and the next one has not."""
+        assert gathering.announced is not None
+        header: Announce = gathering.announced.header
+        if header.cut:
+            yield from (Reply(self._fence.opener, failed) for failed in self.cuts.begin(header, self.store))
 
     def _refuse_waiting(self, error: FreshetError) -> Iterator[Reply]:
         for pull in (*self._rounds.drop(), *self._lane.drop()):
@@ -318,9 +321,11 @@ class Shard:
         return self._rows(message, PullArrays(full_numbers=arrays.numbers), self.store.steps(arrays.numbers))
 
     def _answer_count(self, message: Received) -> Reply:
-        applied, unsettled = self._rounds.applied or (-1, TRAIN), self._lane.unsettled
-        # a round is applied when the dense weights of the steps up to it are, too
-        step, phase = min(applied, (unsettled[0] - 1, FLUSH)) if unsettled else applied
+        applied = self._rounds.applied or (-1, TRAIN)
+        if unsettled := self._lane.unsettled:  # a round is applied when the dense weights up to it are, too
+            step, phase = unsettled
+            applied = min(applied, (step, phase - 1) if phase > FLUSH else (step - 1, LAST_FLUSH))
+        step, phase = applied
         header = self._header(Ledger, message, rows=len(self.store), applied_step=step, applied_phase=phase)
         return Reply(message.sender, header, self._lines.columns())
 
@@ -350,7 +355,7 @@ class Shard:
         return Reply(message.sender, header, arrays, buffer)
 
     def _header(self, kind: type[Header], message: Received, **fields: Any) -> Header:
-        return kind(run=self._run, generation=message.header.generation, step=message.header.step, **fields)
+        return kind(run=self._fence.run, generation=message.header.generation, step=message.header.step, **fields)
 
 
 def check_announced(header: Announce, fingerprints: int, workers: int) -> None:

@@ -3,7 +3,7 @@
 Guarantees: a number, once given to a key, keeps it; rows never move in memory; a number that was never given out raises
 UnknownRow before anything is read or written.
 
-Legend: K rows asked for, T columns of value and state.
+Legend: K rows asked for, T columns of value and state, C chunks.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infra.kernels import kernel
 from ps.chunks import Chunks
 from ps.config import RowConfig
 from ps.errors import OutOfOrder, UnknownRow
@@ -18,6 +19,14 @@ from ps.start import start_rows
 
 NEVER = -1
 """the step of a row that still has its start value"""
+
+
+@kernel
+def _raise_newest(newest_C: Any, chunk_rows: Any, numbers_K: Any, steps_K: Any) -> None:
+    """Notes the newest step of each chunk."""
+    for k in range(numbers_K.shape[0]):
+        chunk = numbers_K[k] // chunk_rows
+        newest_C[chunk] = max(newest_C[chunk], steps_K[k])
 
 
 class Store:
@@ -28,24 +37,45 @@ class Store:
         self.rows = Chunks(chunk_rows, self.shape.total, config.float_dtype)
         self._config = config
         self._seed = seed
-        self._steps = Chunks(chunk_rows, 1, np.int64, fill=NEVER)
+        self.versions = Chunks(chunk_rows, 1, np.int64, fill=NEVER)
+        """the step that last changed each row"""
+        self.newest_C = np.empty(0, np.int64)
+        """the newest version of each chunk, or a newer one"""
         self._keys = Chunks(chunk_rows, 1, np.uint64)
 
     def __len__(self) -> int:
         return self.rows.rows
 
     def create(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
-        """Gives the next free numbers to new keys; a number known already must come with the key it has."""
-        new = numbers_K >= len(self)
-        self._check_same_keys(numbers_K[~new], keys_K[~new])
-        expected = np.arange(len(self), len(self) + int(new.sum()))
-        if not np.array_equal(numbers_K[new], expected):
+        """Gives the next free numbers to new keys. Raises OutOfOrder for a number that exists: its row is trained."""
+        expected = np.arange(len(self), len(self) + len(numbers_K))
+        if not np.array_equal(numbers_K, expected):
             raise OutOfOrder(
-                f"new row numbers {_some(numbers_K[new])} do not follow the {len(self)} rows known; expected "
-                f"{_some(expected)}; a shard that lost rows must be restored from a checkpoint"
+                f"new row numbers {_some(numbers_K)} do not follow the {len(self)} rows known; expected "
+                f"{_some(expected)}; the dispatcher must open a generation with the cut that its index belongs to"
             )
         if len(expected):
-            self._append(expected, keys_K[new])
+            self._append(expected, keys_K)
+
+    def load(
+        self,
+        numbers_K: NDArray[np.int64],
+        keys_K: NDArray[np.uint64],
+        versions_K: NDArray[np.int64],
+        rows_KT: NDArray[Any],
+    ) -> None:
+        """Puts rows as a cut has them where ``reserve`` made room."""
+        self.check(numbers_K)
+        self._keys.scatter(numbers_K, keys_K.reshape(-1, 1))
+        self.rows.scatter(numbers_K, rows_KT)
+        self.stamp(numbers_K, versions_K)
+
+    def reserve(self, length: int) -> None:
+        """Makes room for so many rows; what new ones hold is undefined."""
+        for table in (self.versions, self._keys, self.rows):
+            table.grow(length)
+        chunks = len(self.rows.addresses)
+        self.newest_C = np.concatenate([self.newest_C, np.full(chunks - len(self.newest_C), NEVER)])
 
     def check(self, numbers_K: NDArray[np.int64], new: int = 0) -> None:
         """Raises UnknownRow unless every number has been given out, or is one of so many that come next."""
@@ -70,13 +100,14 @@ class Store:
     def stamp(self, numbers_K: NDArray[np.int64], steps_K: NDArray[np.int64]) -> None:
         """Notes the step that last changed each row."""
         self.check(numbers_K)
-        self._steps.scatter(numbers_K, steps_K.reshape(-1, 1))
+        self.versions.scatter(numbers_K, steps_K.reshape(-1, 1))
+        _raise_newest(self.newest_C, self.versions.chunk_rows, numbers_K, steps_K)
 
     def steps(self, numbers_K: NDArray[np.int64]) -> NDArray[np.int64]:
         """The step that last changed each row, NEVER for a start value."""
         self.check(numbers_K)
         steps = np.empty((len(numbers_K), 1), np.int64)
-        self._steps.gather(numbers_K, steps)
+        self.versions.gather(numbers_K, steps)
         return steps.reshape(-1)
 
     def keys(self, numbers_K: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -86,19 +117,9 @@ class Store:
         return keys.reshape(-1)
 
     def _append(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
-        length = len(self) + len(numbers_K)
-        for table in (self._steps, self._keys, self.rows):
-            table.grow(length)
+        self.reserve(len(self) + len(numbers_K))
         self._keys.scatter(numbers_K, keys_K.reshape(-1, 1))
         self.rows.scatter(numbers_K, start_rows(self._config, self._seed, keys_K))
-
-    def _check_same_keys(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
-        other = self.keys(numbers_K) != keys_K
-        if other.any():
-            raise OutOfOrder(
-                f"row numbers {_some(numbers_K[other])} already belong to other keys; expected a number to keep its "
-                "key; restart the shard if the dispatcher began a new index"
-            )
 
 
 def _some(numbers: NDArray[np.int64]) -> str:

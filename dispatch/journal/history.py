@@ -1,5 +1,9 @@
 """What a journal says about a run so far: everything that a replay and a resume need.
 
+A history begins with a *base*: the empty model, or a cut, and holds what came after it. Steps after a cut may have been
+declared void (``Redecided``): then they, their digests and cuts taken of them are no part of the history, and their
+batches wait in ``to_redecide`` until they have been decided anew.
+
 Reading is strict: a journal whose steps do not follow each other, or whose ranges leave out or repeat an event, is
 damaged.
 """
@@ -8,15 +12,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dispatch.errors import RunEnded, SettingsChanged
-from dispatch.journal.log import read_records
-from dispatch.journal.records import AnyRecord, Begun, Ended, GenerationStarted, StepDecided, StepDone
+from dispatch.errors import CutUnusable, RunEnded, SettingsChanged
+from dispatch.journal.log import read_records, read_whole
+from dispatch.journal.records import (
+    AnyRecord,
+    Begun,
+    CutBegun,
+    CutTaken,
+    Ended,
+    GenerationStarted,
+    Redecided,
+    StepDecided,
+    StepDone,
+)
 from ingest.batches.manifest import Manifest
 from ingest.errors import LogCorrupt
 from ingest.streams.position import Position
+from ps.protocol import EMPTY_MODEL
 
 JOURNAL = "journal"
 """in the run's folder"""
+AnyCut = CutBegun | CutTaken
 
 
 @dataclass(frozen=True)
@@ -34,8 +50,20 @@ class PastGeneration:
 
 
 @dataclass(frozen=True)
+class Base:
+    """What a history begins with: a cut, or the empty model."""
+
+    number: int = EMPTY_MODEL
+    step: int = 0
+    positions: Mapping[int, Position] = field(default_factory=dict)
+    """after that step"""
+    samples: int = 0
+    """trained up to that step"""
+
+
+@dataclass(frozen=True)
 class History:
-    """A run so far."""
+    """A run so far, from its base on."""
 
     begun: Begun | None = None
     generations: tuple[PastGeneration, ...] = ()
@@ -43,8 +71,17 @@ class History:
     """of the logits of each step that was completed"""
     positions: Mapping[int, Position] = field(default_factory=dict)
     """after the last step, of every partition that is known"""
-    last_generation: int = 0
+    newest: GenerationStarted | None = None
     ended: Ended | None = None
+    base: Base = Base()
+    cuts: tuple[CutTaken, ...] = ()
+    """all on record that can be gone back to, whatever the base; newest last"""
+    begun_cuts: tuple[CutBegun, ...] = ()
+    """the same with those that failed, or whose end a crash kept from being written down"""
+    last_cut: int = 0
+    """highest number of a cut, void and failed ones included"""
+    to_redecide: tuple[Manifest, ...] = ()
+    """batches of void steps, in order, that are to be decided anew"""
 
     @property
     def steps(self) -> tuple[StepDecided, ...]:
@@ -53,16 +90,26 @@ class History:
     @property
     def step(self) -> int:
         """The newest."""
-        return self.generations[-1].steps[-1].step if self.generations else 0
+        return self.generations[-1].steps[-1].step if self.generations else self.base.step
 
     @property
     def samples(self) -> int:
-        return sum(step.manifest.samples for step in self.steps)
+        """Of all steps up to the newest, those before the base included."""
+        return self.base.samples + sum(step.manifest.samples for step in self.steps)
 
     @property
     def workers(self) -> int:
         """As many as a replay needs."""
         return max((len(generation.record.members) for generation in self.generations), default=0)
+
+    @property
+    def last_generation(self) -> int:
+        return 0 if self.newest is None else self.newest.number
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Of the newest generation, by rank."""
+        return () if self.newest is None else self.newest.members
 
     def up_to(self, last: int) -> "History":
         """The same without what came after a step."""
@@ -73,41 +120,42 @@ class History:
         return replace(self, generations=tuple(generation for generation in cut if generation.steps))
 
 
-def read_history(folder: Path) -> History:
-    """Reads and checks the journal in a folder; an empty one if there is none."""
-    return history_of(read_records(folder), folder)
+def read_history(folder: Path, base: int | None = None) -> History:
+    """Reads and checks the journal in a folder; an empty one if there is none.
+
+    base: number of the cut to begin with, 0: the empty model; None: the oldest there, which is the empty model unless
+    segments were dropped. Raises CutUnusable if it is not on record. Only what came after it is kept in memory.
+    """
+    after = None if base is None else _find_base(read_cuts(folder), base, folder)
+    return read_whole(folder, lambda records: history_of(records, folder, after))
+
+
+def read_cuts(folder: Path) -> History:
+    """The history without its steps: which cuts are on record, and who the newest members are."""
+    return read_whole(folder, lambda records: _Reading(folder, None, keeps_steps=False).read(records))
 
 
 def read_manifests(folder: Path) -> list[Manifest]:
-    """The manifest of every step."""
+    """The manifest of every step that is on record, void ones included."""
     return [record.manifest for record in read_records(folder) if isinstance(record, StepDecided)]
 
 
-def history_of(records: Iterable[AnyRecord], folder: Path) -> History:
-    """folder: named in errors."""
-    begun, ended, digests = None, None, dict[int, int]()
-    started, steps = dict[int, GenerationStarted](), dict[int, list[StepDecided]]()
-    positions, last = dict[int, Position](), 0
-    for record in records:
-        if ended is not None or (begun is None) is not isinstance(record, Begun):
-            raise _damaged(folder, f"a record {type(record).__name__} is out of place")
-        match record:
-            case Begun():
-                begun, positions = record, dict(record.start)
-            case GenerationStarted():
-                started[record.number] = record
-            case StepDecided():
-                if record.step != last + 1 or record.manifest.generation not in started:
-                    raise _damaged(folder, f"step {record.step} follows step {last}")
-                _advance(positions, record.manifest, folder)
-                last = record.step
-                steps.setdefault(record.manifest.generation, []).append(record)
-            case StepDone():
-                digests[record.step] = record.logits
-            case Ended():
-                ended = record
-    generations = tuple(PastGeneration(started[number], tuple(some)) for number, some in steps.items())
-    return History(begun, generations, digests, positions, max(started, default=0), ended)
+def history_of(records: Iterable[AnyRecord], folder: Path, base: Base | None = None) -> History:
+    """folder: named in errors; base: as found by an earlier reading, None: what the records begin with."""
+    return _Reading(folder, base, keeps_steps=True).read(records)
+
+
+def advance(positions: dict[int, Position], manifest: Manifest, folder: Path) -> None:
+    """Follows the ranges of a step; every event lies in exactly one."""
+    for taken in (*manifest.skipped, *manifest.ranges):
+        at = positions.get(taken.partition, Position(0))
+        if taken.start != at or taken.end < taken.start:
+            raise _damaged(
+                folder,
+                f"step {manifest.step} takes partition {taken.partition} from {taken.start.offset}:{taken.start.index} "
+                f"on, and the one before ended at {at.offset}:{at.index}",
+            )
+        positions[taken.partition] = taken.end
 
 
 def check_unfinished(history: History, folder: Path) -> None:
@@ -144,17 +192,173 @@ def check_workers(history: History, workers: int, folder: Path) -> None:
         )
 
 
-def _advance(positions: dict[int, Position], manifest: Manifest, folder: Path) -> None:
-    """Follows the ranges of a step; every event lies in exactly one."""
-    for taken in (*manifest.skipped, *manifest.ranges):
-        at = positions.get(taken.partition, Position(0))
-        if taken.start != at or taken.end < taken.start:
-            raise _damaged(
-                folder,
-                f"step {manifest.step} takes partition {taken.partition} from {taken.start.offset}:{taken.start.index} "
-                f"on, and the one before ended at {at.offset}:{at.index}",
+class _Reading:
+    """Follows the records of a journal, one after the other."""
+
+    def __init__(self, folder: Path, base: Base | None, keeps_steps: bool) -> None:
+        self._folder, self._base, self._keeps_steps = folder, base, keeps_steps
+        self._begun: Begun | None = None
+        self._ended: Ended | None = None
+        self._newest: GenerationStarted | None = None
+        self._started: dict[int, GenerationStarted] = {}
+        self._steps: list[StepDecided] = []
+        """kept ones"""
+        self._digests: dict[int, int] = {}
+        self._positions: dict[int, Position] = {}
+        self._last, self._last_cut = 0, 0
+        self._begun_cuts: dict[int, CutBegun] = {}
+        self._cuts: dict[int, CutTaken] = {}
+        self._void: dict[int, Manifest] = {}
+        """to be decided anew, by step"""
+        self._is_from_start = False
+
+    def read(self, records: Iterable[AnyRecord]) -> History:
+        for record in records:
+            is_first = self._begun is None
+            if self._ended is not None or is_first is not isinstance(record, Begun | CutBegun if is_first else Begun):
+                raise self._damaged(f"a record {type(record).__name__} is out of place")
+            self._follow(record)
+        return self._history()
+
+    def _follow(self, record: AnyRecord) -> None:
+        match record:
+            case Begun():
+                self._begin(record, Base(positions=record.start))
+            case GenerationStarted():
+                self._start(record)
+            case StepDecided():
+                self._decide(record)
+            case StepDone():
+                if self._is_kept(record.step):
+                    self._digests[record.step] = record.logits
+            case CutBegun():
+                self._begin_cut(record)
+            case CutTaken():
+                self._take_cut(record)
+            case Redecided():
+                self._redecide(record)
+            case Ended():
+                self._ended = record
+
+    def _begin(self, begun: Begun, base: Base) -> None:
+        self._begun, self._positions, self._last = begun, dict(base.positions), base.step
+        self._is_from_start = base.number == EMPTY_MODEL
+        self._base = self._base or base
+
+    def _start(self, record: GenerationStarted) -> None:
+        self._started[record.number] = self._newest = record
+
+    def _decide(self, record: StepDecided) -> None:
+        manifest = record.manifest
+        if record.step != self._last + 1 or manifest.generation not in self._started:
+            raise self._damaged(f"step {record.step} follows step {self._last}")
+        void = self._void.pop(record.step, manifest)
+        if (manifest.skipped, manifest.ranges) != (void.skipped, void.ranges):
+            raise self._damaged(f"step {record.step} was decided anew with other ranges")
+        advance(self._positions, manifest, self._folder)
+        self._last = record.step
+        if self._is_kept(record.step):
+            self._steps.append(record)
+
+    def _begin_cut(self, cut: CutBegun) -> None:
+        if self._begun is None:
+            self._begin(cut.begun, Base(cut.number, cut.step, cut.positions, cut.samples))
+            self._start(cut.generation)
+        if cut.begun != self._begun or cut.generation != self._newest:
+            raise self._damaged(f"cut {cut.number} is of another run or generation")
+        self._check_cut(cut)
+        self._begun_cuts[cut.number] = cut
+
+    def _take_cut(self, cut: CutTaken) -> None:
+        begun = self._begun_cuts.get(cut.number)
+        if begun is None or _base_of(begun) != _base_of(cut):
+            raise self._damaged(f"cut {cut.number} was taken and had not begun, or otherwise")
+        self._cuts[cut.number] = cut
+
+    def _check_cut(self, cut: CutBegun) -> None:
+        """Raises LogCorrupt unless a cut is newer than all before, and has the positions of its step."""
+        if cut.number <= self._last_cut or cut.step > self._last:
+            raise self._damaged(
+                f"cut {cut.number} after step {cut.step} follows cut {self._last_cut} and step {self._last}"
             )
-        positions[taken.partition] = taken.end
+        is_here = cut.step == self._last
+        if is_here and any(cut.positions.get(partition) != at for partition, at in self._positions.items()):
+            raise self._damaged(f"cut {cut.number} has other positions than its step {cut.step}")
+        self._last_cut = cut.number
+
+    def _redecide(self, record: Redecided) -> None:
+        """Goes back to a cut."""
+        base = self._find_base(record)
+        if base is None or record.step > self._last:
+            raise self._damaged(f"steps after step {record.step} are void, and cut {record.base} is not of that step")
+        self._void |= {step.step: step.manifest for step in self._steps if step.step > record.step}
+        self._steps = [step for step in self._steps if step.step <= record.step]
+        self._digests = {step: digest for step, digest in self._digests.items() if step <= record.step}
+        self._drop_cuts(record.step)
+        self._positions, self._last = dict(base.positions), record.step
+
+    def _find_base(self, record: Redecided) -> Base | None:
+        """The cut, or another one of the same step: its own record may have been dropped."""
+        if record.base == EMPTY_MODEL == record.step and self._begun is not None and self._is_from_start:
+            return Base(positions=self._begun.start)
+        bases = (_base_of(cut) for cut in self._begun_cuts.values() if cut.step == record.step)
+        return next(bases, None)
+
+    def _drop_cuts(self, last: int) -> None:
+        """Forgets those of void steps; raises CutUnusable if the base is one."""
+        assert self._base is not None
+        void = {number for number, cut in self._begun_cuts.items() if cut.step > last}
+        if self._base.number in void:
+            raise _unusable(self._base.number, self._folder, "its steps have been declared void")
+        for number in void:
+            del self._begun_cuts[number]
+            self._cuts.pop(number, None)
+
+    def _is_kept(self, step: int) -> bool:
+        assert self._base is not None
+        return self._keeps_steps and step > self._base.step
+
+    def _history(self) -> History:
+        steps: dict[int, list[StepDecided]] = {}
+        for step in self._steps:
+            steps.setdefault(step.manifest.generation, []).append(step)
+        return History(
+            self._begun,
+            tuple(PastGeneration(self._started[number], tuple(some)) for number, some in steps.items()),
+            self._digests,
+            self._positions,
+            self._newest,
+            self._ended,
+            self._base or Base(),
+            tuple(self._cuts.values()),
+            tuple(self._begun_cuts.values()),
+            self._last_cut,
+            tuple(self._void[step] for step in sorted(self._void)),
+        )
+
+    def _damaged(self, problem: str) -> LogCorrupt:
+        return _damaged(self._folder, problem)
+
+
+def _base_of(cut: AnyCut) -> Base:
+    return Base(cut.number, cut.step, cut.positions, cut.samples)
+
+
+def _find_base(history: History, number: int, folder: Path) -> Base:
+    """Raises CutUnusable if the cut is not on record."""
+    if number == EMPTY_MODEL and history.base.number == EMPTY_MODEL:
+        return history.base
+    for cut in history.begun_cuts:
+        if cut.number == number:
+            return _base_of(cut)
+    raise _unusable(number, folder, "it is not on record, or its steps have been declared void")
+
+
+def _unusable(number: int, folder: Path, why: str) -> CutUnusable:
+    return CutUnusable(
+        f"the journal in {folder} cannot be read from cut {number} on: {why}; expected a cut of this run; choose "
+        "another ('freshet cuts list')"
+    )
 
 
 def _damaged(folder: Path, problem: str) -> LogCorrupt:

@@ -5,19 +5,26 @@
 
 One append is one frame (``ingest.log.frames``), however many records it brings: it is there as a whole or not at all.
 Appending: 1. write the frame  2. sync it. A crash in between leaves a torn tail, which was never acknowledged and is
-cut off at the next opening. Everything else is damage and stops reader and writer with an error that names the file: a
-frame that was changed, a segment that is missing or was cut before the last one, a record that is not known.
+cut off at the next opening. An append that fails, on a full disk, leaves the journal as it was, and may be repeated.
+
+A segment begins where one is full, and with every cut: then its first record is a ``CutBegun``, with all that a reader
+needs to begin there, so segments before it may be dropped once no cut that is kept needs them. They are removed oldest
+first; what a crash leaves of them is passed over up to the next segment that begins with a cut. Everything else is
+damage and stops reader and writer with an error that names the file: a frame that was changed, a segment that is
+missing or was cut before the last one, a record that is not known.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from dispatch.journal.records import AnyRecord
-from infra.files import naming
+from dispatch.errors import JournalFull
+from dispatch.journal.records import AnyRecord, CutBegun, Redecided, StepDecided
+from infra.files import is_full, naming
 from ingest.errors import LogCorrupt, LogError
 from ingest.log.frames import frame, lock, read_frames, sync_folder, truncate, write_durably
 
@@ -25,9 +32,71 @@ OPENING = b"FRESHJN1"
 """how a segment begins: what it is, and the version of its format"""
 LOCK = "writer.lock"
 SEGMENT_BYTES = 64 << 20
+READ_TIMES = 10
+"""attempts to read a journal of which the writer drops segments meanwhile"""
 
+T = TypeVar("T")
 _decoder = msgspec.msgpack.Decoder(list[AnyRecord])
 _encoder = msgspec.msgpack.Encoder()
+
+
+class SegmentGone(LogError):
+    """A segment was dropped while the journal was read."""
+
+
+class Segment(NamedTuple):
+    """A segment that has been read."""
+
+    first: int
+    """number of its first frame"""
+    bodies: list[bytes]
+    """content of its frames"""
+    end: int
+    """where they end; 0: it has not even its opening bytes yet"""
+
+
+class CutSegment(NamedTuple):
+    """A segment with the record of a cut; if it begins with it, it and those behind it hold every step after it."""
+
+    first: int
+    """number of its first frame"""
+    step: int
+    """of the cut"""
+
+
+class Reach:
+    """Which segments a reader may begin with, as far as the records so far say."""
+
+    def __init__(self) -> None:
+        self.begins: list[CutSegment] = []
+        """oldest first"""
+        self._cuts: dict[int, CutSegment] = {}
+        """step of each cut and the segment that holds its record, by number"""
+        self._last = 0
+        """the newest step ever decided, void or not"""
+
+    def add(self, record: AnyRecord, segment: int, is_first: bool) -> None:
+        """segment: first frame of the one that holds the record; is_first: whether it begins with it."""
+        match record:
+            case CutBegun():
+                self._cuts[record.number] = CutSegment(segment, record.step)
+                self._last = max(self._last, record.step)
+                if is_first and record.opens:
+                    self.begins.append(CutSegment(segment, record.step))
+            case StepDecided():
+                self._last = max(self._last, record.step)
+            case Redecided():
+                self.begins = [begin for begin in self.begins if begin.step <= record.step]
+
+    def is_covered(self, cut: CutBegun) -> bool:
+        """Whether all steps after the cut, void ones to be decided anew included, will follow its record."""
+        return cut.step >= self._last
+
+    def first_needed(self, number: int) -> int:
+        """First frame of the segment from which on a cut needs them; 0 if it is not on record."""
+        cut = self._cuts.get(number, CutSegment(-1, -1))
+        usable = (begin.first for begin in self.begins if begin.step <= cut.step and begin.first <= cut.first)
+        return max(usable, default=0)
 
 
 class JournalWriter:
@@ -38,28 +107,55 @@ class JournalWriter:
         self.folder, self._segment_bytes = folder, segment_bytes
         self._file = -1
         self._noted: list[AnyRecord] = []
+        self._reach = Reach()
         with ExitStack() as undo, naming(folder, LogError):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock(folder / LOCK)
             undo.callback(self.close)
-            segments = list(_segments(folder))
-            first, bodies, end = segments[-1] if segments else (0, [], 0)
-            self._frames = first + len(bodies)
-            self._open(first, end)
+            found = Segment(0, [], 0)
+            for found in _segments(folder):
+                for place, body in enumerate(found.bodies):
+                    self._follow(_decode(body, folder, found.first), found.first, is_first=place == 0)
+            self._frames = found.first + len(found.bodies)
+            self._open(found.first, found.end)
             undo.pop_all()
+        self._begins_next = False
 
     def append(self, *records: AnyRecord) -> None:
-        """Returns once these records, and those noted before, are durable."""
+        """Returns once these records, and those noted before, are durable.
+
+        Raises JournalFull where there is no room: nothing is lost, and the same may be appended later.
+        """
         written = frame(_encoder.encode([*self._noted, *records]))
         if self._end + len(written) > self._segment_bytes and self._end > len(OPENING):
-            self._open(self._frames, 0)
-        self._end += write_durably(self._file, written, self._end, self._path)
-        self._frames += 1
+            self._begins_next = True
+        self._write(written)
+        self._follow([*self._noted, *records], int(self._path.stem), is_first=False)
+        self._noted.clear()
+
+    def begin_cut(self, cut: CutBegun) -> None:
+        """Appends the record of a cut that begins; in a segment of its own if all steps after it will be there."""
+        if not self._reach.is_covered(cut):
+            self.append(msgspec.structs.replace(cut, opens=False))
+            return
+        self._begins_next = self._begins_next or self._end > len(OPENING)
+        self._write(frame(_encoder.encode([cut, *self._noted])))
+        self._follow([cut, *self._noted], int(self._path.stem), is_first=True)
         self._noted.clear()
 
     def note(self, record: AnyRecord) -> None:
         """Keeps a record for the next append."""
         self._noted.append(record)
+
+    def drop_before(self, number: int) -> None:
+        """Removes the segments that neither a cut nor those after it need; none if the cut is not on record."""
+        needed = self._reach.first_needed(number)
+        with naming(self.folder, LogError):
+            for first in _firsts(self.folder):
+                if first < needed:
+                    _path(self.folder, first).unlink()
+                    sync_folder(self.folder)
+        self._reach.begins = [begin for begin in self._reach.begins if begin.first >= needed]
 
     def close(self) -> None:
         """What was noted and not appended is dropped."""
@@ -68,53 +164,115 @@ class JournalWriter:
                 os.close(file)
         self._file = self._lock = -1
 
+    def _write(self, written: bytes) -> None:
+        try:
+            if self._begins_next:
+                self._open(self._frames, 0)
+                self._begins_next = False
+            with naming(self._path, LogError):
+                truncate(self._file, self._end)  # a failed append may have left something
+            self._end += write_durably(self._file, written, self._end, self._path)
+        except LogError as error:
+            if isinstance(error.__cause__, OSError) and is_full(error.__cause__):
+                raise JournalFull(str(error)) from error
+            raise
+        self._frames += 1
+
+    def _follow(self, records: list[AnyRecord], segment: int, is_first: bool) -> None:
+        """is_first: whether the segment begins with these records."""
+        for place, record in enumerate(records):
+            self._reach.add(record, segment, is_first and place == 0)
+
     def _open(self, first: int, end: int) -> None:
-        """Goes on in a segment that is whole up to there; 0: begins it."""
+        """Goes on in a segment that is whole up to there; 0: begins it. The one before is left when that is done."""
+        path = _path(self.folder, first)
+        with naming(path, LogError), ExitStack() as undo:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            undo.callback(os.close, file)
+            truncate(file, end)
+            end = end or write_durably(file, OPENING, 0, path)
+            sync_folder(self.folder)
+            undo.pop_all()
         if self._file >= 0:
             os.close(self._file)
-        self._path = _path(self.folder, first)
-        with naming(self._path, LogError):
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            truncate(self._file, end)
-        self._end = end or write_durably(self._file, OPENING, 0, self._path)
-        sync_folder(self.folder)
+        self._file, self._path, self._end = file, path, end
 
 
 def read_records(folder: Path) -> Iterator[AnyRecord]:
     """Every whole record of a journal that another process may be writing, oldest first."""
-    for first, bodies, _ in _segments(folder):
-        for body in bodies:
-            try:
-                yield from _decoder.decode(body)
-            except msgspec.DecodeError as error:
-                raise LogCorrupt(
-                    f"{_path(folder, first)} holds a record that cannot be decoded: {error}; expected the records of "
-                    "one version of Freshet; restore it from a copy, or read it with the version that wrote it"
-                ) from error
+    for segment in _segments(folder):
+        for body in segment.bodies:
+            yield from _decode(body, folder, segment.first)
 
 
-def _segments(folder: Path) -> Iterator[tuple[int, list[bytes], int]]:
-    """(first frame, content of the frames, where they end) of each segment; all but the last must be whole."""
-    with naming(folder, LogError):
-        firsts = sorted(int(path.stem) for path in folder.glob("*.log") if path.stem.isdigit())
-    expected = 0
+def read_whole(folder: Path, take: Callable[[Iterator[AnyRecord]], T]) -> T:
+    """What is made of all records; begins again if the writer drops segments meanwhile."""
+    for _ in range(READ_TIMES - 1):
+        try:
+            return take(read_records(folder))
+        except SegmentGone:
+            continue
+    return take(read_records(folder))
+
+
+def _decode(body: bytes, folder: Path, first: int) -> list[AnyRecord]:
+    try:
+        return _decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise LogCorrupt(
+            f"{_path(folder, first)} holds a record that cannot be decoded: {error}; expected the records of "
+            "one version of Freshet; restore it from a copy, or read it with the version that wrote it"
+        ) from error
+
+
+def _segments(folder: Path) -> Iterator[Segment]:
+    """Segments from the first that a reader may begin with; all but the last must be whole."""
+    firsts = _firsts(folder)
+    expected = firsts[0] if firsts else 0
+    has_begun = expected == 0
     for place, first in enumerate(firsts):
         path = _path(folder, first)
         bodies, end = read_frames(path, OPENING)
-        if first != expected:
-            raise LogCorrupt(
-                f"{path} begins with frame {first} of the journal; expected one that begins with frame {expected}; "
-                "restore the missing segment from a copy"
-            )
-        with naming(path, LogError):
-            is_cut = place < len(firsts) - 1 and path.stat().st_size != end
-        if is_cut:
-            raise LogCorrupt(
-                f"{path} was cut at byte {end}, and later segments follow it; expected a whole segment; restore it "
-                "from a copy"
-            )
-        yield first, bodies, end
+        _check_segment(path, first, expected, end, is_last=place == len(firsts) - 1)
+        has_begun = has_begun or _begins_with_cut(bodies, folder, first)
+        if has_begun:  # else a crash has left it of those that were dropped
+            yield Segment(first, bodies, end)
         expected = first + len(bodies)
+    if not has_begun:
+        raise LogCorrupt(
+            f"{_path(folder, firsts[0])} begins with frame {firsts[0]} of the journal; expected one that begins with "
+            "frame 0, or with a cut; restore the missing segment from a copy"
+        )
+
+
+def _check_segment(path: Path, first: int, expected: int, end: int, is_last: bool) -> None:
+    """Raises LogCorrupt unless a segment follows the one before and is whole."""
+    with naming(path, LogError):
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError as error:
+            raise SegmentGone(f"{path} was dropped while it was read; expected it to stay; read again") from error
+    if first != expected:
+        raise LogCorrupt(
+            f"{path} begins with frame {first} of the journal; expected one that begins with frame {expected}; "
+            "restore the missing segment from a copy"
+        )
+    if not is_last and size != end:
+        raise LogCorrupt(
+            f"{path} was cut at byte {end}, and later segments follow it; expected a whole segment; restore it "
+            "from a copy"
+        )
+
+
+def _begins_with_cut(bodies: list[bytes], folder: Path, first: int) -> bool:
+    record = _decode(bodies[0], folder, first)[0] if bodies else None
+    return isinstance(record, CutBegun) and record.opens
+
+
+def _firsts(folder: Path) -> list[int]:
+    """First frames of the segments there are, in order."""
+    with naming(folder, LogError):
+        return sorted(int(path.stem) for path in folder.glob("*.log") if path.stem.isdigit())
 
 
 def _path(folder: Path, first: int) -> Path:

@@ -86,6 +86,22 @@ class StepDone(JournalRecord, frozen=True, tag="done"):
     """digest of the logits of the batch"""
 
 
+class CutBegun(JournalRecord, frozen=True, tag="cut begun"):
+    """A cut is being taken; it may fail. One that opens a segment holds all that a reader needs to begin there."""
+
+    number: int
+    step: int
+    positions: dict[int, Position]
+    """after that step, of every partition that is known"""
+    samples: int
+    """trained up to that step"""
+    begun: Begun
+    generation: GenerationStarted
+    """the newest"""
+    opens: bool = True
+    """whether all steps after it, void ones to be decided anew included, follow this record"""
+
+
 class CutTaken(JournalRecord, frozen=True, tag="cut"):
     """A cut exists: the model after a step, whole and durable."""
 
@@ -118,4 +134,4 @@ class Ended(JournalRecord, frozen=True, tag="ended"):
     """first step whose logits were not those of the journal when it was trained again"""
 
 
-AnyRecord = Begun | GenerationStarted | StepDecided | StepDone | CutTaken | Redecided | Ended
+AnyRecord = Begun | GenerationStarted | StepDecided | StepDone | CutBegun | CutTaken | Redecided | Ended

@@ -1,6 +1,6 @@
 """The journal of the run that is going on: what is written down, and what a replay is compared with."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import structlog
@@ -11,7 +11,16 @@ from dispatch.job import DispatchJob
 from dispatch.journal.digest import digest_of
 from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, check_workers, read_history
 from dispatch.journal.log import JournalWriter
-from dispatch.journal.records import Begun, Ended, GenerationStarted, StepDecided, StepDone
+from dispatch.journal.records import (
+    Begun,
+    CutBegun,
+    CutTaken,
+    Ended,
+    GenerationStarted,
+    Redecided,
+    StepDecided,
+    StepDone,
+)
 from dispatch.journal.terms import GenerationTerms
 from dispatch.roster import Member
 from ingest.streams.position import Position
@@ -21,15 +30,18 @@ from ps.protocol import EMPTY_MODEL
 class RunJournal:
     """One run's journal, open for writing, and its history when it was opened."""
 
-    def __init__(self, job: DispatchJob) -> None:
-        """Raises SettingsChanged if the run cannot go on with the settings of this job."""
+    def __init__(self, job: DispatchJob, base: int | None = None) -> None:
+        """Raises SettingsChanged if the run cannot go on with the settings of this job.
+
+        base: number of the cut that the history begins with; None: the oldest there.
+        """
         golden = job.golden
         self.folder = job.folder if golden is None else golden.folder
         """of the run whose steps are on record"""
         self._job = job
         self._writer = JournalWriter(job.folder / JOURNAL)
         try:
-            found = read_history(self.folder / JOURNAL)
+            found = read_history(self.folder / JOURNAL, base)
             if golden is None:
                 check_unfinished(found, self.folder)
             elif golden.last_step is not None:
@@ -46,6 +58,8 @@ class RunJournal:
         self.differs_at: int | None = None
         """first step whose logits were not the same when it was trained again"""
         self._base: int | None = EMPTY_MODEL
+        self._begun, self._newest = found.begun, found.newest
+        self._last_cut = found.last_cut
         if golden is not None and found.begun is not None:
             self._writer.note(found.begun)
 
@@ -63,19 +77,20 @@ class RunJournal:
         start: where partitions begin, if the run does.
         """
         arithmetic = tuple(dict.fromkeys(member.arithmetic for member in members))
-        begun = self.history.begun
+        begun, opening = self.history.begun, tuple[Begun, ...]()
         if begun is None and not self.generation:
             settings, job = dict(self._job.agreement.frozen), self._job
             how = job.run, job.topic, start or {}, settings, digest_of(settings), arithmetic, job.samples
-            self._writer.note(Begun(*how))
+            opening = (Begun(*how),)
         elif begun is not None and not set(arithmetic) <= set(begun.arithmetic):
             hint = "other machines than the run began with may round otherwise"
             structlog.get_logger().warning(hint, was=begun.arithmetic, now=arithmetic)
-        self.generation += 1
         names = tuple(member.name for member in members)
         fixed = terms.uses_hub, terms.replicas, self._base, terms.reason
-        self._writer.append(GenerationStarted(self.generation, names, *fixed))
-        self._base = None
+        started = GenerationStarted(self.generation + 1, names, *fixed)
+        self._writer.append(*opening, started)
+        self._begun, self._newest = opening[0] if opening else self._begun, started
+        self.generation, self._base = started.number, None
 
     def append_step(self, step: StepDecided) -> None:
         """Durable when this returns."""
@@ -90,6 +105,31 @@ class RunJournal:
         elif known != digest and self.differs_at is None:
             self.differs_at = step
             structlog.get_logger().error("trained again, the run differs from its journal", first_step=step)
+
+    # ── cuts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def begin_cut(self, number: int, step: int, positions: Mapping[int, Position], samples: int) -> None:
+        """Writes down that a cut is begun, in the segment that will hold all steps after it. Durable when this returns.
+
+        To be called when the step is the newest, before the next one is decided. positions, samples: after that step.
+        """
+        assert self._begun is not None, "the run has not begun"
+        assert self._newest is not None, "no generation has started"
+        self._writer.begin_cut(CutBegun(number, step, dict(positions), samples, self._begun, self._newest))
+        self._last_cut = number
+
+    def take_cut(self, cut: CutTaken) -> None:
+        """Writes down that a cut exists. Durable when this returns."""
+        if cut.number > self._last_cut:
+            self.begin_cut(cut.number, cut.step, cut.positions, cut.samples)
+        self._writer.append(cut)
+
+    def redecide(self, base: int, step: int) -> None:
+        """Declares the steps after a cut void. Durable when this returns."""
+        self._writer.append(Redecided(base, step))
+
+    def trim(self, oldest_kept: int) -> None:
+        """Drops what is on record from before a cut, as far as neither it nor a later one needs it."""
+        self._writer.drop_before(oldest_kept)
 
     def end(self, reason: str, step: int, rows: int, rows_digest: str) -> None:
         """The run is over. Durable when this returns."""

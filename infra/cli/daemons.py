@@ -82,6 +82,8 @@ def ps(
         dense=DenseRule(settings.model.dense_optimizer, settings.model.dense_rate),
         curve=curve_of(settings, "server"),
         agreement=agreement_of(settings),
+        storage=settings.cuts.url or str(settings.folder / "cuts"),
+        cuts=settings.cuts,
     )
     run_shard(job, stop, begin(settings, name), Meter())
 

@@ -46,8 +46,9 @@ def replayed(folder: Path, into: Path, last_step: int | None) -> tuple[Settings,
     As many workers as its steps need, as fast as they can; whatever else results depend on is the run's own.
     """
     history = read_history(folder / JOURNAL)
-    if last_step is not None and not 0 < last_step <= history.step:
-        raise ConfigError(f"--to {last_step} is no step of the run; expected 1 to {history.step}; correct it")
+    first = history.base.step + 1
+    if last_step is not None and not first <= last_step <= history.step:
+        raise ConfigError(f"--to {last_step} is no step of the run; expected {first} to {history.step}; correct it")
     if not history.step:
         raise ConfigError(
             f"no steps are on record in {folder}; expected the folder of a run with a journal; correct the folder"

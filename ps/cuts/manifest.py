@@ -5,11 +5,18 @@
          00000007/base-0-UNIQUE.safetensors    all rows of shard 0, merged from files of cuts before
          00000007/dispatcher-UNIQUE.safetensors
 
-A file is written once, under a name of its own, and never changed; cuts share files.
+A file is written once, under a name of its own, and never changed; cuts share files. A manifest is JSON and, in a line
+of its own, a checksum of it.
 """
 
-import msgspec
+import re
 
+import msgspec
+import xxhash
+
+from infra.errors import NotStored
+from infra.storage import Storage
+from ps.errors import CutDamaged
 from ps.protocol import FilePart
 
 
@@ -43,3 +50,50 @@ class CutManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def rows(self) -> int:
         return sum(shard.rows for shard in self.shards)
+
+
+MANIFEST = re.compile(r"(\d{8,})\.json")
+CHECKSUM_LINE = 33
+"""bytes: 32 hex digits and a line's end"""
+
+
+def manifest_name(number: int) -> str:
+    return f"{number:08d}.json"
+
+
+def write_manifest(storage: Storage, manifest: CutManifest) -> FilePart:
+    """Makes a cut exist: durable at return. The counterpart of ``read_manifest``."""
+    text = msgspec.json.encode(manifest) + b"\n"
+    content = text + xxhash.xxh3_128_hexdigest(text).encode() + b"\n"
+    name = manifest_name(manifest.number)
+    storage.write(name, [content])
+    return FilePart(name, len(content), xxhash.xxh3_128_hexdigest(content))
+
+
+def read_manifest(storage: Storage, number: int) -> CutManifest:
+    """What a cut consists of; raises CutDamaged, which names the file, unless it is what was written."""
+    where = storage.where(manifest_name(number))
+    try:
+        content = bytes(storage.read(manifest_name(number)))
+        text, checksum = content[:-CHECKSUM_LINE], content[-CHECKSUM_LINE:]
+        if checksum != xxhash.xxh3_128_hexdigest(text).encode() + b"\n":
+            raise CutDamaged(
+                f"{where} is damaged: its checksum is wrong; expected a cut's manifest as it was written; go back to "
+                "another cut, or restore the file from a copy"
+            )
+        manifest = msgspec.json.decode(text, type=CutManifest)
+    except NotStored as error:
+        raise CutDamaged(f"cut {number} does not exist: {error}") from error
+    except msgspec.DecodeError as error:
+        raise CutDamaged(
+            f"{where} cannot be read: {error}; expected a cut's manifest; was it written by another version?"
+        ) from error
+    if manifest.number != number:
+        raise CutDamaged(f"{where} is the manifest of cut {manifest.number}; expected {number}; restore it from a copy")
+    return manifest
+
+
+def manifest_numbers(storage: Storage) -> list[int]:
+    """Of all cuts that exist, damaged or not, ascending."""
+    found = (MANIFEST.fullmatch(name) for name in storage.names())
+    return sorted(int(match[1]) for match in found if match)

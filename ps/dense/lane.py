@@ -3,7 +3,8 @@
 What changes the range comes in *turns*, in the order in which they were announced: the whole range from one worker
 before a step trains, or gradients of everyone who trained in it, after. Every piece goes through the turns on its own,
 so a changed piece is on its way to the workers while they still send gradients of the next one. A pull for a step is
-answered piece by piece, each as soon as it has gone through all turns before that step's gradients.
+answered piece by piece, each as soon as it has gone through all turns before that step's gradients. A cut is a turn,
+too: every piece is copied as it passes.
 
 Messages may arrive before their turn is announced; they are held, as long as all that is held stays within a bound.
 """
@@ -16,16 +17,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ps.config import HELD_BYTES
-from ps.dense.range import DenseRange
+from ps.dense.range import DenseCopy, DenseRange
 from ps.errors import OutOfOrder
-from ps.protocol import BARE, FLUSH, TRAIN, WHOLE, Announce, DenseArrays, PullDense, PushDense, Round
+from ps.protocol import BARE, NO_DENSE, TRAIN, WHOLE, Announce, DenseArrays, PullDense, PushDense, Round
 from ps.rounds import Received, held_with
 
 KEPT_STEPS = 64
 """announced steps that may still be pulled for: more than a dispatcher orders ahead"""
 
 TurnKey = tuple[int, int, int]
-"""(step, phase, form)"""
+"""(step, phase, form); a cut's form is NO_DENSE, since nobody brings anything"""
 
 
 @dataclass
@@ -37,6 +38,8 @@ class Turn:
     """who brings something, ascending"""
     arrived: list[dict[int, NDArray[Any]]] = field(default_factory=list)
     """of each piece, by worker"""
+    copy: DenseCopy | None = None
+    """of a cut: where to"""
 
     def of(self, piece: int) -> dict[int, NDArray[Any]]:
         while len(self.arrived) <= piece:
@@ -85,6 +88,8 @@ class DenseLane:
         """turns that each piece has gone through"""
         self._before: OrderedDict[int, int] = OrderedDict()
         """turns before each announced step's gradients"""
+        self._last: Round = (-1, TRAIN)
+        """that was announced"""
         self._held: list[Received] = []
         self._waiting: list[Waiting] = []
         self._travels: dict[int, Travel] = {}
@@ -96,7 +101,7 @@ class DenseLane:
 
     def announce(self, header: Announce) -> list[Received]:
         """Takes the turns of a round; returns the pushes that arrived before it, to be pushed again."""
-        at = (header.step, header.phase)
+        self._last = at = (header.step, header.phase)
         if header.dense_whole:
             self._turns.append(Turn((*at, WHOLE), tuple(header.dense_whole)))
         if header.phase == TRAIN:
@@ -108,6 +113,13 @@ class DenseLane:
         held, self._held = self._held, []
         self._held_bytes -= sum(push.nbytes for push in held)
         return held
+
+    def copy(self) -> DenseCopy:
+        """The range after all turns announced so far; complete once every piece has gone through them."""
+        copy = self._dense.empty_copy()
+        self._turns.append(Turn((*self._last, NO_DENSE), (), copy=copy))
+        self._advance()
+        return copy
 
     def push(self, push: Received) -> bool:
         """Returns whether the piece was taken; one whose turn is not announced yet is held until it is."""
@@ -178,7 +190,10 @@ class DenseLane:
                     self._done = [self._done[piece] + 1] * self._dense.pieces
                     self._advance()
                     return
-                self._dense.apply(piece, turn.brought(piece))
+                if turn.copy is not None:
+                    self._dense.copy(piece, turn.copy)
+                else:
+                    self._dense.apply(piece, turn.brought(piece))
                 self._done[piece] += 1
         while self._turns and min(self._done) > self._first:
             del self._turns[0]
@@ -207,12 +222,10 @@ class DenseLane:
             )
 
     def _hold(self, push: Received, key: TurnKey) -> None:
-        step, phase, _ = key
-        known = next(reversed(self._before), -1)
-        if step < known or (step == known and phase != FLUSH):
+        if key[:2] <= self._last:
             raise OutOfOrder(
                 f"dense weights came in (step, phase, form) {key}, which was not announced or is over; expected one "
-                f"after step {known}; does its sender's order match the announcement?"
+                f"after round {self._last}; does its sender's order match the announcement?"
             )
         self._held_bytes = held_with(push, self._held_bytes, self._limit)
         self._held.append(push)

@@ -10,6 +10,7 @@ Legend: L weights of the range.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,16 @@ def pieces_of(length: int, itemsize: int) -> list[slice]:
     """How a range of so many weights is cut; worker and shard must agree on it."""
     count = min(MOST_PIECES, max(1, length * itemsize // LEAST_PIECE_BYTES))
     return [slice(length * each // count, length * (each + 1) // count) for each in range(count)]
+
+
+@dataclass
+class DenseCopy:
+    """A whole range as it was at one moment of every piece; empty if the range had not been handed in."""
+
+    whole: NDArray[Any]
+    is_complete: bool = False
+    copied: int = 0
+    """pieces"""
 
 
 class DenseRange:
@@ -99,6 +110,24 @@ class DenseRange:
         """A piece of the weights, or the whole range; a view, which the next update changes."""
         first = 0 if form == WHOLE else self._places[piece].start
         return self._whole[first : first + self.size(form, piece)]
+
+    def empty_copy(self) -> DenseCopy:
+        return DenseCopy(self._whole[:0].copy())
+
+    def copy(self, piece: int, into: DenseCopy) -> None:
+        """Copies one piece, weights and state; each piece once."""
+        if self._length is None:
+            into.is_complete = True
+            return
+        if into.whole.size != self._whole.size:
+            into.whole = np.empty_like(self._whole)
+        place = self._places[piece]
+        for start in range(0, self._length * (3 if self._has_state else 1), self._length or 1):
+            into.whole[start:][place] = self._whole[start:][place]
+        if self._has_state:
+            into.whole[-1] = self._updates[piece]
+        into.copied += 1
+        into.is_complete = into.copied == self.pieces
 
     @property
     def _has_state(self) -> bool:

@@ -22,9 +22,9 @@ from ps.protocol import (
     Announce,
     AnnounceArrays,
     Count,
-    Done,
     Ledger,
     Open,
+    Opened,
     PushArrays,
     Terms,
 )
@@ -138,7 +138,7 @@ class Announcer:
     def open(self, generation: int, workers: int) -> None:
         for shard, peer in enumerate(self.peers):
             terms = Terms(shard, len(self.peers), {})
-            assert isinstance(peer.ask(Open, generation=generation, workers=workers, terms=terms)[0], Done)
+            assert isinstance(peer.ask(Open, generation=generation, workers=workers, terms=terms)[0], Opened)
 
     def announce(
         self,

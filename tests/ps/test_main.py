@@ -28,6 +28,7 @@ from ps.protocol import (
     PullArrays,
     Push,
     Rows,
+    Terms,
 )
 from ps.start import start_rows
 from tests.ps.doubles import NO_ROWS, RUN, SEED, ShardStage, ints, owned, parts, shard_job, stage
@@ -135,12 +136,13 @@ def test_ledger_has_a_line_per_round_and_worker(one_shard: ShardStage) -> None:
     assert lines == [[1, TRAIN, 0, 0, 2, 0, 0, 0], [1, TRAIN, 1, 3, 0, 3, 0, 0]]
 
 
-def test_older_generation_is_refused_and_its_push_dropped(one_shard: ShardStage) -> None:
+def test_older_generation_is_refused_and_told_so(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.open(2, 2)
     one_shard.announcer.announce(1, pushes={0: ([4], [])}, generation=2)
-    peer.send(Push, owned(ints(4), np.zeros(SHAPE.total, np.float32)), step=1, phase=TRAIN, worker=0)
+    late = owned(ints(4), np.zeros(SHAPE.total, np.float32))
     messages: list[tuple[type[Header], Arrays, dict[str, Any]]] = [
+        (Push, late, {"step": 1, "phase": TRAIN, "worker": 0}),
         (Pull, PullArrays(full_numbers=ints(4)), {"worker": 0}),
         (Peek, PeekArrays(ints(4)), {}),
         (Open, NO_ARRAYS, {"workers": 2}),
@@ -149,7 +151,7 @@ def test_older_generation_is_refused_and_its_push_dropped(one_shard: ShardStage)
     for kind, arrays, fields in messages:
         header, _ = peer.ask(kind, arrays, **fields)
         assert isinstance(header, Refused)
-        assert header.generation == 2
+        assert (header.generation, header.current) == (1, 2)
         assert "must join again" in header.reason
     assert np.array_equal(peer.ask(Peek, PeekArrays(ints(4)), generation=2)[1].full, start_of(4)[0])
 
@@ -189,6 +191,21 @@ def test_same_generation_may_be_opened_again_without_loss(one_shard: ShardStage)
     one_shard.announcer.open(1, 2)
     peer.send(Push, owned(ints(4), np.ones(SHAPE.total, np.float32)), step=1, phase=TRAIN, worker=0)
     assert np.all(peer.ask(Peek, PeekArrays(ints(4)))[1].full == 1.0)
+
+
+def test_generation_that_another_dispatcher_opened_is_refused(one_shard: ShardStage) -> None:
+    header, _ = one_shard.peer().ask(Open, workers=2, terms=Terms(0, 1, {}))
+    assert isinstance(header, Refused)
+    assert "opened by" in header.reason
+
+
+def test_ledger_of_a_new_generation_is_empty(one_shard: ShardStage) -> None:
+    one_shard.announcer.announce(1, pushes={0: ([4], [])})
+    peer = one_shard.peer()
+    peer.send(Push, owned(ints(4), np.zeros(SHAPE.total, np.float32)), step=1, phase=TRAIN, worker=0)
+    assert len(peer.ledger()[1]) == 1
+    one_shard.announcer.open(2, 2)
+    assert peer.ledger(2)[1] == []
 
 
 @pytest.mark.parametrize("number", [10, -1])

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from infra.telemetry import Meter, Refusals
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused
 from ps.config import RowConfig
+from ps.cuts.restore import ModelSettings
 from ps.main import answer
 from ps.protocol import (
     TO_SHARD,
@@ -37,16 +38,18 @@ def tell(shard: Shard, kind: type[Header], arrays: Arrays = NO_ARRAYS, **fields:
 
 
 def opened() -> Shard:
-    shard = Shard(ROWS, "r", seed=1, chunk_rows=4)
+    shard = Shard(ModelSettings(ROWS, 1, 4), "r")
     tell(shard, Open, workers=1)
     created = AnnounceArrays(new_numbers=np.arange(9), new_keys=np.arange(9, dtype=np.uint64))
     tell(shard, Announce, created, phase=TRAIN, pushers=[])
     return shard
 
 
-def test_fenced_push_is_counted_but_not_answered() -> None:
+def test_fenced_push_is_counted_and_answered_with_its_own_generation() -> None:
     shard = opened()
-    assert tell(shard, Push, owned(NO_ROWS, NO_FLOATS), phase=TRAIN, worker=0, generation=0) == []
+    (refused,) = tell(shard, Push, owned(NO_ROWS, NO_FLOATS), phase=TRAIN, worker=0, generation=0)
+    assert isinstance(refused.header, Refused)
+    assert (refused.header.generation, refused.header.current) == (0, 1)
     assert shard.refused.by_type == {"Push": 1}
 
 
@@ -91,7 +94,7 @@ def test_waiting_pull_of_an_unknown_row_is_refused_alone() -> None:
 
 def test_refused_messages_are_a_metric_by_type() -> None:
     registry = CollectorRegistry()
-    shard = Shard(ROWS, "r", seed=1, chunk_rows=4, refused=Refusals(Meter(registry)))
+    shard = Shard(ModelSettings(ROWS, 1, 4), "r", refused=Refusals(Meter(registry)))
     list(answer(shard, Codec(*TO_SHARD), b"w", [b"garbage"]))
     tell(shard, Pull, PullArrays(full_numbers=ints(0)), worker=0)
     for message in ("unreadable", "Pull"):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from infra.wire import NO_ARRAYS, NO_I64, Arrays, Header, Refused
 from ps.config import DenseRule, RowConfig
+from ps.cuts.restore import ModelSettings
 from ps.dense.range import pieces_of
 from ps.protocol import (
     BARE,
@@ -70,7 +71,7 @@ def dense_of(replies: list[Reply]) -> list[Any]:
 
 def opened(*weights: float, held_bytes: int = 1 << 20) -> Shard:
     """A shard that was handed weights before step 1, in which nobody trains."""
-    made = Shard(RowConfig(dim=2), "r", seed=1, chunk_rows=4, held_bytes=held_bytes, dense=DenseRule("sgd", 1.0))
+    made = Shard(ModelSettings(RowConfig(dim=2), 1, 4, DenseRule("sgd", 1.0)), "r", held_bytes)
     tell(made, Open, workers=WORKERS)
     announce(made, 1, [], whole=[0])
     assert push(made, 1, 0, WHOLE, *weights) == []
@@ -227,7 +228,7 @@ def test_a_flush_is_applied_once_the_last_gradient_is(two_pieces: Shard) -> None
 def test_pulls_that_wait_are_refused_when_a_generation_begins(shard: Shard) -> None:
     assert pull(shard, 4) == []
     replies = tell(shard, Open, workers=1, generation=2)
-    assert [type(reply.header).__name__ for reply in replies] == ["Refused", "Done"]
+    assert [type(reply.header).__name__ for reply in replies] == ["Refused", "Opened"]
 
 
 def test_the_last_piece_tells_how_far_apart_a_worker_s_pieces_came(two_pieces: Shard) -> None:

@@ -1,0 +1,76 @@
+"""A digest of all rows of a run, that does not depend on how many shards hold them.
+
+Each row has a hash of 128 bits, of its number in the run, its key, its version and the bits of its value and state. The
+digest is the sum of the hashes, in two halves modulo 2^64 each: shards sum their own rows, and sums add up.
+
+Legend: K rows of a chunk, B bytes of a row.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from infra.kernels import kernel
+from ps.start import GAMMA, mix, mix_reference
+from ps.store import Store
+
+_MASK = (1 << 64) - 1
+FACTOR = 0xD6E8FEB86659FD93
+"""odd: multiplication by it loses nothing"""
+
+
+@kernel
+def _sum(first: int, stride: int, keys_K: Any, versions_K: Any, words_KB: Any, totals_2: Any) -> None:
+    """Adds the hashes of rows that are first, first + stride, … of the run."""
+    factor, shift = np.uint64(FACTOR), np.uint64(32)
+    for k in range(keys_K.shape[0]):
+        low = mix(np.uint64(first + k * stride) + np.uint64(GAMMA))
+        low = mix(low ^ keys_K[k])
+        low = mix(low ^ np.uint64(versions_K[k]))
+        high = (low ^ shift) * factor
+        for b in range(words_KB.shape[1]):
+            word = np.uint64(words_KB[k, b])
+            low = mix(low ^ word)
+            high = (high + word) * factor
+            high ^= high >> shift
+        totals_2[0] += low
+        totals_2[1] += mix(high)
+
+
+def digest_reference(rows: Iterable[tuple[int, int, int, list[int]]]) -> str:
+    """Of rows (number in the run, key, version, 32-bit words), in plain integers."""
+    totals = [0, 0]
+    for number, key, version, words in rows:
+        low = mix_reference(number + GAMMA)
+        low = mix_reference(low ^ key)
+        low = mix_reference(low ^ (version & _MASK))
+        high = (low ^ 32) * FACTOR & _MASK
+        for word in words:
+            low = mix_reference(low ^ word)
+            high = (high + word) * FACTOR & _MASK
+            high ^= high >> 32
+        totals[0] += low
+        totals[1] += mix_reference(high)
+    return _hex(totals)
+
+
+def digest_store(store: Store, shard: int, shards: int) -> str:
+    """32 hex digits: of the rows of one shard of so many."""
+    totals_2, chunk_rows = np.zeros(2, np.uint64), store.rows.chunk_rows
+    for chunk in range(-(-len(store) // chunk_rows)):
+        first, end = chunk * chunk_rows, min((chunk + 1) * chunk_rows, len(store))
+        numbers = np.arange(first, end)
+        words = store.rows.chunk(chunk)[: end - first].view(np.uint32)
+        _sum(first * shards + shard, shards, store.keys(numbers), store.steps(numbers), words, totals_2)
+    return _hex(totals_2.tolist())
+
+
+def add_digests(digests: Iterable[str]) -> str:
+    """Of the rows of all shards together, from the digest of each."""
+    halves = [(int(digest[:16], 16), int(digest[16:], 16)) for digest in digests]
+    return _hex([sum(half) for half in zip(*halves, strict=True)] if halves else [0, 0])
+
+
+def _hex(totals: Iterable[int]) -> str:
+    return "".join(f"{total & _MASK:016x}" for total in totals)

@@ -1,0 +1,228 @@
+"""A shard's part of cuts: what it copies, who writes it, and which files the next one can build on.
+
+A cut goes through these steps, and their order is the guarantee:
+
+1. its flush is announced: the number of rows is noted, and dense weights are copied as they pass (ps/dense/lane.py);
+2. the flush has been applied: which rows changed since the last committed cut is settled (ps/cuts/gather.py);
+3. those rows are copied, a slice between two messages, and before they change again;
+4. a thread writes them into a file, while training goes on;
+5. the file is durable, and the dispatcher hears of it and of those that it builds on;
+6. the dispatcher has written the manifest of the cut: only now do the next cuts build on it.
+
+A crash or a failure anywhere costs this cut and nothing else: what it would have held is part of the next one.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from infra.errors import StorageError
+from infra.storage import Storage
+from infra.wire import cut_reason
+from ps.cuts.files import new_name, write_columns
+from ps.cuts.gather import RowCopy
+from ps.cuts.merge import first_to_merge, merge
+from ps.cuts.restore import SavedPart
+from ps.dense.range import DenseCopy
+from ps.errors import CutDamaged, OutOfOrder
+from ps.protocol import FLUSH, Announce, CutFailed, CutSaved, FilePart
+from ps.store import NEVER, Store
+
+LONGEST_CHAIN = 440
+"""files of a cut that one message can name; a longer chain begins anew with all rows"""
+WRITING_MILLISECONDS = 5
+"""how late the end of a write may be seen"""
+Outcome = CutSaved | CutFailed
+Chain = tuple[FilePart, ...]
+"""oldest first"""
+
+
+@dataclass
+class Taking:
+    """A cut, from its announcement on."""
+
+    header: Announce
+    rows: int
+    """that the shard held"""
+    dense: DenseCopy
+    chain: Chain = ()
+    """files that it builds on"""
+    copy: RowCopy | None = None
+    """since its flush has been applied"""
+    written: "Future[FilePart] | None" = None
+
+    @property
+    def is_copied(self) -> bool:
+        return self.copy is not None and self.copy.is_complete and self.dense.is_complete
+
+
+@dataclass(frozen=True)
+class Merging:
+    """Files that become one."""
+
+    parts: Chain
+    merged: "Future[FilePart]"
+
+
+class CutTaker:
+    """Takes one cut at a time."""
+
+    def __init__(self, storage: Storage | None, shard: int = 0, deltas: int = 8) -> None:
+        """storage: None if no cuts are kept; deltas: files of changes before they are merged."""
+        self.storage = storage
+        self._shard = shard
+        self._deltas = deltas
+        self._announced: dict[int, Taking] = {}
+        self._taking: Taking | None = None
+        self._saved: dict[int, SavedPart] = {}
+        """not yet committed"""
+        self._committed: SavedPart | None = None
+        self._merging: Merging | None = None
+        self._log = structlog.get_logger().bind(process="ps", shard=shard)
+        self._threads = ThreadPoolExecutor(2, "cuts")  # one writes, one merges
+
+    def check(self, header: Announce) -> None:
+        """Raises OutOfOrder for a cut that cannot be taken."""
+        if header.cut and (header.phase < FLUSH or self.storage is None):
+            raise OutOfOrder(
+                f"cut {header.cut} was announced in phase {header.phase}, and cuts are kept: "
+                f"{self.storage is not None}; expected a flush, and a place for cuts; start the shard with cuts.url"
+            )
+
+    def announce(self, header: Announce, rows: int, dense: DenseCopy) -> None:
+        """A flush is announced after which the shard takes a cut; rows: that it holds by then."""
+        self._announced[header.cut] = Taking(header, rows, dense)
+
+    def begin(self, header: Announce, store: Store) -> Iterator[CutFailed]:
+        """The flush has just been applied: settles which rows the cut consists of."""
+        taking = self._announced.pop(header.cut)
+        if self._taking is not None:
+            yield _failed(taking, "the cut before is not over; let it end first")
+            return
+        base = self._committed
+        if base is None or len(base.chain) >= LONGEST_CHAIN:
+            base = SavedPart(0, NEVER, 0, ())
+        try:
+            taking.copy = RowCopy(store, base.step, base.rows, taking.rows)
+        except MemoryError as error:
+            yield _failed(taking, f"no memory for a copy of its rows: {error}; give the shard more")
+            return
+        taking.chain = base.chain
+        self._taking = taking
+
+    def keep(self, changing: NDArray[np.int64]) -> None:
+        """To be called before rows change."""
+        if self._taking is not None and self._taking.copy is not None:
+            self._taking.copy.keep(changing)
+
+    def go_on(self) -> Iterator[Outcome]:
+        """Does a little of what is under way; yields what the dispatcher is to hear."""
+        self._end_merging()
+        taking = self._taking
+        if taking is None or taking.copy is None:
+            return
+        if taking.written is not None:
+            if taking.written.done():
+                self._taking = None
+                yield self._end(taking, taking.written)
+        elif not taking.copy.is_complete:
+            taking.copy.go_on()
+        elif taking.is_copied:
+            assert self.storage is not None
+            columns, name = taking.copy.columns(taking.dense.whole), new_name(taking.header.cut, "shard", self._shard)
+            taking.written = self._threads.submit(write_columns, self.storage, name, columns)
+
+    def patience(self, milliseconds: int) -> int:
+        """How long to wait for a message, of so long, before going on."""
+        taking = self._taking
+        if taking is None:
+            return milliseconds
+        is_copying = taking.copy is not None and not taking.copy.is_complete
+        return 0 if is_copying else min(milliseconds, WRITING_MILLISECONDS)
+
+    def commit(self, cut: int) -> None:
+        """The cut exists: the next ones build on it."""
+        if self._committed is not None and cut <= self._committed.cut:
+            return
+        if cut not in self._saved:
+            raise OutOfOrder(
+                f"cut {cut} was committed, and this shard saved {sorted(self._saved)}; expected one of those; the "
+                "dispatcher must commit what every shard has saved"
+            )
+        self._committed = self._saved[cut]
+        self._saved = {number: saved for number, saved in self._saved.items() if number > cut}
+        self._begin_merging(self._committed)
+
+    def abandon(self) -> None:
+        """A generation begins: what was under way is dropped; its file, if it comes to be, belongs to no cut."""
+        self._announced.clear()
+        self._taking = None
+
+    def build_on(self, saved: SavedPart | None) -> None:
+        """The model is that of a cut, or cannot be found in files at all."""
+        self._saved.clear()
+        self._merging, self._committed = None, saved
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _end(self, taking: Taking, written: "Future[FilePart]") -> Outcome:
+        header = taking.header
+        try:
+            chain = (*taking.chain, written.result())
+        except StorageError as error:
+            self._log.error("cut not saved; training goes on", cut=header.cut, step=header.step, reason=str(error))
+            return _failed(taking, str(error))
+        self._saved[header.cut] = SavedPart(header.cut, header.step, taking.rows, chain)
+        return CutSaved(**_at(header), parts=list(chain), rows=taking.rows)
+
+    def _begin_merging(self, saved: SavedPart) -> None:
+        first = first_to_merge(saved.chain, self._deltas)
+        if first is None or self._merging is not None:
+            return
+        assert self.storage is not None
+        parts = saved.chain[first:]
+        told = self.storage, parts, saved.cut, self._shard, first == 0
+        self._merging = Merging(parts, self._threads.submit(merge, *told))
+
+    def _end_merging(self) -> None:
+        if self._merging is None or not self._merging.merged.done():
+            return
+        merging, self._merging = self._merging, None
+        try:
+            merged = merging.merged.result()
+        except (StorageError, CutDamaged) as error:
+            self._log.warning("files of cuts not merged", files=len(merging.parts), reason=str(error))
+            if isinstance(error, CutDamaged):  # what is in memory is right: the next cut begins a new chain
+                self.build_on(None)
+            return
+        self._saved = {cut: _shorter(saved, merging.parts, merged) for cut, saved in self._saved.items()}
+        if self._committed is not None:
+            self._committed = _shorter(self._committed, merging.parts, merged)
+        if self._taking is not None:
+            self._taking.chain = _shortened(self._taking.chain, merging.parts, merged)
+
+
+def _shorter(saved: SavedPart, parts: Chain, merged: FilePart) -> SavedPart:
+    return saved._replace(chain=_shortened(saved.chain, parts, merged))
+
+
+def _shortened(chain: Chain, parts: Chain, merged: FilePart) -> Chain:
+    """The same with one file in place of those that were merged."""
+    for first in range(len(chain) - len(parts) + 1):
+        if chain[first : first + len(parts)] == parts:
+            return (*chain[:first], merged, *chain[first + len(parts) :])
+    return chain
+
+
+def _at(header: Announce) -> dict[str, Any]:
+    return {"run": header.run, "generation": header.generation, "step": header.step, "cut": header.cut}
+
+
+def _failed(taking: Taking, reason: str) -> CutFailed:
+    return CutFailed(**_at(taking.header), reason=cut_reason(reason))

@@ -1,0 +1,68 @@
+"""Steps that were declared void."""
+
+from pathlib import Path
+
+import pytest
+
+from dispatch.errors import CutUnusable
+from dispatch.journal.history import Base, history_of
+from dispatch.journal.records import AnyRecord, CutTaken, GenerationStarted, Redecided, StepDone
+from ingest.errors import LogCorrupt
+from ingest.streams.position import Position
+from tests.dispatch.journal.test_cut_segments import BEGUN, GENERATION, begin, step, taken
+
+FOLDER = Path("runs/r")
+AGAIN = GenerationStarted(2, ("a",), True, 0, 1, "a worker is gone")
+RECORDS: list[AnyRecord] = [
+    BEGUN,
+    GENERATION,
+    step(1),
+    StepDone(1, 11),
+    begin(1, 1),
+    step(2),
+    taken(1, 1),
+    StepDone(2, 22),
+    begin(2, 2),
+    taken(2, 2),
+    step(3),
+    Redecided(1, 1),
+]
+
+
+def test_void_steps_their_digests_and_cuts_are_gone_and_their_batches_wait() -> None:
+    history = history_of(RECORDS, FOLDER)
+    assert [s.step for s in history.steps] == [1]
+    assert history.to_redecide == (step(2).manifest, step(3).manifest)
+    assert (history.digests, history.positions, history.samples) == ({1: 11}, {0: Position(1)}, 2)
+    assert ([cut.number for cut in history.cuts], history.last_cut) == ([1], 2)
+
+
+def test_batches_that_were_decided_anew_wait_no_more() -> None:
+    history = history_of([*RECORDS, AGAIN, step(2, 2)], FOLDER)
+    assert [s.manifest.generation for s in history.steps] == [1, 2]
+    assert history.to_redecide == (step(3).manifest,)
+    twice = history_of([*RECORDS, AGAIN, step(2, 2), Redecided(1, 1)], FOLDER)
+    assert twice.to_redecide == (step(2, 2).manifest, step(3).manifest)
+
+
+def test_a_cut_whose_steps_are_void_is_no_base() -> None:
+    with pytest.raises(CutUnusable, match="cut 2 on: its steps have been declared void"):
+        history_of(RECORDS, FOLDER, Base(2, 2, {0: Position(2)}, 4))
+
+
+@pytest.mark.parametrize(
+    ("records", "problem"),
+    [
+        ([Redecided(7, 9)], "steps after step 9 are void"),
+        ([Redecided(1, 0)], "steps after step 0 are void"),
+        ([AGAIN, step(3, 2)], "step 3 follows step 1"),
+        ([begin(2, 1)], "cut 2 after step 1 follows cut 2 and step 1"),
+        ([begin(3, 2)], "cut 3 after step 2 follows cut 2 and step 1"),
+        ([taken(2, 2)], "cut 2 was taken and had not begun"),
+        ([begin(3, 1, AGAIN)], "cut 3 is of another run or generation"),
+        ([begin(3, 1), CutTaken(3, 1, {0: Position(2)}, 2)], "cut 3 was taken and had not begun, or otherwise"),
+    ],
+)
+def test_what_does_not_follow_is_damage(records: list[AnyRecord], problem: str) -> None:
+    with pytest.raises(LogCorrupt, match=problem):
+        history_of([*RECORDS, *records], FOLDER)
