@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dispatch.journal.history import History
 from infra.run.settings import Settings, read_stored
 from infra.verify.finding import NotChecked, Violated, check
-from infra.verify.journal import read_whole
+from infra.verify.journal import read_run, since, trained
 from ingest.codec.packed import PackedCodec, is_packed
 from ingest.errors import BrokerError, SourceError
 from ingest.opening import open_source, read_letters
@@ -39,7 +39,7 @@ class CountedEvents:
 @check("events add up")
 def check_events(folder: Path) -> str:
     """Produced = trained + dead + skipped + left, counted in the log itself, partition by partition."""
-    history, settings = read_whole(folder), read_stored(folder)
+    history, settings = read_run(folder), read_stored(folder)
     produced = left = skipped = 0
     try:
         with closing(open_source(settings.stream, settings.kafka)) as source:
@@ -54,17 +54,15 @@ def check_events(folder: Path) -> str:
     except (SourceError, BrokerError) as error:
         raise NotChecked(f"the stream cannot be read: {error}") from error
     rejected = sum(step.manifest.rejected for step in history.steps)
-    if produced != history.samples + rejected + skipped + left:
-        raise Violated(
-            f"{produced:,} events were produced; expected {history.samples:,} trained + {rejected:,} dead + "
-            f"{skipped:,} skipped + {left:,} left"
-        )
-    return f"{produced:,} = {history.samples:,} trained + {rejected:,} dead + {skipped:,} skipped + {left:,} left"
+    parts = f"{trained(history):,} trained + {rejected:,} dead + {skipped:,} skipped + {left:,} left"
+    if produced != trained(history) + rejected + skipped + left:
+        raise Violated(f"{produced:,} events were produced {since(history)}; expected {parts}")
+    return f"{produced:,} produced {since(history)} = {parts}"
 
 
 def begin_of(history: History, partition: int) -> Position:
-    start = {} if history.begun is None else history.begun.start
-    return start.get(partition, Position(0))
+    """Where the journal's steps begin in a partition."""
+    return history.base.positions.get(partition, Position(0))
 
 
 def gaps_in(history: History, partition: int) -> list[Range]:
@@ -97,7 +95,7 @@ def events_in(codec: PackedCodec, payload: bytes) -> int:
 @check("letters unique")
 def check_letters(folder: Path) -> str:
     """Every rejected event is one dead letter; those of a step that was not ordered may be missing."""
-    history, settings = read_whole(folder), read_stored(folder)
+    history, settings = read_run(folder), read_stored(folder)
     origin = f"{settings.run}/{settings.stream.topic}"
     try:
         letters = [letter for letter in read_letters(settings.stream, settings.kafka) if letter.origin == origin]
@@ -106,14 +104,19 @@ def check_letters(folder: Path) -> str:
     places = Counter((letter.partition, letter.offset, letter.index) for letter in letters)
     if twice := sorted(place for place, times in places.items() if times > 1)[:3]:
         raise Violated(f"dead letters of (partition, offset, index) {twice} are there more than once")
-    if strays := sorted(p for p in places if not is_taken(history, p[0], Position(p[1], p[2]))):
+    reached = ends_of(history)
+    if strays := sorted(p for p in places if Position(p[1], p[2]) >= reached.get(p[0], Position(0))):
         raise Violated(f"dead letters of (partition, offset, index) {strays[:3]} are of events that no step took")
     rejected = sum(step.manifest.rejected for step in history.steps)
-    pending = 0 if history.ended is not None else history.steps[-1].manifest.rejected
-    if not rejected - pending <= len(places) <= rejected:
-        raise Violated(f"{len(places):,} dead letters are kept; expected {rejected:,}, as many as events were rejected")
-    return f"{len(places):,} letters of {rejected:,} rejected events"
+    last = sum(step.manifest.rejected for step in history.steps[-1:] if history.ended is None)
+    void = sum(manifest.rejected for manifest in history.to_redecide)
+    recent = sum(Position(p[1], p[2]) >= begin_of(history, p[0]) for p in places)
+    if not rejected - last <= recent <= rejected + void:
+        raise Violated(f"{recent:,} dead letters are kept; expected {rejected:,}, as many as events were rejected")
+    return f"{recent:,} letters of {rejected:,} rejected events {since(history)}"
 
 
-def is_taken(history: History, partition: int, at: Position) -> bool:
-    return begin_of(history, partition) <= at < history.positions.get(partition, Position(0))
+def ends_of(history: History) -> dict[int, Position]:
+    """How far each partition was taken, by steps that are to be decided anew as well."""
+    taken = [r for manifest in history.to_redecide for r in (*manifest.skipped, *manifest.ranges)]
+    return {**history.positions, **{r.partition: r.end for r in taken}}

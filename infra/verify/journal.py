@@ -5,13 +5,14 @@ from pathlib import Path
 
 from dispatch.journal.history import JOURNAL, History, read_history
 from dispatch.journal.log import read_records
-from dispatch.journal.records import AnyRecord, GenerationStarted, Redecided, StepDecided, StepDone
+from dispatch.journal.records import AnyRecord, CutBegun, GenerationStarted, Redecided, StepDecided, StepDone
 from infra.errors import FreshetError
 from infra.run.figures import count
 from infra.verify.finding import NotChecked, Violated, check
+from ps.protocol import EMPTY_MODEL
 
 
-def read_whole(folder: Path) -> History:
+def read_run(folder: Path) -> History:
     """The journal, for checks of what it is about; raises NotChecked where it cannot be read or is empty."""
     try:
         history = read_history(folder / JOURNAL)
@@ -32,9 +33,19 @@ def check_ranges(folder: Path) -> str:
     skipped = sum(step.manifest.skipped_events for step in history.steps)
     partitions = {r.partition for step in history.steps for r in (*step.manifest.ranges, *step.manifest.skipped)}
     return (
-        f"{count(history.step, 'step')} over {count(len(partitions), 'partition')}: {history.samples:,} events "
-        f"trained, {rejected:,} dead, {skipped:,} skipped"
+        f"{count(len(history.steps), 'step')} {since(history)} over {count(len(partitions), 'partition')}: "
+        f"{trained(history):,} events trained, {rejected:,} dead, {skipped:,} skipped"
     )
+
+
+def since(history: History) -> str:
+    """What the journal still holds: segments that no kept cut needs are dropped."""
+    return "from the beginning" if history.base.number == EMPTY_MODEL else f"since cut {history.base.number}"
+
+
+def trained(history: History) -> int:
+    """Events of the steps that the journal holds."""
+    return history.samples - history.base.samples
 
 
 @check("numbers ascend")
@@ -44,9 +55,14 @@ def check_numbers(folder: Path) -> str:
 
 
 def follow_numbers(records: Iterable[AnyRecord]) -> str:
-    generation = step = 0
+    generation = step = cut = 0
     for record in records:
         match record:
+            case CutBegun():
+                if record.number <= cut:
+                    raise Violated(f"cut {record.number} was begun after cut {cut}")
+                cut, is_first = record.number, not generation
+                generation, step = record.generation.number, record.step if is_first else step
             case GenerationStarted():
                 if record.number <= generation:
                     raise Violated(f"generation {record.number} was started after generation {generation}")
@@ -61,4 +77,4 @@ def follow_numbers(records: Iterable[AnyRecord]) -> str:
                 raise Violated(f"step {record.step} is done, and the last one that was decided is {step}")
             case Redecided():
                 step = record.step
-    return f"up to generation {generation}, step {step}"
+    return f"up to generation {generation}, cut {cut}, step {step}"

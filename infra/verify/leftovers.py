@@ -1,24 +1,18 @@
-"""Checks of what a run must not leave behind: processes, temporary files, files that no cut names."""
+"""Checks of what a run must not leave behind: processes and temporary files."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import psutil
-import xxhash
 
 from infra.run.figures import count
-from infra.run.settings import read_stored
-from infra.verify.finding import NotChecked, Violated, check
-from infra.verify.journal import read_whole
-from ps.cuts.manifest import CutManifest
-from ps.protocol import FilePart
+from infra.storage import PART
+from infra.verify.finding import Violated, check
 
-COMMANDS = frozenset({"dispatcher", "worker", "ps", "api", "broker", "produce"})
+COMMANDS = frozenset({"agent", "dispatcher", "worker", "ps", "api", "broker", "produce"})
 FOREIGN = frozenset({"broker"})
 """folders of a run in which others write"""
 MOST_NAMED = 5
-CUTS = "cuts"
 
 
 @check("no process left")
@@ -54,62 +48,7 @@ def check_temporary(folder: Path) -> str:
 
 
 def is_temporary(file: Path) -> bool:
-    return file.name.startswith(".")
-
-
-@check("cuts whole")
-def check_cuts(folder: Path) -> str:
-    """Every file that a cut names is there, unchanged."""
-    place, manifests = local_cuts(folder), read_manifests(local_cuts(folder))
-    parts = {part.name: part for manifest in manifests for part in parts_of(manifest)}
-    if wrong := sorted(name for name, part in parts.items() if not is_whole(place / name, part)):
-        raise Violated(f"files of cuts are missing or have changed: {named(wrong)}")
-    return f"{count(len(manifests), 'cut')} of {count(len(parts), 'file')}"
-
-
-@check("no unreferenced file")
-def check_unreferenced(folder: Path) -> str:
-    """Every file of the cuts belongs to one."""
-    place, manifests = local_cuts(folder), read_manifests(local_cuts(folder))
-    if read_whole(folder).ended is None:
-        raise NotChecked("the run is not over, and the next start removes what a failed cut left")
-    parts = {part.name for manifest in manifests for part in parts_of(manifest)}
-    there = {file.relative_to(place).as_posix() for file in place.rglob("*") if file.is_file() and file.parent != place}
-    if strays := sorted(there - parts):
-        raise Violated(f"files belong to no cut: {named(strays)}")
-    return f"none among {count(len(there), 'file')}"
-
-
-def local_cuts(folder: Path) -> Path:
-    """Where the cuts of a run are; raises NotChecked if they are not on this machine, or there are none."""
-    url = read_stored(folder).cuts.url
-    if "://" in url:
-        raise NotChecked(f"the cuts are in {url}")
-    place = Path(url) if url else folder / CUTS
-    if not place.is_dir():
-        raise NotChecked("the run has no cuts")
-    return place
-
-
-def read_manifests(place: Path) -> list[CutManifest]:
-    """Those of all cuts in a folder, oldest first."""
-    found = []
-    for file in sorted(place.glob("*.json")):
-        try:
-            found.append(msgspec.json.decode(file.read_bytes(), type=CutManifest))
-        except msgspec.DecodeError as error:
-            raise Violated(f"{file} is no manifest of a cut: {error}") from error
-    return found
-
-
-def parts_of(manifest: CutManifest) -> list[FilePart]:
-    return [*(file for shard in manifest.shards for file in shard.files), manifest.dispatcher]
-
-
-def is_whole(path: Path, part: FilePart) -> bool:
-    if not path.is_file() or path.stat().st_size != part.nbytes:
-        return False
-    return xxhash.xxh3_128_hexdigest(path.read_bytes()) == part.checksum
+    return file.name.startswith(".") or file.name.endswith(PART)
 
 
 def named(names: list[str]) -> str:

@@ -10,10 +10,12 @@ from infra.faults import FIRED, read_fired
 from infra.files import naming, try_lock
 from infra.run.folder import LOCK
 from infra.run.settings import read_stored
+from infra.verify.cuts import check_cuts, check_newest_cut, check_unreferenced
 from infra.verify.events import check_events, check_letters
 from infra.verify.finding import Finding, NotChecked, check
 from infra.verify.journal import check_numbers, check_ranges
-from infra.verify.leftovers import check_cuts, check_processes, check_temporary, check_unreferenced
+from infra.verify.leftovers import check_processes, check_temporary
+from infra.verify.versions import check_versions
 
 CHECKS = (
     check_ranges,
@@ -23,7 +25,9 @@ CHECKS = (
     check_processes,
     check_temporary,
     check_cuts,
+    check_newest_cut,
     check_unreferenced,
+    check_versions,
 )
 
 

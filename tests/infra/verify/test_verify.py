@@ -4,33 +4,35 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
-import xxhash
 from safetensors.numpy import load_file, save_file
 
 from dispatch.journal.history import JOURNAL, read_history
 from dispatch.journal.log import JournalWriter, read_records
-from dispatch.journal.records import GenerationStarted, StepDecided
+from dispatch.journal.records import AnyRecord, CutBegun, CutTaken, Ended, GenerationStarted, StepDecided
 from infra.errors import ConfigError
 from infra.files import try_lock
 from infra.process import Stop
 from infra.run.folder import LOCK
-from infra.run.settings import Settings, store_settings
+from infra.run.settings import Settings, read_stored, store_settings
+from infra.storage import PART, Storage
 from infra.verify.finding import Violated
 from infra.verify.journal import follow_numbers
 from infra.verify.run import keeping_still, verify_folder
+from infra.verify.versions import versions_by
 from ingest.config import StreamConfig
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.main import ProducerJob, run_producer
-from ps.cuts.manifest import CutManifest, ShardPart
-from ps.protocol import FilePart
+from ps.cuts.files import Columns, new_name, write_chunks, write_columns
+from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from tests.end_to_end.interrupting import interrupt
 from tests.end_to_end.processes import freshet, run, wait_until
 from tests.end_to_end.threads import RUN, Plan, train
@@ -86,12 +88,10 @@ def test_a_good_run_has_no_violation_and_its_events_are_counted(folder: Path) ->
     good = ("ranges tile", "numbers ascend", "events add up", "letters unique", "no process left", "no temporary file")
     assert [found[name][0] for name in good] == [True] * len(good), found
     assert rejected > 20
-    left = sum(produced(folder)) - 540 - rejected
-    assert (
-        found["events add up"][1]
-        == f"{left + 540 + rejected} = 540 trained + {rejected} dead + 0 skipped + {left} left"
-    )
-    assert found["letters unique"][1] == f"{rejected} letters of {rejected} rejected events"
+    total = sum(produced(folder))
+    parts = f"540 trained + {rejected} dead + 0 skipped + {total - 540 - rejected} left"
+    assert found["events add up"][1] == f"{total} produced from the beginning = {parts}"
+    assert found["letters unique"][1] == f"{rejected} letters of {rejected} rejected events from the beginning"
 
 
 def test_what_cannot_be_checked_is_not_called_good(folder: Path) -> None:
@@ -108,14 +108,21 @@ def test_a_run_that_was_interrupted_has_no_violation(tmp_path: Path, packed: int
 
 
 # ── what the checker finds ────────────────────────────────────────────────────────────────────────────────────────────
-def rewrite(folder: Path, *, without: int | None = None, segment_bytes: int = 64 << 20) -> None:
-    """Writes the journal again, without one of its steps."""
+def rewrite(
+    folder: Path,
+    *,
+    without: int | None = None,
+    instead: Mapping[type, list[AnyRecord]] | None = None,
+    segment_bytes: int = 64 << 20,
+) -> None:
+    """Writes the journal again, without one of its steps, or with other records instead of some."""
     records = list(read_records(folder / JOURNAL))
     shutil.rmtree(folder / JOURNAL)
     writer = JournalWriter(folder / JOURNAL, segment_bytes)
     for record in records:
         if not (isinstance(record, StepDecided) and record.step == without):
-            writer.append(record)
+            for written in (instead or {}).get(type(record), [record]):
+                writer.append(written)
     writer.close()
 
 
@@ -160,7 +167,7 @@ def leave_a_temporary_file(folder: Path) -> None:
         (add_a_letter_again, "letters unique", "are there more than once"),
         (add_a_letter_of_no_step, "letters unique", "of events that no step took"),
         (lose_the_letters, "letters unique", "0 dead letters are kept; expected"),
-        (lose_events, "events add up", "events were produced; expected 540 trained"),
+        (lose_events, "events add up", "events were produced from the beginning; expected 540 trained"),
         (leave_a_temporary_file, "no temporary file", "temporary files are left: .dense.safetensors.123"),
     ],
 )
@@ -195,37 +202,59 @@ def test_a_run_under_way_is_refused(folder: Path) -> None:
 
 
 # ── cuts ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def write_cut(folder: Path) -> Path:
-    """A cut of one shard; returns the shard's file."""
-    place = folder / "cuts" / "00000001"
-    place.mkdir(parents=True)
-    parts = []
-    for name in ("shard-0-a.safetensors", "dispatcher-b.safetensors"):
-        (place / name).write_bytes(name.encode())
-        parts.append(FilePart(f"00000001/{name}", len(name), xxhash.xxh3_128_hexdigest(name.encode())))
-    shard = ShardPart(shard=0, rows=3, files=(parts[0],))
+def write_cut(folder: Path, wrong: int = 0) -> Path:
+    """A cut of one shard after step 4, with so many versions that are wrong; returns the shard's file."""
+    storage, history = Storage.at(folder / "cuts"), read_history(folder / JOURNAL)
+    keys_K, steps_K = versions_by(read_stored(folder), history.steps[:4])
+    steps_K[:wrong] -= 1
+    rows_K1, nothing = np.zeros((keys_K.size, 1), np.float32), np.empty(0, np.float32)
+    columns = Columns(np.arange(keys_K.size), keys_K, steps_K, rows_K1, rows_K1, nothing)
+    part = write_columns(storage, new_name(1, "shard", 0), columns)
+    dispatcher = write_chunks(storage, new_name(1, "dispatcher", 0), [b"state"], 0)
     told: dict[str, Any] = {"run": RUN, "number": 1, "step": 4, "generation": 1, "at_seconds": 1.0}
-    manifest = CutManifest(**told, shards=(shard,), dispatcher=parts[1])
-    (folder / "cuts" / "00000001.json").write_bytes(msgspec.json.encode(manifest))
-    return place / "shard-0-a.safetensors"
+    shard = ShardPart(shard=0, rows=keys_K.size, files=(part,))
+    write_manifest(storage, CutManifest(**told, shards=(shard,), dispatcher=dispatcher))
+    return folder / "cuts" / part.name
 
 
 def test_cuts_are_whole_and_have_no_other_files(folder: Path) -> None:
     file = write_cut(folder)
     found = findings(folder)
     assert (found["cuts whole"], found["no unreferenced file"][0]) == ((True, "1 cut of 2 files"), True)
+    assert found["versions of rows"][0] is True, found
     (file.parent / "shard-1-c.safetensors").write_bytes(b"of a cut that failed")
     assert list(violated(folder)) == ["no unreferenced file"]
 
 
-@pytest.mark.parametrize("content", [b"shard-0-X.safetensors", None])
-def test_a_file_of_a_cut_that_changed_or_is_gone_is_found(folder: Path, content: bytes | None) -> None:
+def test_a_file_of_a_cut_that_broke_off_is_found(folder: Path) -> None:
     file = write_cut(folder)
-    if content is None:
-        file.unlink()
-    else:
-        file.write_bytes(content)
-    assert "00000001/shard-0-a.safetensors" in violated(folder)["cuts whole"]
+    file.with_name(f"{file.name}.1234{PART}").write_bytes(b"half of it")
+    assert list(violated(folder)) == ["no temporary file", "no unreferenced file"]
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.unlink(), lambda file: file.write_bytes(bytes(100))])
+def test_a_file_of_a_cut_that_changed_or_is_gone_is_found(folder: Path, spoil: Plant) -> None:
+    file = write_cut(folder)
+    spoil(file)
+    assert file.name in violated(folder)["cuts whole"]
+
+
+def test_rows_of_another_step_than_the_last_that_used_them_are_found(folder: Path) -> None:
+    write_cut(folder, wrong=3)
+    assert violated(folder) == {
+        "versions of rows": "3 rows of cut 1 have another version than the last step to use it",
+    }
+
+
+def test_a_cut_of_the_journal_that_does_not_exist_is_found(folder: Path) -> None:
+    write_cut(folder)
+    history = read_history(folder / JOURNAL)
+    assert history.begun is not None
+    assert history.newest is not None
+    assert history.ended is not None
+    cut = CutBegun(2, history.step, dict(history.positions), history.samples, history.begun, history.newest)
+    rewrite(folder, instead={Ended: [cut, CutTaken(cut.number, cut.step, cut.positions, cut.samples), history.ended]})
+    assert violated(folder) == {"newest cut there": "cut 2 is in the journal and has no manifest"}
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
