@@ -28,6 +28,7 @@ from infra.chaos.census import Census
 from infra.chaos.progress import Progress
 from infra.chaos.report import ChaosReport
 from infra.chaos.strikes import Strike, Struck, draw_strikes
+from infra.errors import ProcessFailed
 from infra.process import Stop
 from infra.verify.finding import Finding
 from infra.verify.leftovers import processes_of
@@ -41,6 +42,8 @@ ORPHAN_SECONDS = 10.0
 """how long processes may outlive a supervisor that was killed"""
 SUPERVISOR = "supervisor"
 VERIFY_SECONDS = 3600.0
+MOST_SURPRISES = 20
+"""ends of the run that no fault explains, after which it is not started again"""
 POISON_SHARE = "0.01"
 """events that become dead letters"""
 
@@ -70,6 +73,7 @@ def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosRe
         producing = resources.enter_context(producing_events(job))
         run = resources.enter_context(running(job))
         storm = Storm(job, run, tell)
+        resources.callback(storm.release)
         storm.rage(began + job.seconds, stop)
         storm.settle(job.patience_seconds)
         end(producing, job.patience_seconds)
@@ -106,6 +110,11 @@ class SupervisedRun:
             return
         if not self.was_killed:
             self.surprises.append(f"freshet up ended by itself with status {status}; see {self.job.folder / OUTPUT}")
+        if len(self.surprises) > MOST_SURPRISES:
+            raise ProcessFailed(
+                f"freshet up ended by itself {len(self.surprises)} times, with status {status} in the end; expected it "
+                f"to go on; see {self.job.folder / OUTPUT}"
+            )
         self._await_orphans()
         self.process, self.was_killed = launch(self.job, "up", "--folder", str(self.job.folder)), False
 
@@ -162,11 +171,19 @@ class Storm:
         if status:
             self.run.surprises.append(f"freshet up ended with status {status} when it was asked to stop")
 
+    def release(self) -> None:
+        """Lets every stopped process go on."""
+        for _, process in self._stopped:
+            with suppress(psutil.Error):
+                process.resume()
+        self._stopped.clear()
+
     def watch(self) -> None:
         """Continues processes whose time it is, starts the supervisor again, takes samples."""
         now = time.monotonic()
-        for at, process in [due for due in self._stopped if due[0] <= now]:
-            self._stopped.remove((at, process))
+        due = [process for at, process in self._stopped if at <= now]
+        self._stopped = [(at, process) for at, process in self._stopped if at > now]
+        for process in due:
             with suppress(psutil.Error):
                 process.resume()
         self.run.revive()

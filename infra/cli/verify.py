@@ -1,5 +1,6 @@
 """``freshet verify``: checks everything that a run promises, in what it left behind."""
 
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from infra.cli.replay import Replayed, digest_file, replay_run
 from infra.errors import FreshetError
+from infra.faults import FAULT
 from infra.process import Stop, check_output, stop_on_signals, write_whole
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ def replay_findings(folder: Path, stop: Stop) -> "list[Finding]":
     """Trains the run again, and compares predictions, rows and dense weights."""
     from infra.verify.finding import Finding
 
+    os.environ.pop(FAULT, None)  # the run's faults are not the replay's
     with TemporaryDirectory(prefix="freshet-verify-") as into:
         try:
             done = replay_run(folder, Path(into) / "replay", None, stop, Console(quiet=True))

@@ -127,7 +127,7 @@ def test_a_fault_that_cannot_be_read_is_refused_with_what_is_known(fault: str, t
 
 # ── the seams ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 REACHED = re.compile(r"\breach\(\s*\"(\w+)\"")
-FOLDERS = {WORKER: ("trainer", "ps/client.py"), SHARD: ("ps",), DISPATCHER: ("dispatch",)}
+FOLDERS = {WORKER: ("trainer", "ps/client.py"), SHARD: ("ps", "infra/storage.py"), DISPATCHER: ("dispatch",)}
 
 
 def sources(*places: str) -> list[Path]:
