@@ -76,7 +76,7 @@ def replay_findings(folder: Path, stop: Stop) -> "list[Finding]":
         try:
             done = replay_run(folder, Path(into) / "replay", None, stop, Console(quiet=True))
         except FreshetError as error:
-            return [Finding("replay", False, str(error))]
+            return [Finding("replay", None if stop.requested else False, str(error))]
     return [compare_steps(done), compare_rows(done), compare_dense(done, folder)]
 
 

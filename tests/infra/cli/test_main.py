@@ -28,6 +28,8 @@ COMMANDS = [
         "settings",
         "keys",
         "check",
+        "verify",
+        "chaos",
     ),
     *("topics create", "topics list", "topics describe"),
     *(
@@ -78,6 +80,8 @@ REFUSED: list[tuple[list[str], str]] = [
     (["check", "nowhere"], "no events at runs/log/nowhere"),
     (["up", "--set", f"dispatch.policy=joint:{'9' * 5000}"], "policy cannot be built; number of rounds of 'joint:9"),
     (["dead-letters", "--run-folder", "nowhere"], "no settings of a run in nowhere"),
+    (["verify", "nowhere"], "no settings of a run in nowhere"),
+    (["chaos", "--set", "stream.batch=x"], "setting stream.batch = 'x' is wrong"),
     (["bench", "dispatch", *SYNTHETIC, "--policies", "herald"], "policy cannot be built; got 'herald'"),
     (["bench", "dispatch", *SYNTHETIC, "--links", "5,5,5,5,5,5,5,0"], "link of 0 Gbit/s"),
     (["bench", "dispatch", *SYNTHETIC, "--links", "5,.5"], "2 links for 8 workers"),
