@@ -86,7 +86,7 @@ def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosRe
         seconds=struck_seconds,
         struck=tuple(storm.struck),
         missed=storm.missed,
-        steps=storm.progress.steps,
+        steps=(storm.progress.read_newest() or (0, 0))[1],
         longest_seconds=storm.progress.longest_seconds,
         measured=tuple(storm.census.measured()),
         findings=tuple(verified(job.folder)),
