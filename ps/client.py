@@ -19,6 +19,7 @@ import zmq
 from numpy.typing import NDArray
 
 from infra.errors import Fenced, WireError
+from infra.faults import reach
 from infra.link import Link, SocketOptions
 from infra.wire import NO_I64, Codec, Curve, Refused, send
 from ps.config import RowConfig
@@ -161,6 +162,8 @@ class ShardClient:
         """Sends each shard its rows in one message, or none if it has none; returns the bytes that they take."""
         total = 0
         for shard, (owned, parts) in self._segments(owned_rows, part_rows):
+            if total:
+                reach("push_half_sent", step)
             header = Push(**self._common(step), phase=phase, worker=self._worker)
             arrays = PushArrays(
                 owned_numbers=self._numbers(owned_rows[owned]),
@@ -178,6 +181,8 @@ class ShardClient:
         for shard, floats in enumerate(dense.ranges):
             places = pieces_of(floats.size, floats.itemsize) if dense.form == BARE else [slice(None)]
             for piece, place in enumerate(places):
+                if shard or piece:
+                    reach("dense_push_half_sent", step)
                 told: dict[str, Any] = {"phase": phase, "worker": self._worker, "form": dense.form, "piece": piece}
                 header = PushDense(**self._common(step), **told)
                 send(self._sockets[shard], self._requests, header, DenseArrays(floats=floats[place]))

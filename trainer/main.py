@@ -31,6 +31,7 @@ import zmq
 from dispatch.protocol import Goodbye, Order, Saved, Watch, Welcome
 from dispatch.tally import PhaseSeconds
 from infra.errors import Fenced
+from infra.faults import reach
 from infra.process import START_ANEW, Stop
 from infra.telemetry import Meter
 from ps.client import ShardClient
@@ -62,6 +63,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
         if job.ends_itself:
             resources.enter_context(closing(watch(context, job, identity, dispatcher)))
         worker = resources.enter_context(closing(Worker(job, client, rendezvous_of(job, dispatcher))))
+        reach("start")
         offered = nccl_device(worker.device), arithmetic_of(worker.device)
         dispatcher.join(job.agreement.workers, job.link.gbit_per_second, *offered)
         on_ready()
@@ -73,14 +75,21 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
                         worker.begin(message)
                         log.info("began", generation=message.generation, number=message.worker, members=message.names)
                     case Order():
-                        report, logits = worker.execute(message, arrays, dispatcher.upcoming)
-                        dispatcher.tell(report, logits)
-                        observe(meter, report.seconds)
+                        obey(worker, dispatcher, message, arrays, meter)
                     case Goodbye(save_dense=True):
                         at: dict[str, Any] = {"run": job.run, "generation": message.generation, "step": message.step}
                         save_dense(job.folder / DENSE_FILE, worker.newest_dense(), {**at, "model": job.model.name})
                         dispatcher.tell(Saved(**at))
         log.info("left", reason=stop.reason)
+
+
+def obey(worker: Worker, dispatcher: Dispatcher, order: Order, arrays: Any, meter: Meter | None) -> None:
+    """Carries out one order and reports it."""
+    reach("order_received", order.step)
+    report, logits = worker.execute(order, arrays, dispatcher.upcoming)
+    dispatcher.tell(report, logits)
+    reach("after_report", order.step)
+    observe(meter, report.seconds)
 
 
 def shard_client(context: "zmq.Context[zmq.Socket[bytes]]", job: WorkerJob) -> ShardClient:

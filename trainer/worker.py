@@ -33,6 +33,7 @@ from torch import Tensor
 
 from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome, ring_moved
 from dispatch.tally import PHASES, Phase, PhaseSeconds
+from infra.faults import reach
 from infra.wire import NO_F32
 from ps.client import ShardClient
 from ps.protocol import TRAIN, WHOLE
@@ -113,6 +114,8 @@ class Worker:
     def execute(self, order: Order, work: OrderArrays, upcoming: Upcoming = _nothing) -> tuple[Report, ReportArrays]:
         """Carries out one order and returns its report with the logits; upcoming: the next order if it is there."""
         watch = Stopwatch()
+        if order.phase != TRAIN:
+            reach("cut_flush", order.step)
         self._transfers.begin_late(order, work)
         watch.lap("push")
         logits, ring_bytes = NO_F32, 0
@@ -170,9 +173,11 @@ class Worker:
         if order.samples and gathered is not None:
             logits_b = self._forward(order, work, gathered)
             logits = logits_b.detach().to(torch.float32).cpu().numpy()
+            reach("forward", order.step)
             watch.lap("forward")
             self._look_ahead(upcoming, watch)
             self._backward(order, work, logits_b)
+            reach("backward", order.step)
             watch.lap("backward")
         if order.batch:
             finish = self._start_dense(order)

@@ -18,6 +18,7 @@ from zmq.utils import z85
 from infra.cli.options import RunOptions, grouped
 from infra.config import check_names
 from infra.errors import ConfigError
+from infra.faults import arm
 from infra.link import PAYLOAD_SHARE, Link
 from infra.process import Stop, end_with_parent, is_supervised, show_life, stop_on_signals, write_whole
 from infra.run.agreement import agreement_of
@@ -237,6 +238,7 @@ def begin(settings: Settings, name: str) -> Callable[[str], None]:
 
     Check arguments before: their errors are then the only line of output.
     """
+    arm(name, settings.folder)
     configure_logging(name, settings.run, settings.telemetry.log_format, settings.telemetry.log_level)
     host = settings.telemetry.metrics_host
     port = start_metrics(settings.telemetry.metrics_port, host)

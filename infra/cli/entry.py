@@ -21,6 +21,8 @@ DRAINING = (
     ("broker",),
     ("agent",),
     ("replay",),
+    ("verify",),
+    ("chaos",),
     ("bench", "quality"),
     ("bench", "train"),
 )

@@ -11,7 +11,7 @@ import zmq
 from rich.console import Console
 from rich.text import Text
 
-from infra.cli import bench, check, commands, daemons, members, stream
+from infra.cli import bench, chaos, check, commands, daemons, members, stream, verify
 from infra.cli.options import SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayFolder, replay_run, show
 from infra.errors import ConfigError, FreshetError
@@ -142,6 +142,8 @@ def replay(
     show(replay_run(run_folder, into, last_step, stop, console), console, json_file)
 
 
+app.command(rich_help_panel="Look around")(verify.verify)
+app.command(rich_help_panel="Look around")(chaos.chaos)
 app.command(rich_help_panel="Look around")(check.check)
 app.command(rich_help_panel="Look around")(stream.dead_letters)
 app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
