@@ -24,6 +24,7 @@ from dispatch.errors import Recoverable
 from dispatch.job import DispatchJob
 from dispatch.progress.status import Status
 from dispatch.replay import replay
+from infra.faults import reach
 from infra.process import Stop
 from infra.telemetry import Meter
 from ingest.letters.letter import DeadLetters
@@ -64,12 +65,15 @@ def train(coordinator: Coordinator) -> None:
             if batch is None:
                 continue
             decision = coordinator.decide(decider, batch)  # 1
+            reach("batch_formed", coordinator.intake.step + 1)
             coordinator.record(batch, decision)  # 2
+            reach("journalled", coordinator.intake.step)
             coordinator.write_dead_letters(batch)  # 3
             if decision is None:
                 continue
             coordinator.announce(coordinator.intake.step, decision)  # 4
             coordinator.order(coordinator.intake.step, decision, batch)  # 5
+            reach("ordered", coordinator.intake.step)
             coordinator.complete(keep=coordinator.job.dispatch.lookahead)  # 6
         coordinator.complete(keep=0)
         coordinator.flush(decider)

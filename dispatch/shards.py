@@ -13,6 +13,7 @@ from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import ShardRefused, ShardSilent
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan, ShardPlan
+from infra.faults import reach
 from infra.wire import NO_I64, NO_U64, Codec, Curve, Header, Refused, connect, receive, send
 from ps.protocol import (
     EARLY,
@@ -94,6 +95,7 @@ class Shards:
             send(socket, self._requests, _late(at, TRAIN, late, dense), _announced(late))
             if (evicted := plan.evict_shards[number]).pushers:
                 send(socket, self._requests, _late(at, EVICT, evicted, NO_MOVES), _announced(evicted))
+            reach("announced_one_shard", step)
 
     def announce_flush(
         self, generation: int, at: Round, plan: RoundPlan, dense: DenseMoves = NO_MOVES, cut: int = 0

@@ -20,6 +20,7 @@ import zmq
 
 from infra.agreement import Agreement
 from infra.errors import ConfigError, WireError
+from infra.faults import reach
 from infra.process import Stop
 from infra.storage import Storage
 from infra.telemetry import Meter, Refusals
@@ -118,6 +119,8 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
                 for reply in answer(state, requests, sender.bytes, frames):
                     transmit(socket, replies, reply)
                 observe(meter, state)
+            else:
+                reach("idle")
             for reply in state.go_on():
                 transmit(socket, replies, reply)
         log.info("stopped", reason=stop.reason, rows=len(state.store), refused=dict(refused.by_type))
