@@ -236,7 +236,7 @@ class Coordinator:
 
     def go_back(self) -> None:
         """To the newest cut that can be used: what was trained after it is forgotten, and what is on record stays."""
-        state, index = self.cutting.newest()
+        state, index = self.cutting.choose()
         self._restore = EMPTY_MODEL if state is None else state.cut
         self.training = Training(self.job, self.needs, state, index)
         self.intake.go_back(self.journal.history, None if state is None else state.decided)

@@ -94,15 +94,12 @@ class Cutting:
         self._book.close()
 
     # ── going back ────────────────────────────────────────────────────────────────────────────────────────────────────
-    def newest(self) -> tuple[DispatcherState | None, Index]:
+    def choose(self) -> tuple[DispatcherState | None, Index]:
         """The state and the index of the newest cut that can be used, whose history the journal then has.
 
         None: the empty model. Raises NoCut if the journal does not reach back to that.
         """
-        on_record = self._journal.cut_numbers()
-        for number in reversed(manifest_numbers(self.storage)):
-            if number not in on_record or number in self.damaged:
-                continue
+        for number in self._candidates():
             try:
                 manifest = read_manifest(self.storage, number)
                 state, index = read_state(self.storage, manifest), Index.restore(load_index(self.storage, manifest))
@@ -121,6 +118,14 @@ class Cutting:
                 f"no cut can be used, and the journal does not reach back to the run's start: {error}"
             ) from error
         return None, Index()
+
+    def _candidates(self) -> list[int]:
+        """Numbers of cuts, the best first: the newest or, for a replay, the oldest, after the empty model."""
+        if not self.are_taken and self._journal.history.base.number == EMPTY_MODEL:
+            return []
+        on_record = self._journal.cut_numbers() - self.damaged
+        numbers = [number for number in manifest_numbers(self.storage) if number in on_record]
+        return numbers[::-1] if self.are_taken else numbers
 
     def void_after(self, number: int) -> None:
         """The steps after a cut are void, and so are later cuts."""

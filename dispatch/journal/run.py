@@ -68,14 +68,12 @@ class RunJournal:
 
     def cut_numbers(self) -> set[int]:
         """Of cuts on record that were begun; whether one exists is for their storage to say."""
-        if self._job.golden is not None:
-            return {self.history.base.number}
         return {cut.number for cut in read_cuts(self.folder / JOURNAL).begun_cuts}
 
     def read_again(self, base: int) -> None:
         """What is on record now, after a cut, is the history; raises CutUnusable if that cut is not on record."""
-        if self._job.golden is None:
-            self.history = read_history(self.folder / JOURNAL, base)
+        found, golden = read_history(self.folder / JOURNAL, base), self._job.golden
+        self.history = found if golden is None or golden.last_step is None else found.up_to(golden.last_step)
 
     def reason_to_start(self, is_resumed: bool) -> str:
         """Why the next generation starts."""

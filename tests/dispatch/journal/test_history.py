@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.errors import RunEnded, SettingsChanged
-from dispatch.journal.history import check_settings, check_unfinished, check_workers, history_of
+from dispatch.journal.history import check_settings, check_unfinished, history_of
 from dispatch.journal.records import AnyRecord, Begun, Ended, GenerationStarted, StepDecided, StepDone
 from ingest.batches.manifest import Manifest
 from ingest.errors import LogCorrupt
