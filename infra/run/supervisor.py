@@ -204,8 +204,7 @@ class Child:
     def kill(self) -> None:
         """Kills the process and whatever it started in its group."""
         if self.running and self._popen is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._kill_group()
             self.status = self._popen.wait()
 
     def stopped(self) -> bool:
@@ -224,6 +223,12 @@ class Child:
     def give_up(self, why: str) -> None:
         self._why = why
         self.state = "failed"
+
+    def _kill_group(self) -> None:
+        """What a process started and left behind would be in the way of the next one."""
+        if self._popen is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
 
     def _ended(self) -> int | None:
         assert self._popen is not None
@@ -255,6 +260,7 @@ class Child:
         if self.is_ending or (self.status == 0 and (self.spec.may_finish or self.spec.ends_run)):
             self.state = "finished"
             return
+        self._kill_group()
         self._failures += 1
         self.failure = self._why or describe_status(self.status)
         may_restart = self.spec.restart == "on_failure" and self.status != WRONG_SETTING

@@ -199,6 +199,27 @@ def kill(supervisor: Supervisor, name: str, number: signal.Signals = signal.SIGK
     return pid
 
 
+def test_what_a_failed_process_left_behind_is_ended_before_it_is_restarted(tmp_path: Path) -> None:
+    starts = """
+import subprocess
+left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+write_whole(folder / f"left-{left.pid}", "-")
+write_whole(folder / "broker.endpoint", "-")
+stop.wait(60)
+"""
+    at = tmp_path / "broker.endpoint"
+    with Supervisor(
+        [child(tmp_path, "broker", starts, endpoint_file=at, restart="on_failure")], tmp_path
+    ) as supervisor:
+        poll_until(supervisor, supervisor.ready)
+        (left,) = (int(path.name.partition("-")[2]) for path in tmp_path.glob("left-*"))
+        assert is_running(left)
+        kill(supervisor, "broker")
+        poll_until(supervisor, lambda: supervisor.children["broker"].restarts == 1)
+        wait_for(lambda: not is_running(left))
+        supervisor.children["broker"].kill()
+
+
 def test_address_is_kept_over_a_restart_that_failed(tmp_path: Path) -> None:
     fails_twice = "if len((folder / 'story').read_text().splitlines()) in (2, 3): sys.exit(7)\n"
     spec = child(tmp_path, "ps", fails_twice + SERVE, restart="on_failure", endpoint_file=tmp_path / "ps.endpoint")
