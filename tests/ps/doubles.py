@@ -72,6 +72,7 @@ def running_shards(
     chunk_rows: int = 4,
     curve: Curve | None = None,
     settings: dict[str, str] | None = None,
+    storage: str = "",
 ) -> Iterator[list[str]]:
     """Real shards in threads; yields their endpoints."""
     stop = Stop()
@@ -84,7 +85,8 @@ def running_shards(
             ready[shard].set()
 
         config, agreement = PsConfig(shards=shards, chunk_rows=chunk_rows), Agreement(shards=settings or {})
-        run_shard(shard_job(shard, rows, config, curve=curve, agreement=agreement), stop, on_ready)
+        job = shard_job(shard, rows, config, curve=curve, agreement=agreement, storage=storage)
+        run_shard(job, stop, on_ready)
 
     threads = [threading.Thread(target=serve, args=(shard,)) for shard in range(shards)]
     for thread in threads:
@@ -216,9 +218,10 @@ def stage(
     shards: int = 1,
     workers: int = 2,
     curve: tuple[Curve | None, Curve | None] = (None, None),
+    storage: str = "",
 ) -> Iterator[ShardStage]:
     """Running shards on which generation 1 is open. ``curve``: keys of the shards and of everyone else."""
-    with running_shards(rows, shards, curve=curve[0]) as endpoints:
+    with running_shards(rows, shards, curve=curve[0], storage=storage) as endpoints:
         staged = ShardStage(rows, endpoints, curve[1])
         try:
             staged.announcer.open(1, workers)
