@@ -23,6 +23,7 @@ from infra.storage import Storage
 from infra.telemetry import Meter, Refusals
 from infra.wire import NO_ARRAYS, SMALL_BYTES, Arrays, Codec, Curve, Header, bind, guarded
 from ps.config import CutConfig, DenseRule, PsConfig, RowConfig
+from ps.cuts.digest import digest_store
 from ps.cuts.gather import RowCopy
 from ps.cuts.restore import ModelSettings
 from ps.cuts.taker import CutTaker
@@ -173,3 +174,4 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
     copy = RowCopy(shard.store, 0, 0, 1)
     copy.keep(one)
     copy.go_on()
+    digest_store(shard.store, 0, 1)
