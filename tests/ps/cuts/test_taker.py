@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from infra.errors import StorageError
 from infra.storage import Storage
+from infra.wire import Codec
 from ps.cuts import gather, merge, taker
+from ps.cuts.files import new_name
 from ps.cuts.manifest import manifest_numbers
 from ps.dense import range as dense_range
 from ps.errors import OutOfOrder
-from ps.protocol import FLUSH, GO_ON, Announce, CutFailed, CutSaved, Opened
+from ps.protocol import FLUSH, FROM_SHARD, GO_ON, Announce, CutFailed, CutSaved, FilePart, Opened
 from tests.disks import fill, small_disk
 from tests.infra.test_storage import Killed, breaking_off
 from tests.ps.cuts.driving import MODEL, Driven, failing_storage
@@ -346,3 +348,21 @@ def test_process_killed_at_any_file_operation_finds_the_old_cut_or_the_new_one(s
             break
     assert found == {1, 2}
     assert len(begun) == at > 9, "the file, its folder, the manifest"
+
+
+def test_longest_chain_fits_into_a_message() -> None:
+    part = FilePart(new_name(123_456_789, "merged", 127), 1 << 45, "f" * 32, 1 << 40)
+    saved = CutSaved(run="r" * 200, generation=1, step=1, cut=1, parts=[part] * (taker.LONGEST_CHAIN + 1), rows=1 << 40)
+    codec = Codec(*FROM_SHARD)
+    assert codec.decode([bytes(frame) for frame in codec.encode(saved)])[0] == saved
+
+
+def test_chain_that_is_too_long_begins_anew(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taker, "LONGEST_CHAIN", 2)
+    monkeypatch.setattr(taker, "first_to_merge", lambda chain, deltas: None)
+    for _ in range(3):
+        driven.train(3, [0])
+        driven.take()
+    (saved,) = driven.outcomes[driven.cut]
+    assert isinstance(saved, CutSaved)
+    assert [part.rows for part in saved.parts] == [9]
