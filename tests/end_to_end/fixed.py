@@ -15,7 +15,6 @@ from dispatch.roster import Roster
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan
 from ingest.batches.batch import Batch
-from ps.protocol import FLUSH
 from tests.end_to_end.threads import Plan, Result, train
 
 IDLE_EVERY = 5
@@ -33,11 +32,8 @@ def fixed_assignment(step: int, samples: int, workers: int) -> NDArray[np.int32]
 
 def flush_underway(coordinator: Coordinator, step: int) -> None:
     """A flush right behind a step that was just ordered; nobody waits for it."""
-    assert coordinator._decider is not None
-    flush, dense = coordinator._decider.flush(), coordinator.dense.flush()
-    coordinator.shards.announce_flush(coordinator.crew.generation, step, flush, dense)
-    order_bytes = coordinator.crew.order_flush(step, flush.workers, dense)
-    coordinator.underway.add(OrderedRound(step, FLUSH, flush, dense=dense, order_bytes=order_bytes))
+    assert coordinator.intake.step == step
+    coordinator._order_flush(coordinator.training.decider, cut=0)
 
 
 def train_fixed(
