@@ -104,7 +104,7 @@ def list_workers(folder: Folder, as_json: Json = False, *, given: SettingsOption
     """
     running, _ = _find(folder, given)
     processes = _processes(running)
-    members = _members(running, is_needed=not processes)
+    members = _members(running, is_needed=not processes) if running.has_dispatcher or not processes else None
     if as_json:
         members_json = None if members is None else {"is_paused": members.is_paused, "members": members.members}
         _print("", {"dispatcher": members_json, "processes": processes}, as_json)

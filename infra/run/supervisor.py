@@ -12,7 +12,8 @@ killed, the kernel kills its children (``infra.process.end_with_parent``).
 A process that fails is restarted at once, as soon as what it needs is ready: the first time, and whenever the run has
 made progress since its last failure. Without progress pauses grow, and after ``max_restarts`` of them it has failed for
 good. A process that no longer touches its alive file was stopped or hangs; it is killed, and then it has failed like
-any other. Once the run is over nothing is restarted, and nothing that fails matters.
+any other. While the run drains, what it needs for that is still restarted; once it is over nothing is, and nothing
+that fails matters.
 
 Each child has a session of its own: Ctrl-C in a terminal reaches only the supervisor, which then stops the children in
 ``stop_order``. The kernel ties a child to the *thread* that started it, so start and watch from one long-lived thread.
@@ -23,7 +24,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -167,11 +168,15 @@ class Child:
 
     def look(self, progress: int = 0) -> None:
         """Updates the state from what the process has done since the last call; progress: of the run so far."""
-        if not self.running:
+        if self.state not in ("starting", "ready"):
             return
-        if self._ended() is not None or self._kill_if_hung():
+        if self._ended() is None and (why := self._hung()):
+            self._why = why
+            self.kill()
+        if self.status is not None:
             self._settle(progress)
-        elif self.state == "starting" and self.spec.endpoint_file is not None and self.spec.endpoint_file.exists():
+        elif self.state == "starting" and _exists(self.spec.endpoint_file):
+            assert self.spec.endpoint_file is not None
             self.endpoint = self.spec.endpoint_file.read_text().strip()
             self.state = "ready"
 
@@ -204,13 +209,12 @@ class Child:
     def kill(self) -> None:
         """Kills the process and whatever it started in its group."""
         if self.running and self._popen is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._kill_group()
             self.status = self._popen.wait()
 
     def stopped(self) -> bool:
         """After SIGTERM: whether the process has ended."""
-        if self.running and self._ended() is None:
+        if self._popen is not None and self._ended() is None:
             return False
         if self.state not in ("finished", "failed"):
             self.state = "stopped"
@@ -225,16 +229,16 @@ class Child:
         self._why = why
         self.state = "failed"
 
+    def _kill_group(self) -> None:
+        """What a process started and left behind would be in the way of the next one."""
+        if self._popen is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+
     def _ended(self) -> int | None:
         assert self._popen is not None
         self.status = self._popen.poll()
         return self.status
-
-    def _kill_if_hung(self) -> bool:
-        self._why = self._hung()
-        if self._why:
-            self.kill()
-        return bool(self._why)
 
     def _hung(self) -> str:
         """Why the process must be killed; empty if it need not be."""
@@ -255,6 +259,7 @@ class Child:
         if self.is_ending or (self.status == 0 and (self.spec.may_finish or self.spec.ends_run)):
             self.state = "finished"
             return
+        self._kill_group()
         self._failures += 1
         self.failure = self._why or describe_status(self.status)
         may_restart = self.spec.restart == "on_failure" and self.status != WRONG_SETTING
@@ -325,19 +330,10 @@ class Supervisor:
         Raises ProcessFailed if an essential process has finally failed.
         """
         self._excuse_if_late()
-        before, progress = {name: child.state for name, child in self.children.items()}, self._progress()
-        # Last those whose end is the run's: whoever fails because they ended is then seen to be late.
-        for child in sorted(self.children.values(), key=lambda child: child.spec.ends_run):
-            child.look(progress)
-        for name, state in before.items():
-            self._tell(self.children[name], state)
+        self._look_at(self.children.values())
         if self.is_over:
             return False
-        for child in self.children.values():
-            state = child.state
-            if child.due() and self._may_start(child):
-                child.start(self.endpoints())
-            self._tell(child, state)
+        self._start_due(self.children.values())
         return any(child.state not in ("finished", "failed") for child in self.children.values())
 
     @property
@@ -381,14 +377,20 @@ class Supervisor:
     def stop_all(self, each_pass: Callable[[], None] | None = None, longest_seconds: float = math.inf) -> None:
         """Sends SIGTERM in stop order, one group after the other, and SIGKILL to processes that do not exit in time.
 
-        Raises ProcessFailed for an essential process that had to be killed or exited with an error while the run was
-        not over.
+        While the process drains whose end is the run's, those that come after it are kept alive: it needs them. If it
+        waits for its restart, nothing can drain, and nobody waits for that. Raises ProcessFailed for an essential
+        process that had to be killed or exited with an error while the run was not over.
         """
         self._is_stopping = True
+        leaders = [child for child in self.children.values() if child.spec.ends_run]
+        failed = [child.explain() for child in leaders if child.state == "pausing"]
+        longest_seconds = min(longest_seconds, FAILED_SECONDS) if failed else longest_seconds
         ordered = sorted(self.children.values(), key=lambda child: child.spec.stop_order)
-        failed: list[str] = []
-        for _order, group in groupby(ordered, key=lambda child: child.spec.stop_order):
-            failed += self._stop_group(list(group), each_pass, longest_seconds)
+        for order, group in groupby(ordered, key=lambda child: child.spec.stop_order):
+            stopping = list(group)
+            drains = longest_seconds == math.inf and any(child in leaders for child in stopping)
+            kept = [child for child in ordered if child.spec.stop_order > order] if drains else []
+            failed += self._stop_group(stopping, each_pass, longest_seconds, kept)
         if failed and not self.is_over:
             raise ProcessFailed("\n".join(failed))
         for explained in failed:
@@ -407,6 +409,21 @@ class Supervisor:
 
     def _child(self, spec: ProcessSpec) -> Child:
         return Child(spec, self._logs / f"{spec.name}.log")
+
+    def _look_at(self, children: Iterable[Child]) -> None:
+        """Last at those whose end is the run's: whoever fails because they ended is then seen to be late."""
+        before, progress = [(child, child.state) for child in children], self._progress()
+        for child, _ in sorted(before, key=lambda found: found[0].spec.ends_run):
+            child.look(progress)
+        for child, state in before:
+            self._tell(child, state)
+
+    def _start_due(self, children: Iterable[Child]) -> None:
+        for child in children:
+            state = child.state
+            if child.due() and self._may_start(child):
+                child.start(self.endpoints())
+            self._tell(child, state)
 
     def _excuse_if_late(self) -> None:
         """Signs of life that were not looked for do not count as missing."""
@@ -430,9 +447,16 @@ class Supervisor:
             raise ProcessFailed(child.explain())
 
     def _stop_group(
-        self, group: Sequence[Child], each_pass: Callable[[], None] | None, longest_seconds: float
+        self,
+        group: Sequence[Child],
+        each_pass: Callable[[], None] | None,
+        longest_seconds: float,
+        kept: Sequence[Child],
     ) -> list[str]:
-        """Stops these together; returns an error message for each essential one that did not exit cleanly."""
+        """Stops these together; returns an error message for each essential one that did not exit cleanly.
+
+        kept: restarted meanwhile if they fail
+        """
         asked = time.monotonic()
         ran = [child for child in group if child.running and child.spec.essential]
         for child in group:
@@ -444,6 +468,9 @@ class Supervisor:
                     self._log.error("killed", name=child.spec.name, waited_seconds=patience)
                     self._killed.append(child.spec.name)
                     child.kill_late(patience)
+            self._excuse_if_late()
+            self._look_at(kept)
+            self._start_due(kept)
             if each_pass is not None:
                 each_pass()
             time.sleep(PASS_SECONDS / 5)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from dispatch.journal.history import JOURNAL
 from infra.errors import ConfigError, ProcessFailed
 from infra.run.agent.agent import AGENT_FILE
 from infra.run.folder import is_under_way
@@ -29,6 +30,11 @@ class RunningRun:
         """The endpoint that workers join; None if there is none in this folder."""
         text = self._read("dispatcher")
         return text.split()[0] if text else None
+
+    @property
+    def has_dispatcher(self) -> bool:
+        """Whether a dispatcher works in this folder, now or when it is back; not in that of an agent."""
+        return (self.folder / JOURNAL).is_dir()
 
     def control(self) -> str:
         """The endpoint at which the dispatcher takes commands; raises ProcessFailed if there is none now."""

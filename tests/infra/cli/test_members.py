@@ -76,6 +76,7 @@ def fake_run(folder: Path, has_agent: bool = True) -> Iterator[FakeRun]:
         control = stack.enter_context(closing(ControlSocket(context, "tcp://127.0.0.1:*", RUN)))
         at = folder / "endpoints"
         at.mkdir()
+        (folder / "journal").mkdir()
         (at / "dispatcher").write_text(f"tcp://h:1\ntcp://h:2\n{control.endpoint}")
         agent = None
         if has_agent:
@@ -181,6 +182,15 @@ def test_processes_are_listed_while_the_dispatcher_is_restarted(invoke: Invoke, 
     told = json.loads(done.stdout)
     assert (told["dispatcher"], [process["name"] for process in told["processes"]]) == (None, ["edge"])
     assert "takes no commands now" in done.stderr
+
+
+def test_in_an_agent_s_folder_its_processes_are_listed(invoke: Invoke, tmp_path: Path) -> None:
+    with fake_run(tmp_path / "run") as run:
+        invoke("workers", "add", "--folder", run.folder, "--name", "edge")
+        (run.folder / "journal").rmdir()
+        done = invoke("workers", "list", "--folder", run.folder)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["process", "edge"]
+    assert (done.stderr, run.commands) == ("", [])
 
 
 def test_nobody_answers_is_told(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

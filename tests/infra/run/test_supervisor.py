@@ -199,14 +199,48 @@ def kill(supervisor: Supervisor, name: str, number: signal.Signals = signal.SIGK
     return pid
 
 
+def test_what_a_failed_process_left_behind_is_ended_before_it_is_restarted(tmp_path: Path) -> None:
+    starts = """
+import subprocess
+left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+write_whole(folder / f"left-{left.pid}", "-")
+write_whole(folder / "broker.endpoint", "-")
+stop.wait(60)
+"""
+    at = tmp_path / "broker.endpoint"
+    with Supervisor(
+        [child(tmp_path, "broker", starts, endpoint_file=at, restart="on_failure")], tmp_path
+    ) as supervisor:
+        poll_until(supervisor, supervisor.ready)
+        (left,) = (int(path.name.partition("-")[2]) for path in tmp_path.glob("left-*"))
+        assert is_running(left)
+        kill(supervisor, "broker")
+        poll_until(supervisor, lambda: supervisor.children["broker"].restarts == 1)
+        wait_for(lambda: not is_running(left))
+        supervisor.children["broker"].kill()
+
+
 def test_address_is_kept_over_a_restart_that_failed(tmp_path: Path) -> None:
     fails_twice = "if len((folder / 'story').read_text().splitlines()) in (2, 3): sys.exit(7)\n"
     spec = child(tmp_path, "ps", fails_twice + SERVE, restart="on_failure", endpoint_file=tmp_path / "ps.endpoint")
+    known: list[dict[str, str]] = []
     with Supervisor([spec], tmp_path) as supervisor:
         poll_until(supervisor, supervisor.ready)
         kill(supervisor, "ps")
-        poll_until(supervisor, lambda: len(story(tmp_path)) == 3)
-        assert supervisor.endpoints() == {"ps": "at-ps"}
+        while supervisor.children["ps"].restarts < 3 or not supervisor.ready():
+            supervisor.poll()
+            known.append(supervisor.endpoints())
+    assert all(endpoints == {"ps": "at-ps"} for endpoints in known)
+
+
+def test_process_that_ended_by_itself_when_it_is_asked_to_is_finished(tmp_path: Path) -> None:
+    with Supervisor([child(tmp_path, "worker", "sys.exit(7)"), child(tmp_path, "ps")], tmp_path) as supervisor:
+        supervisor.poll()
+        worker = supervisor.children["worker"]
+        wait_for(lambda: not is_running(worker.pid or 0))
+        supervisor.end("worker")
+        supervisor.poll()
+        assert (worker.state, worker.status) == ("finished", 7)
 
 
 def test_restart_waits_until_what_it_needs_is_ready(tmp_path: Path) -> None:
@@ -275,6 +309,44 @@ def test_stop_while_a_restart_is_awaited_ends_clean(tmp_path: Path) -> None:
         supervisor, lambda: paused.restarts == 1 and paused.state == "pausing" and "ps started" in story(tmp_path)
     )
     assert (outcome.reason, outcome.restarts, paused.state) == ("SIGTERM", {"worker": 1}, "stopped")
+
+
+def test_process_that_fails_while_the_run_drains_is_restarted(tmp_path: Path) -> None:
+    needs_two = "stop.wait(60)\nwhile (folder / 'story').read_text().count('worker started') < 2: time.sleep(0.01)\n"
+    at = tmp_path / "dispatcher.endpoint"
+    drains = f"write_whole(folder / 'dispatcher.endpoint', '-')\n{needs_two}note('drained')"
+    specs = [
+        child(tmp_path, "dispatcher", drains, endpoint_file=at, ends_run=True, stop_order=1),
+        child(tmp_path, "worker", needs=("dispatcher",), restart="on_failure", stop_order=2),
+    ]
+    supervisor, stop, killed = Supervisor(specs, tmp_path), Stop(), list[int]()
+
+    def each_pass() -> None:
+        if stop.requested and not killed:
+            killed.append(kill(supervisor, "worker"))
+        if supervisor.ready():
+            stop.request("SIGTERM")
+
+    outcome = supervisor.run(stop, each_pass)
+    assert (outcome.restarts, outcome.killed) == ({"worker": 1}, ())
+    told = story(tmp_path)
+    assert told.index("dispatcher drained") > len(told) - 3 > told.index("worker started")
+
+
+def test_stop_while_nothing_can_drain_ends_soon_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.run.supervisor.FAILED_SECONDS", 0.1)
+    again = {"restart": "on_failure", "backoff_seconds": NEVER}
+    specs = [
+        child(tmp_path, "dispatcher", "sys.exit(7)", **again, needs=("worker",), ends_run=True, stop_order=1),
+        child(tmp_path, "worker", DEAF, endpoint_file=tmp_path / "deaf", stop_order=2, stop_seconds=NEVER),
+    ]
+    supervisor = Supervisor(specs, tmp_path)
+    paused = supervisor.children["dispatcher"]
+    with pytest.raises(ProcessFailed, match=r"^process 'dispatcher' ended with status 7, restarted 1 time"):
+        run_until(supervisor, lambda: paused.restarts == 1 and paused.state == "pausing")
+    assert supervisor.outcome("failed").killed == ("worker",)
 
 
 def test_process_that_fails_once_the_run_is_over_is_neither_restarted_nor_a_failure(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class Driven:
 
     def close(self) -> None:
         for shard in self.shards:
-            shard.cuts.close()
+            shard.cuts._threads.shutdown(wait=True, cancel_futures=True)
 
     # ── rounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def train(self, new: int, changed: Sequence[int], kept: Sequence[int] = (), by_gradient: bool = False) -> None:

@@ -40,7 +40,8 @@ actions = st.lists(
         st.tuples(st.just("deliver"), st.integers(1, 9)),
         st.tuples(st.just("go_on"), st.integers(1, 6)),
         st.tuples(st.just("commit"), st.booleans()),
-        st.tuples(st.just("fail")),
+        st.tuples(st.just("meanwhile"), st.integers(0, 4), st.integers(0, 3), rows, rows, st.booleans()),
+        st.tuples(st.just("meanwhile"), st.integers(0, 4), st.integers(0, 3), rows, rows, st.booleans()),
         st.tuples(st.just("settle")),
         st.tuples(st.just("restore"), st.integers(0, 99), st.integers(1, 3), st.booleans()),
     ),
@@ -56,14 +57,20 @@ def act(driven: Driven, storage: Any, action: Any) -> None:
         case ("flush",):
             if driven.phase < 250:
                 driven.flush()
+        case ("meanwhile", slices, *step) if driven.taken:
+            driven.deliver(len(driven.pending))
+            driven.go_on(slices)
+            driven.train(*step)
+            driven.deliver(len(driven.pending))
         case ("deliver", count):
             driven.deliver(count)
         case ("go_on", times):
             driven.go_on(times)
         case ("commit", fails) if driven.taken:
             storage.fails = len(driven.shards) * fails
-            driven.commit(next(iter(driven.taken)))
+            driven.finish(next(iter(driven.taken)))
             storage.fails = 0
+            driven.commit(next(iter(driven.taken)))
         case ("settle",):
             driven.settle()
         case ("restore", which, shards, is_lost):
@@ -74,7 +81,7 @@ def act(driven: Driven, storage: Any, action: Any) -> None:
             driven.check()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions, st.integers(1, 3), st.integers(0, 2))
 def test_any_history_of_rounds_cuts_and_restores_gives_the_model(
     small: None, history: list[Any], shards: int, deltas: int
@@ -102,11 +109,12 @@ def driven(small: None, tmp_path: Path) -> Any:
     made.close()
 
 
-def test_rows_that_change_while_they_are_gathered_are_saved_as_they_were(driven: Driven) -> None:
+@pytest.mark.parametrize("by_gradient", [False, True])
+def test_rows_that_change_while_they_are_gathered_are_saved_as_they_were(driven: Driven, by_gradient: bool) -> None:
     driven.train(12, range(12))
     cut = driven.flush()
     driven.deliver(99)
-    driven.train(3, range(15), by_gradient=True)
+    driven.train(3, range(15), by_gradient=by_gradient)
     driven.deliver(99)
     copy = driven.shards[0].cuts._taking.copy  # type: ignore[union-attr]
     assert copy is not None
