@@ -86,8 +86,8 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if (self.shard, self.shards) != (theirs.shard, theirs.shards):
             raise Disagreement(
                 f"this is shard {self.shard} of {self.shards}, and {sender} takes it for shard {theirs.shard} of "
-                f"{theirs.shards}; expected one endpoint per shard in the order of their numbers; correct the order of "
-                f"--ps or ps.endpoints in {sender}, or --shard here"
+                f"{theirs.shards}; expected the number under which it offered itself; give every shard its own --shard "
+                "and the same ps.shards"
             )
         if difference := differing(self.settings, f"shard {self.shard}", theirs.settings, sender):
             raise Disagreement(difference)

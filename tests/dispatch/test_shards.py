@@ -101,6 +101,8 @@ def test_a_shard_with_other_settings_refuses_to_be_opened() -> None:
 def test_shards_in_the_wrong_order_refuse_to_be_opened() -> None:
     with running_shards(RowConfig(dim=2), shards=2) as endpoints, zmq.Context() as context:
         shards = Shards(context, endpoints[::-1], RUN)
-        with pytest.raises(ShardRefused, match=r"shard 1 of 2, and the dispatcher takes it for shard 0 of 2; .* --ps"):
+        with pytest.raises(
+            ShardRefused, match=r"shard 1 of 2, and the dispatcher takes it for shard 0 of 2; .* --shard"
+        ):
             shards.open(1, 0, 2)
         shards.close()

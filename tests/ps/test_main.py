@@ -1,7 +1,9 @@
 """Real shards over real sockets: the barrier, parts, fencing, refusals, the ledger."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,10 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
+from infra.errors import ConfigError
+from infra.kafka.broker import free_port
 from infra.process import Stop
-from infra.wire import NO_ARRAYS, Arrays, Header, Refused, load_curve
+from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, load_curve, send
 from ps.config import PsConfig, RowConfig
 from ps.main import run_shard
 from ps.optimizers import update_reference
@@ -20,6 +24,7 @@ from ps.protocol import (
     TRAIN,
     Announce,
     AnnounceArrays,
+    Heard,
     Ledger,
     Open,
     Peek,
@@ -28,6 +33,7 @@ from ps.protocol import (
     PullArrays,
     Push,
     Rows,
+    Serve,
     Terms,
 )
 from ps.start import start_rows
@@ -375,3 +381,31 @@ def test_endpoint_that_cannot_be_bound_is_a_clear_error() -> None:
     job = replace(shard_job(0, ROWS, PsConfig()), endpoint="tcp://127.0.0.1:no-port")
     with pytest.raises(ValueError, match="choose a free tcp://HOST:PORT"):
         run_shard(job, Stop(), lambda _: None)
+
+
+def test_a_shard_that_the_dispatcher_refuses_ends_with_the_reason() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as dispatcher, ThreadPoolExecutor(1) as pool:
+        job = replace(shard_job(0, ROWS, PsConfig()), dispatcher_endpoint=bind(dispatcher, "tcp://127.0.0.1:*"))
+        shard = pool.submit(run_shard, job, Stop(), lambda _: None)
+        sender, *frames = dispatcher.recv_multipart()
+        offer, _ = Codec(Serve).decode(frames)
+        assert (offer.run, offer.terms.shard) == (RUN, 0)
+        at: dict[str, Any] = {"run": RUN, "generation": -1, "step": 0}
+        send(dispatcher, Codec(Refused), Refused(**at, reason="rows.rate differs"), to=sender)
+        with pytest.raises(ConfigError, match=r"the dispatcher at tcp://.* refused this shard: rows\.rate differs"):
+            shard.result(60)
+
+
+def test_a_shard_offers_itself_to_a_dispatcher_that_was_started_later() -> None:
+    stop, endpoint = Stop(), f"tcp://127.0.0.1:{free_port()}"
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as dispatcher, ThreadPoolExecutor(1) as pool:
+        job, ready = replace(shard_job(0, ROWS, PsConfig()), dispatcher_endpoint=endpoint), Event()
+        shard = pool.submit(run_shard, job, stop, lambda _: ready.set())
+        assert ready.wait(60)
+        bind(dispatcher, endpoint)
+        for _ in range(2):
+            sender, *frames = dispatcher.recv_multipart()
+            assert isinstance(Codec(Serve).decode(frames)[0], Serve)
+            send(dispatcher, Codec(Heard), Heard(run=RUN, generation=-1, step=0), to=sender)
+        stop.request("test")
+        shard.result(60)
