@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ps.errors import Disagreement
-from ps.protocol import Serve, Terms
+from infra.agreement import differing
+from ps.protocol import Serve
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,13 @@ class Providers:
     def admit(self, sender: bytes, offer: Serve) -> str | None:
         """Takes an offer; returns the reason if it is refused."""
         terms = offer.terms
-        try:
-            Terms(terms.shard, self.count, self._settings).check(terms, f"shard {terms.shard}")
-        except Disagreement as error:
-            return str(error)
-        if not terms.shard < self.count:
-            return f"there are shards 0 to {self.count - 1}, and not {terms.shard}; correct --shard"
+        if terms.shards != self.count or terms.shard >= self.count:
+            return (
+                f"shard {terms.shard} of {terms.shards} offered itself to a run with shards 0 to {self.count - 1}; "
+                "expected one of these; correct ps.shards or --shard of this shard"
+            )
+        if difference := differing(self._settings, "the dispatcher", terms.settings, f"shard {terms.shard}"):
+            return difference
         self._known[terms.shard] = Provider(terms.shard, sender, offer.endpoint)
         return None
 

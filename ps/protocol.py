@@ -86,8 +86,8 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if (self.shard, self.shards) != (theirs.shard, theirs.shards):
             raise Disagreement(
                 f"this is shard {self.shard} of {self.shards}, and {sender} takes it for shard {theirs.shard} of "
-                f"{theirs.shards}; expected one endpoint per shard in the order of their numbers; correct the order of "
-                f"--ps or ps.endpoints in {sender}, or --shard here"
+                f"{theirs.shards}; expected the number under which it offered itself; give every shard its own --shard "
+                "and the same ps.shards"
             )
         if difference := differing(self.settings, f"shard {self.shard}", theirs.settings, sender):
             raise Disagreement(difference)
@@ -150,14 +150,6 @@ class Digest(Header, frozen=True):
 
 
 # ── worker → shard ────────────────────────────────────────────────────────────────────────────────────────────────────
-class Meet(Header, frozen=True):
-    """A worker that is about to join asks whether it can work with this shard. Answered by Done or Refused."""
-
-    worker: Name
-    """its name"""
-    terms: Terms
-
-
 class PushArrays(NamedTuple):
     owned_numbers: I64
     owned_rows: Float
@@ -290,10 +282,6 @@ class Digested(Header, frozen=True):
     """32 hex digits: two independent sums modulo 2^64, so that totals can be compared however many shards there are"""
 
 
-class Done(Header, frozen=True):
-    """Carried out."""
-
-
 class RowsArrays(NamedTuple):
     full: Float
     """[value | state] of each row wanted with state (W+S)"""
@@ -360,5 +348,5 @@ class Ledger(Header, frozen=True):
     applied_phase: RoundPhase
 
 
-TO_SHARD = (Open, Announce, CutCommitted, Meet, Push, Pull, PushDense, PullDense, Peek, Count, Digest)
-FROM_SHARD = (Done, Opened, Rows, DensePiece, Ledger, CutSaved, CutFailed, Digested, Refused)
+TO_SHARD = (Open, Announce, CutCommitted, Push, Pull, PushDense, PullDense, Peek, Count, Digest)
+FROM_SHARD = (Opened, Rows, DensePiece, Ledger, CutSaved, CutFailed, Digested, Refused)

@@ -18,7 +18,7 @@ from infra.kernels import kernel
 from infra.wire import Header
 from ps.config import HELD_BYTES
 from ps.errors import OutOfOrder
-from ps.protocol import GO_ON, Announce, CutCommitted, Meet, Open, Pull, PullDense, Push, PushArrays, PushDense, Round
+from ps.protocol import GO_ON, Announce, CutCommitted, Open, Pull, PullDense, Push, PushArrays, PushDense, Round
 from ps.start import GAMMA, mix, mix_reference
 
 MESSAGE_BYTES = 4096
@@ -219,8 +219,7 @@ class Fence:
     def check(self, message: Received) -> None:
         """Raises Fenced for a message of another run or an older generation, OutOfOrder for one that may not come."""
         header: Header = message.header
-        is_old = header.generation < self.generation and not isinstance(header, Meet)  # of no generation yet
-        if header.run != self.run or is_old:
+        if header.run != self.run or header.generation < self.generation:
             raise Fenced(
                 f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
                 f"{self.run!r} generation {self.generation}; expected the same; its sender must join again"

@@ -56,9 +56,7 @@ from ps.protocol import (
     DensePiece,
     Digest,
     Digested,
-    Done,
     Ledger,
-    Meet,
     Open,
     Opened,
     Peek,
@@ -140,9 +138,6 @@ class Shard:
             case Open():
                 self._terms.check(message.header.terms, "the dispatcher")
                 yield from self._open(message)
-            case Meet():
-                self._terms.check(message.header.terms, f"worker {message.header.worker!r}")
-                yield Reply(message.sender, self._header(Done, message))
             case Announce():
                 yield from self._announce(message)
                 yield from self._advance()

@@ -10,7 +10,7 @@ import pytest
 import zmq
 from structlog.testing import capture_logs
 
-from dispatch.crew import FRAME_BYTES, Crew
+from dispatch.crew import Crew
 from dispatch.errors import BadReport, CrewFailed
 from dispatch.protocol import (
     FROM_DISPATCHER,
@@ -30,6 +30,7 @@ from dispatch.protocol import (
     Welcome,
 )
 from dispatch.tally import NO_SECONDS, PhaseSeconds
+from dispatch.wiring import FRAME_BYTES
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
 
 RUN = "test"

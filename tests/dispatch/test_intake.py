@@ -25,6 +25,7 @@ from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.schema import Schema, load_schema
 from ps.config import RowConfig
+from ps.protocol import EMPTY_MODEL
 from tests.ingest.topics import SYNTHETIC, events
 
 PATIENCE_SECONDS = 60.0
@@ -41,7 +42,7 @@ def opened(folder: Path, schema: Schema = SYNTHETIC, **settings: object) -> Iter
     letters, meter = DeadLetterLog(folder / "log"), Meter(CollectorRegistry())
     journal = RunJournal(job)
     if journal.history.begun is None:
-        journal.start_generation([], {}, GenerationTerms(1, True, 0, 16, Needs(), "test"))
+        journal.start_generation([], {}, GenerationTerms(1, True, 0, 16, Needs(), "test"), EMPTY_MODEL)
     intake = Intake(job, journal, source, letters, meter)
     with closing(source), closing(letters), closing(journal), closing(intake):
         yield intake

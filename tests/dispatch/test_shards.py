@@ -26,15 +26,15 @@ def shards() -> Iterator[Shards]:
 
 def test_an_announcement_that_was_refused_is_raised_by_the_next_check(shards: Shards) -> None:
     nothing = Directory(np.full(2, 4), "lru", 2).flush()
-    shards.announce_flush(1, 3, nothing)
-    shards.announce_flush(1, 3, nothing)
+    shards.announce_flush(1, (3, FLUSH), nothing)
+    shards.announce_flush(1, (3, FLUSH), nothing)
     assert shards._sockets[1].poll(PATIENCE_MILLISECONDS)
     with pytest.raises(ShardRefused, match=r"refused .*: OutOfOrder: round .* was announced after"):
         shards.check()
 
 
 def test_announcements_that_were_carried_out_leave_nothing_to_check(shards: Shards) -> None:
-    shards.announce_flush(1, 3, Directory(np.full(2, 4), "lru", 2).flush())
+    shards.announce_flush(1, (3, FLUSH), Directory(np.full(2, 4), "lru", 2).flush())
     assert [ledger.step.tolist() for ledger in shards.ledgers(1)] == [[], []]
     shards.check()
 
@@ -43,7 +43,7 @@ def test_a_dispatcher_that_connects_again_is_known_by_the_shards(shards: Shards)
     for socket, endpoint in zip(shards._sockets, shards._endpoints, strict=True):
         socket.disconnect(endpoint)
         socket.connect(endpoint)
-    shards.announce_flush(1, 3, Directory(np.full(2, 4), "lru", 2).flush())
+    shards.announce_flush(1, (3, FLUSH), Directory(np.full(2, 4), "lru", 2).flush())
     assert len(shards.ledgers(1)) == 2
     shards.check()
 
@@ -58,7 +58,7 @@ def test_a_round_is_awaited_until_its_last_push_is_applied() -> None:
         shards.open(1, 0, 2)
         shards.announce_step(1, 1, directory.plan(1, rows, np.array([0, 1], np.int32)), rows)
         flush = directory.flush()
-        shards.announce_flush(1, 1, flush)
+        shards.announce_flush(1, (1, FLUSH), flush)
         waiting = pool.submit(shards.await_applied, 1, 1, FLUSH)
         for worker, plan in enumerate(flush.workers):
             assert not wait([waiting], timeout=0.1).done
@@ -101,6 +101,8 @@ def test_a_shard_with_other_settings_refuses_to_be_opened() -> None:
 def test_shards_in_the_wrong_order_refuse_to_be_opened() -> None:
     with running_shards(RowConfig(dim=2), shards=2) as endpoints, zmq.Context() as context:
         shards = Shards(context, endpoints[::-1], RUN)
-        with pytest.raises(ShardRefused, match=r"shard 1 of 2, and the dispatcher takes it for shard 0 of 2; .* --ps"):
+        with pytest.raises(
+            ShardRefused, match=r"shard 1 of 2, and the dispatcher takes it for shard 0 of 2; .* --shard"
+        ):
             shards.open(1, 0, 2)
         shards.close()

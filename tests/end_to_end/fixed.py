@@ -1,6 +1,6 @@
 """Runs whose assignment of samples to workers is fixed beforehand, and which flush where they are told to."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,12 @@ from dispatch.assign.situation import Assignment, Situation
 from dispatch.coordinator import Coordinator
 from dispatch.decide import Decider, Decision
 from dispatch.progress.underway import OrderedRound
-from dispatch.protocol import Welcome
 from dispatch.roster import Roster
+from dispatch.rows.directory import Directory
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan
 from ingest.batches.batch import Batch
-from ps.protocol import FLUSH
 from tests.end_to_end.threads import Plan, Result, train
-from trainer.transfers import Transfers
-from trainer.worker import Worker
 
 IDLE_EVERY = 5
 """in every so many steps a worker has no sample"""
@@ -34,36 +31,22 @@ def fixed_assignment(step: int, samples: int, workers: int) -> NDArray[np.int32]
     return draw.choice(workers, samples, p=shares / shares.sum()).astype(np.int32)
 
 
-def keep_caches(monkeypatch: pytest.MonkeyPatch) -> list[list[bool]]:
-    """From now on members that stay keep their caches; returns, generation by generation, whether each did."""
-    kept: list[list[bool]] = []
-    start, begin = Coordinator.start_generation, Worker.begin
+def empty_caches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on every generation starts with empty caches; returns how many could have been kept in each."""
+    left: list[int] = []
 
-    def continue_generation(self: Coordinator, *arguments: Any) -> Decider:
-        old = None if self._decider is None else self._decider._directory
-        decider = start(self, *arguments)
-        if old is not None:
-            kept.append(decider._directory.continue_from(old, list(range(old.workers))))
-        return decider
+    def keep_none(self: Directory, _old: Directory, numbers: Sequence[int | None]) -> list[bool]:
+        left.append(sum(number is not None for number in numbers))
+        return [False] * self.workers
 
-    def begin_again(self: Worker, welcome: Welcome) -> None:
-        cache = self.cache
-        begin(self, welcome)
-        if len(cache.values_CW):
-            self.cache, self._transfers = cache, Transfers(self._client, cache, self.dense)
-
-    monkeypatch.setattr(Coordinator, "start_generation", continue_generation)
-    monkeypatch.setattr(Worker, "begin", begin_again)
-    return kept
+    monkeypatch.setattr(Directory, "continue_from", keep_none)
+    return left
 
 
 def flush_underway(coordinator: Coordinator, step: int) -> None:
     """A flush right behind a step that was just ordered; nobody waits for it."""
-    assert coordinator._decider is not None
-    flush, dense = coordinator._decider.flush(), coordinator.dense.flush()
-    coordinator.shards.announce_flush(coordinator.crew.generation, step, flush, dense)
-    order_bytes = coordinator.crew.order_flush(step, flush.workers, dense)
-    coordinator.underway.add(OrderedRound(step, FLUSH, flush, dense=dense, order_bytes=order_bytes))
+    assert coordinator.intake.step == step
+    coordinator._order_flush(coordinator.training.decider, cut=0)
 
 
 def train_fixed(

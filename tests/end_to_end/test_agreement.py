@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 import zmq
 
-from dispatch.errors import ShardRefused
 from dispatch.journal.history import read_manifests
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Admitted, Join
+from infra.errors import ConfigError
 from infra.process import Stop
 from infra.wire import Codec, connect, receive, send
 from ps.config import RowConfig
-from ps.errors import PsError
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.test_exactness import expect_equal
 from tests.end_to_end.test_stream import MORE_THAN_NEEDED
@@ -32,11 +31,13 @@ from trainer.config import ModelConfig
 from trainer.errors import Rejected
 
 ODD: dict[str, dict[str, Any]] = {
-    "rows.rate is 0.05 in shard 0 and 0.5 in worker 'odd-1'": {"rows": RowConfig(rate=0.5)},
-    "rows.dim is 16 in shard 0 and 8 in worker 'odd-1'": {"rows": RowConfig(dim=8)},
-    "rows.optimizer is adagrad in shard 0 and sgd in worker 'odd-1'": {"rows": RowConfig(optimizer="sgd")},
-    "rows.float_dtype is float32 in shard 0 and float64 in worker 'odd-1'": {"rows": RowConfig(float_dtype="float64")},
-    "model.dense_rate is 0.003 in shard 0 and 0.03 in worker 'odd-1'": {
+    "rows.rate is 0.05 in the dispatcher and 0.5 in worker 'odd-1'": {"rows": RowConfig(rate=0.5)},
+    "rows.dim is 16 in the dispatcher and 8 in worker 'odd-1'": {"rows": RowConfig(dim=8)},
+    "rows.optimizer is adagrad in the dispatcher and sgd in worker 'odd-1'": {"rows": RowConfig(optimizer="sgd")},
+    "rows.float_dtype is float32 in the dispatcher and float64 in worker 'odd-1'": {
+        "rows": RowConfig(float_dtype="float64")
+    },
+    "model.dense_rate is 0.003 in the dispatcher and 0.03 in worker 'odd-1'": {
         "model": SMALL_MODEL.model_copy(update={"dense_rate": 0.03})
     },
     "model.mlp is [16,8] in the dispatcher and [16] in worker 'odd-1'": {
@@ -53,7 +54,7 @@ def test_a_worker_with_any_other_setting_is_refused_and_harms_nobody(write_topic
         for changed in ODD.values():
             odd = Threads()
             start_worker(odd, replace(plan, **changed), "odd-1", dispatcher)
-            with pytest.raises((Rejected, PsError)) as caught:
+            with pytest.raises(Rejected) as caught:
                 odd.join()
             told.append(str(caught.value))
         wait_for_steps(plan, 1 + len(read_manifests(plan.folder / "journal")))
@@ -66,30 +67,30 @@ def test_a_worker_with_any_other_setting_is_refused_and_harms_nobody(write_topic
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
-def test_a_worker_with_the_shards_in_another_order_is_refused(write_topic: WriteTopic) -> None:
-    plan, told = Plan(write_topic(2_000), workers=1, batch=32), list[str]()
-
-    def disturb(_: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
-        odd = Threads()
-        start_worker(odd, plan, "odd-1", dispatcher)
-        with pytest.raises(PsError) as caught:
-            odd.join()
-        told.append(str(caught.value))
-
-    assert train(plan, beside=disturb).status.samples == 2_000
-    assert "this is shard 1 of 2, and worker 'odd-1' takes it for shard 0 of 2" in told[0]
-
-
-def test_shards_with_other_settings_end_the_start_of_the_run(
-    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"rows": ROWS.model_copy(update={"rate": 0.5})}, "rows.rate is 0.05 in the dispatcher and 0.5 in shard 0"),
+        ({"shards": 3}, "of 3 offered itself to a run with shards 0 to 1"),
+    ],
+)
+def test_a_shard_with_any_other_setting_is_refused_and_harms_nobody(
+    write_topic: WriteTopic, changed: dict[str, Any], expected: str
 ) -> None:
-    plan, over = Plan(write_topic(100), workers=1), Stop()
-    others = replace(plan, rows=ROWS.model_copy(update={"rate": 0.5}))
-    monkeypatch.setattr("tests.end_to_end.threads.running_shards", lambda _: running_shards(others))
-    monkeypatch.setattr("ps.client.ShardClient.meet", lambda *_, **__: None)  # the worker would be refused earlier
-    with pytest.raises(ShardRefused, match=r"rows.rate is 0.5 in shard 0 and 0.05 in the dispatcher"):
-        train(plan, worker_stop=over)
-    over.request("the dispatcher has ended")
+    plan, told, seen = Plan(write_topic(MORE_THAN_NEEDED), workers=1, batch=32), list[str](), Stop()
+
+    def disturb(_: Threads, dispatcher: str, _shards: tuple[str, ...]) -> None:
+        wait_for_steps(plan, 2)
+        with pytest.raises(ConfigError) as caught, running_shards(replace(plan, **changed), dispatcher):
+            wait_for_steps(plan, 1 + len(read_manifests(plan.folder / "journal")))
+        told.append(str(caught.value))
+        wait_for_steps(plan, 1 + len(read_manifests(plan.folder / "journal")))
+        seen.request("the run went on")
+
+    result = train(plan, seen, disturb)
+    assert expected in told[0]
+    assert result.status.generation == 1
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
 def test_one_that_joins_and_then_is_silent_holds_nobody_up(write_topic: WriteTopic) -> None:

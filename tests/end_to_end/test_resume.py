@@ -1,28 +1,31 @@
 """A run that was interrupted goes on in its folder, and its model is that of an uninterrupted replay of its journal."""
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 
 from dispatch.assign.situation import Assignment, Situation
 from dispatch.coordinator import Coordinator
 from dispatch.decide import Decider, Decision
 from dispatch.dense import Reduce
-from dispatch.errors import SettingsChanged, ShardRefused
+from dispatch.errors import SettingsChanged
 from dispatch.intake import Intake
 from dispatch.journal.history import read_history
 from dispatch.journal.records import StepDecided
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan
+from infra.kafka.broker import free_port
 from infra.process import Stop
 from ingest.batches.batch import Batch
 from ingest.letters.embedded import read_dead_letters
+from ps.client import ShardClient
 from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden, interrupt
-from tests.end_to_end.threads import Plan, Threads, model_of, running_shards, start_worker, train, wait_for_steps
+from tests.end_to_end.threads import RUN, Plan, Threads, model_of, running_shards, start_worker, train, wait_for_steps
 
 STEPS, BATCH = 20, 64
 
@@ -157,9 +160,18 @@ def test_settings_that_must_stay_are_named_and_the_run_can_still_go_on(write_top
     interrupt(plan, 4)
     with pytest.raises(SettingsChanged, match=r"rows\.dim was 5 and is 6;"):
         train(Plan(**{**vars(plan), "rows": RowConfig(dim=6)}))
-    with pytest.raises(SettingsChanged, match=r"with 1 workers: its steps were trained by up to 2"):
-        train(Plan(**{**vars(plan), "workers": 1}))
     assert train(plan).status.samples == STEPS * BATCH
+
+
+def test_steps_that_need_more_workers_than_there_are_are_decided_anew(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(STEPS * BATCH), rows=RowConfig(dim=5), silence_seconds=20.0)
+    interrupt(plan, 4)
+    result = train(Plan(**{**vars(plan), "workers": 1, "replace_seconds": 0.0}))
+    assert result.status.samples == STEPS * BATCH
+    history = read_history(plan.folder / "journal")
+    assert [len(past.record.members) for past in history.generations] == [1]
+    assert [step.step for step in history.steps] == list(range(1, STEPS + 1))
+    assert model_of(train(golden(plan))) == model_of(result)
 
 
 def test_a_stop_during_the_replay_saves_nothing_and_loses_nothing(
@@ -183,15 +195,20 @@ def test_a_stop_during_the_replay_saves_nothing_and_loses_nothing(
     assert train(plan).status.samples == STEPS * BATCH
 
 
-def test_a_shard_that_served_an_earlier_dispatcher_is_refused(
+def test_a_shard_that_served_an_earlier_dispatcher_goes_back_to_the_cut(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(write_topic(STEPS * BATCH), silence_seconds=20.0)
-    with running_shards(plan) as shards:
-        monkeypatch.setattr("tests.end_to_end.threads.running_shards", lambda plan: nullcontext(shards))
+    whole = Plan(write_topic(STEPS * BATCH, "whole"), policy="random", silence_seconds=20.0)
+    plan, port = Plan(**{**vars(whole), "folder": write_topic(STEPS * BATCH, "killed")}), free_port()
+    expected = train(whole)
+    monkeypatch.setattr("tests.end_to_end.threads.free_port", lambda: port)
+    with running_shards(plan, f"tcp://127.0.0.1:{port}") as shards:
+        monkeypatch.setattr("tests.end_to_end.threads.running_shards", lambda *_: nullcontext(shards))
         interrupt(plan, 4)
-        with pytest.raises(ShardRefused, match=r"holds what an earlier dispatcher trained, up to step [34]; .*anew"):
-            train(plan)
+        with zmq.Context() as context, closing(ShardClient(context, shards, plan.rows, RUN)) as client:
+            client.open(1, 0)
+            assert client.peek(np.arange(1))[1] > 0  # they have trained already
+        assert model_of(train(plan)) == model_of(expected)
 
 
 def test_a_run_that_was_stopped_before_it_began_can_still_begin(
@@ -211,17 +228,17 @@ def test_a_worker_may_leave_during_a_replay_that_can_do_without_it(
     plan, leaves = Plan(write_topic(STEPS * BATCH), silence_seconds=20.0), Stop()
     interrupt(plan, 5)
     interrupt(plan, 9)
-    gather, calls = Coordinator.gather, list[Coordinator]()
+    assemble, calls = Coordinator.assemble, list[Coordinator]()
 
-    def lose_one(coordinator: Coordinator, workers: int) -> None:
+    def lose_one(coordinator: Coordinator, workers: int, patience_seconds: float | None = None) -> bool:
         calls.append(coordinator)
-        if len(calls) == 3:  # of the run, of the first generation on record, of the second
+        if len(calls) == 2:  # of the first generation on record, of the second
             leaves.request("test")
         while leaves.requested and len(coordinator.crew.roster.able) > 2:
             coordinator.poll(0.05)
-        gather(coordinator, workers)
+        return assemble(coordinator, workers, patience_seconds)
 
-    monkeypatch.setattr(Coordinator, "gather", lose_one)
+    monkeypatch.setattr(Coordinator, "assemble", lose_one)
     result = train(Plan(**{**vars(plan), "workers": 3}), leaving_worker=leaves)
     assert leaves.requested
     assert result.status.samples == STEPS * BATCH

@@ -12,7 +12,7 @@ from dispatch.dense import Reduce
 from ps.config import RowConfig
 from ps.protocol import FLUSH
 from tests.end_to_end.conftest import WriteTopic
-from tests.end_to_end.fixed import keep_caches, train_fixed
+from tests.end_to_end.fixed import empty_caches, train_fixed
 from tests.end_to_end.threads import SMALL_MODEL, Plan, model_of
 
 STEPS, BATCH = 24, 64
@@ -96,10 +96,10 @@ def test_caches_kept_over_generations_change_no_bit_and_spare_pulls(
     common: dict[str, Any] = {"workers": workers, "batch": BATCH, "rows": RowConfig(dim=7), "policy": "random"}
     caches: dict[str, Any] = {"cache_rows": 2 * SMALL[workers], "eviction": eviction, "write_behind": 0.3}
     plans = [Plan(write_topic(STEPS * BATCH, name), **common, **caches) for name in ("empty", "kept")]
-    empty, logits = train_fixed(monkeypatch, plans[0], flush_after=(5, 6, 15))
-    kept_by = keep_caches(monkeypatch)
     kept, other_logits = train_fixed(monkeypatch, plans[1], flush_after=(5, 6, 15))
-    assert kept_by == [[True] * workers] * 3
+    not_kept = empty_caches(monkeypatch)
+    empty, logits = train_fixed(monkeypatch, plans[0], flush_after=(5, 6, 15))
+    assert not_kept == [workers] * 3
     pulled = [sum(worker.traffic.miss_pulls for worker in result.status.workers) for result in (empty, kept)]
     assert pulled[1] < pulled[0]
     assert model_of(kept) == model_of(empty)

@@ -202,34 +202,3 @@ def test_push_over_a_slow_link_does_not_wait_for_it() -> None:
         client.push(1, TRAIN, ints(4), np.ones((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
         client.ask(1, TRAIN, ints(4), NO_ROWS)
     assert slept == []
-
-
-def test_a_worker_meets_shards_at_any_time_of_a_run() -> None:
-    with stage(ROWS, shards=2) as staged:
-        staged.announcer.open(7, workers=1)
-        staged.client(0, generation=-1).meet("late", {}, goes_on=lambda: True)
-
-
-def test_a_worker_with_other_settings_is_told_which() -> None:
-    with (
-        stage(ROWS) as staged,
-        pytest.raises(PsError, match=r"rows\.rate is nothing in shard 0 and 0\.5 in worker 'odd'"),
-    ):
-        staged.client(0).meet("odd", {"rows.rate": "0.5"}, goes_on=lambda: True)
-
-
-def test_a_worker_with_shards_in_another_order_is_told_so() -> None:
-    with stage(ROWS, shards=2) as staged:
-        client = ShardClient(staged.context, staged.endpoints[::-1], ROWS, "test")
-        with pytest.raises(PsError, match="this is shard 1 of 2, and worker 'odd' takes it for shard 0 of 2"):
-            client.meet("odd", {}, goes_on=lambda: True)
-        client.close()
-
-
-def test_a_shard_that_is_not_there_is_named_unless_nobody_waits_any_more() -> None:
-    with zmq.Context() as context:
-        client = ShardClient(context, ["tcp://127.0.0.1:1"], ROWS, "test", timeout_seconds=0.0)
-        client.meet("early", {}, goes_on=lambda: False)
-        with pytest.raises(Unreachable, match=r"shard 0 at .*:1 did not answer"):
-            client.meet("early", {}, goes_on=lambda: True)
-        client.close()

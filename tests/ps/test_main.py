@@ -1,8 +1,10 @@
 """Real shards over real sockets: the barrier, parts, fencing, refusals, the ledger."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,11 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
+from infra.errors import ConfigError
+from infra.kafka.broker import free_port
 from infra.process import Stop
 from infra.storage import Storage
-from infra.wire import NO_ARRAYS, Arrays, Header, Refused, load_curve
+from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, load_curve, send
 from ps.config import PsConfig, RowConfig
 from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.main import run_shard
@@ -23,9 +27,10 @@ from ps.protocol import (
     TRAIN,
     Announce,
     AnnounceArrays,
-    Committed,
+    CutCommitted,
     CutSaved,
     Digest,
+    Heard,
     Ledger,
     Open,
     Peek,
@@ -34,6 +39,7 @@ from ps.protocol import (
     PullArrays,
     Push,
     Rows,
+    Serve,
     Terms,
 )
 from ps.start import start_rows
@@ -395,10 +401,38 @@ def test_cut_is_taken_while_the_shard_serves_and_restored_by_another(tmp_path: P
         told: dict[str, Any] = {"generation": 1, "at_seconds": 0.0, "dispatcher": saved.parts[0]}
         shards = (ShardPart(0, saved.rows, tuple(saved.parts)),)
         write_manifest(Storage.at(tmp_path), CutManifest(run=RUN, number=1, step=0, shards=shards, **told))
-        announcer.peers[0].send(Committed, cut=1)
+        announcer.peers[0].send(CutCommitted, cut=1)
         digest = announcer.peers[0].ask(Digest)[0].digest
     with stage(ROWS, storage=str(tmp_path)) as second:
         peer = second.announcer.peers[0]
         assert peer.ask(Open, generation=2, workers=1, restore=1)[0].rows == 2
         assert peer.ask(Digest, generation=2)[0].digest == digest
         assert np.array_equal(peer.ask(Peek, PeekArrays(ints(0, 1)), generation=2)[1].full, rows)
+
+
+def test_a_shard_that_the_dispatcher_refuses_ends_with_the_reason() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as dispatcher, ThreadPoolExecutor(1) as pool:
+        job = replace(shard_job(0, ROWS, PsConfig()), dispatcher_endpoint=bind(dispatcher, "tcp://127.0.0.1:*"))
+        shard = pool.submit(run_shard, job, Stop(), lambda _: None)
+        sender, *frames = dispatcher.recv_multipart()
+        offer, _ = Codec(Serve).decode(frames)
+        assert (offer.run, offer.terms.shard) == (RUN, 0)
+        at: dict[str, Any] = {"run": RUN, "generation": -1, "step": 0}
+        send(dispatcher, Codec(Refused), Refused(**at, reason="rows.rate differs"), to=sender)
+        with pytest.raises(ConfigError, match=r"the dispatcher at tcp://.* refused this shard: rows\.rate differs"):
+            shard.result(60)
+
+
+def test_a_shard_offers_itself_to_a_dispatcher_that_was_started_later() -> None:
+    stop, endpoint = Stop(), f"tcp://127.0.0.1:{free_port()}"
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as dispatcher, ThreadPoolExecutor(1) as pool:
+        job, ready = replace(shard_job(0, ROWS, PsConfig()), dispatcher_endpoint=endpoint), Event()
+        shard = pool.submit(run_shard, job, stop, lambda _: ready.set())
+        assert ready.wait(60)
+        bind(dispatcher, endpoint)
+        for _ in range(2):
+            sender, *frames = dispatcher.recv_multipart()
+            assert isinstance(Codec(Serve).decode(frames)[0], Serve)
+            send(dispatcher, Codec(Heard), Heard(run=RUN, generation=-1, step=0), to=sender)
+        stop.request("test")
+        shard.result(60)

@@ -41,9 +41,10 @@ from ps.protocol import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
+from trainer.dispatcher import Dispatcher
 from trainer.errors import DispatcherLost, PeersLost, Rejected
 from trainer.job import WorkerJob
-from trainer.main import Dispatcher, host_of, run_worker
+from trainer.main import host_of, run_worker
 
 ROWS, MODEL = RowConfig(dim=2), ModelConfig(mlp=(4,))
 PATIENCE_MILLISECONDS = 60_000
@@ -302,9 +303,9 @@ class Script:
 
 def heard_from(script: Script, monkeypatch: pytest.MonkeyPatch, silence_seconds: float = 100) -> list[Header]:
     """What a worker takes from these messages."""
-    monkeypatch.setattr("trainer.main.time", script)
+    monkeypatch.setattr("trainer.dispatcher.time", script)
     with zmq.Context() as context:
-        dispatcher = Dispatcher(context, "tcp://127.0.0.1:1", NAME, RUN)
+        dispatcher = Dispatcher(context, "tcp://127.0.0.1:1", NAME, RUN, b"test")
         dispatcher._socket.close(linger=0)
         dispatcher._socket = script  # type: ignore[assignment]
         return [message for message, _ in dispatcher.messages(Stop(), silence_seconds)]

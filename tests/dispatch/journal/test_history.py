@@ -68,13 +68,6 @@ def test_settings_that_changed_are_named_with_both_values() -> None:
         check_settings(history, "s", FOLDER, {"rows.dim": "16"})
 
 
-def test_fewer_workers_than_the_steps_need_are_refused() -> None:
-    history = history_of(RECORDS, FOLDER)
-    check_workers(history, 3, FOLDER)
-    with pytest.raises(SettingsChanged, match=r"with 2 workers: .* by up to 3; .*set dispatch\.workers to 3"):
-        check_workers(history, 2, FOLDER)
-
-
 def test_a_run_that_is_over_is_refused() -> None:
     check_unfinished(history_of(RECORDS, FOLDER), FOLDER)
     with pytest.raises(RunEnded, match=r"the run in runs/r is over: it ended after step 2 \(SIGTERM\)"):
