@@ -30,6 +30,7 @@ COMMANDS = [
         "check",
     ),
     *("topics create", "topics list", "topics describe"),
+    *("cuts list", "cuts show", "cuts verify", "cuts pin", "cuts unpin"),
     *(
         "bench step",
         "bench ps",
