@@ -60,8 +60,11 @@ class Storage:
         text = str(where)
         if "://" not in text:
             return cls(pyarrow.fs.LocalFileSystem(), str(Path(text).absolute()), True)
+        one_put = f"{'&' if '?' in text else '?'}allow_delayed_open=true" if text.startswith("s3:") else ""
         try:
-            system, root = pyarrow.fs.FileSystem.from_uri(text)
+            system, root = pyarrow.fs.FileSystem.from_uri(text + one_put)  # of a small file; large ones go in parts
+            if not root.strip("/"):
+                raise ValueError("it names no bucket or folder")
         except (ValueError, OSError, NotImplementedError) as error:
             shown = urlsplit(text)
             raise ConfigError(

@@ -10,10 +10,11 @@ Legend: n workers.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, log2
 
+import msgspec
 import numpy as np
 
 from dispatch.arrays import F64
@@ -58,6 +59,14 @@ class LinkSpeed:
         return sorted(self.gbits)[3 * len(self.gbits) // 4]
 
 
+class LinkState(msgspec.Struct, frozen=True):
+    """What one worker's transfers have shown, at one moment."""
+
+    gbits: tuple[float, ...]
+    transfers: int
+    slower: int
+
+
 class MeasuredLinks:
     """The links of a run's workers by name; they are kept over generations."""
 
@@ -66,6 +75,16 @@ class MeasuredLinks:
 
     def of(self, worker: str) -> LinkSpeed:
         return self._links.setdefault(worker, LinkSpeed())
+
+    def save(self) -> dict[str, LinkState]:
+        """By name; the counterpart of ``load``."""
+        return {name: LinkState(tuple(link.gbits), link.transfers, link.slower) for name, link in self._links.items()}
+
+    def load(self, states: Mapping[str, LinkState]) -> None:
+        self._links = {
+            name: LinkSpeed(deque(state.gbits, maxlen=RECENT_TRANSFERS), state.transfers, state.slower)
+            for name, state in states.items()
+        }
 
     def fastest_gbit(self, workers: Sequence[str]) -> float:
         return max(self.of(worker).gbit for worker in workers)

@@ -2,11 +2,13 @@
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import NamedTuple
 
-from dispatch.progress.prequential import Prequential, Quality, ScoreSums
+import msgspec
+
+from dispatch.progress.prequential import Prequential, PrequentialState, Quality, ScoreSums
 from dispatch.progress.status import (
     NO_FIELDS,
     EventCounts,
@@ -17,7 +19,7 @@ from dispatch.progress.status import (
     Status,
     WorkerStatus,
 )
-from dispatch.progress.times import RECENT_STEPS, DecisionTimes, StepTimes
+from dispatch.progress.times import RECENT_STEPS, DecisionTimes, StepTimes, StepTimesState
 from dispatch.tally import NO_SECONDS, PhaseSeconds, WorkerTraffic
 
 HISTORY = 60
@@ -35,6 +37,15 @@ class WorkerTotals(NamedTuple):
 
 
 NOTHING = WorkerTotals()
+
+
+class WorkerState(msgspec.Struct, frozen=True):
+    """One worker's account at one moment."""
+
+    totals: WorkerTotals
+    link_gbit: float
+    measured_gbit: float
+    recent_seconds: tuple[PhaseSeconds, ...]
 
 
 @dataclass
@@ -62,6 +73,14 @@ class WorkerAccount:
         seconds = self.totals.seconds - mark.seconds
         return self._status(name, is_parked, self.totals.traffic - mark.traffic, seconds / max(1, steps))
 
+    def save(self) -> WorkerState:
+        return WorkerState(self.totals, self.link_gbit, self.measured_gbit, tuple(self.recent_seconds))
+
+    @classmethod
+    def load(cls, state: WorkerState) -> "WorkerAccount":
+        recent = deque(state.recent_seconds, maxlen=RECENT_STEPS)
+        return cls(state.totals, state.link_gbit, state.measured_gbit, recent)
+
     def _status(self, name: str, is_parked: bool, traffic: WorkerTraffic, seconds: PhaseSeconds) -> WorkerStatus:
         return WorkerStatus(
             name=name,
@@ -83,6 +102,17 @@ class Baseline:
     deadline_misses: int
     quality: ScoreSums
     workers: dict[str, WorkerTotals]
+
+
+class AccountsState(msgspec.Struct, frozen=True):
+    """All totals at one moment, decisions left out."""
+
+    quality: PrequentialState
+    times: StepTimesState
+    workers: dict[str, WorkerState]
+    history: tuple[Quality, ...]
+    baseline: Baseline | None
+    """its moment in seconds since the first step began"""
 
 
 class Accounts:
@@ -155,6 +185,22 @@ class Accounts:
             decisions=self.decisions.status(),
             workers=tuple(account.status(name, name in self._parked) for name, account in self._workers.items()),
         )
+
+    def save(self) -> AccountsState:
+        """The counterpart of ``load``. Decisions run ahead of training: they are saved apart."""
+        mark, began = self._baseline, self.times.ended - self.times.seconds
+        workers = {name: account.save() for name, account in self._workers.items()}
+        baseline = None if mark is None else replace(mark, at_seconds=mark.at_seconds - began)
+        return AccountsState(self.quality.save(), self.times.save(), workers, tuple(self._history), baseline)
+
+    def load(self, state: AccountsState) -> None:
+        """Goes on from there."""
+        self.quality.load(state.quality)
+        self.times.load(state.times)
+        self._workers = {name: WorkerAccount.load(account) for name, account in state.workers.items()}
+        self._history = deque(state.history, maxlen=HISTORY)
+        mark, began = state.baseline, self.times.ended - self.times.seconds
+        self._baseline = None if mark is None else replace(mark, at_seconds=mark.at_seconds + began)
 
     def _since(self, mark: Baseline) -> SinceMark:
         p50, p99 = self.decisions.percentiles_ms()

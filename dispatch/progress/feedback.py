@@ -6,14 +6,14 @@ Legend: n workers.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.capacity.link_costs import MeasuredLinks
+from dispatch.capacity.link_costs import LinkState, MeasuredLinks
 from dispatch.config import DispatchConfig
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.progress.underway import OrderedRound
@@ -53,6 +53,13 @@ class Feedback:
         self._workers = tuple(workers)
         configured_n = relative_row_costs([worker.gbit for worker in workers])
         return self._links.row_costs(self._names) if self.measures_links else configured_n
+
+    def save(self) -> dict[str, LinkState]:
+        """The measured links by name; times of steps are learnt anew. The counterpart of ``load``."""
+        return self._links.save()
+
+    def load(self, links: Mapping[str, LinkState]) -> None:
+        self._links.load(links)
 
     @property
     def measures_links(self) -> bool:

@@ -55,6 +55,17 @@ class ScoreSums:
         )
 
 
+class PrequentialState(msgspec.Struct, frozen=True):
+    """Everything that quality follows from, at one moment."""
+
+    sums: ScoreSums
+    logits: NDArray[np.float64]
+    """the latest, in a ring"""
+    labels: NDArray[np.float64]
+    seen: int
+    """samples ever added"""
+
+
 class Prequential:
     """Adds up scores and labels; answers for all samples, the latest ones, or those since a mark."""
 
@@ -92,6 +103,16 @@ class Prequential:
     def since(self, mark: ScoreSums) -> Quality:
         """Over the samples added after the mark was taken."""
         return measure(self._sums.since(mark))
+
+    def save(self) -> PrequentialState:
+        """The counterpart of ``load``."""
+        return PrequentialState(self.mark(), self._logits.copy(), self._labels.copy(), self._seen)
+
+    def load(self, state: PrequentialState) -> None:
+        """Goes on from there: quality is then as if nothing had come between."""
+        sums = state.sums
+        self._sums = ScoreSums(sums.loss, sums.predicted, sums.not_finite, sums.counts_2K.copy())
+        self._logits, self._labels, self._seen = state.logits.copy(), state.labels.copy(), state.seen
 
     def _remember(self, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
         size = len(self._logits)

@@ -4,6 +4,7 @@ from collections import deque
 from statistics import median
 from time import monotonic
 
+import msgspec
 import numpy as np
 
 from dispatch.progress.status import DecisionStatus
@@ -14,6 +15,26 @@ RECENT_SECONDS = 5.0
 """seconds over which the rate of samples is taken"""
 MARKED_STEPS = 10_000
 """steps after the mark whose decision times are kept"""
+
+
+class StepTimesState(msgspec.Struct, frozen=True):
+    """Totals and latest times of steps."""
+
+    steps: int
+    samples: int
+    seconds: float
+    """from the beginning of the first step to the end of the last"""
+    step_seconds: tuple[float, ...]
+    """of the latest steps"""
+
+
+class DecisionTimesState(msgspec.Struct, frozen=True):
+    """Totals and times of decisions."""
+
+    deadline_misses: int
+    cut_short: int
+    recent_seconds: tuple[float, ...]
+    marked_seconds: tuple[float, ...] | None
 
 
 class StepTimes:
@@ -45,6 +66,17 @@ class StepTimes:
         self._ends.append((now, self.samples))
         while len(self._ends) > 2 and now - self._ends[0][0] > RECENT_SECONDS:
             self._ends.popleft()
+
+    def save(self) -> StepTimesState:
+        """The counterpart of ``load``."""
+        return StepTimesState(self.steps, self.samples, self.seconds, tuple(self._step_seconds))
+
+    def load(self, state: StepTimesState) -> None:
+        """Goes on from there: the time until now counts as none."""
+        self.steps, self.samples, self.ended = state.steps, state.samples, monotonic()
+        self._began = self.ended - state.seconds if state.steps else None
+        self._step_seconds = deque(state.step_seconds, maxlen=RECENT_STEPS)
+        self._ends.clear()
 
     @property
     def seconds(self) -> float:
@@ -90,6 +122,17 @@ class DecisionTimes:
         recent = self._recent_seconds
         mean_ms = 1000 * sum(recent) / len(recent) if recent else 0.0
         return DecisionStatus(mean_ms=mean_ms, deadline_misses=self.deadline_misses, cut_short=self._cut_short)
+
+    def save(self) -> DecisionTimesState:
+        """The counterpart of ``load``."""
+        marked = None if self._marked_seconds is None else tuple(self._marked_seconds)
+        return DecisionTimesState(self.deadline_misses, self._cut_short, tuple(self._recent_seconds), marked)
+
+    def load(self, state: DecisionTimesState) -> None:
+        self.deadline_misses, self._cut_short = state.deadline_misses, state.cut_short
+        self._recent_seconds = deque(state.recent_seconds, maxlen=RECENT_STEPS)
+        marked = state.marked_seconds
+        self._marked_seconds = None if marked is None else deque(marked, maxlen=MARKED_STEPS)
 
     def percentiles_ms(self) -> tuple[float, float]:
         """The 50th and the 99th percentile since the mark."""

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dispatch.arrays import I32, I64, U64
+from dispatch.errors import CutUnusable
 from dispatch.rows.hashing import EMPTY, find, home
 from infra.kernels import kernel
 
+FIRST_CAPACITY = 1024
 GROWTH = 1.125
 """by how much the arrays grow: little memory is idle, and each key is still copied only a few times"""
 
@@ -32,11 +34,24 @@ class BatchRows:
 class Index:
     """Gives out row numbers; knows every key it has seen."""
 
-    def __init__(self, capacity: int = 1024) -> None:
+    def __init__(self, capacity: int = FIRST_CAPACITY) -> None:
         self.count = 0
         self._keys = np.empty(capacity, np.uint64)
         self._place = np.zeros(capacity, np.int32)
         self._table = np.full(_table_size(capacity), EMPTY, np.int32)
+
+    @classmethod
+    def restore(cls, keys: U64) -> "Index":
+        """The index in which row i has keys[i]; raises CutUnusable if two rows have the same key."""
+        index = cls(max(FIRST_CAPACITY, keys.size))
+        index._keys[: keys.size] = keys
+        index.count = keys.size
+        _rehash(index._table, index._keys, index.count)
+        if (known := int(np.count_nonzero(index._table != EMPTY))) != keys.size:
+            raise CutUnusable(
+                f"{keys.size} rows have {known} different keys; expected one row a key; go back to another cut"
+            )
+        return index
 
     @property
     def keys(self) -> U64:

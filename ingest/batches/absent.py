@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 import structlog
 from numpy.typing import NDArray
@@ -31,6 +32,19 @@ class Absence:
     fields: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     """``name (example)``, those that may be misspelt with the field that may be meant"""
+
+
+class FieldCounts(msgspec.Struct, frozen=True):
+    """What a run's samples had so far."""
+
+    total: int
+    """samples of whole windows"""
+    total_S: NDArray[np.int64]
+    """values in them, by field"""
+    recent: int
+    """samples of the window that has begun"""
+    recent_S: NDArray[np.int64]
+    absence: Absence
 
 
 class FieldWatch:
@@ -62,6 +76,14 @@ class FieldWatch:
             self._total_S += self._recent_S
             self._total += self._recent
             self._recent_S[:], self._recent = 0, 0
+
+    def save(self) -> FieldCounts:
+        """The counterpart of ``load``."""
+        return FieldCounts(self._total, self._total_S.copy(), self._recent, self._recent_S.copy(), self.absence)
+
+    def load(self, counts: FieldCounts) -> None:
+        self._total, self._recent, self.absence = counts.total, counts.recent, counts.absence
+        self._total_S, self._recent_S = counts.total_S.copy(), counts.recent_S.copy()
 
     def _judge(self, payloads: Sequence[bytes]) -> None:
         expected_S = self._total_S * (self._recent / max(1, self._total))

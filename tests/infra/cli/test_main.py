@@ -32,6 +32,7 @@ COMMANDS = [
         "chaos",
     ),
     *("topics create", "topics list", "topics describe"),
+    *("cuts list", "cuts show", "cuts verify", "cuts pin", "cuts unpin"),
     *(
         "bench step",
         "bench ps",

@@ -1,0 +1,234 @@
+"""Cuts while they are taken: who has saved its part, and when a cut exists.
+
+1. begun             the cut has a number, which is never used again; shards hear of it with the flush behind its step
+2. shards saved      each has answered that its files are durable
+3. step trained      the flush is complete, and the dispatcher's own part is known
+4. dispatcher saved  a thread has written that part
+5. manifest written  the cut exists; ``finished`` says so, and the loop writes it down and tells the shards
+6. old ones dropped  once that is done (``drop_old``), and ``dropped`` says how far back journal and stream must reach
+
+A failure before 5 costs this cut, and what it would have held is part of the next one: training goes on, nothing names
+its files, and they are removed. Steps 4 to 6 happen on one thread, so that the loop never waits for a disk.
+"""
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import structlog
+
+from dispatch.cuts.retention import Retained, drop_old, highest_number
+from dispatch.cuts.state import Decided, DispatcherState, Trained, read_state, write_state
+from infra.errors import FreshetError
+from infra.storage import Storage
+from infra.telemetry import Meter
+from ingest.streams.position import Position
+from ps.cuts.manifest import CutManifest, ShardPart, manifest_name, read_manifest, write_manifest
+from ps.errors import CutDamaged
+from ps.protocol import CutSaved, FilePart
+
+
+class CutFailure(NamedTuple):
+    """A cut that does not exist and never will."""
+
+    number: int
+    step: int
+    reason: str
+
+
+class Dropped(NamedTuple):
+    """What is kept since old cuts were dropped."""
+
+    retained: Retained
+    positions: dict[int, Position]
+    """of the oldest cut that the run can go back to: the stream must still hold what comes after them"""
+
+
+@dataclass
+class Underway:
+    """A cut that has begun."""
+
+    number: int
+    shards: int
+    decided: Decided
+    began: float
+    trained: Trained | None = None
+    parts: dict[int, ShardPart] = field(default_factory=dict)
+    """by shard"""
+    failure: str | None = None
+    writing: "Future[CutManifest] | None" = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing is missing but the manifest."""
+        return self.trained is not None and len(self.parts) == self.shards
+
+
+class CutBook:
+    """The dispatcher's record of the cut that is being taken: one at a time, none of whose calls waits."""
+
+    def __init__(self, storage: Storage, run: str, most: int, last: int, meter: Meter) -> None:
+        """most: cuts that are kept; last: highest number of a cut that the journal knows."""
+        self._storage, self._run, self._most, self._meter = storage, run, most, meter
+        self._last = max(last, highest_number(storage))
+        self._underway: Underway | None = None
+        self._dropping: Future[Dropped] | None = None
+        self._thread = ThreadPoolExecutor(1, "cuts")
+        self._log = structlog.get_logger()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a cut can be begun."""
+        return self._underway is None
+
+    @property
+    def next_number(self) -> int:
+        """Above that of every cut before, taken or failed."""
+        return self._last + 1
+
+    @property
+    def number(self) -> int | None:
+        """Of the cut that is being taken."""
+        return None if self._underway is None else self._underway.number
+
+    def begin(self, decided: Decided, shards: int) -> int:
+        """Begins the next cut, after the newest step and before another one is decided; returns its number."""
+        assert self._underway is None, "a cut is being taken"
+        self._last += 1
+        self._underway = Underway(self._last, shards, decided, time.monotonic())
+        return self._last
+
+    def saved(self, shard: int, message: CutSaved) -> None:
+        """A shard's part is durable. Parts of cuts that have failed meanwhile are removed."""
+        cut = self._underway
+        if cut is None or cut.number != message.cut or cut.failure is not None:
+            self._thread.submit(self._remove, message.cut, message.parts)
+            return
+        cut.parts[shard] = ShardPart(shard, message.rows, tuple(message.parts))
+        self._write_if_ready(cut)
+
+    def add_state(self, trained: Trained) -> None:
+        """The flush behind the cut's step is complete, and no later step is."""
+        if self._underway is not None and self._underway.trained is None:
+            self._underway.trained = trained
+            self._write_if_ready(self._underway)
+
+    def fail(self, number: int, reason: str) -> None:
+        """A part of the cut cannot be had: it will not exist. Nothing happens if it is not being taken, or is whole."""
+        cut = self._underway
+        if cut is not None and cut.number == number and cut.writing is None and cut.failure is None:
+            cut.failure = reason
+            for part in cut.parts.values():
+                self._thread.submit(self._remove, number, part.files)
+
+    def finished(self) -> CutManifest | CutFailure | None:
+        """What has become of the cut, told once; None while it is being taken."""
+        cut = self._underway
+        if cut is None or (cut.failure is None and (cut.writing is None or not cut.writing.done())):
+            return None
+        self._underway = None
+        if cut.writing is not None and (error := cut.writing.exception()) is not None:
+            if not isinstance(error, FreshetError):
+                raise error
+            cut.failure = str(error)
+        if cut.failure is not None:
+            return self._count_failure(CutFailure(cut.number, cut.decided.step, cut.failure))
+        assert cut.writing is not None
+        self._meter.count("cuts")
+        self._meter.observe("cut", time.monotonic() - cut.began)
+        self._meter.gauge("cut_step", cut.decided.step)
+        return cut.writing.result()
+
+    def abandon(self, reason: str) -> CutManifest | CutFailure | None:
+        """Gives up the cut that is being taken, if any; waits if its manifest is just being written."""
+        if self._underway is None:
+            return None
+        if self._underway.writing is not None:
+            self._underway.writing.exception()
+        self.fail(self._underway.number, reason)
+        return self.finished()
+
+    # ── old cuts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    def drop_old(self) -> None:
+        """Removes old cuts, in time; to be called when the newest one is on record."""
+        if self._dropping is None:
+            self._dropping = self._thread.submit(self._drop_old)
+
+    def dropped(self) -> Dropped | None:
+        """What is kept since old cuts were dropped, told once; None while they are, and if that failed."""
+        if self._dropping is None or not self._dropping.done():
+            return None
+        dropping, self._dropping = self._dropping, None
+        error = dropping.exception()
+        if error is None:
+            return dropping.result()
+        if not isinstance(error, FreshetError):
+            raise error
+        self._log.warning("old cuts not removed; they are next time", reason=str(error))
+        return None
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self._thread.shutdown()
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _write_if_ready(self, cut: Underway) -> None:
+        if cut.is_ready and cut.writing is None and cut.failure is None:
+            cut.writing = self._thread.submit(self._write, cut)
+
+    def _write(self, cut: Underway) -> CutManifest:
+        """On the thread: makes the cut exist, or removes what there is of it."""
+        assert cut.trained is not None
+        files = [file for part in cut.parts.values() for file in part.files]
+        try:
+            files.append(write_state(self._storage, DispatcherState(cut.number, cut.decided, cut.trained)))
+            manifest = self._manifest(cut, files[-1])
+            write_manifest(self._storage, manifest)
+        except FreshetError:
+            with suppress(FreshetError):  # it may have been written after all: if it stays, so do its files
+                self._storage.delete(manifest_name(cut.number))
+                self._remove(cut.number, files)
+            raise
+        return manifest
+
+    def _manifest(self, cut: Underway, dispatcher: FilePart) -> CutManifest:
+        """Raises CutDamaged if shards hold other rows than were given out."""
+        manifest = CutManifest(
+            run=self._run,
+            number=cut.number,
+            step=cut.decided.step,
+            generation=cut.decided.generation,
+            at_seconds=time.time(),
+            shards=tuple(cut.parts[shard] for shard in range(cut.shards)),
+            dispatcher=dispatcher,
+        )
+        if manifest.rows != cut.decided.rows:
+            raise CutDamaged(
+                f"shards hold {manifest.rows} rows after step {manifest.step}, and {cut.decided.rows} were given "
+                "out; expected as many; see the logs of the shards"
+            )
+        return manifest
+
+    def _drop_old(self) -> Dropped:
+        """On the thread."""
+        retained = drop_old(self._storage, self._most)
+        state = read_state(self._storage, read_manifest(self._storage, retained.oldest))
+        return Dropped(retained, state.decided.positions)
+
+    def _remove(self, number: int, files: Iterable[FilePart]) -> None:
+        """On the thread: removes what was written for a cut that has failed; files that it shares stay."""
+        for file in files:
+            if file.name.startswith(f"{number:08d}/"):
+                try:
+                    self._storage.delete(file.name)
+                except FreshetError as error:
+                    self._log.warning("a file of a failed cut is left", file=file.name, reason=str(error))
+
+    def _count_failure(self, failure: CutFailure) -> CutFailure:
+        self._meter.count("cuts_failed")
+        told = {"cut": failure.number, "step": failure.step, "reason": failure.reason}
+        self._log.error("cut failed; training goes on, the next one holds what it would have held", **told)
+        return failure

@@ -1,0 +1,136 @@
+from pathlib import Path
+
+import pytest
+
+from dispatch.cuts.retention import (
+    Retained,
+    discard_after,
+    drop_old,
+    files_of,
+    highest_number,
+    pin,
+    pinned_numbers,
+    sweep,
+    unpin,
+)
+from infra.storage import Storage
+from ps.cuts.manifest import ShardPart, manifest_numbers, read_manifest, write_manifest
+from ps.errors import CutDamaged
+from ps.protocol import FilePart
+from tests.dispatch.cuts.cuts import manifest_of
+
+
+def file(storage: Storage, name: str) -> FilePart:
+    storage.write(name, [b"x"])
+    return FilePart(name, 1, "0" * 32)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    """Cuts 1 to 5, each with a file of its own and the last two of those before; 3 has a new base."""
+    found = Storage.at(tmp_path)
+    chain: tuple[FilePart, ...] = ()
+    for number in range(1, 6):
+        name = f"{number:08d}/{'base' if number == 3 else 'shard'}-0-x.safetensors"
+        chain = (*(() if number == 3 else chain), file(found, name))
+        dispatcher = file(found, f"{number:08d}/dispatcher-x.safetensors")
+        write_manifest(found, manifest_of(number, dispatcher, shards=(ShardPart(0, 0, chain),)))
+    return found
+
+
+def is_whole(storage: Storage) -> bool:
+    """Whether every file that a manifest names is there."""
+    names = set(storage.names())
+    return all(files_of(read_manifest(storage, number)) <= names for number in manifest_numbers(storage))
+
+
+def test_the_newest_cuts_stay_with_every_file_that_they_name(storage: Storage) -> None:
+    assert drop_old(storage, 2) == Retained((4, 5), 4)
+    assert manifest_numbers(storage) == [4, 5]
+    assert is_whole(storage)
+    left = [name for name in storage.names() if "/" in name]
+    assert left == [
+        "00000003/base-0-x.safetensors",
+        *(f"0000000{n}/{kind}-x.safetensors" for n in (4, 5) for kind in ("dispatcher", "shard-0")),
+    ]
+    assert drop_old(storage, 2) == Retained((4, 5), 4)
+
+
+def test_pinned_cuts_stay_and_do_not_count(storage: Storage) -> None:
+    pin(storage, 2)
+    assert drop_old(storage, 1) == Retained((2, 5), 5)
+    assert is_whole(storage)
+    assert "00000001/shard-0-x.safetensors" in storage.names()  # cut 2 builds on it
+    unpin(storage, 2)
+    drop_old(storage, 1)
+    assert manifest_numbers(storage) == [5]
+    assert not [name for name in storage.names() if name.startswith(("00000001", "00000002"))]
+
+
+def test_only_cuts_that_exist_are_pinned(storage: Storage) -> None:
+    with pytest.raises(CutDamaged, match="cut 9 does not exist"):
+        pin(storage, 9)
+    assert pinned_numbers(storage) == set()
+
+
+def test_files_that_no_manifest_names_yet_stay_while_the_run_goes_on(storage: Storage) -> None:
+    fresh = [file(storage, f"{name}.safetensors").name for name in ("00000005/base-0-y", "00000006/shard-0-y")]
+    drop_old(storage, 1)
+    assert set(fresh) <= set(storage.names())
+
+
+def test_a_sweep_removes_all_that_no_manifest_names_and_nothing_of_others(storage: Storage) -> None:
+    whole = storage.names()
+    lost = [
+        "00000005/base-0-y.safetensors",
+        "00000006.json.1.part",
+        "00000006/shard-0-y.safetensors",
+        "00000009.pinned",
+    ]
+    for name in (*lost, "README"):
+        file(storage, name)
+    assert highest_number(storage) == 9
+    assert sweep(storage) == lost
+    assert storage.names() == sorted([*whole, "README"])
+
+
+def test_nothing_is_removed_while_a_manifest_that_stays_cannot_be_read(storage: Storage, tmp_path: Path) -> None:
+    whole = storage.names()
+    (tmp_path / "00000004.json").write_bytes(b"{}")
+    file(storage, "00000002/lost.safetensors")
+    assert drop_old(storage, 2).oldest == 4
+    assert sweep(storage) == []
+    assert storage.names() == sorted([*whole, "00000002/lost.safetensors"])
+
+
+@pytest.mark.parametrize("after", range(12))
+def test_a_crash_at_any_point_leaves_only_whole_cuts_and_a_sweep_the_rest(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    delete, left = Storage.delete, [after]
+
+    def crashing(self: Storage, name: str) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        delete(self, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "delete", crashing)
+        try:
+            drop_old(storage, 1)
+        except KeyboardInterrupt:
+            assert is_whole(storage)
+            assert 5 in manifest_numbers(storage)
+    drop_old(storage, 1)
+    sweep(storage)
+    named = files_of(read_manifest(storage, 5))
+    assert set(storage.names()) == {*named, "00000005.json"}
+    assert (left[0] > 0) is (after > 10)
+
+
+def test_cuts_of_void_steps_go_but_pinned_ones(storage: Storage) -> None:
+    pin(storage, 5)
+    discard_after(storage, 2)
+    assert manifest_numbers(storage) == [1, 2, 5]
+    assert is_whole(storage)

@@ -1,0 +1,62 @@
+"""Manifests: a cut exists once its manifest does, and any change to that is found."""
+
+from pathlib import Path
+
+import pytest
+
+from infra.storage import Storage
+from ps.cuts.manifest import CutManifest, ShardPart, manifest_numbers, read_manifest, write_manifest
+from ps.errors import CutDamaged
+from ps.protocol import FilePart
+
+PART = FilePart("00000007/shard-0-x.safetensors", 10, "0" * 32, 3)
+MANIFEST = CutManifest(
+    run="r",
+    number=7,
+    step=12,
+    generation=2,
+    at_seconds=1.5,
+    shards=(ShardPart(0, 3, (PART,)), ShardPart(1, 2, (PART, PART))),
+    dispatcher=PART,
+)
+
+
+def test_manifest_that_was_written_is_read(tmp_path: Path) -> None:
+    storage = Storage.at(tmp_path)
+    write_manifest(storage, MANIFEST)
+    assert read_manifest(storage, 7) == MANIFEST
+    assert MANIFEST.rows == 5
+
+
+def test_numbers_are_those_of_manifests_alone(tmp_path: Path) -> None:
+    storage = Storage.at(tmp_path)
+    assert manifest_numbers(storage) == []
+    for name in ("00000010.json", "00000007.json", "00000008.json.x.part", "00000009/a.json", "pinned.json"):
+        storage.write(name, [b"x"])
+    assert manifest_numbers(storage) == [7, 10]
+
+
+def test_every_flipped_bit_and_every_shorter_file_is_found_and_named(tmp_path: Path) -> None:
+    storage = Storage.at(tmp_path)
+    write_manifest(storage, MANIFEST)
+    file = tmp_path / "00000007.json"
+    whole = file.read_bytes()
+    damaged = [whole[:length] for length in range(len(whole))]
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(flipped))
+    for content in damaged:
+        file.write_bytes(content)
+        with pytest.raises(CutDamaged, match=r"00000007\.json"):
+            read_manifest(storage, 7)
+
+
+def test_missing_manifest_and_one_under_another_number_are_named(tmp_path: Path) -> None:
+    storage = Storage.at(tmp_path)
+    with pytest.raises(CutDamaged, match=r"cut 7 does not exist.*00000007\.json"):
+        read_manifest(storage, 7)
+    write_manifest(storage, MANIFEST)
+    (tmp_path / "00000007.json").rename(tmp_path / "00000008.json")
+    with pytest.raises(CutDamaged, match="manifest of cut 7"):
+        read_manifest(storage, 8)
