@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,8 +30,8 @@ from ingest.config import StreamConfig
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.main import ProducerJob, run_producer
-from ps.cuts.files import Columns, new_name, write_chunks, write_columns
-from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
+from ps.cuts.files import Columns, new_name, write_columns
+from tests.dispatch.cuts.cuts import take_cut
 from tests.end_to_end.interrupting import interrupt
 from tests.end_to_end.processes import freshet, run, wait_until
 from tests.end_to_end.threads import RUN, Plan, train
@@ -202,6 +201,17 @@ def test_a_run_under_way_is_refused(folder: Path) -> None:
 
 
 # ── cuts ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def record_cut(folder: Path, number: int) -> None:
+    """Puts a cut after step 4 on record."""
+    history = read_history(folder / JOURNAL)
+    assert history.begun is not None
+    assert history.newest is not None
+    assert history.ended is not None
+    at = (number, 4, dict(history.positions), history.samples)
+    cut = CutBegun(*at, history.begun, history.newest, opens=False)
+    rewrite(folder, instead={Ended: [cut, CutTaken(*at), history.ended]})
+
+
 def write_cut(folder: Path, wrong: int = 0) -> Path:
     """A cut of one shard after step 4, with so many versions that are wrong; returns the shard's file."""
     storage, history = Storage.at(folder / "cuts"), read_history(folder / JOURNAL)
@@ -210,18 +220,16 @@ def write_cut(folder: Path, wrong: int = 0) -> Path:
     rows_K1, nothing = np.zeros((keys_K.size, 1), np.float32), np.empty(0, np.float32)
     columns = Columns(np.arange(keys_K.size), keys_K, steps_K, rows_K1, rows_K1, nothing)
     part = write_columns(storage, new_name(1, "shard", 0), columns)
-    dispatcher = write_chunks(storage, new_name(1, "dispatcher", 0), [b"state"], 0)
-    told: dict[str, Any] = {"run": RUN, "number": 1, "step": 4, "generation": 1, "at_seconds": 1.0}
-    shard = ShardPart(shard=0, rows=keys_K.size, files=(part,))
-    write_manifest(storage, CutManifest(**told, shards=(shard,), dispatcher=dispatcher))
+    take_cut(storage, 1, (part,), keys_K.size, step=4)
+    record_cut(folder, 1)
     return folder / "cuts" / part.name
 
 
 def test_cuts_are_whole_and_have_no_other_files(folder: Path) -> None:
     file = write_cut(folder)
     found = findings(folder)
-    assert (found["cuts whole"], found["no unreferenced file"][0]) == ((True, "1 cut of 2 files"), True)
-    assert found["versions of rows"][0] is True, found
+    names = ("cuts whole", "newest cut there", "no unreferenced file", "versions of rows")
+    assert [found[name][0] for name in names] == [True] * 4, found
     (file.parent / "shard-1-c.safetensors").write_bytes(b"of a cut that failed")
     assert list(violated(folder)) == ["no unreferenced file"]
 
@@ -248,12 +256,7 @@ def test_rows_of_another_step_than_the_last_that_used_them_are_found(folder: Pat
 
 def test_a_cut_of_the_journal_that_does_not_exist_is_found(folder: Path) -> None:
     write_cut(folder)
-    history = read_history(folder / JOURNAL)
-    assert history.begun is not None
-    assert history.newest is not None
-    assert history.ended is not None
-    cut = CutBegun(2, history.step, dict(history.positions), history.samples, history.begun, history.newest)
-    rewrite(folder, instead={Ended: [cut, CutTaken(cut.number, cut.step, cut.positions, cut.samples), history.ended]})
+    record_cut(folder, 2)
     assert violated(folder) == {"newest cut there": "cut 2 is in the journal and has no manifest"}
 
 
