@@ -26,7 +26,7 @@ def check_cuts(folder: Path) -> str:
 @check("newest cut there")
 def check_newest_cut(folder: Path) -> str:
     """The newest cut of the journal has a manifest, of the same step."""
-    history, storage = read_run(folder), cuts_of(folder)
+    history, storage = read_run(folder), open_cuts(folder)
     if not history.cuts:
         raise NotChecked("the journal has no cut")
     newest = history.cuts[-1]
@@ -52,10 +52,14 @@ def check_unreferenced(folder: Path) -> str:
 
 def cuts_of(folder: Path) -> Storage:
     """Where the cuts of a run are; raises NotChecked if there are none."""
-    storage = Storage.at(read_stored(folder).cuts.url or folder / "cuts")
+    storage = open_cuts(folder)
     if not storage.names():
         raise NotChecked("the run has no cuts")
     return storage
+
+
+def open_cuts(folder: Path) -> Storage:
+    return Storage.at(read_stored(folder).cuts.url or folder / "cuts")
 
 
 def read_manifests(storage: Storage) -> list[CutManifest]:

@@ -13,7 +13,8 @@ from infra.run.settings import Settings
 from infra.verify.versions import newest_of, versions_by
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
-from tests.end_to_end.threads import Plan, batches, train
+from tests.end_to_end.threads import Plan, batches
+from tests.infra.verify.whole import train_whole
 
 SAMPLES = 1280
 
@@ -23,7 +24,7 @@ def test_a_row_s_version_is_the_last_step_that_used_its_key(tmp_path: Path, poli
     torch.set_num_threads(1)
     run_producer(ProducerJob(StreamConfig(folder=tmp_path / "log", partitions=2), limit=SAMPLES, seed=3), Stop())
     plan, index = Plan(tmp_path, policy=policy, cache_rows=1024), Index()
-    result = train(plan)
+    result = train_whole(plan)
     for samples in batches(plan, result.manifests):
         index.resolve(samples.keys_BF)
     keys_K, steps_K = versions_by(Settings(stream=plan.stream), read_history(tmp_path / JOURNAL).steps)
