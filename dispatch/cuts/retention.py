@@ -18,6 +18,7 @@ import structlog
 from infra.storage import PART, Storage
 from ps.cuts.manifest import CutManifest, manifest_name, manifest_numbers, read_manifest
 from ps.errors import CutDamaged
+from ps.protocol import FilePart
 
 PINNED = re.compile(r"(\d{8,})\.pinned")
 NUMBERED = re.compile(r"(\d{8,})[./].+")
@@ -65,9 +66,14 @@ def highest_number(storage: Storage) -> int:
     return max((int(match[1]) for match in found if match), default=0)
 
 
+def parts_of(manifest: CutManifest) -> tuple[FilePart, ...]:
+    """All files of a cut but its manifest."""
+    return (*(file for shard in manifest.shards for file in shard.files), manifest.dispatcher)
+
+
 def files_of(manifest: CutManifest) -> set[str]:
-    """Names of all files that a cut consists of, without its manifest."""
-    return {file.name for shard in manifest.shards for file in shard.files} | {manifest.dispatcher.name}
+    """Names of all files of a cut but its manifest."""
+    return {file.name for file in parts_of(manifest)}
 
 
 def drop_old(storage: Storage, most: int) -> Retained:

@@ -36,6 +36,7 @@ COMMANDS = [
     ),
     *("topics create", "topics list", "topics describe"),
     *("workers add", "workers drain", "workers remove", "workers list"),
+    *("cuts list", "cuts show", "cuts verify", "cuts pin", "cuts unpin"),
     *(
         "bench step",
         "bench ps",
