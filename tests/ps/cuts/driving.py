@@ -64,7 +64,7 @@ class PlainModel:
 
     def digest(self) -> str:
         plain = [
-            (number, key, version, row.view(np.uint32).tolist()) for number, (key, version, row) in enumerate(self.rows)
+            (number, key, version, row.view(np.uint64).tolist()) for number, (key, version, row) in enumerate(self.rows)
         ]
         return digest_reference(plain)
 
@@ -131,7 +131,7 @@ class Driven:
 
     def close(self) -> None:
         for shard in self.shards:
-            shard.cuts.close()
+            shard.cuts._threads.shutdown(wait=True, cancel_futures=True)
 
     # ── rounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def train(self, new: int, changed: Sequence[int], kept: Sequence[int] = (), by_gradient: bool = False) -> None:

@@ -17,6 +17,7 @@ from ps.dense import range as dense_range
 from ps.errors import OutOfOrder
 from ps.protocol import FLUSH, GO_ON, Announce, CutFailed, CutSaved, Opened
 from tests.disks import fill, small_disk
+from tests.infra.test_storage import Killed, breaking_off
 from tests.ps.cuts.driving import MODEL, Driven, failing_storage
 
 SMALL_SLICE = 64
@@ -40,7 +41,8 @@ actions = st.lists(
         st.tuples(st.just("deliver"), st.integers(1, 9)),
         st.tuples(st.just("go_on"), st.integers(1, 6)),
         st.tuples(st.just("commit"), st.booleans()),
-        st.tuples(st.just("fail")),
+        st.tuples(st.just("meanwhile"), st.integers(0, 4), st.integers(0, 3), rows, rows, st.booleans()),
+        st.tuples(st.just("meanwhile"), st.integers(0, 4), st.integers(0, 3), rows, rows, st.booleans()),
         st.tuples(st.just("settle")),
         st.tuples(st.just("restore"), st.integers(0, 99), st.integers(1, 3), st.booleans()),
     ),
@@ -56,14 +58,20 @@ def act(driven: Driven, storage: Any, action: Any) -> None:
         case ("flush",):
             if driven.phase < 250:
                 driven.flush()
+        case ("meanwhile", slices, *step) if driven.taken:
+            driven.deliver(len(driven.pending))
+            driven.go_on(slices)
+            driven.train(*step)
+            driven.deliver(len(driven.pending))
         case ("deliver", count):
             driven.deliver(count)
         case ("go_on", times):
             driven.go_on(times)
         case ("commit", fails) if driven.taken:
             storage.fails = len(driven.shards) * fails
-            driven.commit(next(iter(driven.taken)))
+            driven.finish(next(iter(driven.taken)))
             storage.fails = 0
+            driven.commit(next(iter(driven.taken)))
         case ("settle",):
             driven.settle()
         case ("restore", which, shards, is_lost):
@@ -74,7 +82,7 @@ def act(driven: Driven, storage: Any, action: Any) -> None:
             driven.check()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions, st.integers(1, 3), st.integers(0, 2))
 def test_any_history_of_rounds_cuts_and_restores_gives_the_model(
     small: None, history: list[Any], shards: int, deltas: int
@@ -102,11 +110,12 @@ def driven(small: None, tmp_path: Path) -> Any:
     made.close()
 
 
-def test_rows_that_change_while_they_are_gathered_are_saved_as_they_were(driven: Driven) -> None:
+@pytest.mark.parametrize("by_gradient", [False, True])
+def test_rows_that_change_while_they_are_gathered_are_saved_as_they_were(driven: Driven, by_gradient: bool) -> None:
     driven.train(12, range(12))
     cut = driven.flush()
     driven.deliver(99)
-    driven.train(3, range(15), by_gradient=True)
+    driven.train(3, range(15), by_gradient=by_gradient)
     driven.deliver(99)
     copy = driven.shards[0].cuts._taking.copy  # type: ignore[union-attr]
     assert copy is not None
@@ -307,3 +316,33 @@ def test_changed_rows_are_those_of_the_reference() -> None:
     for since, known, end in ((-1, 0, 50), (-1, 50, 50), (4, 30, 45), (8, 50, 50), (8, 9, 50)):
         copy = gather.RowCopy(store, since, known, end)
         assert copy._numbers_K.tolist() == gather.changed_reference(steps.tolist(), since, known, end)
+
+
+def test_process_killed_at_any_file_operation_finds_the_old_cut_or_the_new_one(small: None, tmp_path: Path) -> None:
+    found = set()
+    for at in range(60):
+        driven = Driven(Storage.at(tmp_path / str(at)))
+        driven.train(6, range(6))
+        driven.take()
+        driven.train(2, range(3))
+        driven.train(1, range(2))
+        cut = driven.flush()
+        driven.deliver(99)
+        with pytest.MonkeyPatch.context() as patch:
+            begun = breaking_off(patch, at)
+            try:
+                is_over = driven.commit(cut)
+            except Killed:
+                is_over = False
+            driven.close()
+        newest = manifest_numbers(driven.storage)[-1]
+        driven.committed.setdefault(cut, (driven.step, driven.model))
+        driven.start(2)
+        assert all(isinstance(answer, Opened) for answer in driven.open(newest))
+        driven.check()
+        driven.close()
+        found.add(newest)
+        if is_over:
+            break
+    assert found == {1, 2}
+    assert len(begun) == at > 9, "the file, its folder, the manifest"
