@@ -5,7 +5,6 @@ client pulls them from the shard, from the TCP server that gathers them, and as 
 gathering; then it pushes rows to either. Medians, because a shared machine has outliers on one side only.
 """
 
-import multiprocessing
 import socket
 import statistics
 import time
@@ -19,7 +18,8 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from infra.process import Stop, end_with_parent, stop_on_signals
+from benchmarks.processes import own_process
+from infra.process import Stop
 from infra.wire import NO_I64, Codec, connect, receive, send
 from ps.client import Pulled, ShardClient
 from ps.config import PsConfig, RowConfig
@@ -140,7 +140,7 @@ class _ShardSide:
 @contextmanager
 def _shard_side(config: RowConfig, table: int, picks: list[NDArray[np.int64]]) -> Iterator[_ShardSide]:
     with ExitStack() as resources:
-        endpoint = resources.enter_context(_process(_serve_shard, config))
+        endpoint = resources.enter_context(own_process(_serve_shard, config))
         context = resources.enter_context(zmq.Context())
         announcer = resources.enter_context(context.socket(zmq.DEALER))
         connect(announcer, endpoint)
@@ -193,7 +193,7 @@ class _TcpSide:
 @contextmanager
 def _tcp_side(config: RowConfig, table: int) -> Iterator[_TcpSide]:
     with ExitStack() as resources:
-        endpoint = resources.enter_context(_process(_serve_tcp, config, table))
+        endpoint = resources.enter_context(own_process(_serve_tcp, config, table))
         connection = resources.enter_context(socket.create_connection(("127.0.0.1", int(endpoint))))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield _TcpSide(connection, config.dim)
@@ -239,24 +239,3 @@ def _receive_all(connection: socket.socket, target: NDArray[Any]) -> bool:
             return False
         view = view[received:]
     return True
-
-
-# ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-@contextmanager
-def _process(serve: Callable[..., None], *arguments: Any) -> Iterator[str]:
-    """A server in a process of its own; yields where it listens."""
-    spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe()
-    process = spawn.Process(target=_child, args=(serve, arguments, there))
-    process.start()
-    try:
-        yield here.recv()
-    finally:
-        process.terminate()
-        process.join()
-
-
-def _child(serve: Callable[..., None], arguments: tuple[Any, ...], ready: Connection) -> None:
-    stop = stop_on_signals()
-    end_with_parent()
-    serve(*arguments, stop, ready)

@@ -43,15 +43,20 @@ class DispatchConfig(Section):
     """Where the dispatcher listens for workers; a port of * is chosen when it starts."""
     status_endpoint: str = "tcp://127.0.0.1:*"
     """Where the dispatcher publishes its status."""
+    control_endpoint: str = "tcp://127.0.0.1:*"
+    """Where the dispatcher takes commands: drain or remove a worker, pause, resume."""
     lookahead: int = Field(1, ge=0, le=16)
     """Steps decided and ordered ahead of the one that is being trained."""
     deadline: bool = False
     """Decisions that would outlast a step are cut short; without it no decision depends on the clock, except of elastic
     capacities."""
-    silence_seconds: float = Field(30.0, gt=0, le=86_400)
-    """How long a worker may give no sign of life before it counts as lost: its process stopped, its network gone.
-    Signs of life do not depend on what the worker is doing; less than trainer.pull_timeout_seconds, so that the worker
-    that is lost is the one that is named."""
+    silence_seconds: float = Field(5.0, gt=0, le=86_400)
+    """How long a worker or a shard may give no sign of life before it counts as lost: its process stopped, its network
+    gone. Signs of life do not depend on what it is doing; less than trainer.pull_timeout_seconds, so that the one that
+    is lost is the one that is named."""
+    replace_seconds: float = Field(60.0, gt=0)
+    """How long to wait for a replacement of a lost worker before the others go on without it: the steps since the last
+    cut are then decided anew."""
     report_seconds: float = Field(120.0, gt=0)
     """How long a step's reports may take before its workers count as lost."""
     drain_seconds: float = Field(30.0, gt=0)
@@ -62,7 +67,7 @@ class DispatchConfig(Section):
     def _check_policy(cls, policy: str) -> str:
         return str(parse_spec(policy))
 
-    @field_validator("endpoint", "status_endpoint")
+    @field_validator("endpoint", "status_endpoint", "control_endpoint")
     @classmethod
     def _check_endpoint(cls, endpoint: str) -> str:
         return check_endpoint(endpoint)

@@ -1,51 +1,55 @@
 """The verbs of the dispatcher's loop (``dispatch/main.py``), over the parts that do the work.
 
-Stream in: ``Intake``. What was decided: ``RunJournal``. Workers: ``Crew``. Parameter server: ``Shards``. Rounds on
-their way: ``RoundsUnderway``. What they teach: ``Feedback``. What they add up to: ``Accounts``, shown by
-``StatusPublisher``.
+Stream in: ``Intake``. What was decided: ``RunJournal``. Workers: ``Crew``. Parameter server: ``Shards``. What follows
+from a cut and the steps after it: ``Training``, shown by ``StatusPublisher``.
 """
 
 from contextlib import ExitStack
 from time import monotonic
 
-import numpy as np
 import structlog
 import zmq
 
-from dispatch.capacity.participation import rows_of_dense
 from dispatch.crew import Crew, silent
+from dispatch.cutting import Cutting
 from dispatch.decide import Decider, Decision, check_cache, needed_rows
-from dispatch.dense import NO_MOVES, DenseTurns, check_reduce, needs_ring
-from dispatch.errors import BadReport, ShardRefused
+from dispatch.dense import check_reduce, needs_ring
+from dispatch.errors import BadReport, CutUnusable, JournalFull, Recoverable, ShardRefused
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
-from dispatch.journal.digest import digest_rows
 from dispatch.journal.history import PastGeneration
 from dispatch.journal.run import RunJournal
-from dispatch.journal.terms import live_terms, past_terms
+from dispatch.journal.terms import GenerationTerms, live_terms, past_terms
+from dispatch.orders import flush_orders, training_orders
 from dispatch.policies.registry import parse_spec
-from dispatch.progress.accounts import Accounts
-from dispatch.progress.feedback import Feedback, WorkerLink
+from dispatch.progress.feedback import WorkerLink
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import RunState, Status
-from dispatch.progress.underway import OrderedRound, RoundsUnderway
+from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report, unencrypted
-from dispatch.rows.directory import Directory
+from dispatch.providers import Providers
+from dispatch.roster import Roster
 from dispatch.rows.hot import check_hot_set
-from dispatch.rows.index import Index
 from dispatch.shards import Shards
+from dispatch.training import Training
 from infra.process import Stop
 from infra.telemetry import Meter, Refusals
 from infra.wire import guarded
 from ingest.batches.batch import Batch
 from ingest.letters.letter import DeadLetters
 from ingest.streams.source import Source
-from ps.protocol import FLUSH, TRAIN
+from ps.protocol import EMPTY_MODEL, GO_ON, TRAIN
 
 KEEP_ALIVE_SECONDS = 5.0
 """between two messages that tell idle workers that the dispatcher is still there"""
 WAIT_SECONDS = 0.05
 """longest wait for one message or batch"""
+PAUSE_SECONDS = 0.5
+"""before the journal is tried again"""
+SHARD_SECONDS = 60.0
+"""that a shard may take to answer; going back to a cut is the longest"""
+MOST_FAULTS = 20
+"""in a row without a step of its own in between: the next one ends the run"""
 
 
 class Coordinator:
@@ -59,72 +63,85 @@ class Coordinator:
         self.state: RunState = "waiting"
         spec = parse_spec(job.dispatch.policy)
         self.policy, self.needs = spec.build(job.seed, job.dispatch.opt_backend), spec.needs
-        shares = job.dispatch.share_bounds if self.needs.elastic else None
-        job.dispatch.check_parking()
-        check_cache(job.dispatch.cache_rows, job.stream.batch, job.dispatch.workers, job.schema.fields, shares)
-        has_hot_set = self.needs.hot_share > 0
-        check_reduce(job.reduce, job.dispatch.policy, has_hot_set)
-        may_join = job.may_sum or not needs_ring(job.reduce, has_hot_set)
-        if job.dispatch.workers > 1 and not may_join:
-            raise unencrypted(job.dispatch.workers)
-        needed = needed_rows(job.stream.batch, job.dispatch.workers, job.schema.fields)
-        check_hot_set(self.needs.hot_share, job.dispatch.cache_rows, needed)
-        self.index = Index()
-        self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
-        self.feedback = Feedback(job.dispatch, self.needs.elastic, job.row_bytes)
-        self.underway = RoundsUnderway()
+        check_job(job, self.needs.elastic, self.needs.hot_share)
+        may_join = job.may_sum or not needs_ring(job.reduce, self.needs.hot_share > 0)
+        self.training = Training(job, self.needs)
         self.journal = RunJournal(job)
         resources.callback(self.journal.close)
         self.intake = Intake(job, self.journal, source, letters, meter)
         resources.callback(self.intake.close)
-        context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
-        resources.enter_context(guarded(context, job.curve))
-        rules = (job.dispatch.silence_seconds, job.agreement.workers, may_join)
-        self.crew = Crew(context, job.dispatch.endpoint, job.run, job.curve, Refusals(meter), *rules)
+        self.cutting = Cutting(job, self.journal, meter)
+        resources.callback(self.cutting.close)
+        self._context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
+        resources.enter_context(guarded(self._context, job.curve))
+        roster, providers = Roster(job.agreement.workers, may_join), Providers(job.shards, job.agreement.shards)
+        rules = job.curve, Refusals(meter), job.dispatch.silence_seconds
+        self.crew = Crew(self._context, job.dispatch.endpoint, job.run, roster, providers, *rules)
         resources.callback(self.crew.close)
-        self.crew.generation = self.journal.generation
-        self.shards = Shards(context, job.shard_endpoints, job.run, job.curve, settings=job.agreement.shards)
-        resources.callback(self.shards.close)
-        self.publisher = StatusPublisher(context, job.dispatch.status_endpoint, job.curve, meter)
+        self._shards: Shards | None = None
+        resources.callback(self._disconnect)
+        self.publisher = StatusPublisher(self._context, job.dispatch.status_endpoint, job.curve, meter)
         resources.callback(self.publisher.close)
-        self.dense, self._dense_moves = DenseTurns(), NO_MOVES
-        self._decider: Decider | None = None
+        self._restore = EMPTY_MODEL
+        """the cut that shards go back to when the next generation starts"""
         self._kept_alive = 0.0
+        self._faults = 0
+        """since the last step of its own"""
+
+    @property
+    def shards(self) -> Shards:
+        assert self._shards is not None, "no generation has started"
+        return self._shards
 
     def goes_on(self) -> bool:
         """Whether there may be more to train than what is on record."""
         return self.job.golden is None and not self.stop.requested and not self.intake.has_ended
 
     # ── once in a while ───────────────────────────────────────────────────────────────────────────────────────────────
-    def gather(self, workers: int) -> None:
-        """Waits until so many workers have joined, and are still there; a new run also for where its stream begins."""
+    def assemble(self, workers: int, patience_seconds: float | None = None) -> bool:
+        """Waits until all shards and so many workers are there; a new run also for where its stream begins.
+
+        Returns False if a stop was requested before that, or if workers are still missing after a while; patience: how
+        long that is, once the shards are there and at least one worker is.
+        """
+        since = monotonic()
         while not self.stop.requested:
             is_known = self.journal.history.begun is not None or self.intake.start is not None
-            if is_known and len(self.crew.roster.able) >= workers:
+            if not (is_known and self.crew.providers.are_complete and self.crew.roster.able):
+                since = monotonic()
+            elif len(self.crew.roster.able) >= workers:
                 self.crew.keep_alive(self.intake.step)
-                if len(self.crew.roster.able) >= workers:
-                    return
+                if len(self.crew.roster.able) >= workers and self.crew.providers.are_complete:
+                    return True
+            elif patience_seconds is not None and monotonic() - since > patience_seconds:
+                return False
             self.poll(WAIT_SECONDS)
+        return False
 
     def poll(self, timeout_seconds: float = 0.0) -> bool:
         """Takes the workers' messages, completes reported steps, sends keep-alives and publishes the status.
 
-        Returns whether a report arrived.
+        Returns whether a report arrived. Raises CrewFailed if someone is lost.
         """
         has_report = self._receive(timeout_seconds)
         while self._receive(0.0):
             has_report = True
         self._complete_reported()
-        self.shards.check()
-        self.crew.check()
+        if self._shards is not None:
+            self.cutting.follow(self._shards, self.crew.generation)
+        self.look_around()
         if self.crew.roster.members and not self.crew.roster.wanted:
             self.stop.request("the last worker left")
-        if monotonic() - self._kept_alive > min(KEEP_ALIVE_SECONDS, self.crew.silence_seconds / 4):
-            self._kept_alive = monotonic()
-            self.crew.keep_alive(self.intake.step)
         if self.publisher.is_due:
             self.publisher.publish(self.status())
         return has_report
+
+    def look_around(self) -> None:
+        """Sends keep-alives; raises CrewFailed if someone is lost."""
+        if monotonic() - self._kept_alive > min(KEEP_ALIVE_SECONDS, self.crew.silence_seconds / 4):
+            self._kept_alive = monotonic()
+            self.crew.keep_alive(self.intake.step)
+        self.crew.check()
 
     def start_generation(self, past: PastGeneration | None = None) -> Decider:
         """Fixes membership until the next generation; every cache starts empty, every row clean.
@@ -138,58 +155,61 @@ class Coordinator:
             terms = live_terms(self.job, self.needs, roster.wanted, reason)
         else:
             terms = past_terms(self.job, past)
-        self.journal.start_generation(roster.wanted, self.intake.start, terms)
-        step, workers = self.intake.step, terms.workers
-        takes_dense = self.dense.start_generation(workers, terms.uses_hub)
-        self.shards.open(self.journal.generation, step, workers)
-        if not roster.members:
-            self._check_fresh()
-        self.crew.start_generation(step, terms.cache_rows, terms.uses_hub, takes_dense)
+        self.journal.start_generation(roster.wanted, self.intake.start, terms, self._restore)
+        endpoints = self._open_shards(terms)
+        takes_dense = self.training.dense.start_generation(terms.workers, terms.uses_hub)
+        welcome = {
+            "cache_rows": terms.cache_rows,
+            "uses_hub": terms.uses_hub,
+            "takes_dense": takes_dense,
+            "starts_anew": self._restore == EMPTY_MODEL,
+            "shards": endpoints,
+        }
+        self.crew.start_generation(self.journal.generation, self.intake.step, welcome)
+        if self._restore != GO_ON:
+            self.cutting.sweep()
+        self._restore = GO_ON
         self.state = "training" if past is None else "replaying"
-        members = [WorkerLink(member.name, member.link_gbit) for member in self.crew.roster.members]
-        names = [member.name for member in members]
-        told = {"generation": self.crew.generation, "step": step, "workers": names, "hub": terms.uses_hub}
-        self.log.info("generation started", reason=terms.reason, **told)
-        directory = Directory(
-            np.full(workers, terms.cache_rows, np.int64),
-            self.job.dispatch.eviction,
-            len(self.job.shard_endpoints),
-            terms.needs.synchronisation,
-            terms.replicas,
-        )
-        costs_n = self.feedback.start_generation(members)
-        self.accounts.set_parked(())
-        # in a ring a worker moves as much without samples, and one that is alone moves nothing
-        dense_bytes = self.job.dense_bytes if terms.uses_hub and workers > 1 else 0
-        dense = rows_of_dense(dense_bytes, self.job.row_bytes, self.job.dense_state_copies)
-        known = self.index, directory, self.policy, terms.needs, costs_n, self.job.dispatch.share_bounds
-        self._decider = Decider(*known, self.job.rows.shape().value_share, dense)
-        return self._decider
+        members = [WorkerLink(member.name, member.link_gbit) for member in roster.members]
+        told = {"generation": self.crew.generation, "step": self.intake.step, "hub": terms.uses_hub}
+        self.log.info("generation started", reason=terms.reason, workers=[member.name for member in members], **told)
+        return self.training.start_generation(terms, members, self.policy)
+
+    def cut_if_due(self, decider: Decider) -> None:
+        """Begins a cut if it is time for one; training goes on meanwhile."""
+        if self.cutting.is_due(self.intake.step):
+            self._order_flush(decider, self._begin_cut())
 
     def flush(self, decider: Decider) -> None:
-        """Writes every owned or split row back; afterwards the PS has the newest of every row and dense weight."""
-        plan, step, generation = decider.flush(), self.intake.step, self.crew.generation
-        dense = self.dense.flush()
-        self.shards.announce_flush(generation, step, plan, dense)
-        order_bytes = self.crew.order_flush(step, plan.workers, dense)
-        self.underway.add(OrderedRound(step, FLUSH, plan, dense=dense, order_bytes=order_bytes))
+        """Writes every owned or split row back; afterwards the PS has the newest of every row and dense weight.
+
+        Takes a cut, too, so that a recovery never crosses a change of members.
+        """
+        while self.cutting.is_underway:
+            self.poll(WAIT_SECONDS)
+        step, may_cut = self.intake.step, self.state != "replaying" and self.cutting.may_begin(self.intake.step)
+        phase = self._order_flush(decider, self._begin_cut() if may_cut else 0)
         self.complete(keep=0)
-        self.shards.await_applied(generation, step, FLUSH)
+        self.shards.await_applied(self.crew.generation, step, phase)
+        while self.cutting.is_underway:
+            self.poll(WAIT_SECONDS)
         self.crew.keep_alive(step)  # newcomers that have gone have no part in the next generation
         self.poll()
 
     def finish(self) -> Status:
         """Dismisses all workers; the first member saves the dense weights before the others go."""
         limit, reason = self.job.dispatch.drain_seconds, self.stop.reason or "end of stream"
-        digest = digest_rows(self.job, self.journal.generation, self.index.keys)
+        members = self.crew.roster.members
+        digest = self.shards.digest(self.journal.generation) if members else ""
         if not self.crew.dismiss_all(self.intake.step, limit):
-            first = self.crew.roster.members[0].name
-            self.log.error("dense weights not saved in time; see the worker's log", worker=first, seconds=limit)
-        elif self.crew.roster.members:  # without any, the run has not begun and may begin another time
-            self.journal.end(reason, self.intake.step, self.index.count, digest)
+            self.log.error(
+                "dense weights not saved in time; see the worker's log", worker=members[0].name, seconds=limit
+            )
+        elif members:  # without any, the run has not begun and may begin another time
+            self.journal.end(reason, self.intake.step, self.training.index.count, digest)
         self.state = "done"
         self.publisher.publish(self.status())
-        self.log.info("finished", reason=reason, steps=self.accounts.times.steps)
+        self.log.info("finished", reason=reason, steps=self.training.accounts.times.steps)
         return self.status()
 
     def abandon(self) -> Status:
@@ -199,17 +219,58 @@ class Coordinator:
         self.log.warning("stopped before the journal was replayed; start again to resume", reason=self.stop.reason)
         return self.status()
 
+    # ── when someone is lost ──────────────────────────────────────────────────────────────────────────────────────────
+    def abort(self, fault: Recoverable) -> None:
+        """Ends the generation before its time; raises the fault if there were too many in a row."""
+        self._faults += 1
+        self.log.error("the run goes back to its last cut", fault=str(fault), in_a_row=self._faults)
+        self.meter.count("faults")
+        if self._faults > MOST_FAULTS:
+            raise fault
+        self.state = "waiting"
+        if isinstance(fault, CutUnusable):
+            self.cutting.damaged.add(self._restore)
+        self.cutting.abandon(str(fault))
+        self._disconnect()
+        self.crew.abort(self.intake.step)
+
+    def go_back(self) -> None:
+        """To the newest cut that can be used: what was trained after it is forgotten, and what is on record stays."""
+        state, index = self.cutting.choose()
+        self._restore = EMPTY_MODEL if state is None else state.cut
+        self.training = Training(self.job, self.needs, state, index)
+        self.intake.go_back(self.journal.history, None if state is None else state.decided)
+
+    def redecide(self) -> None:
+        """The steps after the cut are decided anew, for the workers that are there."""
+        self.log.warning("no replacement in time; steps since the last cut are decided anew", cut=self._restore)
+        self.journal.redecide(self._restore, self.intake.step)
+        self.cutting.void_after(self._restore)
+
     # ── every step ────────────────────────────────────────────────────────────────────────────────────────────────────
     def decide(self, decider: Decider, batch: Batch) -> Decision | None:
         """Which worker trains which sample in the next step; None if the batch has none."""
         if not len(batch.samples):
             return None
-        return decider.decide(self.intake.step + 1, batch.samples.keys_BF, self.feedback.budget_seconds)
+        return decider.decide(self.intake.step + 1, batch.samples.keys_BF, self.training.feedback.budget_seconds)
 
     def record(self, batch: Batch, decision: Decision | None) -> None:
-        """Gives the batch its step, and writes down what was decided about it, durably."""
-        assert self._decider is not None
-        self.intake.record(batch, self.crew.generation, decision, self._decider.alpha, self.index.count)
+        """Gives the batch its step, and writes down what was decided about it, durably.
+
+        Training pauses while there is no room for that.
+        """
+        training, is_told = self.training, False
+        while True:
+            try:
+                what = decision, training.decider.alpha, training.index.count
+                return self.intake.record(batch, self.crew.generation, *what)
+            except JournalFull as error:
+                if self.stop.requested:
+                    raise
+                if not is_told:
+                    self.log.error("training pauses until the journal can be written", reason=str(error))
+                is_told = True
+            self.poll(PAUSE_SECONDS)
 
     def write_dead_letters(self, batch: Batch) -> None:
         """Returns once they are durable; keeps the workers alive while the broker that takes them is away."""
@@ -219,16 +280,17 @@ class Coordinator:
 
     def announce(self, step: int, decision: Decision) -> None:
         """Tells every shard which rows and which dense gradients the step will bring."""
-        self.accounts.times.begin(idle=not self.underway)
-        self._dense_moves = self.dense.train(decision.plan.samples, decision.sole)
-        self.shards.announce_step(self.crew.generation, step, decision.plan, decision.rows, self._dense_moves)
+        training = self.training
+        training.accounts.times.begin(idle=not training.underway)
+        training.dense_moves = training.dense.train(decision.plan.samples, decision.sole)
+        self.shards.announce_step(self.crew.generation, step, decision.plan, decision.rows, training.dense_moves)
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         """Sends every worker its part of the step."""
-        plan, dense, samples = decision.plan, self._dense_moves, batch.samples
-        order_bytes = self.crew.order(step, plan.workers, samples, dense)
-        self.underway.add(OrderedRound(step, TRAIN, plan, samples.labels_B, dense, order_bytes))
-        self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
+        plan, dense, samples = decision.plan, self.training.dense_moves, batch.samples
+        order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense))
+        self.training.underway.add(OrderedRound(step, TRAIN, plan, samples.labels_B, dense, order_bytes))
+        self.training.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
         self._tell_parked(decision)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
@@ -238,28 +300,56 @@ class Coordinator:
         """Waits until at most so many ordered rounds are under way."""
         if self.stop.requested and self.state == "training":
             self.state = "draining"
-        reported = monotonic()
-        while len(self.underway) > keep:
+        reported, underway = monotonic(), self.training.underway
+        while len(underway) > keep:
             if self.poll(WAIT_SECONDS):
                 reported = monotonic()
             limit = self.job.dispatch.drain_seconds if self.stop.requested else self.job.dispatch.report_seconds
             if monotonic() - reported > limit:
-                raise silent(self.crew.blamed(self.underway.oldest.missing), limit)
+                raise silent(self.crew.blamed(underway.oldest.missing), limit)
 
     def status(self) -> Status:
-        intake = self.intake
-        return self.accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
+        intake, accounts = self.intake, self.training.accounts
+        return accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _check_fresh(self) -> None:
-        """Raises ShardRefused if a shard has worked for an earlier dispatcher: its model is not the empty one."""
-        ledgers = self.shards.ledgers(self.journal.generation)
-        for endpoint, ledger in zip(self.job.shard_endpoints, ledgers, strict=True):
-            if ledger.step.size:
-                raise ShardRefused(
-                    f"shard at {endpoint} holds what an earlier dispatcher trained, up to step {ledger.step.max()}; "
-                    "expected one that was started with this dispatcher; start it anew"
-                )
+    def _begin_cut(self) -> int:
+        decisions = self.training.accounts.decisions.save()
+        decided = self.intake.decided(self.crew.generation, self.training.index.count, decisions)
+        return self.cutting.begin(decided)
+
+    def _order_flush(self, decider: Decider, cut: int) -> int:
+        """Announces and orders a flush behind the newest step; returns its phase. cut: that it is part of, 0: none."""
+        plan, step, dense = decider.flush(), self.intake.step, self.training.dense.flush()
+        phase = self.training.flush_phase(step)
+        self.shards.announce_flush(self.crew.generation, (step, phase), plan, dense, cut)
+        order_bytes = self.crew.order(flush_orders(self.crew.at(step), phase, plan.workers, dense))
+        self.training.underway.add(OrderedRound(step, phase, plan, dense=dense, order_bytes=order_bytes, cut=cut))
+        return phase
+
+    def _disconnect(self) -> None:
+        shards, self._shards = self._shards, None
+        if shards is not None:
+            shards.close()
+
+    def _open_shards(self, terms: GenerationTerms) -> tuple[str, ...]:
+        """Starts a generation on every shard, with the model that it begins with; returns where they are."""
+        if self._shards is None:
+            endpoints, job = self.crew.providers.use(), self.job
+            told = job.run, job.curve, SHARD_SECONDS, job.agreement.shards, self.look_around
+            self._shards = Shards(self._context, endpoints, *told)
+        try:
+            rows = self._shards.open(self.journal.generation, self.intake.step, terms.workers, self._restore)
+        except ShardRefused as error:
+            if self._restore <= EMPTY_MODEL:
+                raise
+            raise CutUnusable(f"cut {self._restore} cannot be used: {error}") from error
+        if sum(rows) != self.training.index.count:
+            raise ShardRefused(
+                f"the shards hold {sum(rows)} rows, and the dispatcher knows {self.training.index.count}; expected as "
+                "many; restore the run's folder from a copy"
+            )
+        return tuple(provider.endpoint for provider in self.crew.providers.in_use)
 
     def _receive(self, timeout_seconds: float) -> bool:
         """Takes one message of the workers; returns whether it was a report."""
@@ -268,7 +358,7 @@ class Coordinator:
             return False
         sender = self.crew.roster.members[received.report.worker]
         try:
-            self.underway.add_report(sender.name, received)
+            self.training.underway.add_report(sender.name, received)
         except BadReport as error:
             self.crew.refuse(sender.identity, Report.__name__, str(error))
             raise
@@ -278,32 +368,50 @@ class Coordinator:
         """Logs and shows a new set of workers that take part."""
         if (change := decision.change) is not None:
             names = [member.name for member in self.crew.roster.members]
-            self.accounts.set_parked(change.parked(names))
+            self.training.accounts.set_parked(change.parked(names))
             self.log.info("other workers take part", **change.facts(names))
 
     def _complete_reported(self) -> None:
         """Adds up the rounds that every worker has reported, in the order in which they were ordered."""
-        for done in self.underway.completed():
+        training = self.training
+        for done in training.underway.completed():
             for number, member in enumerate(self.crew.roster.members):
-                self.accounts.add_round(member.name, done.traffic(number), done.report(number).seconds)
+                training.accounts.add_round(member.name, done.traffic(number), done.report(number).seconds)
             if done.is_training:
                 self._complete_step(done)
+            elif done.cut:
+                self.cutting.add_state(training.trained())
             for member in self.crew.roster.members:
-                self.accounts.set_speeds(member.name, member.link_gbit, self.feedback.measured_gbit(member.name))
+                measured = training.feedback.measured_gbit(member.name)
+                training.accounts.set_speeds(member.name, member.link_gbit, measured)
 
     def _complete_step(self, done: OrderedRound) -> None:
         """Takes what a training step teaches and adds its predictions to the quality."""
-        assert self._decider is not None
-        self.feedback.learn(done, self._decider)
-        samples, was_finite = done.labels_B.size, self.accounts.quality.not_finite == 0
+        training = self.training
+        training.feedback.learn(done, training.decider)
+        samples, was_finite = done.labels_B.size, training.accounts.quality.not_finite == 0
         logits_B = done.logits_B()
         self.journal.complete(done.step, logits_B)
-        self.accounts.quality.add(logits_B, done.labels_B)
-        if was_finite and self.accounts.quality.not_finite:
+        training.accounts.quality.add(logits_B, done.labels_B)
+        if was_finite and training.accounts.quality.not_finite:
             hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
             self.log.error(
                 hint, step=done.step, workers=[self.crew.roster.members[worker].name for worker in done.diverged]
             )
-        self.accounts.end_step(samples)
+        training.accounts.end_step(samples)
+        if self.state == "training":
+            self._faults = 0
         self.meter.count("samples", samples)
         self.meter.count("steps")
+
+
+def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
+    """Raises before anything starts if the settings do not go together."""
+    dispatch, has_hot_set = job.dispatch, hot_share > 0
+    dispatch.check_parking()
+    sizes = dispatch.cache_rows, job.stream.batch, dispatch.workers, job.schema.fields
+    check_cache(*sizes, dispatch.share_bounds if is_elastic else None)
+    check_reduce(job.reduce, dispatch.policy, has_hot_set)
+    if dispatch.workers > 1 and not job.may_sum and needs_ring(job.reduce, has_hot_set):
+        raise unencrypted(dispatch.workers)
+    check_hot_set(hot_share, dispatch.cache_rows, needed_rows(job.stream.batch, dispatch.workers, job.schema.fields))

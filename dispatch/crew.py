@@ -1,18 +1,16 @@
-"""The dispatcher's side of the workers: orders out and reports in, and a sign when one is lost.
+"""The dispatcher's side of everyone who works for a run: orders out and reports in, and a sign when one is lost.
 
 Workers are known by name; in a generation each has a number, its rank in the dense process group. Who they are is in
-``dispatch/roster.py``.
+``dispatch/roster.py``; shards, which offer themselves here too, are in ``dispatch/providers.py``.
 
-ZeroMQ itself asks every worker for signs of life, and its threads answer whatever the worker is doing; one that does
-not answer is disconnected. A member that cannot be reached any more is lost: what was sent to it before may not have
-arrived. So the worker that ended or stopped is named, and not those that wait for it.
+A member that cannot be reached any more is lost: what was sent to it before may not have arrived. So is one whose name
+a newer process has taken over. The one that ended or stopped is named, and not those that wait for it.
 
 A message that cannot be read or does not belong here is refused, counted and otherwise without effect, unless a member
 of the generation sent it: then the run stops, since a member that sends such a message cannot be trusted to have
-trained.
+trained. What arrives of an older generation is refused, and never counted against its sender.
 """
 
-import errno
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any
@@ -20,145 +18,102 @@ from typing import Any
 import structlog
 import zmq
 
-from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import BadReport, CrewFailed
+from dispatch.orders import Orders
 from dispatch.progress.underway import Reported
 from dispatch.protocol import (
-    FROM_DISPATCHER,
-    MOST_SAMPLES,
-    TO_DISPATCHER,
+    Abort,
     Admitted,
-    Early,
     GaveUp,
     Goodbye,
     Idle,
     Join,
     Leave,
-    Order,
-    OrderArrays,
     Post,
     Posted,
     Ready,
     Report,
     Saved,
+    Watch,
     Welcome,
 )
+from dispatch.providers import Providers
 from dispatch.roster import Member, Roster
-from dispatch.rows.plan import WorkerPlan
-from infra.errors import WireError
+from dispatch.wiring import PeerSocket
 from infra.telemetry import Refusals
-from infra.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
-from ingest.samples import Samples
-from ps.protocol import FLUSH, TRAIN
+from infra.wire import NO_ARRAYS, Arrays, Curve, Header
+from ps.protocol import Heard, Serve
 
-FRAME_BYTES = 4 * MOST_SAMPLES + HEADER_BYTES
-"""of the largest message: a logit of each sample; the connection of a peer that sends more is cut"""
 MESSAGES_A_TURN = 1024
 """taken at once; a sender of more must not keep the dispatcher from everything else"""
 WAIT_SECONDS = 1.0
 """how long to listen before everyone is kept alive again"""
-LOST_SECONDS = 2.0
+LOST_SECONDS = 1.0
 """how long a member may be out of reach before that is an error: until then its own end may tell more"""
+OF_NONE = -1
+"""generation of a message that belongs to none"""
+WATCH = b"/watch"
+"""ends the routing id of a worker's second connection"""
 
 
 class Crew:
-    """The ROUTER socket all workers connect to."""
+    """Everyone who works for a run."""
 
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         endpoint: str,
         run: str,
+        roster: Roster | None = None,
+        providers: Providers | None = None,
         curve: Curve | None = None,
         refused: Refusals | None = None,
         silence_seconds: float = 30.0,
-        settings: Mapping[str, str] | None = None,
-        may_sum: bool = True,
     ) -> None:
-        """settings and may_sum: as the roster takes them."""
         self._run = run
         self.silence_seconds = silence_seconds
-        self.roster = Roster(settings or {}, may_sum)
-        self._incoming, self._outgoing = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
-        self._socket = context.socket(zmq.ROUTER)
-        self._socket.set(zmq.LINGER, 1000)
-        self._socket.set(zmq.SNDHWM, 0)
-        self._socket.set(zmq.ROUTER_MANDATORY, 1)
-        self._socket.set(zmq.HEARTBEAT_IVL, max(1, int(silence_seconds * 250)))
-        self._socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, int(silence_seconds * 750)))
-        self._socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
-        self.endpoint = bind(self._socket, endpoint, curve)
+        self.roster = roster or Roster({}, may_sum=True)
+        self.providers = providers or Providers(0, {})
+        self.refused = refused or Refusals()
+        """messages that could not be read or had no place in this run"""
+        self._socket = PeerSocket(context, endpoint, run, curve, self.refused, silence_seconds)
+        self.endpoint = self._socket.endpoint
         self.generation = 0
         self._heard: set[int] = set()
         """numbers of the members that have sent anything in this generation"""
         self._lost: dict[str, float] = {}
         """members out of reach, and since when"""
-        self._gave_up: set[str] = set()
-        """members that ended because they waited for others in vain"""
+        self._gave_up: dict[str, float] = {}
+        """members that waited for others in vain, and since when"""
         self._saved = False
-        self.refused = refused or Refusals()
-        """messages that could not be read or had no place in this run"""
 
-    def start_generation(self, step: int, cache_rows: int, uses_hub: bool = False, takes_dense: bool = False) -> None:
+    def start_generation(self, generation: int, step: int, terms: Mapping[str, Any]) -> None:
         """The wanted workers become members; members that are no longer wanted are dismissed.
 
-        What follows the step is said to the members in their Welcome.
+        terms: what the Welcome says beside number and names.
         """
         gone = self.roster.advance()
-        self.generation, self._heard = self.generation + 1, set()
+        self.generation, self._heard = generation, set()
+        self._lost.clear()
+        self._gave_up.clear()
         for member in gone:
             self.dismiss(member, step, save_dense=False)
         names = tuple(member.name for member in self.roster.members)
         for number, member in enumerate(self.roster.members):
-            welcome = Welcome(
-                **self._common(step),
-                worker=number,
-                names=names,
-                cache_rows=cache_rows,
-                uses_hub=uses_hub,
-                takes_dense=takes_dense,
-            )
-            self._send(member, welcome)
+            self._send(member, Welcome(**self.at(step), worker=number, names=names, **terms))
 
-    def order(
-        self, step: int, plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves = NO_MOVES
-    ) -> tuple[int, ...]:
-        """Sends every member its part of a training step; returns the bytes of each one's order."""
-        sent = []
-        for number, (member, plan) in enumerate(zip(self.roster.members, plans, strict=True)):
-            assert plan.use is not None
-            mine = plan.use.samples
-            header = Order(
-                **self._common(step),
-                phase=TRAIN,
-                samples=mine.size,
-                batch=len(samples.labels_B),
-                alone=plan.use.alone,
-                replicated=plan.replicated,
-                early=_early(plan),
-                gives_dense=number == dense.giver,
-                dense_pull=dense.pulled_by(number),
-                owes_gradient=number in dense.gradients,
-            )
-            arrays = _moves(plan)._replace(
-                used_slots=plan.use_slots,
-                positions=plan.use.positions,
-                dense=samples.dense_BN[mine].reshape(-1),
-                labels=samples.labels_B[mine],
-            )
-            sent.append(self._send(member, header, arrays))
-        return tuple(sent)
+    def abort(self, step: int) -> None:
+        """Ends the generation before its time: everyone drops what it is doing and confirms."""
+        for member in self.roster.start_over():
+            for connection in (member.identity, member.identity + WATCH):
+                self._socket.transmit(connection, Abort(**self.at(step)))
+        self._lost.clear()
+        self._gave_up.clear()
 
-    def order_flush(self, step: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves = NO_MOVES) -> tuple[int, ...]:
-        """Asks every member to write its owned and split rows back, and what it has of the dense weights.
-
-        Returns the bytes of each one's order.
-        """
-        sent = []
-        for number, (member, plan) in enumerate(zip(self.roster.members, plans, strict=True)):
-            sizes: dict[str, Any] = {"samples": 0, "batch": 0, "alone": 0, "gives_dense": number == dense.giver}
-            sent.append(self._send(member, Order(**self._common(step), phase=FLUSH, **sizes), _moves(plan)))
-        return tuple(sent)
+    def order(self, orders: Orders) -> tuple[int, ...]:
+        """Sends every member its order; returns the bytes of each."""
+        members = self.roster.members
+        return tuple(self._send(member, *order) for member, order in zip(members, orders, strict=True))
 
     def keep_alive(self, step: int) -> None:
         """Sends everyone a sign of life, also those who wait for their first generation; drops those who are gone."""
@@ -167,15 +122,21 @@ class Crew:
             self.refuse(candidate.identity, Join.__name__, reason)
             structlog.get_logger().warning("worker dropped: it joined and then was silent", worker=candidate.name)
         for member in self.roster.everyone:
-            if not self._send(member, Idle(**self._common(step))) and member not in self.roster.members:
+            if not self._send(member, Idle(**self.at(step))) and member not in self.roster.members:
                 self.roster.drop(member)
                 structlog.get_logger().warning("worker dropped: it went before it was needed", worker=member.name)
+        for provider in self.providers.everyone:
+            if not self._socket.transmit(provider.identity, Heard(**self.at(step))):
+                self.providers.drop(provider)
 
     def check(self) -> None:
-        """Raises CrewFailed if a member has been out of reach for a while. It names the cause, not those who waited."""
-        if any(monotonic() - since > LOST_SECONDS for since in self._lost.values()):
+        """Raises CrewFailed if someone is lost. It names the cause, not those who waited."""
+        if replaced := self.providers.replaced:
+            raise lost(replaced, self.silence_seconds)
+        until = monotonic() - LOST_SECONDS
+        if any(since < until for since in (*self._lost.values(), *self._gave_up.values())):
             if causes := [name for name in self._lost if name not in self._gave_up]:
-                raise lost(causes, self.silence_seconds)
+                raise lost([f"worker {name}" for name in causes], self.silence_seconds)
             names = [member.name for member in self.roster.members]
             raise waited_for([name for name in names if name not in self._gave_up], sorted(self._gave_up))
 
@@ -187,7 +148,7 @@ class Crew:
         return [self.roster.members[number].name for number in sorted(set(missing) - self._heard) or missing]
 
     def dismiss(self, member: Member, step: int, save_dense: bool) -> None:
-        self._send(member, Goodbye(**self._common(step), save_dense=save_dense))
+        self._send(member, Goodbye(**self.at(step), save_dense=save_dense))
         self.roster.drop(member)
 
     def dismiss_all(self, step: int, patience_seconds: float) -> bool:
@@ -214,72 +175,98 @@ class Crew:
         """
         timeout_ms = int(timeout_seconds * 1000)
         for _ in range(MESSAGES_A_TURN):
-            if not self._socket.poll(timeout_ms):
+            if (incoming := self._socket.receive(timeout_ms)) is None:
                 return None
-            if reported := self._take():
+            if reported := self._take(*incoming):
                 return reported
             timeout_ms = 0
         return None
 
-    def refuse(self, sender: bytes, kind: str, reason: str) -> None:
-        """Counts a message as refused and answers it."""
-        self.refused.add(kind, sender, reason)
-        self._transmit(sender, Refused(**self._common(0), reason=cut_reason(reason)))
+    def refuse(self, sender: bytes, kind: str, reason: str, generation: int = OF_NONE) -> None:
+        """Counts a message as refused and answers it; generation: the message's own."""
+        self._socket.refuse(sender, kind, reason, generation, self.generation)
+
+    def at(self, step: int) -> dict[str, Any]:
+        """What every message of this generation carries."""
+        return {"run": self._run, "generation": self.generation, "step": step}
 
     def close(self) -> None:
         self._socket.close()
 
-    def _take(self) -> Reported | None:
+    def _take(self, sender: bytes, header: Header | None, arrays: Any, message_bytes: int) -> Reported | None:
         """Carries out or refuses the next message; returns it if it is a report of this generation."""
-        frame, *frames = self._socket.recv_multipart(copy=False)
-        sender = frame.bytes
-        try:
-            header, arrays = self._incoming.decode(frames)
-        except WireError as error:
-            self._reject(sender, Refusals.UNREADABLE, str(error))
-            return None
-        if header.run != self._run:
+        if header is None:
+            self._reject(sender, Refusals.UNREADABLE, str(arrays))
+        elif header.run != self._run:
             reason = f"this dispatcher runs {self._run!r}, not {header.run!r}; use the same run name"
             self._reject(sender, type(header).__name__, reason)
-        elif isinstance(header, Join):
-            self._join(sender, header)
-        elif isinstance(header, Ready):
-            self.roster.confirm(sender)
-        elif isinstance(header, Leave):
-            self.roster.leave(sender)
-        elif isinstance(header, Saved):
-            self._saved = self._saved or self._is_member(sender, header, 0)
-        elif self._is_member(sender, header, header.worker):
-            return self._hear(header, arrays, sum(map(len, frames)))
+        elif isinstance(header, Report | Post | GaveUp):
+            if self._is_member(sender, header, header.worker):
+                return self._hear(header, arrays, message_bytes)
+            self._misplace(sender, header)
         else:
-            reason = _misplaced(header, len(self.roster.members), self.generation)
-            self._reject(sender, type(header).__name__, reason)
+            self._greet(sender, header)
         return None
+
+    def _greet(self, sender: bytes, header: Header) -> None:
+        """Takes a message that is not about a round."""
+        match header:
+            case Join():
+                # one that is known has only heard nothing for a while: Admitted would end its generation
+                answer = Idle if self.roster.has_confirmed(sender) else Admitted
+                self._admit(sender, header, self.roster.admit(sender, header), answer)
+                self._tell_displaced()
+            case Serve():
+                self._admit(sender, header, self.providers.admit(sender, header), Heard)
+            case Ready():
+                self.roster.confirm(sender)
+            case Leave():
+                self.roster.leave(sender)
+            case Saved():
+                self._saved = self._saved or self._is_member(sender, header, 0)
+            case Watch():
+                pass  # it has made the connection known, which is all it is for
 
     def _hear(self, message: Report | Post | GaveUp, arrays: Any, message_bytes: int) -> Reported | None:
         """Takes a message of a member: returns a report, passes a post on to every other member."""
         self._heard.add(message.worker)
         if isinstance(message, Report):
             return Reported(message, arrays.logits, message_bytes)
-        sender, common = self.roster.members[message.worker], self._common(message.step)
+        sender, at = self.roster.members[message.worker], self.at(message.step)
         if isinstance(message, GaveUp):
-            self._gave_up.add(sender.name)
+            self._gave_up.setdefault(sender.name, monotonic())
             return None
         for member in self.roster.members:
             if member is not sender:
-                self._send(member, Posted(**common, key=message.key, value=message.value))
+                self._send(member, Posted(**at, key=message.key, value=message.value))
         return None
 
-    def _join(self, sender: bytes, join: Join) -> None:
-        if (reason := self.roster.admit(sender, join)) is not None:
-            self.refuse(sender, Join.__name__, reason)
+    def _admit(self, sender: bytes, offer: Header, reason: str | None, answer: type[Header]) -> None:
+        if reason is not None:
+            self.refuse(sender, type(offer).__name__, reason)
         else:
-            self._transmit(sender, Admitted(**self._common(0)))
+            self._socket.transmit(sender, answer(**self.at(0)))
+
+    def _tell_displaced(self) -> None:
+        """Whoever a newer process has replaced is told so; if it was a member, it is lost."""
+        while self.roster.displaced:
+            member = self.roster.displaced.pop()
+            self.refuse(member.identity, Join.__name__, f"a newer worker named {member.name!r} has joined")
+            if member in self.roster.members:
+                self._lost[member.name] = monotonic() - LOST_SECONDS - 1
 
     def _is_member(self, sender: bytes, message: Header, number: int) -> bool:
         """Whether a message of this generation comes from the member of that number."""
         is_current = message.generation == self.generation and 0 <= number < len(self.roster.members)
         return is_current and self.roster.members[number].identity == sender
+
+    def _misplace(self, sender: bytes, message: Report | Post | GaveUp) -> None:
+        """Refuses what does not come from the member that it names; what is of an older generation proves nothing."""
+        reason = _misplaced(message, len(self.roster.members), self.generation)
+        if message.generation < self.generation or not self.roster.members:
+            self.refuse(sender, type(message).__name__, reason, message.generation)
+        else:
+            self._reject(sender, type(message).__name__, reason)
 
     def _reject(self, sender: bytes, kind: str, reason: str) -> None:
         """Refuses a message; raises BadReport if a member of the generation sent it."""
@@ -293,47 +280,10 @@ class Crew:
 
     def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> int:
         """Returns how many bytes were sent, 0 if the worker cannot be reached; notes a member that cannot."""
-        sent = self._transmit(member.identity, header, arrays)
+        sent = self._socket.transmit(member.identity, header, arrays)
         if not sent and member in self.roster.members:
             self._lost.setdefault(member.name, monotonic())
         return sent
-
-    def _transmit(self, to: bytes, header: Header, arrays: Arrays = NO_ARRAYS) -> int:
-        """Returns how many bytes were sent; 0: there is no connection to that socket."""
-        try:
-            return send(self._socket, self._outgoing, header, arrays, to=to)
-        except zmq.ZMQError as error:
-            if error.errno != errno.EHOSTUNREACH:
-                raise
-            return 0
-
-    def _common(self, step: int) -> dict[str, Any]:
-        return {"run": self._run, "generation": self.generation, "step": step}
-
-
-def _moves(plan: WorkerPlan) -> OrderArrays:
-    """The rows that a plan moves, and no sample."""
-    return OrderArrays(
-        owned_rows=plan.push_owned.rows,
-        owned_slots=plan.push_owned.slots,
-        part_rows=plan.push_parts.rows,
-        part_slots=plan.push_parts.slots,
-        full_rows=plan.pull_full.rows,
-        full_slots=plan.pull_full.slots,
-        value_rows=plan.pull_values.rows,
-        value_slots=plan.pull_values.slots,
-    )
-
-
-def _early(plan: WorkerPlan) -> Early:
-    return Early(
-        owned=plan.push_owned.early,
-        parts=plan.push_parts.early,
-        full=plan.pull_full.early,
-        values=plan.pull_values.early,
-        evicted_owned=plan.push_owned.evicted,
-        evicted_parts=plan.push_parts.evicted,
-    )
 
 
 def _misplaced(message: Report | Post | GaveUp, members: int, generation: int) -> str:
@@ -353,7 +303,7 @@ def silent(names: list[str], seconds: float) -> CrewFailed:
 
 def lost(names: list[str], seconds: float) -> CrewFailed:
     return CrewFailed(
-        f"lost worker {', '.join(names)}: it ended, or gave no sign of life for {seconds:g} s; expected it to stay "
+        f"lost {', '.join(names)}: it ended, or gave no sign of life for {seconds:g} s; expected it to stay "
         "until it is dismissed; see its log and whether its machine can be reached, or raise dispatch.silence_seconds"
     )
 

@@ -181,7 +181,7 @@ def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
     """Makes a few decisions on made-up keys, so that the first real ones do not wait for kernels to be compiled."""
     spec = parse_spec(policy)
     hot = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
-    directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.needs.synchronisation, hot)
+    directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.needs.synchronisation, hot, write_behind=1.0)
     decider = Decider(Index(), directory, spec.build(seed, opt_backend), spec.needs, np.array([1.0, 2.0]))
     for step in range(1, 5):
         decider.decide(step, np.arange(step, step + 16, dtype=np.uint64).reshape(8, 2))

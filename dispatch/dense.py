@@ -50,14 +50,16 @@ NO_MOVES = DenseMoves()
 class DenseTurns:
     """Follows the dense weights through a run. It begins with the first member's start values."""
 
-    def __init__(self) -> None:
-        self._owner: int | None = 0
+    def __init__(self, are_on_shards: bool = False) -> None:
+        self._owner: int | None = None if are_on_shards else 0
         """who alone has the newest; in a ring the first of all who have them. None: the shards"""
+        self._flushed: int | None = None
+        """who has the newest as well as the shards, because it has just given them to these"""
         self._workers, self._hub = 0, False
 
     def start_generation(self, workers: int, hub: bool) -> bool:
         """Returns whether the first member must take the dense weights from the shards before it can begin."""
-        self._workers, self._hub = workers, hub
+        self._workers, self._hub, self._flushed = workers, hub, None
         return not hub and self._owner is None
 
     def train(self, samples: Sequence[int], sole: int | None = None) -> DenseMoves:
@@ -67,14 +69,16 @@ class DenseTurns:
             return DenseMoves(in_ring=self._workers > 1)
         sole = 0 if self._workers == 1 else sole
         giver, self._owner = self._owner, sole
+        flushed, self._flushed = self._flushed, None
         if sole is None:
             trains = tuple(worker for worker, count in enumerate(samples) if count)
             return DenseMoves(giver, trains, BARE, trains)
-        return NO_MOVES if giver == sole else DenseMoves(giver, (sole,), WHOLE)
+        return NO_MOVES if sole in (giver, flushed) else DenseMoves(giver, (sole,), WHOLE)
 
     def flush(self) -> DenseMoves:
         """After it the shards have the newest."""
         giver, self._owner = self._owner, None
+        self._flushed = giver if giver is not None else self._flushed
         return DenseMoves(giver)
 
 

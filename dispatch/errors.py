@@ -4,15 +4,19 @@
 ├── NoGpu            the GPU solver was asked for where it cannot run
 ├── BadScores        logits and labels that do not belong together
 ├── CacheTooSmall    a worker's cache cannot hold the rows of one micro-batch
-├── ShardSilent      a PS shard does not answer, or does not finish a round, in time
+├── Recoverable      a process of the run is lost, or a cut: the run goes back to a cut and goes on from there
+│   ├── ShardSilent  a PS shard does not answer, or does not finish a round, in time
+│   ├── CrewFailed   a worker or shard is lost, or stopped reporting
+│   └── CutUnusable  the cut to go back to is damaged
 ├── ShardRefused     a PS shard refused a message of the dispatcher
-├── CrewFailed       workers did not join, or stopped reporting
 ├── BadReport        a worker's report cannot be read, or is not of what it was ordered to do
 ├── RunEnded         the run's folder holds a run that is over
 ├── SettingsChanged  a run would go on with settings that its journal rules out
 ├── OtherEvents      the stream does not hold what a step of the journal was trained on
 ├── JournalFull      the journal cannot be appended for lack of room; the same append may be tried again
-└── CutUnusable      a cut, or the dispatcher's part of it, is damaged or not of this run
+├── NoCut            no cut can be used, and the journal does not reach back to the run's start
+├── CommandRefused   a command was not carried out; the message is the reason
+└── NoAnswer         nobody answers a command in time
 """
 
 from infra.errors import ConfigError, FreshetError
@@ -43,7 +47,15 @@ class CacheTooSmall(DispatchError):
     """A worker's cache cannot hold the rows of one micro-batch."""
 
 
-class ShardSilent(DispatchError):
+class Recoverable(DispatchError):
+    """A process of the run is lost, or a cut: the run goes back to a cut and goes on from there."""
+
+
+class CutUnusable(Recoverable):
+    """The cut to go back to is damaged."""
+
+
+class ShardSilent(Recoverable):
     """A PS shard does not answer, or does not finish a round, in time."""
 
 
@@ -51,8 +63,8 @@ class ShardRefused(DispatchError):
     """A PS shard refused a message of the dispatcher."""
 
 
-class CrewFailed(DispatchError):
-    """Workers did not join, or stopped reporting."""
+class CrewFailed(Recoverable):
+    """A worker or shard is lost, or stopped reporting."""
 
 
 class BadReport(DispatchError):
@@ -75,5 +87,13 @@ class JournalFull(DispatchError, LogError):
     """The journal cannot be appended for lack of room; nothing was lost, and the same append may be tried again."""
 
 
-class CutUnusable(DispatchError):
-    """A cut, or the dispatcher's part of it, is damaged or not of this run."""
+class NoCut(DispatchError):
+    """No cut can be used, and the journal does not reach back to the run's start."""
+
+
+class CommandRefused(DispatchError):
+    """A command was not carried out."""
+
+
+class NoAnswer(DispatchError):
+    """Nobody answers a command in time; it may have been carried out."""

@@ -6,15 +6,20 @@ loses nothing: the record says how to form the batch again, and a letter is writ
 A run that is resumed first forms the batches of its journal again; the loader starts behind them.
 """
 
+from collections import deque
+from dataclasses import replace
+
 import structlog
 
+from dispatch.cuts.state import Decided
 from dispatch.decide import Decision
 from dispatch.errors import OtherEvents
 from dispatch.job import DispatchJob
-from dispatch.journal.history import History
+from dispatch.journal.history import History, advance
 from dispatch.journal.records import StepDecided
 from dispatch.journal.run import RunJournal
 from dispatch.progress.status import EventCounts, FieldsStatus
+from dispatch.progress.times import DecisionTimesState
 from infra.process import Stop
 from infra.telemetry import Meter
 from ingest.batches.absent import FieldWatch
@@ -37,7 +42,9 @@ class Intake:
     ) -> None:
         self.step = 0
         """number of the newest step"""
-        self._dead_letters = self._skipped = 0
+        self._samples = self._dead_letters = self._skipped = 0
+        self._positions: dict[int, Position] = {}
+        """after the newest step, of every partition that is known"""
         self._last_letters: tuple[DeadLetter, ...] = ()
         """of the newest step on record: those of steps before it are known to be written"""
         self._job, self._journal, self._source, self._letters = job, journal, source, letters
@@ -45,6 +52,10 @@ class Intake:
         self._log = structlog.get_logger()
         self._watch = FieldWatch(job.schema, job.stream.absent_window, job.stream.on_absent_field)
         self._loader = open_loader(job, source, journal.history) if journal.history.begun is None else None
+        self._taken: Batch | None = None
+        """handed out and not on record yet: a recovery must not lose it"""
+        self._again: deque[Manifest] = deque()
+        """of void steps, whose batches are handed out before new ones"""
 
     @property
     def start(self) -> dict[int, Position] | None:
@@ -54,7 +65,7 @@ class Intake:
     @property
     def has_ended(self) -> bool:
         """Whether the last batch has been handed out."""
-        return self._loader is not None and self._loader.ended
+        return self._loader is not None and self._loader.ended and self._taken is None and not self._again
 
     def events(self) -> EventCounts:
         """The events that were not trained."""
@@ -69,20 +80,24 @@ class Intake:
     def next_batch(self, timeout_seconds: float) -> Batch | None:
         """The next batch, or None if there is none yet; AbsentField if its events lack a field and that is to stop."""
         assert self._loader is not None, "the journal has not been replayed"
-        batch = self._loader.next(timeout_seconds)
-        if batch is not None:
+        if self._taken is None and self._again:
+            void = self._again.popleft()
+            self._taken = replace(self._form(void), skipped=void.skipped, skipped_events=void.skipped_events)
+        elif self._taken is None and (batch := self._loader.next(timeout_seconds)) is not None:
+            self._taken = batch
             self._watch.add(len(batch.samples), batch.present_S, batch.examples)
-        return batch
+        return self._taken
 
     def record(self, batch: Batch, generation: int, decision: Decision | None, alpha: float, rows: int) -> None:
         """Writes down the next step: its batch and what was decided about it, if it has samples. Durable at return."""
-        self.step += 1
         sizes = len(batch.samples), len(batch.dead_letters), batch.skipped, batch.skipped_events
-        manifest = Manifest(self._job.run, generation, self.step, batch.ranges, *sizes)
+        manifest = Manifest(self._job.run, generation, self.step + 1, batch.ranges, *sizes)
         assignment = b"" if decision is None else decision.assignment_B.astype("u1").tobytes()
         hot = None if decision is None or decision.hot is None else decision.hot.tobytes()
         sole = None if decision is None else decision.sole
         self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot))
+        self._taken = None
+        self._follow(manifest)
         if batch.skipped:
             self._skip(batch.skipped_events)
             self._log.warning("events left out", events=batch.skipped_events, ranges=len(batch.skipped))
@@ -97,17 +112,36 @@ class Intake:
         return is_written
 
     # ── what was recorded before ──────────────────────────────────────────────────────────────────────────────────────
+    def go_back(self, history: History, decided: Decided | None) -> None:
+        """Forgets what came after a cut, which is trained again; decided: up to that cut, None: nothing."""
+        self.step, self._samples = history.base.step, history.base.samples
+        self._positions = dict(history.base.positions)
+        self._dead_letters, self._skipped = (decided.dead_letters, decided.skipped) if decided is not None else (0, 0)
+        self._last_letters = ()
+        self._watch = FieldWatch(self._job.schema, self._job.stream.absent_window, self._job.stream.on_absent_field)
+        if decided is not None and decided.fields is not None:
+            self._watch.load(decided.fields)
+        self._again = deque(history.to_redecide)
+
+    def decided(self, generation: int, rows: int, decisions: DecisionTimesState) -> Decided:
+        """What a cut says about all that was decided so far."""
+        return Decided(
+            step=self.step,
+            generation=generation,
+            positions=dict(self._positions),
+            samples=self._samples,
+            rows=rows,
+            dead_letters=self._dead_letters,
+            skipped=self._skipped,
+            fields=self._watch.save(),
+            decisions=decisions,
+        )
+
     def form_again(self, recorded: StepDecided) -> Batch:
         """The batch of a step on record; raises OtherEvents if the stream holds other events than it did then."""
         manifest = recorded.manifest
-        batch = form_batch(self._source, self._job.schema, manifest.ranges, self._job.stream.read_bytes)
-        if (len(batch.samples), len(batch.dead_letters)) != (manifest.samples, manifest.rejected):
-            raise OtherEvents(
-                f"step {manifest.step} cannot be trained again: its ranges hold {len(batch.samples)} samples and "
-                f"{len(batch.dead_letters)} rejected events; expected {manifest.samples} and {manifest.rejected}; "
-                "restore the log and the schema that the run began with"
-            )
-        self.step = manifest.step
+        batch = self._form(manifest)
+        self._follow(manifest)
         self._watch.add(len(batch.samples), batch.present_S, batch.examples)
         self._skip(manifest.skipped_events)
         self._count_letters(manifest.rejected)
@@ -122,6 +156,24 @@ class Intake:
         """Starts to read behind the last step on record."""
         if self._loader is None:
             self._loader = open_loader(self._job, self._source, self._journal.history)
+
+    def _follow(self, manifest: Manifest) -> None:
+        """Takes a step as the newest."""
+        if not self._positions:
+            self._positions = dict(self.start or {})
+        advance(self._positions, manifest, self._job.folder)
+        self.step = manifest.step
+        self._samples += manifest.samples
+
+    def _form(self, manifest: Manifest) -> Batch:
+        batch = form_batch(self._source, self._job.schema, manifest.ranges, self._job.stream.read_bytes)
+        if (len(batch.samples), len(batch.dead_letters)) != (manifest.samples, manifest.rejected):
+            raise OtherEvents(
+                f"step {manifest.step} cannot be trained again: its ranges hold {len(batch.samples)} samples and "
+                f"{len(batch.dead_letters)} rejected events; expected {manifest.samples} and {manifest.rejected}; "
+                "restore the log and the schema that the run began with"
+            )
+        return batch
 
     def close(self) -> None:
         if self._loader is not None:

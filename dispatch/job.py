@@ -13,7 +13,7 @@ from infra.wire import Curve
 from ingest.config import StreamConfig
 from ingest.schema import Schema
 from ingest.streams.position import Position
-from ps.config import RowConfig
+from ps.config import CutConfig, RowConfig
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,15 @@ class DispatchJob:
     schema: Schema
     rows: RowConfig
     """what rows hold: it decides how many bytes a move takes"""
-    shard_endpoints: tuple[str, ...]
+    shards: int
+    """that offer themselves to the dispatcher"""
     dense_bytes: int = 0
     """of the dense weights: a worker with samples in a step pulls and pushes as many; 0: that moves none"""
     dense_state_copies: int = 0
     """of the dense weights' size that their optimizer keeps beside them"""
+    storage: str = ""
+    """where cuts are: a folder or a URL"""
+    cuts: CutConfig = field(default_factory=CutConfig)
     samples: int | None = None
     """stop after exactly so many samples"""
     mark_at: int | None = None
@@ -59,6 +63,8 @@ class DispatchJob:
     start: Mapping[int, Position] = field(default_factory=dict)
     """where to begin; empty: at the first record of every partition"""
 
+    write_behind: float = 0.0
+    """owned rows that a worker pushes ahead of the next cut, at most, as a share of the rows it pulls in a step"""
     golden: Golden | None = None
     """a run whose steps are trained again, and nothing else"""
 

@@ -9,9 +9,10 @@ One loop, one step a turn. The order of its lines is the guarantee; a crash of t
 4. announced, 5. ordered   the same
 6. step completed          the same; until the next record its logits are not compared
 
-A run begins with the steps that its journal holds already (``dispatch/replay.py``), and goes on behind them. The next
-step is decided while the workers train: at most ``lookahead`` ordered steps wait behind the one in training. SIGTERM
-ends the loop: the steps under way are completed, every row is written back, the workers are dismissed.
+A run begins with the steps that its journal holds already (``dispatch/replay.py``), and goes on behind them. So does
+one that has lost a worker or a shard: everyone goes back to the last cut, and the steps after it are trained again. The
+next step is decided while the workers train: at most ``lookahead`` ordered steps wait behind the one in training.
+SIGTERM ends the loop: the steps under way are completed, every row is written back, the workers are dismissed.
 """
 
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from contextlib import ExitStack
 
 from dispatch.coordinator import WAIT_SECONDS, Coordinator
 from dispatch.decide import warm_up
+from dispatch.errors import Recoverable
 from dispatch.job import DispatchJob
 from dispatch.progress.status import Status
 from dispatch.replay import replay
+from infra.faults import reach
 from infra.process import Stop
 from infra.telemetry import Meter
 from ingest.letters.letter import DeadLetters
@@ -41,24 +44,36 @@ def run_dispatcher(
         coordinator = Coordinator(job, source, letters, stop, meter, resources)
         warm_up(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
         on_ready(coordinator.crew.endpoint, coordinator.publisher.endpoint)
-        coordinator.gather(job.dispatch.workers)
-        if not replay(coordinator):
-            return coordinator.abandon()
-        while coordinator.goes_on():
-            decider = coordinator.start_generation()
-            while coordinator.goes_on() and not coordinator.crew.roster.has_changed:
-                coordinator.poll()
-                batch = coordinator.intake.next_batch(WAIT_SECONDS)
-                if batch is None:
-                    continue
-                decision = coordinator.decide(decider, batch)  # 1
-                coordinator.record(batch, decision)  # 2
-                coordinator.write_dead_letters(batch)  # 3
-                if decision is None:
-                    continue
-                coordinator.announce(coordinator.intake.step, decision)  # 4
-                coordinator.order(coordinator.intake.step, decision, batch)  # 5
-                coordinator.complete(keep=job.dispatch.lookahead)  # 6
-            coordinator.complete(keep=0)
-            coordinator.flush(decider)
-        return coordinator.finish()
+        while True:
+            try:
+                if not replay(coordinator):
+                    return coordinator.abandon()
+                train(coordinator)
+                return coordinator.finish()
+            except Recoverable as fault:
+                coordinator.abort(fault)
+
+
+def train(coordinator: Coordinator) -> None:
+    """Trains new steps, behind those on record."""
+    while coordinator.goes_on():
+        decider = coordinator.start_generation()
+        while coordinator.goes_on() and not coordinator.crew.roster.has_changed:
+            coordinator.poll()
+            coordinator.cut_if_due(decider)
+            batch = coordinator.intake.next_batch(WAIT_SECONDS)
+            if batch is None:
+                continue
+            decision = coordinator.decide(decider, batch)  # 1
+            reach("batch_formed", coordinator.intake.step + 1)
+            coordinator.record(batch, decision)  # 2
+            reach("journalled", coordinator.intake.step)
+            coordinator.write_dead_letters(batch)  # 3
+            if decision is None:
+                continue
+            coordinator.announce(coordinator.intake.step, decision)  # 4
+            coordinator.order(coordinator.intake.step, decision, batch)  # 5
+            reach("ordered", coordinator.intake.step)
+            coordinator.complete(keep=coordinator.job.dispatch.lookahead)  # 6
+        coordinator.complete(keep=0)
+        coordinator.flush(decider)

@@ -14,8 +14,9 @@ from dispatch.tally import PhaseSeconds
 from infra.errors import ConfigError
 from infra.packing import BITS
 from infra.wire import F32, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
-from ps.protocol import MOST_WORKERS, NO_DENSE, AgreedSettings, DenseForm, RoundPhase, WorkerNumber
+from ps.protocol import MOST_WORKERS, NO_DENSE, AgreedSettings, DenseForm, Heard, RoundPhase, Serve, WorkerNumber
 
+MOST_SHARDS = 1024
 MOST_SAMPLES = 1_000_000
 """of a batch"""
 SampleCount = Annotated[int, Meta(ge=0, le=MOST_SAMPLES)]
@@ -44,7 +45,7 @@ class Join(Header, frozen=True):
 
 
 class Ready(Header, frozen=True):
-    """The answer to Admitted: the worker runs and hears the dispatcher."""
+    """The answer to Admitted and to Abort: the worker hears the dispatcher and is not in the middle of a step."""
 
 
 class Post(Header, frozen=True):
@@ -63,9 +64,15 @@ class Leave(Header, frozen=True):
 
 
 class GaveUp(Header, frozen=True):
-    """The last word of a member that waited for others in vain, so that it is not blamed for its end."""
+    """A member waited for others in vain and does not go on with its order."""
 
     worker: WorkerNumber
+
+
+class Watch(Header, frozen=True):
+    """A worker's second connection, over which Abort reaches it whatever it is doing; sent every second."""
+
+    worker: Name
 
 
 class ReportArrays(NamedTuple):
@@ -114,6 +121,14 @@ class Welcome(Header, frozen=True):
     """whether shards sum dense gradients; else workers do, in a ring"""
     takes_dense: bool = False
     """whether the shards have newer dense weights than the first member, which takes them before it shares them"""
+    starts_anew: bool = False
+    """whether the model is the empty one: dense weights begin with their start values"""
+    shards: Annotated[tuple[Name, ...], Meta(max_length=MOST_SHARDS)] = ()
+    """endpoints of the shards, by number"""
+
+
+class Abort(Header, frozen=True):
+    """The generation is over, whatever the worker is doing: someone is lost. Answered by Ready."""
 
 
 class Posted(Header, frozen=True):
@@ -207,8 +222,8 @@ class Goodbye(Header, frozen=True):
     """whether this worker saves the dense weights before it goes, and confirms it by Saved"""
 
 
-TO_DISPATCHER = (Join, Ready, Leave, Post, GaveUp, Report, Saved)
-FROM_DISPATCHER = (Admitted, Welcome, Posted, Order, Idle, Goodbye, Refused)
+TO_DISPATCHER = (Join, Ready, Leave, Post, GaveUp, Report, Saved, Watch, Serve)
+FROM_DISPATCHER = (Admitted, Welcome, Abort, Posted, Order, Idle, Goodbye, Heard, Refused)
 
 
 def ring_moved(workers: int, amount: int) -> int:

@@ -8,28 +8,44 @@ costs the replay, which begins anew: it writes nothing but the generations that 
 from dispatch.coordinator import WAIT_SECONDS, Coordinator
 from dispatch.decide import Decider
 from dispatch.errors import OtherEvents
+from dispatch.journal.history import PastGeneration
 from dispatch.journal.records import StepDecided
 
 
 def replay(coordinator: Coordinator) -> bool:
     """Returns once the run is where its journal ends; False if a stop was requested before that."""
-    stop, intake = coordinator.stop, coordinator.intake
-    for past in coordinator.journal.history.generations:
-        coordinator.gather(len(past.record.members))
-        if stop.requested:
-            return False
-        decider = coordinator.start_generation(past)
-        for recorded in past.steps:
-            coordinator.poll()
-            if stop.requested:
+    intake, dispatch = coordinator.intake, coordinator.job.dispatch
+    coordinator.go_back()
+    history = coordinator.journal.history
+    for past in history.generations:
+        if not coordinator.assemble(len(past.record.members), dispatch.replace_seconds):
+            if coordinator.stop.requested:
                 return False
-            train_again(coordinator, decider, recorded)
-        coordinator.complete(keep=0)
-        coordinator.flush(decider)
-    while not intake.write_last_letters(stop):
+            coordinator.redecide()
+            return replay(coordinator)
+        if not train_generation_again(coordinator, past):
+            return False
+    while not intake.write_last_letters(coordinator.stop):
         coordinator.poll(WAIT_SECONDS)
-    if coordinator.job.golden is None:
-        intake.go_live()
+    if coordinator.job.golden is not None:
+        return True
+    intake.go_live()
+    is_new = history.begun is None
+    workers = dispatch.workers if is_new else len(history.members) or dispatch.workers
+    coordinator.assemble(workers, None if is_new else dispatch.replace_seconds)
+    return True
+
+
+def train_generation_again(coordinator: Coordinator, past: PastGeneration) -> bool:
+    """The steps of one generation on record; False if a stop was requested before they were trained."""
+    decider = coordinator.start_generation(past)
+    for recorded in past.steps:
+        coordinator.poll()
+        if coordinator.stop.requested:
+            return False
+        train_again(coordinator, decider, recorded)
+    coordinator.complete(keep=0)
+    coordinator.flush(decider)
     return True
 
 
@@ -40,9 +56,9 @@ def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecide
         return
     as_decided = recorded.assignment_B(), recorded.sole, recorded.hot_rows()
     decision = decider.repeat(recorded.step, batch.samples.keys_BF, *as_decided)
-    if coordinator.index.count != recorded.rows:
+    if (rows := coordinator.training.index.count) != recorded.rows:
         raise OtherEvents(
-            f"step {recorded.step} cannot be trained again: its events bring the rows to {coordinator.index.count}; "
+            f"step {recorded.step} cannot be trained again: its events bring the rows to {rows}; "
             f"expected {recorded.rows}; restore the log and the schema that the run began with"
         )
     coordinator.announce(recorded.step, decision)

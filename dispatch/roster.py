@@ -42,6 +42,8 @@ class Roster:
         self._leaving: set[str] = set()
         self.members: tuple[Member, ...] = ()
         """members of the current generation, by number"""
+        self.displaced: list[Member] = []
+        """those whose name a newer process has taken over; whoever tells them empties it"""
         self.most: int | None = None
         """in the next generation; the others wait for a later one. None: all"""
 
@@ -78,7 +80,8 @@ class Roster:
         if known is not None and known.identity == sender:
             return None
         if known is not None:
-            return f"a worker named {join.worker!r} has joined already; give this one another --name"
+            self.displaced.append(known)
+            self.drop(known)
         if len(self.everyone) >= MOST_WORKERS:
             return f"{MOST_WORKERS} workers have joined, the most there can be; start it when another has left"
         if difference := differing(self._settings, "the dispatcher", join.settings, f"worker {join.worker!r}"):
@@ -88,6 +91,10 @@ class Roster:
         offered = Member(join.worker, sender, join.link_gbit, join.device, join.arithmetic)
         self._candidates[join.worker] = offered, monotonic()
         return None
+
+    def has_confirmed(self, sender: bytes) -> bool:
+        """Whether the worker with that socket is ready for a generation, or in one."""
+        return any(member.identity == sender for member in self._ready.values())
 
     def confirm(self, sender: bytes) -> None:
         """The candidate with that socket is ready for the next generation."""
@@ -103,6 +110,15 @@ class Roster:
         for candidate in late:
             self.drop(candidate)
         return late
+
+    def start_over(self) -> tuple[Member, ...]:
+        """The generation is over before its time: everyone must confirm again; returns them."""
+        everyone = self.everyone
+        self._candidates = {member.name: (member, monotonic()) for member in everyone}
+        self._ready.clear()
+        self._leaving.clear()  # whoever wants to leave asks again in the next generation
+        self.members = ()
+        return everyone
 
     def leave(self, sender: bytes) -> None:
         """A member leaves at the next generation, one who still waits for its first at once."""

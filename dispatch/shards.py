@@ -1,6 +1,6 @@
-"""The dispatcher's side of the parameter server: opens generations and announces rounds, shard by shard."""
+"""The dispatcher's side of the parameter server: opens generations, announces rounds and cuts, shard by shard."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
@@ -13,29 +13,39 @@ from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import ShardRefused, ShardSilent
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan, ShardPlan
+from infra.faults import reach
 from infra.wire import NO_I64, NO_U64, Codec, Curve, Header, Refused, connect, receive, send
 from ps.protocol import (
     EARLY,
     EVICT,
-    FLUSH,
     FROM_SHARD,
+    GO_ON,
     TO_SHARD,
     TRAIN,
     Announce,
     AnnounceArrays,
+    Committed,
     Count,
+    CutFailed,
+    CutSaved,
+    Digest,
+    Digested,
     Ledger,
     LedgerArrays,
     Open,
+    Opened,
+    Round,
     Terms,
 )
 
 PAUSE_SECONDS = 0.005
 """between two looks at the ledgers"""
+WAIT_MILLISECONDS = 100
+"""how long to wait for an answer before looking whether everyone is still there"""
 
 
 class Shards:
-    """Connections of the dispatcher to every shard."""
+    """Connections of the dispatcher to every shard of a generation."""
 
     def __init__(
         self,
@@ -45,13 +55,16 @@ class Shards:
         curve: Curve | None = None,
         timeout_seconds: float = 60.0,
         settings: Mapping[str, str] | None = None,
+        while_waiting: Callable[[], None] | None = None,
     ) -> None:
-        """settings: those that every shard must share."""
+        """settings: those that every shard must share; while_waiting: called now and then, may raise."""
         self._endpoints = endpoints
         self._run = run
         self._settings = dict(settings or {})
-        self._timeout_ms = int(timeout_seconds * 1000)
+        self._timeout_seconds = timeout_seconds
+        self._while_waiting = while_waiting
         self._requests, self._replies = Codec(*TO_SHARD), Codec(*FROM_SHARD)
+        self._cuts: list[tuple[int, CutSaved | CutFailed]] = []
         self._sockets = [context.socket(zmq.DEALER) for _ in endpoints]
         identity = f"dispatcher/{uuid4().hex}".encode()  # shards take announcements only from who opened the generation
         for socket, endpoint in zip(self._sockets, endpoints, strict=True):
@@ -59,11 +72,15 @@ class Shards:
             socket.set(zmq.LINGER, 0)
             connect(socket, endpoint, curve)
 
-    def open(self, generation: int, step: int, workers: int) -> None:
-        """Every shard refuses older generations once this returns. Raises ShardRefused if one has other settings."""
+    def open(self, generation: int, step: int, workers: int, restore: int = GO_ON) -> list[int]:
+        """Every shard refuses older generations once this returns, and holds the model of the cut to go back to.
+
+        Returns how many rows each has. Raises ShardRefused if one has other settings, or cannot go back.
+        """
         common: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
         terms = [Terms(shard, len(self._sockets), self._settings) for shard in range(len(self._sockets))]
-        self._ask([Open(**common, workers=workers, terms=its_terms) for its_terms in terms])
+        opens = [Open(**common, workers=workers, terms=its_terms, restore=restore) for its_terms in terms]
+        return [header.rows for header, _ in self._ask(opens, Opened)]
 
     def announce_step(
         self, generation: int, step: int, plan: RoundPlan, rows: BatchRows, dense: DenseMoves = NO_MOVES
@@ -78,12 +95,28 @@ class Shards:
             send(socket, self._requests, _late(at, TRAIN, late, dense), _announced(late))
             if (evicted := plan.evict_shards[number]).pushers:
                 send(socket, self._requests, _late(at, EVICT, evicted, NO_MOVES), _announced(evicted))
+            reach("announced_one_shard", step)
 
-    def announce_flush(self, generation: int, step: int, plan: RoundPlan, dense: DenseMoves = NO_MOVES) -> None:
-        """Tells every shard what is written back."""
-        at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
+    def announce_flush(
+        self, generation: int, at: Round, plan: RoundPlan, dense: DenseMoves = NO_MOVES, cut: int = 0
+    ) -> None:
+        """Tells every shard what is written back; cut: the one to take when it is, 0 for none."""
+        told: dict[str, Any] = {"run": self._run, "generation": generation, "step": at[0], "cut": cut}
         for socket, shard in zip(self._sockets, plan.shards, strict=True):
-            send(socket, self._requests, _late(at, FLUSH, shard, dense), _announced(shard))
+            send(socket, self._requests, _late(told, at[1], shard, dense), _announced(shard))
+
+    def commit(self, generation: int, step: int, cut: int) -> None:
+        """Tells every shard that a cut exists."""
+        for socket in self._sockets:
+            send(socket, self._requests, Committed(run=self._run, generation=generation, step=step, cut=cut))
+
+    def digest(self, generation: int) -> str:
+        """32 hex digits of key, value, state and version of every row: equal for equal models."""
+        asked = Digest(run=self._run, generation=generation, step=0)
+        answers = [header.digest for header, _ in self._ask([asked] * len(self._sockets), Digested)]
+        halves = ((int(each[:16], 16), int(each[16:], 16)) for each in answers)
+        low, high = (sum(half) % (1 << 64) for half in zip(*halves, strict=True))
+        return f"{low:016x}{high:016x}"
 
     def ledgers(self, generation: int) -> list[LedgerArrays]:
         """What each shard saw, by round and worker."""
@@ -95,49 +128,66 @@ class Shards:
         A worker's report and its pushes use different connections: the report may arrive before a push, and shards that
         open a generation then would refuse that push.
         """
-        deadline = monotonic() + self._timeout_ms / 1000
+        deadline = monotonic() + self._timeout_seconds
         while True:
             applied = [(ledger.applied_step, ledger.applied_phase) for ledger, _ in self._count(generation)]
             if min(applied) >= (step, phase):
                 return
             if monotonic() > deadline:
                 raise ShardSilent(
-                    f"shards had applied all up to rounds {applied} after {self._timeout_ms / 1000:g} s; expected "
+                    f"shards had applied all up to rounds {applied} after {self._timeout_seconds:g} s; expected "
                     f"{(step, phase)}; see whether every worker is alive"
                 )
             sleep(PAUSE_SECONDS)
 
-    def check(self) -> None:
-        """Raises ShardRefused if a shard refused an announcement; announcements are not answered otherwise."""
-        for socket, endpoint in zip(self._sockets, self._endpoints, strict=True):
-            if socket.poll(0):
-                self._answer(socket, endpoint)
+    def check(self) -> list[tuple[int, CutSaved | CutFailed]]:
+        """What the shards have said about cuts since the last call, each with the shard's number.
+
+        Raises ShardRefused if a shard refused an announcement; announcements are not answered otherwise.
+        """
+        for number, socket in enumerate(self._sockets):
+            while socket.poll(0):
+                self._take(number)
+        told, self._cuts = self._cuts, []
+        return told
 
     def close(self) -> None:
         for socket in self._sockets:
             socket.close()
 
     def _count(self, generation: int) -> list[tuple[Ledger, LedgerArrays]]:
-        return self._ask([Count(run=self._run, generation=generation, step=0)] * len(self._sockets))
+        return self._ask([Count(run=self._run, generation=generation, step=0)] * len(self._sockets), Ledger)
 
-    def _ask(self, requests: Sequence[Header]) -> list[tuple[Any, Any]]:
+    def _ask(self, requests: Sequence[Header], kind: type[Header]) -> list[tuple[Any, Any]]:
         """The answer of each shard to its request."""
         for socket, header in zip(self._sockets, requests, strict=True):
             send(socket, self._requests, header)
-        answers = []
-        for socket, endpoint, header in zip(self._sockets, self._endpoints, requests, strict=True):
-            if not socket.poll(self._timeout_ms):
-                raise ShardSilent(
-                    f"shard at {endpoint} did not answer {type(header).__name__} within {self._timeout_ms / 1000:g} s; "
-                    "expected an answer at once; see whether 'freshet ps' runs there and the CURVE keys match"
-                )
-            answers.append(self._answer(socket, endpoint))
-        return answers
+        return [self._answer(number, header, kind) for number, header in enumerate(requests)]
 
-    def _answer(self, socket: "zmq.Socket[bytes]", endpoint: str) -> tuple[Any, Any]:
-        header, arrays = receive(socket, self._replies)
+    def _answer(self, number: int, asked: Header, kind: type[Header]) -> tuple[Any, Any]:
+        deadline = monotonic() + self._timeout_seconds
+        while True:
+            if self._sockets[number].poll(WAIT_MILLISECONDS):
+                header, arrays = self._take(number)
+                if isinstance(header, kind):
+                    return header, arrays
+            elif self._while_waiting is not None:
+                self._while_waiting()
+            if monotonic() > deadline:
+                raise ShardSilent(
+                    f"shard at {self._endpoints[number]} did not answer {type(asked).__name__} within "
+                    f"{self._timeout_seconds:g} s; expected an answer at once; see whether 'freshet ps' runs there and "
+                    "the CURVE keys match"
+                )
+
+    def _take(self, number: int) -> tuple[Any, Any]:
+        """The next message of a shard; what it says about a cut is kept, too."""
+        header, arrays = receive(self._sockets[number], self._replies)
         if isinstance(header, Refused):
+            endpoint = self._endpoints[number]
             raise ShardRefused(f"shard at {endpoint} refused a message of the dispatcher: {header.reason}")
+        if isinstance(header, CutSaved | CutFailed):
+            self._cuts.append((number, header))
         return header, arrays
 
 

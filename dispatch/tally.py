@@ -34,8 +34,10 @@ class WorkerTraffic(Tally, frozen=True):
     miss_pulls: int = 0
     update_pushes: int = 0
     evict_pushes: int = 0
+    behind_pushes: int = 0
+    """written behind: owned rows that nobody had asked for, ahead of a flush"""
     flush_pushes: int = 0
-    """at the end of a generation, not part of any step"""
+    """at a cut or at the end of a generation, not part of any step"""
     all_reduces: int = 0
     """gradients of replicated rows that crossed its link: in a ring of n, 2(n-1)/n of those summed"""
     pulled_bytes: int = 0

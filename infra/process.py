@@ -1,4 +1,4 @@
-"""How a process is asked to stop, writes small files, and ends with its supervisor.
+"""How a process is asked to stop, shows that it runs, writes small files, and ends with its supervisor.
 
 SIGTERM, SIGINT and SIGHUP (a closed terminal) only set a flag: the main loop checks it between steps, drains and exits
 0. Whoever starts a process with SIGHUP ignored, as nohup does, wants it to go on without a terminal.
@@ -9,6 +9,7 @@ import os
 import queue
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -20,9 +21,16 @@ from infra.files import writing_whole
 
 INTERRUPTED = 130
 """exit status of a command that Ctrl-C ended"""
+WRONG_SETTING = 2
+"""exit status of a process that found a setting wrong: it would find it wrong again"""
+START_ANEW = 75
+"""exit status of a process that ended itself to be started anew, because it could not get back to a state it can go on
+from"""
 PR_SET_PDEATHSIG = 1
 SUPERVISED = "FRESHET_SUPERVISED"
 """Environment variable a supervisor sets for its children: its own process id."""
+TOUCH_SECONDS = 1.0
+"""between two signs of life of a supervised process"""
 STRETCH_SECONDS = 0.1
 """The longest time a signal can go unnoticed. Main loops that wait elsewhere (zmq's poll) use a similar limit."""
 
@@ -98,6 +106,55 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+# ── signs of life ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def show_life(path: Path, every_seconds: float = TOUCH_SECONDS) -> None:
+    """Starts a thread that touches this file as long as the process runs, whatever its other threads wait for.
+
+    A process that was stopped (SIGSTOP) or hangs inside one call of a library touches it no more.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def touch() -> None:
+        while True:
+            with suppress(OSError):
+                path.touch()
+            time.sleep(every_seconds)
+
+    threading.Thread(target=touch, name="alive", daemon=True).start()
+
+
+class SignsOfLife:
+    """How long another process has not touched its file, by the clock of the one that watches.
+
+    Only changes are looked for, so it does not matter what either takes for the time of day.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._touched = 0
+        self._since = 0.0
+
+    def forget(self) -> None:
+        """Removes what an earlier process of that name left."""
+        self._path.unlink(missing_ok=True)
+        self._touched = 0
+
+    def excuse(self) -> None:
+        """Counts from now on: whoever watches was away itself."""
+        self._since = time.monotonic()
+
+    def silent_seconds(self) -> float:
+        """Since the last change that was seen; 0 as long as there is no file."""
+        try:
+            touched = self._path.stat().st_mtime_ns
+        except OSError:
+            return 0.0
+        if touched != self._touched:
+            self._touched, self._since = touched, time.monotonic()
+        return time.monotonic() - self._since
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def write_whole(path: Path, text: str) -> None:
     """Writes a small file atomically: a reader sees all of it or nothing."""
     with writing_whole(path) as temporary:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from infra.errors import ConfigError, NotStored, StorageError
+from infra.faults import reach
 from infra.files import refusal
 
 PART = ".part"
@@ -164,6 +165,7 @@ def _write_local(path: Path, chunks: Iterable[Any]) -> int:
                 nbytes += file.write(memoryview(chunk).cast("B"))
             file.flush()
             os.fsync(file.fileno())
+        reach("before_file")
         os.replace(temporary, path)  # noqa: PTH105 (tests break off here)
     except BaseException:
         with suppress(OSError):

@@ -132,7 +132,7 @@ class Codec:
             header = self._decoder.decode(_checked_header(frames[0]))
             arrays = header.ARRAYS(*_unpacked(frames[1:], self._forms[type(header)]))
             _check_lengths(header, arrays)
-        except (msgspec.DecodeError, ValueError, IndexError) as error:
+        except (msgspec.DecodeError, ValueError, IndexError, KeyError) as error:
             raise WireError(
                 f"cannot read a message of {len(frames)} frames: {error}; expected one of "
                 f"{', '.join(kind.__name__ for kind in self._forms)}; run one version of Freshet in all processes"
@@ -140,9 +140,13 @@ class Codec:
         return header, arrays
 
 
+class _NoMessage(Header, frozen=True):
+    """Is never sent: it makes a union of any set of types, since a type alone would be read without its tag, too."""
+
+
 def _union(types: Sequence[type[Header]]) -> Any:
-    union: Any = types[0]
-    for kind in types[1:]:
+    union: Any = _NoMessage
+    for kind in types:
         union = union | kind
     return union
 

@@ -8,9 +8,8 @@ returns: give it fresh ones and do not change them. Not for use by several threa
 Legend: K rows, W columns of a value, T of value and state.
 """
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +19,9 @@ import zmq
 from numpy.typing import NDArray
 
 from infra.errors import Fenced, WireError
-from infra.link import Link
-from infra.wire import NO_I64, Codec, Curve, Refused, receive, send
+from infra.faults import reach
+from infra.link import Link, SocketOptions
+from infra.wire import NO_I64, Codec, Curve, Refused, send
 from ps.config import RowConfig
 from ps.dense.range import pieces_of
 from ps.errors import PsError, Unreachable
@@ -34,8 +34,6 @@ from ps.protocol import (
     WHOLE,
     DenseArrays,
     DensePiece,
-    Done,
-    Meet,
     Peek,
     PeekArrays,
     Pull,
@@ -46,12 +44,11 @@ from ps.protocol import (
     PushDense,
     Rows,
     RowsArrays,
-    Terms,
 )
 from ps.timing import LinkTimer
 
 POLL_MILLISECONDS = 100
-"""how late a request to stop may be seen"""
+"""how late an interrupt may be seen"""
 OUTSIDE_STEPS = -1
 """step of a Peek, so that its answer cannot be taken for a pull's"""
 
@@ -113,7 +110,8 @@ class ShardClient:
         curve: Curve | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
-        self._endpoints = tuple(endpoints)
+        self.interrupt: Callable[[], None] = _nothing
+        """called while answers are waited for; what it raises ends the wait"""
         self._shape = rows.shape()
         self._dtype = np.dtype(rows.float_dtype)
         self._run = run
@@ -125,34 +123,23 @@ class ShardClient:
         self._timer = LinkTimer()
         self._asked: dict[_Question, tuple[slice, slice]] = {}
         """(shard, phase) of pulls that are not answered yet, with the slices of the lists asked for"""
-        link = link or Link()
-        self._sockets = [_connected(link, context, endpoint, curve) for endpoint in endpoints]
+        self._context, self._link, self._curve = context, link or Link(), curve
+        self.endpoints: tuple[str, ...] = ()
+        """of the shards, by number"""
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self.connect(endpoints)
 
     @property
     def shards(self) -> int:
         return len(self._sockets)
 
-    def meet(self, worker: str, settings: Mapping[str, str], goes_on: Callable[[], bool]) -> None:
-        """Asks every shard whether it is the one this worker takes it for, with the same settings.
-
-        Called before the worker joins: one that would spoil rows must not get that far. Raises PsError if a shard
-        objects, Unreachable if one does not answer; waits no longer than ``goes_on`` allows.
-        """
-        count = len(self._sockets)
-        for shard, socket in enumerate(self._sockets):
-            terms = Terms(shard, count, dict(settings))
-            send(socket, self._requests, Meet(**self._common(OUTSIDE_STEPS), worker=worker, terms=terms))
-        deadline = time.monotonic() + self._timeout
-        for shard, socket in enumerate(self._sockets):
-            while not socket.poll(POLL_MILLISECONDS):
-                if not goes_on():
-                    return
-                if time.monotonic() > deadline:
-                    raise absent(shard, self._endpoints[shard], self._timeout)
-            answer, _ = receive(socket, self._replies)
-            if not isinstance(answer, Done):
-                reason = answer.reason if isinstance(answer, Refused) else f"it answered {type(answer).__name__}"
-                raise PsError(f"shard {shard} at {self._endpoints[shard]} refused worker {worker!r}: {reason}")
+    def connect(self, endpoints: Sequence[str]) -> None:
+        """Connects to the shards, by number; connections to those that are where they were stay."""
+        known = dict(zip(self.endpoints, self._sockets, strict=True))
+        self._sockets = [known.get(endpoint) or self._connected(endpoint) for endpoint in endpoints]
+        self.endpoints = tuple(endpoints)
+        for socket in set(known.values()).difference(self._sockets):
+            socket.close()
 
     def open(self, generation: int, worker: int) -> None:
         """Later messages carry this generation and worker number; answers to earlier ones are thrown away."""
@@ -175,6 +162,8 @@ class ShardClient:
         """Sends each shard its rows in one message, or none if it has none; returns the bytes that they take."""
         total = 0
         for shard, (owned, parts) in self._segments(owned_rows, part_rows):
+            if total:
+                reach("push_half_sent", step)
             header = Push(**self._common(step), phase=phase, worker=self._worker)
             arrays = PushArrays(
                 owned_numbers=self._numbers(owned_rows[owned]),
@@ -192,6 +181,8 @@ class ShardClient:
         for shard, floats in enumerate(dense.ranges):
             places = pieces_of(floats.size, floats.itemsize) if dense.form == BARE else [slice(None)]
             for piece, place in enumerate(places):
+                if shard or piece:
+                    reach("dense_push_half_sent", step)
                 told: dict[str, Any] = {"phase": phase, "worker": self._worker, "form": dense.form, "piece": piece}
                 header = PushDense(**self._common(step), **told)
                 send(self._sockets[shard], self._requests, header, DenseArrays(floats=floats[place]))
@@ -290,10 +281,12 @@ class ShardClient:
             poller.register(socket, zmq.POLLIN)
         while self._asked:
             was_awaited = not (ready := poller.poll(0))
-            ready = ready or poller.poll(max(0, math.ceil((deadline - time.monotonic()) * 1000)))
-            if not ready:
+            if not (ready or (ready := poller.poll(POLL_MILLISECONDS))):
+                self.interrupt()
+                if time.monotonic() < deadline:
+                    continue
                 waiting = sorted({shard for shard, _ in self._asked})
-                names = ", ".join(f"{shard} at {self._endpoints[shard]}" for shard in waiting)
+                names = ", ".join(f"{shard} at {self.endpoints[shard]}" for shard in waiting)
                 raise unreachable(step, names, self._timeout)
             for socket, _ in ready:
                 header, arrays = self._replies.decode(socket.recv_multipart(copy=False))
@@ -313,15 +306,19 @@ class ShardClient:
         expected = (full * self._shape.total, values * self._shape.value, steps)
         if found != expected:
             raise WireError(
-                f"shard {shard} at {self._endpoints[shard]} answered with {found} floats of whole rows, floats of "
+                f"shard {shard} at {self.endpoints[shard]} answered with {found} floats of whole rows, floats of "
                 f"values and steps; expected {expected}; give worker and shard the same settings"
             )
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self._generation, "step": step}
 
+    def _connected(self, endpoint: str) -> "zmq.Socket[bytes]":
+        options: SocketOptions = {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0}
+        return self._link.connect(self._context, endpoint, self._curve, options)
+
     def _refused(self, refused: Refused, shard: int) -> Exception:
-        text = f"shard {shard} at {self._endpoints[shard]} refused a message of worker {self._worker}: {refused.reason}"
+        text = f"shard {shard} at {self.endpoints[shard]} refused a message of worker {self._worker}: {refused.reason}"
         fenced = refused.run != self._run or refused.current > self._generation
         return Fenced(text) if fenced else PsError(text)
 
@@ -333,14 +330,5 @@ def unreachable(step: int, names: str, seconds: float) -> Unreachable:
     )
 
 
-def absent(shard: int, endpoint: str, seconds: float) -> Unreachable:
-    return Unreachable(
-        f"shard {shard} at {endpoint} did not answer within {seconds:g} s; expected an answer at once; see whether "
-        "'freshet ps' runs there and the CURVE keys match"
-    )
-
-
-def _connected(
-    link: Link, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None
-) -> "zmq.Socket[bytes]":
-    return link.connect(context, endpoint, curve, {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0})
+def _nothing() -> None:
+    return None

@@ -59,8 +59,8 @@ class CutConfig(Section):
     """cuts that are kept, beside pinned ones"""
     deltas: int = Field(default=8, ge=0, le=400)
     """files of changes behind a base before they are merged into a new one"""
-    write_behind: float = Field(default=0.05, ge=0, le=1)
-    """share of a step's pulled rows, at most, that owners write back ahead of the next cut"""
+    write_behind: float = Field(default=0.5, ge=0, le=1)
+    """share of a step's pulled rows, at most, that owners write back ahead of the next cut; off if there are none"""
 
 
 class PsConfig(Section):

@@ -8,20 +8,36 @@ No message ends the process: one that cannot be read, or does not fit, is refuse
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import structlog
 import zmq
 
 from infra.agreement import Agreement
-from infra.errors import WireError
+from infra.errors import ConfigError, WireError
+from infra.faults import reach
 from infra.process import Stop
 from infra.storage import Storage
 from infra.telemetry import Meter, Refusals
-from infra.wire import NO_ARRAYS, SMALL_BYTES, Arrays, Codec, Curve, Header, bind, guarded
+from infra.wire import (
+    NO_ARRAYS,
+    SMALL_BYTES,
+    Arrays,
+    Codec,
+    Curve,
+    Header,
+    Refused,
+    bind,
+    connect,
+    guarded,
+    receive,
+    send,
+)
 from ps.config import CutConfig, DenseRule, PsConfig, RowConfig
 from ps.cuts.gather import RowCopy
 from ps.cuts.restore import ModelSettings
@@ -32,11 +48,13 @@ from ps.protocol import (
     TRAIN,
     Announce,
     AnnounceArrays,
+    Heard,
     Open,
     Pull,
     PullArrays,
     Push,
     PushArrays,
+    Serve,
     Terms,
 )
 from ps.rounds import Received, fingerprint
@@ -46,6 +64,8 @@ FRAME_BYTES = 1 << 34
 """of the largest array of a message: all rows of a worker's cache; the connection of a peer that sends more is cut"""
 POLL_MILLISECONDS = 100
 """how late a request to stop may be seen"""
+OFFER_SECONDS = 1.0
+"""between two offers to the dispatcher"""
 LINGER_MILLISECONDS = 1000
 """how long replies still on their way may keep a stopping shard"""
 
@@ -62,6 +82,8 @@ class ShardJob:
     seed: int
     endpoint: str
     """where to listen; a port of * is chosen when the shard starts"""
+    dispatcher_endpoint: str = ""
+    """whom the shard offers itself to; empty: to nobody"""
     dense: DenseRule = field(default_factory=DenseRule)
     curve: Curve | None = None
     agreement: Agreement = field(default_factory=Agreement)
@@ -88,16 +110,54 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
         endpoint = bind(socket, job.endpoint, job.curve)
         on_ready(endpoint)
         log.info("ready", endpoint=endpoint, shards=job.config.shards, row_floats=state.store.shape.total)
+        offer = resources.enter_context(closing(Offer(context, job, offered_at(endpoint, job.run, terms))))
         resources.callback(cuts.close)
         while not stop.requested:
+            offer.renew()
             if socket.poll(cuts.patience(POLL_MILLISECONDS)):
                 sender, *frames = socket.recv_multipart(copy=False)
                 for reply in answer(state, requests, sender.bytes, frames):
                     transmit(socket, replies, reply)
                 observe(meter, state)
+            else:
+                reach("idle")
             for reply in state.go_on():
                 transmit(socket, replies, reply)
         log.info("stopped", reason=stop.reason, rows=len(state.store), refused=dict(refused.by_type))
+
+
+def offered_at(endpoint: str, run: str, terms: Terms) -> Serve:
+    return Serve(run=run, generation=-1, step=0, endpoint=endpoint, terms=terms)
+
+
+class Offer:
+    """The shard's connection to the dispatcher: offers the shard every second, so that a new one hears of it, too."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", job: ShardJob, offered: Serve) -> None:
+        self._endpoint, self._offered = job.dispatcher_endpoint, offered
+        self._codec, self._answers = Codec(Serve), Codec(Heard, Refused)
+        self._renewed = 0.0
+        self._socket: zmq.Socket[bytes] | None = None
+        if self._endpoint:
+            self._socket = context.socket(zmq.DEALER)
+            self._socket.set(zmq.ROUTING_ID, f"shard-{job.number}/{uuid4().hex}".encode())
+            self._socket.set(zmq.LINGER, 0)
+            connect(self._socket, self._endpoint, job.curve)
+
+    def renew(self) -> None:
+        """Offers the shard if it is time to; raises ConfigError if the dispatcher does not want it."""
+        if self._socket is None or monotonic() - self._renewed < OFFER_SECONDS:
+            return
+        self._renewed = monotonic()
+        send(self._socket, self._codec, self._offered)
+        while self._socket.poll(0):
+            answer, _ = receive(self._socket, self._answers)
+            if isinstance(answer, Refused):
+                raise ConfigError(f"the dispatcher at {self._endpoint} refused this shard: {answer.reason}")
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
 
 
 def observe(meter: Meter | None, shard: Shard) -> None:

@@ -233,6 +233,19 @@ class Count(Header, frozen=True):
     """Asks for the shard's ledger. Answered by Ledger."""
 
 
+# ── shard → dispatcher, over a connection of its own ──────────────────────────────────────────────────────────────────
+class Serve(Header, frozen=True):
+    """A shard offers itself, again and again as long as it runs; answered by Heard or Refused."""
+
+    endpoint: Name
+    """where it listens"""
+    terms: Terms
+
+
+class Heard(Header, frozen=True):
+    """The dispatcher knows the shard; also a sign of life."""
+
+
 # ── shard → worker, dispatcher ────────────────────────────────────────────────────────────────────────────────────────
 class Opened(Header, frozen=True):
     """A generation has started, and the shard holds the model that it was to begin with."""

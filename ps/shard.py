@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from infra.errors import Fenced, FreshetError, StorageError, WireError
+from infra.faults import reach
 from infra.telemetry import Refusals
 from infra.wire import I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, cut_reason
 from ps.buffers import ReplyBuffer, ReplyBuffers
@@ -271,6 +272,7 @@ class Shard:
             moved = {"owned": len(arrays.owned_numbers), "parts": len(arrays.part_numbers)}
             at = (push.header.step, push.header.phase)
             self._lines.count(at, worker, **moved)
+            reach("push_half_applied", push.header.step)
         self.cuts.keep(announced.settled)
         self.parts.settle(announced.settled)
         self.store.stamp(announced.changed, announced.changed_steps)
@@ -290,6 +292,7 @@ class Shard:
     def _answer_pull(self, message: Received) -> Reply:
         arrays: PullArrays = message.arrays
         header: Pull = message.header
+        reach("pull", header.step)
         reply = self._rows(message, arrays, NO_I64)
         pulled = len(arrays.full_numbers) + len(arrays.value_numbers)
         self._lines.count((header.step, header.phase), header.worker, pulled=pulled)

@@ -171,6 +171,8 @@ def _value(described: inspect.Type) -> Any:
             return b"x"
         case inspect.BoolType():
             return False
+        case inspect.LiteralType():
+            return described.values[0]
         case inspect.ListType() | inspect.VarTupleType():
             return []
         case inspect.DictType():
@@ -188,6 +190,7 @@ def _wrong_values(described: inspect.Type, rng: random.Random) -> Iterator[Any]:
         inspect.StrType: lambda value: type(value) is str,
         inspect.BytesType: lambda value: type(value) is bytes,
         inspect.BoolType: lambda value: type(value) is bool,
+        inspect.LiteralType: lambda value: False,
         inspect.ListType: lambda value: False,
         inspect.VarTupleType: lambda value: False,
         inspect.DictType: lambda value: type(value) is dict,

@@ -4,14 +4,25 @@ import random
 
 import pytest
 
+from dispatch.control.protocol import CONTROL
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
 from infra.errors import WireError
+from infra.run.agent.protocol import AGENT
 from infra.wire import Codec, Header
 from ps.protocol import FROM_SHARD, TO_SHARD
 from tests.malformed import bounded_fields, spoiled_messages, valid_message
 
-PROTOCOLS = (TO_SHARD, FROM_SHARD, TO_DISPATCHER, FROM_DISPATCHER)
-KINDS = sorted({kind for protocol in PROTOCOLS for kind in protocol}, key=lambda kind: kind.__name__)
+PROTOCOLS = {
+    "to shard": TO_SHARD,
+    "from shard": FROM_SHARD,
+    "to dispatcher": TO_DISPATCHER,
+    "from dispatcher": FROM_DISPATCHER,
+    "commands": CONTROL.requests,
+    "answers to commands": CONTROL.answers,
+    "to supervisor": AGENT.requests,
+    "from supervisor": AGENT.answers,
+}
+KINDS = sorted({kind for protocol in PROTOCOLS.values() for kind in protocol}, key=lambda kind: kind.__name__)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -19,7 +30,7 @@ def test_every_field_is_bounded(kind: type[Header]) -> None:
     assert [path for path, is_bounded in bounded_fields(kind) if not is_bounded] == []
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=["to shard", "from shard", "to dispatcher", "from dispatcher"])
+@pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
 def test_a_message_is_read_and_refused_once_it_is_spoiled(protocol: tuple[type[Header], ...], fuzz_rounds: int) -> None:
     codec, rng = Codec(*protocol), random.Random(11)
     for kind in protocol * fuzz_rounds:

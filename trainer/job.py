@@ -21,7 +21,6 @@ class WorkerJob:
     folder: Path
     """the run's folder, where the dense weights are saved"""
     dispatcher_endpoint: str
-    shard_endpoints: tuple[str, ...]
     rows: RowConfig
     model: ModelConfig
     trainer: TrainerConfig
@@ -31,6 +30,8 @@ class WorkerJob:
     """dense inputs a sample"""
     link: Link = field(default_factory=Link)
     """its network link; not shaped by default"""
+    ends_itself: bool = False
+    """whether the process ends, to be started anew, if it cannot abort a generation in time"""
     curve: Curve | None = None
     agreement: Agreement = field(default_factory=Agreement)
     """what it must have in common with the dispatcher and the shards"""

@@ -18,6 +18,7 @@ the cache changes between two steps only.
 from dataclasses import dataclass
 
 from dispatch.protocol import NONE_EARLY, Order, OrderArrays
+from infra.faults import reach
 from ps.client import Pulled, ShardClient
 from ps.protocol import BARE, EARLY, EVICT, TRAIN, WHOLE
 from trainer.cache import RowCache
@@ -72,6 +73,7 @@ class Transfers:
 
     def finish(self, order: Order, work: OrderArrays) -> None:
         """3."""
+        reach("waiting_for_pull", order.step)
         for answer in self._client.answers(order.step):
             if isinstance(answer, Pulled):
                 first = NONE_EARLY if answer.phase == EARLY else order.early
@@ -81,6 +83,7 @@ class Transfers:
             else:
                 self._dense.put(answer.form, answer.shard, self._client.shards, answer.piece, answer.floats)
                 self.moved.dense_down += answer.floats.nbytes
+        reach("after_pull", order.step)
 
     def push_gradient(self, order: Order) -> None:
         """4."""

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome, ring_moved
 from dispatch.tally import PHASES, Phase, PhaseSeconds
+from infra.faults import reach
 from infra.wire import NO_F32
 from ps.client import ShardClient
 from ps.protocol import TRAIN, WHOLE
@@ -84,9 +85,8 @@ class Worker:
         self._client = client
         self._rendezvous = rendezvous
         self._link = job.link
-        inputs = (job.fields, job.rows.dim, job.dense)
-        self.model = build_model(job.model, *inputs, job.seed, self._dtype, self.device)
-        self.dense = Dense(self.model, job.model)
+        self._job = job
+        self.dense = self._start_values()
         self._optimizer = RowOptimizer(job.rows, self.device)
         self._group: DenseGroup = AloneGroup()
         self._number, self._workers, self._uses_hub = 0, 1, False
@@ -97,7 +97,10 @@ class Worker:
         """Enters a generation: an empty cache and, in a ring, a new process group and rank 0's dense weights."""
         self.close()
         self._number, self._workers, self._uses_hub = welcome.worker, len(welcome.names), welcome.uses_hub
+        self._client.connect(welcome.shards)
         self._client.open(welcome.generation, welcome.worker)
+        if welcome.starts_anew:
+            self.dense = self._start_values()
         self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
         self._transfers = Transfers(self._client, self.cache, self.dense)
         if self._uses_hub:
@@ -111,6 +114,8 @@ class Worker:
     def execute(self, order: Order, work: OrderArrays, upcoming: Upcoming = _nothing) -> tuple[Report, ReportArrays]:
         """Carries out one order and returns its report with the logits; upcoming: the next order if it is there."""
         watch = Stopwatch()
+        if order.phase != TRAIN:
+            reach("cut_flush", order.step)
         self._transfers.begin_late(order, work)
         watch.lap("push")
         logits, ring_bytes = NO_F32, 0
@@ -148,6 +153,13 @@ class Worker:
         self._group.close()
         self._group = AloneGroup()
 
+    def _start_values(self) -> Dense:
+        """Dense weights as a run begins with them, and no optimizer state."""
+        job = self._job
+        inputs = (job.fields, job.rows.dim, job.dense)
+        self.model = build_model(job.model, *inputs, job.seed, self._dtype, self.device)
+        return Dense(self.model, job.model)
+
     def _take_dense(self) -> None:
         for shard, floats in enumerate(self._client.peek_dense()):
             self.dense.put(WHOLE, shard, self._client.shards, 0, floats)
@@ -161,9 +173,11 @@ class Worker:
         if order.samples and gathered is not None:
             logits_b = self._forward(order, work, gathered)
             logits = logits_b.detach().to(torch.float32).cpu().numpy()
+            reach("forward", order.step)
             watch.lap("forward")
             self._look_ahead(upcoming, watch)
             self._backward(order, work, logits_b)
+            reach("backward", order.step)
             watch.lap("backward")
         if order.batch:
             finish = self._start_dense(order)

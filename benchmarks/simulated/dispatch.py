@@ -66,6 +66,10 @@ class DispatchResult(msgspec.Struct, frozen=True):
     """gradients of replicated rows: in a ring of n workers each link carries 2(n-1)/n of those summed"""
     dense: list[float]
     """weights and gradients of the dense part"""
+    behind_push: list[float]
+    """written behind, ahead of a flush: not part of the cost"""
+    flush_push: int
+    """rows that a flush after the last step writes back"""
     megabytes: Megabytes
     hit_ratio: float
     link_time: float
@@ -95,7 +99,7 @@ def simulate(workload: Workload, policy: str) -> DispatchResult:
         dense_n = charges.step(np.bincount(decision.assignment_B, minlength=workload.workers) > 0, decision.sole)
         if step >= workload.warm_up:
             totals.add(decision, dense_n)
-    return totals.result(str(spec))
+    return totals.result(str(spec), int(decider.flush().traffic.flush_push.sum()))
 
 
 def _directory(workload: Workload, spec: Spec) -> Directory:
@@ -104,7 +108,7 @@ def _directory(workload: Workload, spec: Spec) -> Directory:
         hot = hot_rows(spec.needs.hot_share, workload.cache_rows)
     except CacheTooSmall as error:
         raise ConfigError(f"{spec} cannot be simulated; {error}, here with --cache-ratio") from error
-    return Directory(cache_rows_n, workload.eviction, 1, spec.needs.synchronisation, hot)
+    return Directory(cache_rows_n, workload.eviction, 1, spec.needs.synchronisation, hot, workload.write_behind)
 
 
 def _decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np.uint64]) -> Decision:
@@ -125,6 +129,7 @@ class Totals:
         self._row_cost_n = workload.row_cost_n
         self._moved_5n = np.zeros((5, workload.workers))
         """by kind, in whole rows"""
+        self._behind_n = np.zeros(workload.workers)
         self._lookups, self._hits = 0, 0
         self._link_time_2 = np.zeros(2)
         """of rows, and of the dense part"""
@@ -134,13 +139,14 @@ class Totals:
         """dense_n: what the dense part costs on each link in this step."""
         traffic, sizes = decision.plan.traffic, self._workload.sizes
         self._moved_5n += np.vstack((_moved_rows(traffic, sizes.value_share), dense_n))
+        self._behind_n += traffic.behind_push
         busy_2n = np.stack((traffic.whole_rows(sizes.value_share), dense_n)) * self._row_cost_n
         self._link_time_2 += busy_2n[:, busy_2n.sum(axis=0).argmax()]
         self._lookups += int(traffic.lookups.sum())
         self._hits += int(traffic.hits.sum())
         self._decide_ms.append(1000 * decision.seconds)
 
-    def result(self, policy: str) -> DispatchResult:
+    def result(self, policy: str, flush_push: int) -> DispatchResult:
         steps, deadline_ms = len(self._decide_ms), self._workload.deadline_ms
         p50, p99 = np.percentile(self._decide_ms, [50, 99]).tolist()
         miss_pull, update_push, evict_push, all_reduce, dense = self._moved_5n.tolist()
@@ -153,6 +159,8 @@ class Totals:
             evict_push=evict_push,
             all_reduce=all_reduce,
             dense=dense,
+            behind_push=self._behind_n.tolist(),
+            flush_push=flush_push,
             megabytes=self._megabytes(),
             hit_ratio=self._hits / max(1, self._lookups),
             link_time=float(self._link_time_2.sum()),

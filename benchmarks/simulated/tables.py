@@ -53,11 +53,17 @@ def _line(result: DispatchResult, first: DispatchResult, workload: Workload) -> 
         "cost": _thousands(result.cost),
         "saved": f"{saving(result, first):.1%}",
         **{name: _thousands(cost) for name, cost in costs.items()},
+        **(_written_behind(result) if workload.write_behind else {}),
         "hits": f"{result.hit_ratio:.1%}",
         "links": _thousands(result.link_time),
         "faster": f"{speed_up(result, first):.2f}×",
         "p50/p99": f"{result.decide_ms.p50:.1f}/{result.decide_ms.p99:.0f}",
     }
+
+
+def _written_behind(result: DispatchResult) -> dict[str, str]:
+    """Rows, not part of the cost: what was written behind, and what that left for a flush."""
+    return {"behind": _thousands(sum(result.behind_push)), "left": _thousands(result.flush_push)}
 
 
 def _thousands(cost: float) -> str:

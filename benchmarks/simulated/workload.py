@@ -36,6 +36,8 @@ class Workload:
     deadline_ms: float | None = None
     """a decision that takes longer is counted as a miss"""
     sizes: Sizes = ROWS_ALONE
+    write_behind: float = 0.0
+    """rows that owners push ahead of a flush, at most, as a share of the rows they pull"""
 
     @property
     def workers(self) -> int:

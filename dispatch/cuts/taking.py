@@ -23,6 +23,7 @@ import structlog
 from dispatch.cuts.retention import Retained, drop_old, highest_number
 from dispatch.cuts.state import Decided, DispatcherState, Trained, read_state, write_state
 from infra.errors import FreshetError
+from infra.faults import reach
 from infra.storage import Storage
 from infra.telemetry import Meter
 from ingest.streams.position import Position
@@ -108,6 +109,7 @@ class CutBook:
             self._thread.submit(self._remove, message.cut, message.parts)
             return
         cut.parts[shard] = ShardPart(shard, message.rows, tuple(message.parts))
+        reach("cut_half_done", message.step)
         self._write_if_ready(cut)
 
     def add_state(self, trained: Trained) -> None:
@@ -186,7 +188,9 @@ class CutBook:
         try:
             files.append(write_state(self._storage, DispatcherState(cut.number, cut.decided, cut.trained)))
             manifest = self._manifest(cut, files[-1])
+            reach("before_manifest", cut.decided.step)
             write_manifest(self._storage, manifest)
+            reach("after_manifest", cut.decided.step)
         except FreshetError:
             with suppress(FreshetError):  # it may have been written after all: if it stays, so do its files
                 self._storage.delete(manifest_name(cut.number))

@@ -183,15 +183,6 @@ def check_settings(history: History, run: str, folder: Path, now: Mapping[str, s
         )
 
 
-def check_workers(history: History, workers: int, folder: Path) -> None:
-    """Raises SettingsChanged if there are fewer workers than the steps of the journal need."""
-    if workers < history.workers:
-        raise SettingsChanged(
-            f"the run in {folder} cannot be replayed with {workers} workers: its steps were trained by up to "
-            f"{history.workers}; expected as many; set dispatch.workers to {history.workers}"
-        )
-
-
 class _Reading:
     """Follows the records of a journal, one after the other."""
 

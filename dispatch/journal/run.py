@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dispatch.job import DispatchJob
 from dispatch.journal.digest import digest_of
-from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, check_workers, read_history
+from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, read_cuts, read_history
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.records import (
     Begun,
@@ -24,7 +24,7 @@ from dispatch.journal.records import (
 from dispatch.journal.terms import GenerationTerms
 from dispatch.roster import Member
 from ingest.streams.position import Position
-from ps.protocol import EMPTY_MODEL
+from ps.protocol import GO_ON
 
 
 class RunJournal:
@@ -47,7 +47,6 @@ class RunJournal:
             elif golden.last_step is not None:
                 found = found.up_to(golden.last_step)
             check_settings(found, job.run, self.folder, job.agreement.frozen)
-            check_workers(found, job.dispatch.workers, self.folder)
         except BaseException:
             self._writer.close()
             raise
@@ -57,11 +56,24 @@ class RunJournal:
         """number of the newest"""
         self.differs_at: int | None = None
         """first step whose logits were not the same when it was trained again"""
-        self._base: int | None = EMPTY_MODEL
         self._begun, self._newest = found.begun, found.newest
         self._last_cut = found.last_cut
         if golden is not None and found.begun is not None:
             self._writer.note(found.begun)
+
+    @property
+    def last_cut(self) -> int:
+        """The highest number of a cut on record, taken or not."""
+        return self._last_cut
+
+    def cut_numbers(self) -> set[int]:
+        """Of cuts on record that were begun; whether one exists is for their storage to say."""
+        return {cut.number for cut in read_cuts(self.folder / JOURNAL).begun_cuts}
+
+    def read_again(self, base: int) -> None:
+        """What is on record now, after a cut, is the history; raises CutUnusable if that cut is not on record."""
+        found, golden = read_history(self.folder / JOURNAL, base), self._job.golden
+        self.history = found if golden is None or golden.last_step is None else found.up_to(golden.last_step)
 
     def reason_to_start(self, is_resumed: bool) -> str:
         """Why the next generation starts."""
@@ -70,11 +82,11 @@ class RunJournal:
         return "resumed" if is_resumed else "members changed"
 
     def start_generation(
-        self, members: Sequence[Member], start: dict[int, Position] | None, terms: GenerationTerms
+        self, members: Sequence[Member], start: dict[int, Position] | None, terms: GenerationTerms, base: int
     ) -> None:
         """Writes down who trains from now on and, the first time, how the run begins. Durable when this returns.
 
-        start: where partitions begin, if the run does.
+        start: where partitions begin, if the run does; base: the cut that the model goes back to.
         """
         arithmetic = tuple(dict.fromkeys(member.arithmetic for member in members))
         begun, opening = self.history.begun, tuple[Begun, ...]()
@@ -86,11 +98,11 @@ class RunJournal:
             hint = "other machines than the run began with may round otherwise"
             structlog.get_logger().warning(hint, was=begun.arithmetic, now=arithmetic)
         names = tuple(member.name for member in members)
-        fixed = terms.uses_hub, terms.replicas, self._base, terms.reason
+        fixed = terms.uses_hub, terms.replicas, None if base == GO_ON else base, terms.reason
         started = GenerationStarted(self.generation + 1, names, *fixed)
         self._writer.append(*opening, started)
         self._begun, self._newest = opening[0] if opening else self._begun, started
-        self.generation, self._base = started.number, None
+        self.generation = started.number
 
     def append_step(self, step: StepDecided) -> None:
         """Durable when this returns."""

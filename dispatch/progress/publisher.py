@@ -14,6 +14,8 @@ STATUS_SECONDS = 0.25
 """between two statuses"""
 BYTES = tuple(field for field in WorkerTraffic.__struct_fields__ if field.endswith("_bytes"))
 """kinds of traffic that are counted in bytes"""
+ROWS = ("miss_pulls", "update_pushes", "evict_pushes", "behind_pushes", "flush_pushes", "all_reduces")
+"""kinds that are counted in rows"""
 
 
 class StatusPublisher:
@@ -62,6 +64,8 @@ class StatusPublisher:
                 self._meter.gauge(
                     "worker_bytes", getattr(worker.traffic, kind), worker=worker.name, kind=kind.removesuffix("_bytes")
                 )
+            for kind in ROWS:
+                self._meter.gauge("worker_rows", getattr(worker.traffic, kind), worker=worker.name, kind=kind)
             self._meter.gauge("worker_parked", int(worker.is_parked), worker=worker.name)
             if worker.measured_gbit is not None:
                 self._meter.gauge("link_gbit", worker.measured_gbit, worker=worker.name)

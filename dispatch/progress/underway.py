@@ -50,6 +50,8 @@ class OrderedRound:
     dense: DenseMoves = NO_MOVES
     order_bytes: tuple[int, ...] = ()
     """of each worker's order, by worker number"""
+    cut: int = 0
+    """that a flush is part of; 0: none"""
     reports: dict[int, Reported] = field(default_factory=dict)
     """by worker number"""
 

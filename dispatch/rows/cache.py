@@ -122,6 +122,28 @@ def drop(caches: Caches, worker: int, slot: int) -> None:
 
 
 @kernel
+def carry_over(old: Caches, was: int, new: Caches, worker: int) -> None:
+    """An empty cache becomes what another was: slots, ages and marks. Slots that the new one does not have are lost."""
+    counters, filled = new.counters_n6[worker], min(old.counters_n6[was, FILLED], new.capacity_n[worker])
+    for slot in range(filled):
+        new.slot_nC4[worker, slot] = old.slot_nC4[was, slot]
+        put(new, worker, old.slot_nC4[was, slot, ROW], slot)
+        if old.is_outdated_nC[was, slot]:
+            new.is_outdated_nC[worker, slot] = True
+    for slot in old.outdated_nC[was, : old.counters_n6[was, OUTDATED]]:
+        if slot < filled:
+            new.outdated_nC[worker, counters[OUTDATED]] = slot
+            new.is_listed_nC[worker, slot] = True
+            counters[OUTDATED] += 1
+    for slot in old.queue_nC[was, old.counters_n6[was, HEAD] : old.counters_n6[was, QUEUED]]:
+        if slot < filled:
+            new.queue_nC[worker, counters[QUEUED]] = slot
+            counters[QUEUED] += 1
+    counters[FILLED] = filled
+    counters[TARGET], counters[MADE] = old.counters_n6[was, TARGET], old.counters_n6[was, MADE]
+
+
+@kernel
 def use(caches: Caches, worker: int, slot: int, step: int) -> None:
     caches.slot_nC4[worker, slot, MARK] = caches.counters_n6[worker, TARGET]
     caches.slot_nC4[worker, slot, USES] += 1

@@ -29,6 +29,7 @@ from dispatch.rows.states import (
     OWNED,
     SPLIT,
     RowStates,
+    add_holder,
     is_held,
     is_holder,
     remove_holder,
@@ -190,6 +191,15 @@ def advance(step: int, rows_U: I64, users_UQ: U64, rows: RowStates) -> None:
         set_trained(rows, rows_U[u], step, OWNED if is_single(users_UQ, u) else SPLIT)
         for q in range(users_UQ.shape[1]):
             rows[rows_U[u], 1 + q] = users_UQ[u, q]
+
+
+@kernel
+def hold_cached(worker: int, rows: RowStates, caches: Caches) -> None:
+    """The worker holds what its cache has, but for outdated copies; all of it is clean."""
+    for slot in range(caches.capacity_n[worker]):
+        row = int(caches.slot_nC4[worker, slot, cache.ROW])
+        if row != EMPTY and not caches.is_outdated_nC[worker, slot]:
+            add_holder(rows, row, worker)
 
 
 @kernel

@@ -10,6 +10,8 @@ in the simulator and in tests. For each step it says, exactly, which worker push
    no room, others are evicted, and what only this worker has of them (an owned row, or a part) is pushed first;
 3. *advance*: a row used by one worker is owned by it, a row used by several is split over them.
 
+Between 2 and 3, within a budget, owners push rows that nobody has asked for (dispatch/rows/behind.py).
+
 What a step moves of rows that the step before did not train is marked as early (dispatch/rows/plan.py).
 
 Rows of a hot set, if there is one, are replicated instead (dispatch/rows/replicas.py) and take no part in this.
@@ -17,6 +19,7 @@ Rows of a hot set, if there is one, are replicated instead (dispatch/rows/replic
 Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each, C slots.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -24,15 +27,24 @@ import numpy as np
 from dispatch.arrays import I32, I64, U8, U64
 from dispatch.errors import CacheTooSmall
 from dispatch.rows import cache
+from dispatch.rows.behind import WriteBehind
 from dispatch.rows.cache import EVICTIONS
-from dispatch.rows.coherence import advance, flush, give_slots, push_trained, synchronise
+from dispatch.rows.coherence import advance, flush, give_slots, hold_cached, push_trained, synchronise
 from dispatch.rows.hashing import EMPTY
 from dispatch.rows.holders import everybody, held_by, words_for
 from dispatch.rows.index import GROWTH, BatchRows
 from dispatch.rows.lines import OWNED_FLUSH, RoundLines, add_pulls, add_pushes, empty_lines
 from dispatch.rows.plan import RoundPlan, make_round
 from dispatch.rows.replicas import COLD, Replicas, give_up, set_replicated
-from dispatch.rows.states import CLEAN, REPLICATED, empty_states, gather, state_of
+from dispatch.rows.states import (
+    CLEAN,
+    REPLICATED,
+    clean_states,
+    empty_states,
+    gather,
+    is_any_unwritten,
+    state_of,
+)
 from dispatch.rows.uses import Uses, make_uses, users_of
 
 Synchronisation = Literal["on_demand", "full"]
@@ -43,7 +55,7 @@ NOTHING_UNDER_WAY = 1 << 62
 
 
 class Directory:
-    """Who holds what. One per generation: it starts with every row clean and held by nobody."""
+    """Who holds what. One per generation: it starts with every row clean, and held by nobody unless it continues."""
 
     def __init__(
         self,
@@ -52,8 +64,12 @@ class Directory:
         shards: int,
         synchronisation: Synchronisation = "on_demand",
         replicas: int = 0,
+        write_behind: float = 0.0,
     ) -> None:
-        """replicas: slots of each cache that are set apart for a hot set."""
+        """replicas: slots of each cache that are set apart for a hot set.
+
+        write_behind: owned rows that a worker pushes ahead of a flush, at most, as a share of the rows it pulls.
+        """
         self.workers = cache_rows_n.size
         self.shards = shards
         self._eviction = EVICTIONS[eviction]
@@ -62,6 +78,8 @@ class Directory:
         self._replicas = Replicas(cache_rows_n, replicas)
         self._rows = empty_states(1024, words_for(self.workers))
         self._synchronisation = synchronisation
+        # under full synchronisation every row has been pushed before it could be written behind
+        self._behind = WriteBehind(self._caches, write_behind if synchronisation == "on_demand" else 0.0)
         self._trained = np.empty(0, np.int64)
         """rows whose updates the next step pushes in any case"""
         self._late_from = NOTHING_UNDER_WAY
@@ -69,7 +87,7 @@ class Directory:
 
     @property
     def nbytes(self) -> int:
-        return self._rows.nbytes + sum(array.nbytes for array in self._caches)
+        return self._rows.nbytes + self._behind.nbytes + sum(array.nbytes for array in self._caches)
 
     @property
     def cache_rows_n(self) -> I64:
@@ -80,6 +98,25 @@ class Directory:
     def replicas(self) -> int:
         """How many rows a hot set may have."""
         return self._replicas.most
+
+    def continue_from(self, old: "Directory", members: Sequence[int | None]) -> list[bool]:
+        """Takes over caches of the generation before, between its flush and the first step of this one.
+
+        members: the number that each worker had there, None for a newcomer. Returns whether each worker keeps its
+        cache: one that stays does, unless the cache has another size now. Replicas are given up.
+        """
+        assert len(members) == self.workers, f"{len(members)} members in a directory of {self.workers} workers"
+        assert not is_any_unwritten(old._rows), "rows have not been written back"
+        assert old._replicas.is_written_back, "replicas have not been written back"
+        self._rows = clean_states(old._rows, words_for(self.workers))
+        sizes, old_sizes = self._replicas.cache_rows_n, old._replicas.cache_rows_n
+        keeps = [False] * self.workers
+        for worker, was in enumerate(members):
+            if was is not None and old_sizes[was] == sizes[worker]:
+                keeps[worker] = True
+                cache.carry_over(old._caches, was, self._caches, worker)
+                hold_cached(worker, self._rows, self._caches)
+        return keeps
 
     def replicate(self, rows: I64) -> None:
         """From the next step on these rows are replicated on every worker; slots that they do not need become free."""
@@ -107,7 +144,8 @@ class Directory:
         self._check_room(uses)
         entering = self._replicas.entering
         pushed = np.concatenate((self._trained, entering, batch.rows_U))
-        lines = empty_lines(pushed, self._rows, uses.local.size + entering.size * self.workers)
+        pulls = uses.local.size + entering.size * self.workers
+        lines = empty_lines(pushed, self._rows, pulls, self._behind.most(pulls))
         if self._trained.size:
             push_trained(self._trained, self._rows, self._caches, lines)
         if entering.size:
@@ -116,6 +154,8 @@ class Directory:
         synchronise(batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, lines)
         now = step & 0x7FFFFFFF
         slots = give_slots(batch.rows_U, uses, holders_UQ, now, self._rows, self._caches, self._eviction, lines)
+        self._behind.push(self._rows, self._caches, lines, self._late_from)
+        self._behind.note(uses, slots, now, self._caches)
         decided = make_round(self.workers, self.shards, lines, uses, slots, self._rows, self._late_from)
         self._late_from = step
         advance(step, batch.rows_U, users_UQ, self._rows)
@@ -130,6 +170,7 @@ class Directory:
         """Writes every owned, split or replicated row back; owners keep a clean copy, everyone keeps its replicas."""
         lines = empty_lines(np.empty(0, np.int64), self._rows, self._caches.is_outdated_nC.size)
         flush(self._rows, self._caches, lines)
+        self._behind.forget()
         add_pushes(lines, self._replicas.write_back(OWNED_FLUSH))
         return make_round(self.workers, self.shards, lines, None, np.empty(0, np.int32), self._rows)
 

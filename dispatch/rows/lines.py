@@ -15,6 +15,8 @@ OWNED_EVICT = 2
 PART_EVICT = 3
 OWNED_FLUSH = 4
 PART_FLUSH = 5
+OWNED_BEHIND = 6
+KINDS = 7
 
 WITH_STATE = 0
 """kinds of pull"""
@@ -32,11 +34,14 @@ class RoundLines(NamedTuple):
     """how many pushes, pulls and settled rows have been written"""
 
 
-def empty_lines(rows_U: I64, rows: RowStates, uses: int) -> RoundLines:
-    """Room for the worst case: every holder of a batch row pushes, and every use evicts something."""
+def empty_lines(rows_U: I64, rows: RowStates, uses: int, behind: int = 0) -> RoundLines:
+    """Room for the worst case: every holder of a batch row pushes, and every use evicts something.
+
+    behind: rows that are written behind at most.
+    """
     held = int(np.bitwise_count(rows[rows_U, 1:]).sum())
     return RoundLines(
-        pushes_4=np.empty((held + uses, 4), np.int64),
+        pushes_4=np.empty((held + uses + behind, 4), np.int64),
         pulls_4=np.empty((uses, 4), np.int64),
         settled_2=np.empty((rows_U.size + uses, 2), np.int64),
         counts=np.zeros(3, np.int64),
@@ -77,6 +82,6 @@ def settle(lines: RoundLines, row: int, makes_room: bool = False) -> None:
 
 
 @kernel
-def makes_room(kind: int) -> bool:
-    """Whether a push is an eviction."""
-    return kind in (OWNED_EVICT, PART_EVICT)
+def can_wait(kind: int) -> bool:
+    """Whether nobody waits for a push in its step: an eviction, or a row written behind."""
+    return kind in (OWNED_EVICT, PART_EVICT, OWNED_BEHIND)

@@ -2,9 +2,9 @@
 
 A row that the step before did not train may move while that step is still under way: its transfers are *early*. Others
 have to wait for its new value: they are *late*. Early pushes that only make room in a cache are *evictions*: they move
-at the same time as the early ones, and nobody waits for them in this step. Each list has first its early part, then its
-late one, then its evictions; within each part rows are grouped by shard (shards ascending), so that a worker's message
-to a shard is one slice.
+at the same time as the early ones, and nobody waits for them in this step; so do rows that are written behind
+(dispatch/rows/behind.py). Each list has first its early part, then its late one, then its evictions; within each part
+rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
 
 Legend: b samples of a micro-batch, F keys a sample, n workers, s shards.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from dispatch.arrays import F64, I32, I64, U64, Bool
 from dispatch.protocol import ring_moved
-from dispatch.rows.lines import RoundLines, makes_room
+from dispatch.rows.lines import KINDS, RoundLines, can_wait
 from dispatch.rows.states import RowStates, step_of
 from dispatch.rows.uses import Uses, WorkerUse
 from dispatch.tally import WorkerTraffic
@@ -36,7 +36,7 @@ class Moves:
     early: int = 0
     """how many of them, the first ones, may move before the last step has ended"""
     evicted: int = 0
-    """how many of them, the last ones, are evictions"""
+    """how many of them, the last ones, are evictions or written behind"""
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,8 @@ class Traffic:
     evict_push: I64
     evict_owned: I64
     """how many of these pushes carry value and state"""
+    behind_push: I64
+    """written behind, all with value and state"""
     flush_push: I64
     owned_push: I64
     """how many of all pushes carry value and state"""
@@ -108,7 +110,7 @@ class Traffic:
 
     @property
     def pushes(self) -> I64:
-        return self.update_push + self.evict_push + self.flush_push
+        return self.update_push + self.evict_push + self.behind_push + self.flush_push
 
     def whole_rows(self, value_share: float) -> F64:
         """What moves over each worker's link, in rows with state; a row without has that share of its bytes."""
@@ -130,6 +132,7 @@ class Traffic:
             miss_pulls=int(self.miss_pull[worker]),
             update_pushes=int(self.update_push[worker]),
             evict_pushes=int(self.evict_push[worker]),
+            behind_pushes=int(self.behind_push[worker]),
             flush_pushes=int(self.flush_push[worker]),
             all_reduces=int(self.all_reduce[worker]),
         )
@@ -145,7 +148,7 @@ class RoundPlan:
     shards: tuple[ShardPlan, ...]
     """the late round, by shard; in a flush everything"""
     evict_shards: tuple[ShardPlan, ...]
-    """evictions, by shard"""
+    """evictions and rows written behind, by shard"""
     traffic: Traffic
 
     @property
@@ -191,11 +194,11 @@ def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: in
 
 
 @kernel
-def phase_of(states: RowStates, row: int, late_from: int, is_evicted: bool) -> int:
+def phase_of(states: RowStates, row: int, late_from: int, may_wait: bool) -> int:
     """EARLY, TRAIN or EVICT; late are rows that were last trained in step late_from, or after it."""
     if step_of(states, row) >= late_from:
         return TRAIN
-    return EVICT if is_evicted else EARLY
+    return EVICT if may_wait else EARLY
 
 
 @kernel
@@ -206,7 +209,7 @@ def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int)
     starts = np.zeros(groups + 1, np.int64)
     for i in range(size):
         row, kind = moves_4[i, 1], moves_4[i, 3]
-        phase = phase_of(states, row, late_from, makes_room(kind))
+        phase = phase_of(states, row, late_from, can_wait(kind))
         g = ((moves_4[i, 0] * 2 + (kind & 1)) * ROUNDS + phase) * shards + row % shards
         group[i] = g
         starts[g + 1] += 1
@@ -255,11 +258,11 @@ def _pushed(
     count = 0
     for i in range(pushes_4.shape[0]):
         row, worker, kind = pushes_4[i, 1], pushes_4[i, 0], pushes_4[i, 3]
-        part = row % shards + shards * phase_of(states, row, late_from, makes_room(kind))
+        part = row % shards + shards * phase_of(states, row, late_from, can_wait(kind))
         pushing[part, worker] = True
         pushed[part, worker] += fingerprint_of_row(row // shards, kind & 1)
         if not kind & 1:
-            fresh_2[count, 0], fresh_2[count, 1] = row, makes_room(kind)
+            fresh_2[count, 0], fresh_2[count, 1] = row, can_wait(kind)
             count += 1
     for i in range(settled_2.shape[0]):
         fresh_2[count] = settled_2[i]
@@ -286,7 +289,7 @@ def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tu
 
 
 def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
-    kinds = np.bincount(pushes[:, 0] * 6 + pushes[:, 3], minlength=6 * n).reshape(n, 6)
+    kinds = np.bincount(pushes[:, 0] * KINDS + pushes[:, 3], minlength=KINDS * n).reshape(n, KINDS)
     return Traffic(
         lookups=lookups,
         miss_pull=np.bincount(pulls[:, 0], minlength=n),
@@ -295,6 +298,7 @@ def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
         update_owned=kinds[:, 0],
         evict_push=kinds[:, 2] + kinds[:, 3],
         evict_owned=kinds[:, 2],
+        behind_push=kinds[:, 6],
         flush_push=kinds[:, 4] + kinds[:, 5],
         owned_push=kinds[:, 0::2].sum(axis=1),
     )

@@ -49,14 +49,19 @@ class Replicas:
         self.rows_H = np.empty(0, np.int64)
         self._enters = False
         """whether the next step brings the hot set to the workers"""
-        self._cache_rows_n = cache_rows_n
+        self.cache_rows_n = cache_rows_n
         self._place_of_row = np.full(1, COLD, np.int32)
         """by row number; the last entry stands for all higher ones"""
         self._is_changed_H = np.empty(0, np.bool_)
 
     @property
     def workers(self) -> int:
-        return int(self._cache_rows_n.size)
+        return int(self.cache_rows_n.size)
+
+    @property
+    def is_written_back(self) -> bool:
+        """Whether the shards have every row of the hot set as the workers do."""
+        return not self._is_changed_H.any()
 
     @property
     def entering(self) -> I64:
@@ -79,7 +84,7 @@ class Replicas:
 
     def slots(self, worker: int, places: I64) -> I32:
         """Where a worker keeps the rows with these places in the hot set."""
-        slots: I32 = (self._cache_rows_n[worker] - self.rows_H.size + places).astype(np.int32)
+        slots: I32 = (self.cache_rows_n[worker] - self.rows_H.size + places).astype(np.int32)
         return slots
 
     def is_replicated(self, rows_U: I64) -> Bool:
@@ -130,7 +135,7 @@ class Replicas:
         places = np.flatnonzero(self._is_changed_H)
         self._is_changed_H[places] = False
         workers = places % self.workers
-        slots = self._cache_rows_n[workers] - self.rows_H.size + places
+        slots = self.cache_rows_n[workers] - self.rows_H.size + places
         return np.stack((workers, self.rows_H[places], slots, np.full_like(places, kind)), axis=1)
 
     def _places(self, rows_U: I64) -> I32:

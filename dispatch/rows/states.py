@@ -36,6 +36,18 @@ def empty_states(rows: int, words: int) -> RowStates:
     return states
 
 
+def clean_states(rows: RowStates, words: int) -> RowStates:
+    """The same rows, last trained when they were, clean and held by nobody."""
+    states = empty_states(len(rows), words)
+    states[:, 0] |= rows[:, 0] & ~STATE_MASK
+    return states
+
+
+def is_any_unwritten(rows: RowStates) -> bool:
+    """Whether the PS lacks the newest value of any row; of replicated ones it may."""
+    return bool(np.isin(rows[:, 0] & STATE_MASK, (OWNED, SPLIT)).any())
+
+
 @kernel
 def state_of(rows: RowStates, row: int) -> int:
     return int(rows[row, 0] & STATE_MASK)
@@ -60,6 +72,11 @@ def set_trained(rows: RowStates, row: int, step: int, state: int) -> None:
 @kernel
 def is_holder(rows: RowStates, row: int, worker: int) -> bool:
     return bool(rows[row, 1 + word_of(worker)] & bit_of(worker))
+
+
+@kernel
+def add_holder(rows: RowStates, row: int, worker: int) -> None:
+    rows[row, 1 + word_of(worker)] |= bit_of(worker)
 
 
 @kernel

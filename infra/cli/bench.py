@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -70,6 +70,27 @@ def ps(
     from benchmarks.ps import run_ps
 
     report(run_ps(repeat), output)
+
+
+@app.command()
+def checkpoint(
+    rows: Annotated[int, typer.Option(help="Rows of the shard.", min=1)] = 1_000_000,
+    dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 64,
+    changed: Annotated[
+        float, typer.Option(help="Share of the rows that changes before each cut.", min=0, max=1)
+    ] = 0.01,
+    cuts: Annotated[int, typer.Option(help="Cuts, beside the first one, which holds every row.", min=1)] = 7,
+    folder: Annotated[Path | None, typer.Option(help="Where cuts are written; a temporary folder by default.")] = None,
+    output: Output = None,
+) -> None:
+    """A shard's cuts, seen from outside: its longest pause, bytes and time against a plain write, and the way back.
+
+    Example: freshet bench checkpoint --rows 1000000 --dim 64 --changed 0.01 --json checkpoint.json
+    """
+    from benchmarks.durability.checkpoint import run_checkpoint
+
+    with tempfile.TemporaryDirectory(prefix="freshet-", dir=folder) as place:
+        report([run_checkpoint(Path(place), rows, dim, changed, cuts)], output)
 
 
 @app.command()
@@ -142,6 +163,9 @@ class DispatchOptions:
     warm_up: Annotated[int, typer.Option(help="Steps left out.", min=0)] = 10
     deadline_ms: Annotated[float | None, typer.Option(help="Count decisions that take longer.", min=0)] = None
     samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None
+    write_behind: Annotated[
+        float, typer.Option(help="Rows written ahead of a flush, as a share of those pulled.", min=0, max=1)
+    ] = 0.0
 
 
 @dataclass(frozen=True)
@@ -191,6 +215,7 @@ def dispatch(
     workload = make_workload(
         keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms, sizes
     )
+    workload = replace(workload, write_behind=what.write_behind)
     results = run_dispatch(workload, specs)
     Console().print(dispatch_table(results, workload))
     write_json(results, output)

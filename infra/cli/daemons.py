@@ -18,8 +18,9 @@ from zmq.utils import z85
 from infra.cli.options import RunOptions, grouped
 from infra.config import check_names
 from infra.errors import ConfigError
+from infra.faults import arm
 from infra.link import PAYLOAD_SHARE, Link
-from infra.process import Stop, end_with_parent, is_supervised, stop_on_signals, write_whole
+from infra.process import Stop, end_with_parent, is_supervised, show_life, stop_on_signals, write_whole
 from infra.run.agreement import agreement_of
 from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
 from infra.run.settings import STORED, Settings
@@ -34,9 +35,7 @@ FromTime = Annotated[
 FromOffsets = Annotated[
     str | None, typer.Option(help="Begin at these records, as in 0:123,1:77 (partition:offset).", show_default=False)
 ]
-ShardEndpoints = Annotated[
-    list[str] | None, typer.Option("--ps", help="Endpoint of each shard, in order.", show_default=False)
-]
+DispatcherEndpoint = Annotated[str, typer.Option(help="Endpoint of the dispatcher.", show_default=False)]
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,13 @@ def ps(
     shard: Annotated[int, typer.Option(help="Number of this shard, from 0.")],
     name: Name = "ps",
     endpoint: Annotated[str, typer.Option(help="Where to listen.", show_default=False)] = "",
+    dispatcher: DispatcherEndpoint = "",
     *,
     given: RunOptions,
 ) -> None:
     """Serve one shard of the parameter server.
 
-    Example: freshet ps --config freshet.toml --shard 0 --endpoint tcp://10.0.0.5:5600
+    Example: freshet ps --config freshet.toml --shard 0 --endpoint tcp://10.0.0.5:5600 --dispatcher tcp://10.0.0.4:5500
     """
     stop = start()
     settings = given.load()
@@ -78,6 +78,7 @@ def ps(
         run=settings.run,
         seed=settings.seed,
         endpoint=where,
+        dispatcher_endpoint=dispatcher or settings.dispatch.endpoint,
         dense=DenseRule(settings.model.dense_optimizer, settings.model.dense_rate),
         curve=curve_of(settings, "server"),
         agreement=agreement_of(settings),
@@ -90,14 +91,14 @@ def ps(
 @grouped
 def dispatcher(
     name: Name = "dispatcher",
-    shards: ShardEndpoints = None,
+    endpoint: Annotated[str, typer.Option(help="Where to listen.", show_default=False)] = "",
     *,
     asked: DispatcherOptions,
     given: RunOptions,
 ) -> None:
     """Form batches, decide which worker trains which sample, and keep the order of steps.
 
-    Example: freshet dispatcher --config freshet.toml --ps tcp://10.0.0.5:5600 --ps tcp://10.0.0.6:5600
+    Example: freshet dispatcher --config freshet.toml --endpoint tcp://10.0.0.4:5500
     """
     stop, settings = start(), given.load()
     from dispatch.job import DispatchJob, Golden
@@ -114,10 +115,12 @@ def dispatcher(
         seed=settings.seed,
         folder=settings.folder,
         stream=settings.stream,
-        dispatch=settings.dispatch,
+        dispatch=settings.dispatch.model_copy(update={"endpoint": endpoint or settings.dispatch.endpoint}),
         schema=settings.event_schema,
         rows=settings.scaled_rows,
-        shard_endpoints=shard_endpoints(settings, shards),
+        shards=settings.ps.shards,
+        storage=settings.cuts.url or str(settings.folder / "cuts"),
+        cuts=settings.cuts,
         dense_bytes=dense_part(settings).bytes,
         dense_state_copies=STATE_COPIES[settings.model.dense_optimizer],
         samples=asked.samples,
@@ -128,6 +131,7 @@ def dispatcher(
         reduce=settings.trainer.reduce,
         unencrypted_reduce=settings.trainer.unencrypted_reduce,
         start=start_positions(source, asked.from_time, asked.from_offsets),
+        write_behind=settings.cuts.write_behind if settings.cuts.seconds else 0.0,
         golden=Golden(asked.golden, asked.last_step) if asked.golden is not None else None,
     )
     with closing(source), closing(kept) as letters:
@@ -165,16 +169,15 @@ def broker(
 
 @grouped
 def worker(
-    dispatcher: Annotated[str, typer.Option(help="Endpoint of the dispatcher.", show_default=False)] = "",
+    dispatcher: DispatcherEndpoint = "",
     name: Name = "worker",
     link: Annotated[float | None, typer.Option(help="Speed of this worker's link in Gbit/s.")] = None,
-    shards: ShardEndpoints = None,
     *,
     given: RunOptions,
 ) -> None:
     """Train: keep a cache of rows, execute the dispatcher's orders.
 
-    Example: freshet worker --config freshet.toml --name edge-7 --dispatcher tcp://10.0.0.4:5500 --ps tcp://10.0.0.5:5600
+    Example: freshet worker --config freshet.toml --name edge-7 --dispatcher tcp://10.0.0.4:5500
     """
     stop = start()
     settings = given.load()
@@ -190,13 +193,13 @@ def worker(
         seed=settings.seed,
         folder=settings.folder,
         dispatcher_endpoint=where,
-        shard_endpoints=shard_endpoints(settings, shards),
         rows=settings.scaled_rows,
         model=settings.model,
         trainer=settings.trainer,
         fields=schema.fields,
         dense=schema.dense,
         link=told,
+        ends_itself=True,
         curve=curve_of(settings, name),
         agreement=agreement_of(settings),
     )
@@ -235,11 +238,13 @@ def begin(settings: Settings, name: str) -> Callable[[str], None]:
 
     Check arguments before: their errors are then the only line of output.
     """
+    arm(name, settings.folder)
     configure_logging(name, settings.run, settings.telemetry.log_format, settings.telemetry.log_level)
     host = settings.telemetry.metrics_host
     port = start_metrics(settings.telemetry.metrics_port, host)
     metrics = f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
     if is_supervised():  # the supervisor has logged and stored them
+        show_life(settings.folder / "endpoints" / f"{name}.alive")
         structlog.get_logger().info("settings", stored=str(settings.folder / STORED))
     else:
         log_settings(settings)
@@ -282,16 +287,6 @@ def curve_of(settings: Settings, name: str) -> Curve | None:
             "'freshet keys'; copy them again, or make new ones for all"
         )
     return curve
-
-
-def shard_endpoints(settings: Settings, given: list[str] | None) -> tuple[str, ...]:
-    endpoints = tuple(given or settings.ps.endpoints)
-    if len(endpoints) != settings.ps.shards:
-        raise ConfigError(
-            f"{len(endpoints)} shard endpoints for ps.shards = {settings.ps.shards}; expected one per shard; give "
-            "--ps for each, or set ps.endpoints"
-        )
-    return endpoints
 
 
 def _at(endpoints: tuple[str, ...], number: int, setting: str) -> str:

@@ -19,7 +19,10 @@ DRAINING = (
     ("ps",),
     ("api",),
     ("broker",),
+    ("agent",),
     ("replay",),
+    ("verify",),
+    ("chaos",),
     ("bench", "quality"),
     ("bench", "train"),
 )

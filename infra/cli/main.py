@@ -11,7 +11,7 @@ import zmq
 from rich.console import Console
 from rich.text import Text
 
-from infra.cli import bench, check, commands, cuts, daemons, stream
+from infra.cli import bench, chaos, check, commands, cuts, daemons, members, stream, verify
 from infra.cli.options import SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayFolder, replay_run, show
 from infra.errors import ConfigError, FreshetError
@@ -31,8 +31,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench.app, name="bench", rich_help_panel="Look around")
-for process in (daemons.dispatcher, daemons.worker, daemons.ps, daemons.api, daemons.broker):
+for process in (daemons.dispatcher, daemons.worker, daemons.ps, daemons.api, daemons.broker, members.agent):
     app.command(rich_help_panel="Processes")(process)
+app.add_typer(members.workers, name="workers", rich_help_panel="While it runs")
+for change in (members.pause, members.resume):
+    app.command(rich_help_panel="While it runs")(change)
 
 Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
 Kafka = Annotated[bool, typer.Option("--kafka", help="Events go through Kafka; starts a broker if need be.")]
@@ -139,6 +142,8 @@ def replay(
     show(replay_run(run_folder, into, last_step, stop, console), console, json_file)
 
 
+app.command(rich_help_panel="Look around")(verify.verify)
+app.command(rich_help_panel="Look around")(chaos.chaos)
 app.command(rich_help_panel="Look around")(check.check)
 app.command(rich_help_panel="Look around")(stream.dead_letters)
 app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")

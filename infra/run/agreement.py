@@ -65,6 +65,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
     "an address, which may look different from each machine": (
         "dispatch.endpoint",
         "dispatch.status_endpoint",
+        "dispatch.control_endpoint",
         "ps.endpoints",
         "cuts.url",
     ),
@@ -81,6 +82,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.lookahead",
         "dispatch.deadline",
         "dispatch.silence_seconds",
+        "dispatch.replace_seconds",
         "dispatch.report_seconds",
         "dispatch.drain_seconds",
         "cuts.seconds",

@@ -6,7 +6,7 @@ dismisses the workers, then the shards, and a Kafka broker last.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +18,9 @@ import zmq
 
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
-from infra.errors import ProcessFailed
+from infra.errors import ConfigError, ProcessFailed
 from infra.process import Stop
+from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.checks import check_start
 from infra.run.dense_part import DensePart, dense_part, heavy_warning
 from infra.run.display import Display
@@ -30,6 +31,8 @@ from infra.wire import Curve, connect, load_curve
 from ingest.producing.synthetic import CHUNK, World
 
 API, BROKER, DISPATCHER, WORKER = "api", "broker", "dispatcher", "worker-"
+MOST_RESTARTS = 5
+"""in a row, without a further step, of a process that a run cannot do without"""
 LATE_STATUS_MILLISECONDS = 200
 """how long to wait for the dispatcher's last status once its process has ended"""
 
@@ -70,13 +73,25 @@ def run_cluster(
     check_start(settings)
     settings = with_threads(settings)
     store_settings(settings)
-    supervisor = Supervisor(list(specs(settings, extras)), settings.folder)
+    kept = list(kept_alive(specs(settings, extras), settings, extras))
+    supervisor = Supervisor(kept, settings.folder, lambda: statuses.furthest)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
     dense = tell_dense_part(settings, display)
-    with StatusSubscription(supervisor, curve) as statuses, display:
+    with (
+        StatusSubscription(supervisor, curve) as statuses,
+        Agent(
+            supervisor,
+            settings.run,
+            settings.folder / "endpoints" / AGENT_FILE,
+            lambda name, link_gbit: further_worker(settings, extras, name, link_gbit),
+            WORKER,
+        ) as agent,
+        display,
+    ):
         leavers, notices = EarlyLeavers(supervisor), Notices(supervisor)
 
         def show() -> None:
+            agent.serve()
             for line in notices.new():
                 display.tell(line)
             status = statuses.newest()
@@ -145,6 +160,8 @@ class StatusSubscription:
         self._endpoints = ""
         self._last: Status | None = None
         self.received = 0
+        self.furthest = 0
+        """the highest step of any status: a run that recovers trains older ones again"""
 
     def __enter__(self) -> "StatusSubscription":
         return self
@@ -159,25 +176,30 @@ class StatusSubscription:
         """The newest status, None before the first; waits so long for one that has not been seen."""
         endpoints = self._supervisor.endpoints().get(DISPATCHER, "")
         if endpoints and endpoints != self._endpoints:
-            _, status_endpoint = endpoints.split()
+            status_endpoint = endpoints.split()[1]
             connect(self._socket, status_endpoint, self._curve)
             self._endpoints = endpoints
         if self._socket.poll(wait_milliseconds):
             self._last = self._decoder.decode(self._socket.recv())
             self.received += 1
+            self.furthest = max(self.furthest, self._last.step)
         return self._last
 
 
 class Notices:
-    """What becomes of the processes that a run can do without: each is told once."""
+    """What becomes of the processes: restarts of all, and how those fare that a run can do without; each told once."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+        self._restarts: dict[str, int] = {}
         self._told: set[tuple[str, str]] = set()
 
     def new(self) -> Iterator[str]:
-        """Where the API listens, and what has failed for good while the run goes on."""
+        """What was restarted, where the API listens, and what has failed for good while the run goes on."""
         for name, child in self._supervisor.children.items():
+            if child.restarts > self._restarts.get(name, 0):
+                yield f"{name} was restarted ({child.failure.removeprefix('was ')})"
+            self._restarts[name] = child.restarts
             if (name, child.state) in self._told or child.spec.essential:
                 continue
             self._told.add((name, child.state))
@@ -194,37 +216,62 @@ class EarlyLeavers:
         self._supervisor = supervisor
         self._left: dict[str, int] = {}
         """statuses received when each such worker had just left"""
+        self._has_begun = False
+        """whether there was a generation: a dispatcher that is restarted has none at first"""
 
     def check(self, status: Status, received: int) -> None:
         """Raises ProcessFailed when two later statuses tell that the run still waits; one may have been on its way."""
+        self._has_begun = self._has_begun or status.generation > 0
         for name, child in self._supervisor.children.items():
-            has_left = not status.generation and child.state == "finished" and name.startswith(WORKER)
+            is_gone = child.state == "finished" and not child.is_ending
+            has_left = not self._has_begun and is_gone and name.startswith(WORKER)
             if has_left and received >= self._left.setdefault(name, received) + 2:
                 raise ProcessFailed(child.explain())
 
 
 # ── the processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
-    """The processes in order of need: a shard must listen before anyone can connect to it."""
+    """The processes in order of need: shards and workers offer themselves to the dispatcher."""
     if extras.broker_port is not None:
         broker = _listening(settings, BROKER, "broker", "--port", str(extras.broker_port))
         yield replace(broker, restart="on_failure", stop_order=4)
-    shards = tuple(f"ps-{number}" for number in range(settings.ps.shards))
-    for number, name in enumerate(shards):
-        host = "127.0.0.1" if extras.network is None else extras.network.host
-        endpoint = settings.ps.endpoints[number] if settings.ps.endpoints else f"tcp://{host}:*"
-        shard = _listening(settings, name, "ps", "--shard", str(number), "--endpoint", endpoint)
-        yield replace(shard, stop_order=3)
-    yield _dispatcher(settings, extras, shards)
+    yield _dispatcher(settings, extras)
+    for number in range(settings.ps.shards):
+        yield _shard(settings, extras, number)
     links = settings.dispatch.links_gbit
     for number in range(settings.dispatch.workers):
         link = ("--link", str(links[number])) if links else ()
         inside = extras.network.inside(number) if extras.network is not None else []
-        yield _worker(settings, f"{WORKER}{number}", shards, link, inside)
+        yield _worker(settings, f"{WORKER}{number}", link, inside)
     if extras.api:
         yield replace(_listening(settings, API, "api"), restart="on_failure", essential=False, stop_order=4)
     if extras.produce is not None:
         yield _producer(settings, extras, extras.produce)
+
+
+def kept_alive(found: Iterable[ProcessSpec], settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
+    """The same, watched for signs of life and restarted when they fail.
+
+    Not those of a replay: it changes nothing, and is started again as a whole.
+    """
+    for spec in found:
+        watched = replace(spec, alive_file=settings.folder / "endpoints" / f"{spec.name}.alive")
+        lasting = spec.essential and extras.golden is None
+        yield replace(watched, restart="on_failure", max_restarts=MOST_RESTARTS) if lasting else watched
+
+
+def further_worker(settings: Settings, extras: Extras, name: str, link_gbit: float) -> ProcessSpec:
+    """A worker that joins a run under way, which can do without it; raises ConfigError if it cannot join.
+
+    link_gbit: 0 if it is not told.
+    """
+    if extras.network is not None:
+        raise ConfigError(f"worker {name!r} cannot be added: every worker of this run has a network of its own")
+    if settings.curve_folder is not None:
+        load_curve(settings.curve_folder, name)
+    link = ("--link", str(link_gbit)) if link_gbit else ()
+    (spec,) = kept_alive([_worker(settings, name, link, [])], settings, extras)
+    return replace(spec, essential=False)
 
 
 def _command(command: str, settings: Settings) -> list[str]:
@@ -237,7 +284,7 @@ def _listening(settings: Settings, name: str, command: str, *arguments: str) -> 
     return ProcessSpec(name, argv, endpoint_file=settings.folder / "endpoints" / name)
 
 
-def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> ProcessSpec:
+def _dispatcher(settings: Settings, extras: Extras) -> ProcessSpec:
     arguments = ["--name", DISPATCHER]
     arguments += ["--samples", str(extras.samples)] if extras.samples is not None else []
     arguments += ["--mark-at", str(extras.mark_at)] if extras.mark_at is not None else []
@@ -247,13 +294,15 @@ def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> 
     arguments += extras.start_arguments
 
     def argv(endpoints: Mapping[str, str]) -> list[str]:
-        return [*_command("dispatcher", settings), *arguments, *_shard_arguments(endpoints, shards)]
+        # one that is started anew listens where it did: everyone knows it by that address
+        address = ["--endpoint", endpoints[DISPATCHER].split()[0]] if DISPATCHER in endpoints else []
+        return [*_command("dispatcher", settings), *arguments, *address]
 
     return ProcessSpec(
         DISPATCHER,
         argv,
         env=secret_environment(settings),
-        needs=(*shards, *_brokers(extras)),
+        needs=_brokers(extras),
         endpoint_file=settings.folder / "endpoints" / DISPATCHER,
         ends_run=True,
         stop_order=1,
@@ -261,15 +310,25 @@ def _dispatcher(settings: Settings, extras: Extras, shards: tuple[str, ...]) -> 
     )
 
 
-def _worker(
-    settings: Settings, name: str, shards: tuple[str, ...], link: tuple[str, ...], inside: Sequence[str]
-) -> ProcessSpec:
+def _shard(settings: Settings, extras: Extras, number: int) -> ProcessSpec:
+    host = "127.0.0.1" if extras.network is None else extras.network.host
+    own = settings.ps.endpoints[number] if settings.ps.endpoints else f"tcp://{host}:*"
+    name = f"ps-{number}"
+    command = [*_command("ps", settings), "--name", name, "--shard", str(number), "--endpoint", own]
+
+    def argv(endpoints: Mapping[str, str]) -> list[str]:
+        return [*command, "--dispatcher", endpoints[DISPATCHER].split()[0]]
+
+    endpoint_file = settings.folder / "endpoints" / name
+    return ProcessSpec(name, argv, needs=(DISPATCHER,), endpoint_file=endpoint_file, stop_order=3)
+
+
+def _worker(settings: Settings, name: str, link: tuple[str, ...], inside: Sequence[str]) -> ProcessSpec:
     """inside: what a command begins with to run in the worker's namespace; empty where it has none"""
 
     def argv(endpoints: Mapping[str, str]) -> list[str]:
-        endpoint, _ = endpoints[DISPATCHER].split()
-        command = [*inside, *_command("worker", settings), "--name", name, "--dispatcher", endpoint, *link]
-        return [*command, *_shard_arguments(endpoints, shards)]
+        endpoint = endpoints[DISPATCHER].split()[0]
+        return [*inside, *_command("worker", settings), "--name", name, "--dispatcher", endpoint, *link]
 
     return ProcessSpec(
         name,
@@ -314,7 +373,3 @@ def threads_of(settings: Settings) -> int:
 
 def _worker_env(settings: Settings) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads_of(settings))}
-
-
-def _shard_arguments(endpoints: Mapping[str, str], shards: tuple[str, ...]) -> list[str]:
-    return [part for shard in shards for part in ("--ps", endpoints[shard])]

@@ -184,6 +184,13 @@ def _reduced(workers: Sequence[WorkerStatus]) -> str:
     return f"{number(total.all_reduces)} rows all-reduced, {size(total.reduced_bytes)}" if total.all_reduces else ""
 
 
+def _written_behind(workers: Sequence[WorkerStatus]) -> str:
+    """Rows that owners wrote back ahead of cuts, and those that were left for flushes; empty if none was."""
+    total = _total(workers)
+    behind, flushed = number(total.behind_pushes), number(total.flush_pushes)
+    return f"{behind} rows ahead of flushes, which wrote {flushed}" if total.behind_pushes else ""
+
+
 def _dense_moved(workers: Sequence[WorkerStatus]) -> str:
     """What crossed the workers' links of the dense part; empty if nothing did."""
     total = _total(workers)
@@ -355,6 +362,8 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(("dense part", sizes + _dense_moved(status.workers)))
     if reduced := _reduced(status.workers):
         facts.append(("hot rows", reduced))
+    if behind := _written_behind(status.workers):
+        facts.append(("write-behind", behind))
     if status.workers:
         facts.append(("orders", _messages(status.workers)))
     if status.events.skipped:

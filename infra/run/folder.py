@@ -40,15 +40,19 @@ def claim(folder: Path) -> Iterator[None]:
 
 def check_free(folder: Path) -> None:
     """Raises ConfigError if a run is under way in the folder or is over; changes nothing."""
-    for lock in (folder / LOCK, folder / JOURNAL / WRITER_LOCK):
-        if _is_locked(lock):
-            raise _under_way(folder)
+    if is_under_way(folder):
+        raise _under_way(folder)
     check_unfinished(read_history(folder / JOURNAL), folder)
     if (folder / DENSE_FILE).exists():
         raise ConfigError(
             f"the run in {folder} is over: its weights are in {DENSE_FILE}; expected a new folder, or one of a run "
             "that was interrupted; give another with --folder or FRESHET_FOLDER"
         )
+
+
+def is_under_way(folder: Path) -> bool:
+    """Whether a supervisor or a dispatcher works in this folder."""
+    return any(_is_locked(lock) for lock in (folder / LOCK, folder / JOURNAL / WRITER_LOCK))
 
 
 def _is_locked(path: Path) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatch.config import DispatchConfig
-from dispatch.journal.history import JOURNAL, History, check_settings, check_workers, read_history
+from dispatch.journal.history import JOURNAL, History, check_settings, read_history
 from infra.errors import ConfigError
 from infra.run.agreement import agreement_of
 from infra.run.folder import check_free
@@ -27,7 +27,6 @@ def resumed(chosen: Settings, config: Path | None, overrides: Iterable[str]) -> 
         return None
     settings = load_settings(config, overrides, _as_defaults(read_stored(chosen.folder)))
     check_settings(history, settings.run, settings.folder, agreement_of(settings).frozen)
-    check_workers(history, settings.dispatch.workers, settings.folder)
     return settings
 
 
@@ -58,7 +57,9 @@ def replayed(folder: Path, into: Path, last_step: int | None) -> tuple[Settings,
     plain = DispatchConfig(policy="round_robin", workers=history.workers)
     dispatch = plain.model_copy(update={name: getattr(stored.dispatch, name) for name in KEPT})
     ps = stored.ps.model_copy(update={"endpoints": ()})  # the run may be under way, and hold its ports
-    return stored.model_copy(update={"folder": into, "dispatch": dispatch, "ps": ps}), history
+    # where the journal begins with a cut, so does the replay; it takes none of its own
+    cuts = stored.cuts.model_copy(update={"url": stored.cuts.url or str(folder / "cuts"), "seconds": 0.0})
+    return stored.model_copy(update={"folder": into, "dispatch": dispatch, "ps": ps, "cuts": cuts}), history
 
 
 def _as_defaults(stored: Settings) -> dict[str, Any]:

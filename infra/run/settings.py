@@ -22,6 +22,7 @@ from api.config import ApiConfig
 from dispatch.config import DispatchConfig
 from infra.config import NAME_PATTERN, Section
 from infra.errors import ConfigError
+from infra.faults import ALLOWED, FAULT, read_faults
 from infra.process import SUPERVISED, write_whole
 from infra.telemetry import MASK, SECRET_NAME, LogFormat, LogLevel
 from ingest.config import StreamConfig
@@ -38,7 +39,7 @@ NONE = "none"
 PREFIX = "FRESHET_"
 KAFKA = "FRESHET_KAFKA"
 """addresses of running brokers, host:port,…: short for kafka.servers; no broker is started then"""
-NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, "FRESHET_DATABASE_URL", KAFKA)
+NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, "FRESHET_DATABASE_URL", KAFKA, FAULT, ALLOWED)
 """variables with that prefix that are not settings"""
 
 
@@ -118,6 +119,7 @@ def load_settings(
     ``defaults`` are what a command prefers; every other source overrides them.
     """
     check_environment(os.environ)
+    read_faults(os.environ)  # before anything starts
     merged: dict[str, Any] = {}
     _merge(merged, defaults or {})
     _merge(merged, read_toml(file) if file is not None else {})

@@ -4,10 +4,16 @@ One pass (``Supervisor.poll``) checks every child once and never waits, so a req
 even during the start. No child is left behind: leaving the ``with`` block stops them all, and if the supervisor is
 killed, the kernel kills its children (``infra.process.end_with_parent``).
 
-    waiting ──► starting ──► ready ──► finished     exited with 0 by itself, which only some processes may
-                   │  ▲        │
+    waiting ──► starting ──► ready ──► finished     exited with 0 by itself, which only some processes may, or was asked
+                   │  ▲        │                    to end for good, which it may be in any state
                    ▼  │        ▼
                  pausing ◄──────────► failed        after its last restart, or it may not be restarted
+
+A process that fails is restarted at once, as soon as what it needs is ready: the first time, and whenever the run has
+made progress since its last failure. Without progress pauses grow, and after ``max_restarts`` of them it has failed for
+good. A process that no longer touches its alive file was stopped or hangs; it is killed, and then it has failed like
+any other. While the run drains, what it needs for that is still restarted; once it is over nothing is, and nothing
+that fails matters.
 
 Each child has a session of its own: Ctrl-C in a terminal reaches only the supervisor, which then stops the children in
 ``stop_order``. The kernel ties a child to the *thread* that started it, so start and watch from one long-lived thread.
@@ -18,7 +24,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -30,7 +36,7 @@ import structlog
 
 from infra.errors import ConfigError, ProcessFailed
 from infra.files import open_log
-from infra.process import SUPERVISED, Stop
+from infra.process import START_ANEW, SUPERVISED, WRONG_SETTING, SignsOfLife, Stop
 from infra.run.figures import count
 
 PASS_SECONDS = 0.05
@@ -38,8 +44,10 @@ LONGEST_PAUSE_SECONDS = 30.0
 TAIL_LINES = 12
 LINE_CHARACTERS = 1000
 """of a line of a log that an error message quotes"""
-WRONG_SETTING = 2
-"""exit status of a process that found a setting wrong: it would find it wrong again"""
+ALIVE_SECONDS = 5.0
+"""how long a process may not touch its alive file"""
+LATE_SECONDS = 2.0
+"""a pass that begins so much later than it should: the supervisor itself was stopped, or the machine was too busy"""
 FAILED_SECONDS = 3.0
 """how long a process may drain once another has failed: it may be waiting for that one"""
 
@@ -62,11 +70,15 @@ class ProcessSpec:
     """written whole by the child once it is ready, with its endpoint; None: ready as soon as it runs"""
     ready_seconds: float = 600.0
     """how long it may take until the endpoint file exists; the first start of a version compiles kernels"""
+    alive_file: Path | None = None
+    """touched by the child every second (``infra.process.show_life``); None: nobody watches whether it was stopped"""
+    alive_seconds: float = ALIVE_SECONDS
+    """how long it may not be touched, from the first touch on, before the process is killed"""
     restart: Literal["never", "on_failure"] = "never"
     max_restarts: int = 3
-    """consecutive failures that are followed by a restart; the next one is final"""
+    """consecutive failures without progress that are followed by a restart; the next one is final"""
     backoff_seconds: float = 0.5
-    """pause before the first restart; doubles with each further one, up to half a minute"""
+    """pause before the second restart without progress; doubles with each further one, up to half a minute"""
     healthy_seconds: float = 300.0
     """a child that ran this long starts counting its failures from 0 again"""
     essential: bool = True
@@ -90,7 +102,7 @@ class Outcome:
     restarts: dict[str, int]
     """times each process was restarted, those that were"""
     killed: tuple[str, ...]
-    """processes that did not stop in time and were killed; none of them essential"""
+    """processes that did not stop in time and were killed; none of them essential, or the run was over by then"""
 
 
 class Child:
@@ -101,9 +113,18 @@ class Child:
         self.log = log
         self.state: State = "waiting"
         self.endpoint = ""
+        """what it wrote last; kept while it is restarted, so that it can be given the same address again"""
         self.restarts = 0
         self.status: int | None = None
+        self.failure = ""
+        """how it ended when it last failed, in words"""
+        self.is_ending = False
+        """whether it was asked to end for good"""
+        self._signs = SignsOfLife(spec.alive_file) if spec.alive_file is not None else None
         self._failures = 0
+        """in a row, without progress of the run"""
+        self._progress = 0
+        """of the run at the last failure"""
         self._popen: subprocess.Popen[bytes] | None = None
         self._since = 0.0
         self._why = ""
@@ -116,13 +137,21 @@ class Child:
     def pid(self) -> int | None:
         return self._popen.pid if self._popen is not None else None
 
+    @property
+    def seconds(self) -> float:
+        """Since it was started or, if it does not run, since it ended."""
+        return time.monotonic() - self._since if self._popen is not None else 0.0
+
     def start(self, endpoints: Mapping[str, str]) -> None:
         spec = self.spec
         if spec.endpoint_file is not None:
             spec.endpoint_file.parent.mkdir(parents=True, exist_ok=True)
             spec.endpoint_file.unlink(missing_ok=True)
+        if self._signs is not None:
+            self._signs.forget()
         argv = spec.argv(endpoints) if callable(spec.argv) else spec.argv
         env = {**os.environ, **spec.env, SUPERVISED: str(os.getpid())}
+        self.restarts += self._popen is not None
         try:
             with open_log(self.log) as log:
                 self._popen = subprocess.Popen(
@@ -135,26 +164,43 @@ class Child:
             ) from error
         self._since = time.monotonic()
         self._why = ""
-        self.endpoint = ""
         self.state = "ready" if spec.endpoint_file is None else "starting"
 
-    def look(self) -> None:
-        """Updates the state from what the process has done since the last call."""
-        if self.running and self._ended() is not None:
-            self._settle()
-        elif self.state == "starting" and self.spec.endpoint_file is not None:
-            if self.spec.endpoint_file.exists():
-                self.endpoint = self.spec.endpoint_file.read_text().strip()
-                self.state = "ready"
-            elif time.monotonic() - self._since > self.spec.ready_seconds:
-                self._why = f"was not ready within {self.spec.ready_seconds:g} seconds"
-                self.kill()
-                self._settle()
+    def look(self, progress: int = 0) -> None:
+        """Updates the state from what the process has done since the last call; progress: of the run so far."""
+        if self.state not in ("starting", "ready"):
+            return
+        if self._ended() is None and (why := self._hung()):
+            self._why = why
+            self.kill()
+        if self.status is not None:
+            self._settle(progress)
+        elif self.state == "starting" and _exists(self.spec.endpoint_file):
+            assert self.spec.endpoint_file is not None
+            self.endpoint = self.spec.endpoint_file.read_text().strip()
+            self.state = "ready"
 
     def due(self) -> bool:
-        """Whether the pause before a restart is over."""
-        pause = self.spec.backoff_seconds * 2.0 ** (self._failures - 1)
-        return self.state == "pausing" and time.monotonic() - self._since >= min(pause, LONGEST_PAUSE_SECONDS)
+        """Whether the process may be started as soon as what it needs is ready."""
+        if self.state != "pausing":
+            return self.state == "waiting"
+        at_once = self._failures <= 1 or self.status == START_ANEW
+        pause = 0.0 if at_once else self.spec.backoff_seconds * 2.0 ** (self._failures - 2)
+        return time.monotonic() - self._since >= min(pause, LONGEST_PAUSE_SECONDS)
+
+    def excuse(self) -> None:
+        """Does not count the silence so far: the supervisor was away itself."""
+        if self._signs is not None:
+            self._signs.excuse()
+
+    def end(self) -> None:
+        """Asks the process to end for good: whatever it exits with, it is then finished."""
+        self.is_ending = True
+        if self.running:
+            self.terminate()
+            self._since = time.monotonic()
+        elif self.state != "failed":
+            self.state = "finished"
 
     def terminate(self) -> None:
         if self.running and self._popen is not None:
@@ -163,13 +209,12 @@ class Child:
     def kill(self) -> None:
         """Kills the process and whatever it started in its group."""
         if self.running and self._popen is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._kill_group()
             self.status = self._popen.wait()
 
     def stopped(self) -> bool:
         """After SIGTERM: whether the process has ended."""
-        if self.running and self._ended() is None:
+        if self._popen is not None and self._ended() is None:
             return False
         if self.state not in ("finished", "failed"):
             self.state = "stopped"
@@ -184,24 +229,41 @@ class Child:
         self._why = why
         self.state = "failed"
 
+    def _kill_group(self) -> None:
+        """What a process started and left behind would be in the way of the next one."""
+        if self._popen is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+
     def _ended(self) -> int | None:
         assert self._popen is not None
         self.status = self._popen.poll()
         return self.status
 
-    def _settle(self) -> None:
-        """Chooses finished, restart or failed after an unexpected exit."""
-        if time.monotonic() - self._since >= self.spec.healthy_seconds:
+    def _hung(self) -> str:
+        """Why the process must be killed; empty if it need not be."""
+        spec, waited = self.spec, time.monotonic() - self._since
+        if self.is_ending and waited > spec.stop_seconds:
+            return f"did not stop within {spec.stop_seconds:g} seconds and was killed"
+        if self.state == "starting" and waited > spec.ready_seconds and not _exists(spec.endpoint_file):
+            return f"was not ready within {spec.ready_seconds:g} seconds"
+        if self._signs is not None and self._signs.silent_seconds() > spec.alive_seconds:
+            return f"gave no sign of life for {spec.alive_seconds:g} seconds and was killed"
+        return ""
+
+    def _settle(self, progress: int) -> None:
+        """Chooses finished, restart or failed after an exit."""
+        if progress > self._progress or time.monotonic() - self._since >= self.spec.healthy_seconds:
             self._failures = 0
-        self._since = time.monotonic()
-        if self.status == 0 and (self.spec.may_finish or self.spec.ends_run):
+        self._since, self._progress = time.monotonic(), progress
+        if self.is_ending or (self.status == 0 and (self.spec.may_finish or self.spec.ends_run)):
             self.state = "finished"
             return
+        self._kill_group()
         self._failures += 1
+        self.failure = self._why or describe_status(self.status)
         may_restart = self.spec.restart == "on_failure" and self.status != WRONG_SETTING
-        again = may_restart and self._failures <= self.spec.max_restarts
-        self.restarts += again
-        self.state = "pausing" if again else "failed"
+        self.state = "pausing" if may_restart and self._failures <= self.spec.max_restarts else "failed"
 
     def last_words(self) -> str:
         """The last line of its log, which for a process that failed is the reason."""
@@ -221,11 +283,16 @@ class Child:
 class Supervisor:
     """The children of one run. Use as a context manager: leaving it stops them all."""
 
-    def __init__(self, specs: Sequence[ProcessSpec], folder: Path) -> None:
+    def __init__(self, specs: Sequence[ProcessSpec], folder: Path, progress: Callable[[], int] = lambda: 0) -> None:
+        """progress: a number that grows with what the run has achieved, its newest step for example."""
         check_specs(specs)
-        logs = folder / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        self.children = {spec.name: Child(spec, logs / f"{spec.name}.log") for spec in specs}
+        self._logs = folder / "logs"
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self.children = {spec.name: self._child(spec) for spec in specs}
+        self._progress = progress
+        self._passed = math.inf
+        """when the last pass ended"""
+        self._is_stopping = False
         self._killed: list[str] = []
         self._log = structlog.get_logger("supervisor")
 
@@ -262,16 +329,38 @@ class Supervisor:
 
         Raises ProcessFailed if an essential process has finally failed.
         """
-        for child in self.children.values():
-            before = child.state
-            child.look()
-            if child.due() or (child.state == "waiting" and self._may_start(child)):
-                child.start(self.endpoints())
-            if child.state != before:
-                self._changed(child, before)
-        if any(child.spec.ends_run and child.state == "finished" for child in self.children.values()):
+        self._excuse_if_late()
+        self._look_at(self.children.values())
+        if self.is_over:
             return False
+        self._start_due(self.children.values())
         return any(child.state not in ("finished", "failed") for child in self.children.values())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a process whose end is the run's has ended with 0."""
+        return any(
+            child.spec.ends_run and child.state in ("finished", "stopped") and child.status == 0
+            for child in self.children.values()
+        )
+
+    def add(self, spec: ProcessSpec) -> None:
+        """Takes in a further process, which the next pass starts; raises ConfigError if it cannot be."""
+        if self._is_stopping:
+            raise ConfigError(f"process {spec.name!r} cannot be added: the run is stopping; expected one that goes on")
+        known = self.children.get(spec.name)
+        if known is not None and (known.running or known.state not in ("finished", "failed")):
+            raise ConfigError(f"process {spec.name!r} is there already; expected another name; choose one")
+        others = [child.spec for name, child in self.children.items() if name != spec.name]
+        check_specs([*others, spec])
+        self.children[spec.name] = self._child(spec)
+
+    def end(self, name: str) -> None:
+        """Asks one process to end for good; raises ConfigError if there is none of that name."""
+        if name not in self.children:
+            raise ConfigError(f"no process {name!r}; expected one of {', '.join(self.children)}; correct the name")
+        self._log.info("ending", name=name, pid=self.children[name].pid)
+        self.children[name].end()
 
     def endpoints(self) -> dict[str, str]:
         """Endpoint text of every process that wrote one."""
@@ -288,14 +377,24 @@ class Supervisor:
     def stop_all(self, each_pass: Callable[[], None] | None = None, longest_seconds: float = math.inf) -> None:
         """Sends SIGTERM in stop order, one group after the other, and SIGKILL to processes that do not exit in time.
 
-        Raises ProcessFailed for an essential process that had to be killed or exited with an error.
+        While the process drains whose end is the run's, those that come after it are kept alive: it needs them. If it
+        waits for its restart, nothing can drain, and nobody waits for that. Raises ProcessFailed for an essential
+        process that had to be killed or exited with an error while the run was not over.
         """
+        self._is_stopping = True
+        leaders = [child for child in self.children.values() if child.spec.ends_run]
+        failed = [child.explain() for child in leaders if child.state == "pausing"]
+        longest_seconds = min(longest_seconds, FAILED_SECONDS) if failed else longest_seconds
         ordered = sorted(self.children.values(), key=lambda child: child.spec.stop_order)
-        failed: list[str] = []
-        for _order, group in groupby(ordered, key=lambda child: child.spec.stop_order):
-            failed += self._stop_group(list(group), each_pass, longest_seconds)
-        if failed:
+        for order, group in groupby(ordered, key=lambda child: child.spec.stop_order):
+            stopping = list(group)
+            drains = longest_seconds == math.inf and any(child in leaders for child in stopping)
+            kept = [child for child in ordered if child.spec.stop_order > order] if drains else []
+            failed += self._stop_group(stopping, each_pass, longest_seconds, kept)
+        if failed and not self.is_over:
             raise ProcessFailed("\n".join(failed))
+        for explained in failed:
+            self._log.error("failed after the run was over", error=explained)
 
     def outcome(self, reason: str) -> Outcome:
         restarts = {name: child.restarts for name, child in self.children.items() if child.restarts}
@@ -308,19 +407,56 @@ class Supervisor:
                 child.give_up(f"could not be started, as it needs {name!r}, which failed")
         return all(state in ("ready", "finished") for state in states.values())
 
-    def _changed(self, child: Child, before: State) -> None:
+    def _child(self, spec: ProcessSpec) -> Child:
+        return Child(spec, self._logs / f"{spec.name}.log")
+
+    def _look_at(self, children: Iterable[Child]) -> None:
+        """Last at those whose end is the run's: whoever fails because they ended is then seen to be late."""
+        before, progress = [(child, child.state) for child in children], self._progress()
+        for child, _ in sorted(before, key=lambda found: found[0].spec.ends_run):
+            child.look(progress)
+        for child, state in before:
+            self._tell(child, state)
+
+    def _start_due(self, children: Iterable[Child]) -> None:
+        for child in children:
+            state = child.state
+            if child.due() and self._may_start(child):
+                child.start(self.endpoints())
+            self._tell(child, state)
+
+    def _excuse_if_late(self) -> None:
+        """Signs of life that were not looked for do not count as missing."""
+        late = time.monotonic() - self._passed - PASS_SECONDS
+        self._passed = time.monotonic()
+        if late > LATE_SECONDS:
+            self._log.warning("late; nobody's silence is counted", late_seconds=round(late, 1))
+            for child in self.children.values():
+                child.excuse()
+
+    def _tell(self, child: Child, before: State) -> None:
+        """Logs a change of state; raises ProcessFailed if it is the final failure of an essential process."""
+        if child.state == before:
+            return
         event = {"name": child.spec.name, "pid": child.pid, "before": before}
         if child.state in ("starting", "ready", "finished"):
             self._log.info(child.state, **event, endpoint=child.endpoint)
             return
-        self._log.error(child.state, **event, status=child.status, restarts=child.restarts)
-        if child.state == "failed" and child.spec.essential:
+        self._log.error(child.state, **event, status=child.status, why=child.failure, restarts=child.restarts)
+        if child.state == "failed" and child.spec.essential and not self.is_over:
             raise ProcessFailed(child.explain())
 
     def _stop_group(
-        self, group: Sequence[Child], each_pass: Callable[[], None] | None, longest_seconds: float
+        self,
+        group: Sequence[Child],
+        each_pass: Callable[[], None] | None,
+        longest_seconds: float,
+        kept: Sequence[Child],
     ) -> list[str]:
-        """Stops these together; returns an error message for each essential one that did not exit cleanly."""
+        """Stops these together; returns an error message for each essential one that did not exit cleanly.
+
+        kept: restarted meanwhile if they fail
+        """
         asked = time.monotonic()
         ran = [child for child in group if child.running and child.spec.essential]
         for child in group:
@@ -332,6 +468,9 @@ class Supervisor:
                     self._log.error("killed", name=child.spec.name, waited_seconds=patience)
                     self._killed.append(child.spec.name)
                     child.kill_late(patience)
+            self._excuse_if_late()
+            self._look_at(kept)
+            self._start_due(kept)
             if each_pass is not None:
                 each_pass()
             time.sleep(PASS_SECONDS / 5)
@@ -355,6 +494,10 @@ def check_specs(specs: Sequence[ProcessSpec]) -> None:
             )
         settled |= free
         left = {name: needs for name, needs in left.items() if name not in free}
+
+
+def _exists(file: Path | None) -> bool:
+    return file is not None and file.exists()
 
 
 def describe_status(status: int | None) -> str:

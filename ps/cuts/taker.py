@@ -22,6 +22,7 @@ import structlog
 from numpy.typing import NDArray
 
 from infra.errors import StorageError
+from infra.faults import reach
 from infra.storage import Storage
 from infra.wire import cut_reason
 from ps.cuts.files import new_name, write_columns
@@ -128,10 +129,12 @@ class CutTaker:
             return
         if taking.written is not None:
             if taking.written.done():
+                reach("after_file", taking.header.step)
                 self._taking = None
                 yield self._end(taking, taking.written)
         elif not taking.copy.is_complete:
             taking.copy.go_on()
+            reach("gathering", taking.header.step)
         elif taking.is_copied:
             assert self.storage is not None
             columns, name = taking.copy.columns(taking.dense.whole), new_name(taking.header.cut, "shard", self._shard)

@@ -105,7 +105,7 @@ def in_generation(crew: Crew, *people: Person) -> None:
     """They join and are welcomed."""
     for person in people:
         person.join()
-    crew.start_generation(0, 8)
+    crew.start_generation(crew.generation + 1, 0, {"cache_rows": 8})
     assert all(isinstance(person.hear(), Welcome) for person in people)
 
 
@@ -116,11 +116,11 @@ def names_of(crew: Crew) -> list[str]:
 def test_newcomers_come_by_name_behind_those_who_stay() -> None:
     with crew_and("m", "z", "a") as (crew, (m, z, a)):
         m.join()
-        crew.start_generation(0, 8)
+        crew.start_generation(crew.generation + 1, 0, {"cache_rows": 8})
         z.join()
         a.join()
         assert names_of(crew) == ["m", "a", "z"]
-        crew.start_generation(0, 8)
+        crew.start_generation(crew.generation + 1, 0, {"cache_rows": 8})
         welcome = a.hear()
         assert isinstance(welcome, Welcome)
         assert (welcome.worker, welcome.names) == (1, ("m", "a", "z"))
@@ -129,14 +129,14 @@ def test_newcomers_come_by_name_behind_those_who_stay() -> None:
 def test_the_only_member_stays_one_generation_more_to_hand_over() -> None:
     with crew_and("old", "new") as (crew, (old, new)):
         old.join()
-        crew.start_generation(0, 8)
+        crew.start_generation(crew.generation + 1, 0, {"cache_rows": 8})
         old.leave()
         assert names_of(crew) == []
         new.join()
         assert names_of(crew) == ["old", "new"]
-        crew.start_generation(0, 8)
+        crew.start_generation(crew.generation + 1, 0, {"cache_rows": 8})
         assert names_of(crew) == ["new"]
-        crew.start_generation(0, 8)
+        crew.start_generation(crew.generation + 1, 0, {"cache_rows": 8})
         assert [type(old.hear()) for _ in range(3)] == [Welcome, Welcome, Goodbye]
 
 
@@ -222,7 +222,7 @@ def test_no_more_workers_join_than_a_generation_holds(monkeypatch: pytest.Monkey
 def test_everyone_is_kept_alive_members_or_not() -> None:
     with crew_and("a", "b") as (crew, (a, b)):
         a.join()
-        crew.start_generation(0, 8)
+        crew.start_generation(crew.generation + 1, 0, {"cache_rows": 8})
         b.join()
         crew.keep_alive(0)
         assert isinstance(a.hear(), Welcome)

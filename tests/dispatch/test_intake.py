@@ -36,9 +36,7 @@ def opened(folder: Path, schema: Schema = SYNTHETIC, **settings: object) -> Iter
     with closing(LogWriter(folder / "log", "clicks", 1)) as writer:
         writer.append(0, [(None, payload) for payload in (*map(encode_json, events(2)), b"bad")])
     stream = StreamConfig(folder=folder / "log", batch=4, linger_seconds=0, **settings)
-    job = DispatchJob(
-        "r", 0, folder, stream, DispatchConfig(), schema, RowConfig(), shard_endpoints=(), stop_at_end=True
-    )
+    job = DispatchJob("r", 0, folder, stream, DispatchConfig(), schema, RowConfig(), shards=1, stop_at_end=True)
     source = LogReader(folder / "log", "clicks")
     letters, meter = DeadLetterLog(folder / "log"), Meter(CollectorRegistry())
     journal = RunJournal(job)

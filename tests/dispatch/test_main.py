@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -16,7 +16,8 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
-from dispatch.errors import BadReport, CrewFailed
+from dispatch.coordinator import Coordinator
+from dispatch.errors import BadReport, CrewFailed, Recoverable
 from dispatch.job import DispatchJob
 from dispatch.journal.history import read_manifests
 from dispatch.journal.log import JournalWriter
@@ -36,6 +37,7 @@ from dispatch.protocol import (
     Welcome,
 )
 from dispatch.tally import NO_SECONDS
+from infra.kafka.broker import free_port
 from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import Codec, connect, receive, send
@@ -85,6 +87,18 @@ def listen(
         stop.request("test")
 
 
+@contextmanager
+def ending_at_a_fault() -> Iterator[None]:
+    """Inside, a dispatcher that would recover from a fault raises it instead."""
+
+    def end(_coordinator: Coordinator, fault: Recoverable) -> None:
+        raise fault
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Coordinator, "abort", end)
+        yield
+
+
 def dispatched(
     folder: Path,
     payloads: list[bytes],
@@ -104,21 +118,22 @@ def dispatched(
         listener.append(Thread(target=listen, args=(endpoint, received, stop, over, done, answer)))
         listener[0].start()
 
-    with running_shards(RowConfig(dim=2)) as shards:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    with running_shards(RowConfig(dim=2), dispatcher=endpoint):
         job = DispatchJob(
             run=RUN,
             seed=SEED,
             folder=folder,
             stream=StreamConfig(folder=folder / "log", batch=BATCH, linger_seconds=0),
-            dispatch=DispatchConfig(policy="round_robin", workers=1, cache_rows=256, **options),
+            dispatch=DispatchConfig(policy="round_robin", workers=1, cache_rows=256, endpoint=endpoint, **options),
             schema=SYNTHETIC,
             rows=RowConfig(dim=2),
-            shard_endpoints=tuple(shards),
+            shards=1,
             stop_at_end=stop_at_end,
         )
         error: BaseException | None = None
         try:
-            with closing(open_letters(job.stream, KafkaConfig(), RUN)) as letters:
+            with ending_at_a_fault(), closing(open_letters(job.stream, KafkaConfig(), RUN)) as letters:
                 source = LogReader(folder / "log", "clicks")
                 run_dispatcher(job, source, letters, stop, on_ready, Meter(CollectorRegistry()))
         except (BadReport, CrewFailed, LogError, SinkUnavailable) as caught:

@@ -15,6 +15,7 @@ from dispatch.roster import Roster
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan
 from ingest.batches.batch import Batch
+from ps.protocol import FLUSH
 from tests.end_to_end.threads import Plan, Result, train
 
 IDLE_EVERY = 5
@@ -30,9 +31,23 @@ def fixed_assignment(step: int, samples: int, workers: int) -> NDArray[np.int32]
     return draw.choice(workers, samples, p=shares / shares.sum()).astype(np.int32)
 
 
-def train_fixed(monkeypatch: pytest.MonkeyPatch, plan: Plan, flush_after: Iterable[int] = ()) -> tuple[Result, bytes]:
-    """Trains with that assignment whatever the policy, and a flush after each of the steps; returns also all logits."""
-    due, logits, flush_steps = list[int](), list[bytes](), set(flush_after)
+def flush_underway(coordinator: Coordinator, step: int) -> None:
+    """A flush right behind a step that was just ordered; nobody waits for it."""
+    assert coordinator._decider is not None
+    flush, dense = coordinator._decider.flush(), coordinator.dense.flush()
+    coordinator.shards.announce_flush(coordinator.crew.generation, step, flush, dense)
+    order_bytes = coordinator.crew.order_flush(step, flush.workers, dense)
+    coordinator.underway.add(OrderedRound(step, FLUSH, flush, dense=dense, order_bytes=order_bytes))
+
+
+def train_fixed(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, flush_after: Iterable[int] = (), flush_behind: Iterable[int] = ()
+) -> tuple[Result, bytes]:
+    """Trains with that assignment whatever the policy; returns also all logits.
+
+    After each of the first steps everything ends, is flushed and goes on; behind the others it is flushed on the way.
+    """
+    due, logits, flush_steps, behind = list[int](), list[bytes](), set(flush_after), set(flush_behind)
     decide, order = Decider._assign, Coordinator.order
     start, logits_B = Coordinator.start_generation, OrderedRound.logits_B
 
@@ -44,6 +59,8 @@ def train_fixed(monkeypatch: pytest.MonkeyPatch, plan: Plan, flush_after: Iterab
 
     def order_and_note(self: Coordinator, step: int, decision: Decision, batch: Batch) -> None:
         order(self, step, decision, batch)
+        if step in behind:
+            flush_underway(self, step)
         due.extend(flush_steps & {step})
 
     def start_anew(self: Coordinator, *arguments: Any) -> Decider:

@@ -52,7 +52,7 @@ def test_a_worker_with_any_other_setting_is_refused_and_harms_nobody(write_topic
         wait_for_steps(plan, 2)
         for changed in ODD.values():
             odd = Threads()
-            start_worker(odd, replace(plan, **changed), "odd-1", dispatcher, shards)
+            start_worker(odd, replace(plan, **changed), "odd-1", dispatcher)
             with pytest.raises((Rejected, PsError)) as caught:
                 odd.join()
             told.append(str(caught.value))
@@ -71,7 +71,7 @@ def test_a_worker_with_the_shards_in_another_order_is_refused(write_topic: Write
 
     def disturb(_: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         odd = Threads()
-        start_worker(odd, plan, "odd-1", dispatcher, shards[::-1])
+        start_worker(odd, plan, "odd-1", dispatcher)
         with pytest.raises(PsError) as caught:
             odd.join()
         told.append(str(caught.value))

@@ -263,7 +263,8 @@ def replay(plan: Plan, result: Result) -> tuple[Directory, list[RoundPlan]]:
     """The directory after the run's last flush, and what it decided for each step and for the flush."""
     spec = parse_spec(plan.policy)
     slots = np.full(plan.workers, plan.cache_rows), plan.eviction, plan.shards
-    directory = Directory(*slots, spec.needs.synchronisation, hot_rows(spec.needs.hot_share, plan.cache_rows))
+    hot = hot_rows(spec.needs.hot_share, plan.cache_rows)
+    directory = Directory(*slots, spec.needs.synchronisation, hot, plan.write_behind)
     costs = relative_row_costs([0.0] * plan.workers)
     share = plan.rows.shape().value_share
     decider = Decider(Index(), directory, spec.build(SEED, "cpu"), spec.needs, costs, value_share=share)
@@ -272,9 +273,12 @@ def replay(plan: Plan, result: Result) -> tuple[Directory, list[RoundPlan]]:
     return directory, [*decided, decider.flush()]
 
 
-@pytest.mark.parametrize("policy", ["esd:0.5", FAE])
-def test_what_the_shards_saw_is_what_the_directory_predicted(write_topic: WriteTopic, policy: str) -> None:
-    plan = Plan(write_topic(STEPS * BATCH), workers=3, shards=2, policy=policy, cache_rows=300, deadline=False)
+@pytest.mark.parametrize(("policy", "write_behind"), [("esd:0.5", 0.0), ("esd:0.5", 0.2), (FAE, 0.0)])
+def test_what_the_shards_saw_is_what_the_directory_predicted(
+    write_topic: WriteTopic, policy: str, write_behind: float
+) -> None:
+    caches: dict[str, Any] = {"cache_rows": 300, "write_behind": write_behind}
+    plan = Plan(write_topic(STEPS * BATCH), workers=3, shards=2, policy=policy, deadline=False, **caches)
     result = train(plan)
     _, (*steps, flush) = replay(plan, result)
     for manifest, decided in zip(result.manifests, steps, strict=True):

@@ -120,6 +120,21 @@ def test_a_stopped_worker_is_named_and_not_the_one_that_waits_for_it(tmp_path: P
     assert children_of(folder) == []
 
 
+def test_a_process_that_was_stopped_is_replaced_while_the_run_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(*demo_arguments(folder, *ONE))
+    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
+    (stopped,) = (p for p in named(folder, ["api"]) if p.pid != process.pid)
+    stopped.suspend()
+    wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)
+    wait_until(lambda: not stopped.is_running() and (folder / "endpoints" / "api").exists(), process)
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "api was restarted (gave no sign of life for 5 seconds and was killed)" in " ".join(output.split())
+    assert children_of(folder) == []
+
+
 def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder, *ONE))

@@ -74,7 +74,7 @@ def test_a_journal_with_changing_members_and_a_hot_set_is_replayed(write_topic: 
 
     def join_late(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         wait_for_steps(plan, 5)
-        start_worker(threads, plan, "worker-7", dispatcher, shards)
+        start_worker(threads, plan, "worker-7", dispatcher)
 
     result = train(plan, beside=join_late)
     history = read_history(plan.folder / "journal")

@@ -1,7 +1,7 @@
 """What a run computes follows from its batches and the assignment of their samples, bit for bit.
 
-Caches, evictions, flushes and shards change what moves over which link, and nothing else. So a journal of batches and
-assignments is enough to replay a run exactly.
+Caches, evictions, flushes, write-behind and shards change what moves over which link, and nothing else. So a journal of
+batches and assignments is enough to replay a run exactly.
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 
 from dispatch.dense import Reduce
 from ps.config import RowConfig
+from ps.protocol import FLUSH
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.fixed import train_fixed
 from tests.end_to_end.threads import SMALL_MODEL, Plan, model_of
@@ -22,6 +23,8 @@ OTHERS: tuple[tuple[dict[str, Any], tuple[int, ...]], ...] = (
     ({"eviction": "emark", "shards": 2, "policy": "random"}, ()),
     ({"eviction": "lfu", "shards": 3, "policy": "esd:0.5"}, (3, 4, 11, STEPS - 1)),
     ({"cache_rows": 4096, "eviction": "lru", "shards": 5, "policy": "het"}, (1, 17)),
+    ({"cache_rows": 4096, "eviction": "lru", "shards": 2, "policy": "random", "write_behind": 0.3}, ()),
+    ({"eviction": "emark", "shards": 3, "policy": "random", "write_behind": 1.0}, (9,)),
 )
 """small caches unless said otherwise, and the steps that a flush follows"""
 
@@ -36,7 +39,7 @@ OTHERS: tuple[tuple[dict[str, Any], tuple[int, ...]], ...] = (
         (4, "ring", "rowwise_adagrad", "wdl"),
     ],
 )
-def test_caches_evictions_flushes_and_shards_change_no_bit(
+def test_caches_evictions_flushes_write_behind_and_shards_change_no_bit(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, workers: int, reduce: Reduce, optimizer: str, model: str
 ) -> None:
     common: dict[str, Any] = {"workers": workers, "reduce": reduce, "batch": BATCH}
@@ -47,7 +50,9 @@ def test_caches_evictions_flushes_and_shards_change_no_bit(
         plan = Plan(write_topic(STEPS * BATCH, f"other-{number}"), **common, **{"cache_rows": SMALL[workers], **other})
         result, other_logits = train_fixed(monkeypatch, plan, flush_after)
         evicted = sum(worker.traffic.evict_pushes for worker in result.status.workers)
-        assert evicted > 0 or flush_after, "nothing was evicted"
+        behind = sum(worker.traffic.behind_pushes for worker in result.status.workers)
+        assert evicted > 0 or flush_after or behind > 0, "nothing was evicted"
+        assert (behind > 0) is (plan.write_behind > 0)
         assert model_of(result) == model_of(plain), f"{other} with flushes after {flush_after}"
         assert other_logits == logits
 
@@ -62,4 +67,23 @@ def test_with_the_same_hot_set_caches_and_shards_change_no_bit(
     two, other_logits = train_fixed(monkeypatch, Plan(write_topic(STEPS * BATCH, "other"), **common, **small))
     assert min(worker.traffic.all_reduces for worker in (*one.status.workers, *two.status.workers)) > 0
     assert model_of(one) == model_of(two)
+    assert other_logits == logits
+
+
+@pytest.mark.parametrize(
+    ("workers", "reduce", "policy"),
+    [(1, "hub", "random"), (3, "hub", "het"), (4, "hub", "random"), (3, "ring", "random")],
+)
+def test_a_flush_between_steps_that_are_under_way_changes_no_bit(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, workers: int, reduce: Reduce, policy: str
+) -> None:
+    common: dict[str, Any] = {"workers": workers, "reduce": reduce, "batch": BATCH, "rows": RowConfig(dim=7)}
+    plain, logits = train_fixed(monkeypatch, Plan(write_topic(STEPS * BATCH), **common, **PLAIN))
+    other: dict[str, Any] = {"cache_rows": SMALL[workers], "policy": policy, "write_behind": 0.3}
+    steps = (2, 3, 4, 11)
+    flushed, other_logits = train_fixed(
+        monkeypatch, Plan(write_topic(STEPS * BATCH, "other"), **common, **other), flush_behind=steps
+    )
+    assert {step for _, step, phase, *_ in flushed.ledger.tolist() if phase == FLUSH} >= set(steps)
+    assert model_of(flushed) == model_of(plain)
     assert other_logits == logits

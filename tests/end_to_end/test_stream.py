@@ -126,7 +126,7 @@ def test_a_worker_that_comes_and_one_that_goes_start_new_generations(
     def come_and_go(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         leave = Stop()
         wait_for_steps(plan, 5, generation=1)
-        start_worker(threads, plan, name, dispatcher, shards, leave)
+        start_worker(threads, plan, name, dispatcher, leave)
         wait_for_steps(plan, 5, generation=2)
         leave.request("test")
         wait_for_steps(plan, 5, generation=3)
@@ -155,7 +155,7 @@ def test_workers_that_could_use_nccl_change_to_a_ring_and_back(
     def come_and_go(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         leave = Stop()
         wait_for_steps(plan, 5, generation=1)
-        start_worker(threads, plan, "worker-1", dispatcher, shards, leave)
+        start_worker(threads, plan, "worker-1", dispatcher, leave)
         wait_for_steps(plan, 5, generation=2)
         leave.request("test")
         wait_for_steps(plan, 5, generation=3)
@@ -174,7 +174,7 @@ def test_a_worker_that_replaces_the_only_one_gets_its_dense_weights(write_topic:
 
     def replace(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         wait_for_steps(plan, 5, generation=1)
-        start_worker(threads, plan, "a-newcomer", dispatcher, shards)
+        start_worker(threads, plan, "a-newcomer", dispatcher)
         wait_for_steps(plan, 1, generation=2)
         first_leaves.request("test")
         wait_for_steps(plan, 5, generation=3)
@@ -228,7 +228,7 @@ def test_a_stranger_and_a_second_worker_of_one_name_change_nothing(write_topic: 
             socket.send_multipart([b"hello", b"there"])
             assert socket.poll(30_000), "the stranger is answered"
         second = Threads()
-        start_worker(second, plan, "worker-0", dispatcher, shards)
+        start_worker(second, plan, "worker-0", dispatcher)
         with pytest.raises(Rejected, match="has joined already") as caught:
             second.join()
         refused.append(caught.value)
@@ -267,7 +267,7 @@ def test_a_worker_that_waits_longer_than_silence_allows_is_kept(
 
     def come_late(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         time.sleep(1.5)  # longer than a worker may hear nothing
-        start_worker(threads, plan, "worker-1", dispatcher, shards)
+        start_worker(threads, plan, "worker-1", dispatcher)
 
     assert train(plan, beside=come_late).status.samples == 500
 

@@ -28,6 +28,7 @@ from dispatch.progress.status import Status
 from dispatch.rows.index import Index
 from dispatch.shards import Shards
 from infra.agreement import Agreement
+from infra.kafka.broker import free_port
 from infra.link import Link
 from infra.process import Stop
 from infra.run.agreement import agreement_of
@@ -45,7 +46,7 @@ from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
 from ingest.streams.source import Source
 from ps.client import ShardClient
-from ps.config import DenseRule, PsConfig, RowConfig
+from ps.config import CutConfig, DenseRule, PsConfig, RowConfig
 from ps.main import ShardJob, run_shard
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
 from trainer.job import WorkerJob
@@ -56,6 +57,7 @@ RUN = "test"
 SEED = 7
 WAIT_SECONDS = 60.0
 ROWS = RowConfig()
+NO_CUTS = CutConfig(seconds=0)
 SMALL_MODEL = ModelConfig(mlp=(16, 8), cross_layers=1)
 
 
@@ -76,6 +78,10 @@ class Plan:
     samples: int | None = None
     eviction: str = "emark"
     silence_seconds: float = 120.0
+    """of the dispatcher, after which a worker gives up"""
+    lost_seconds: float = 30.0
+    """of anyone, after which the dispatcher goes on without it"""
+    replace_seconds: float = 60.0
     started_workers: int | None = None
     """workers started at once; all of them by default"""
     deadline: bool = False
@@ -99,6 +105,8 @@ class Plan:
     golden: Path | None = None
     """folder of a run whose journal is trained again, instead of new batches"""
     last_step: int | None = None
+    cuts: CutConfig = NO_CUTS
+    write_behind: float = 0.0
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
@@ -188,8 +196,8 @@ class Threads:
 
 
 @contextmanager
-def running_shards(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """Shards in threads; yields their endpoints."""
+def running_shards(plan: Plan, dispatcher: str = "") -> Iterator[tuple[str, ...]]:
+    """Shards in threads, which offer themselves to a dispatcher; yields their endpoints."""
     stop, threads = Stop(), Threads()
     endpoints: dict[int, str] = {}
 
@@ -201,8 +209,11 @@ def running_shards(plan: Plan) -> Iterator[tuple[str, ...]]:
             run=RUN,
             seed=SEED,
             endpoint="tcp://127.0.0.1:*",
+            dispatcher_endpoint=dispatcher,
             dense=DenseRule(plan.model.dense_optimizer, plan.model.dense_rate),
             agreement=plan.agreement,
+            storage=str((plan.golden or plan.folder) / "cuts"),
+            cuts=plan.cuts,
         )
         run_shard(job, stop, lambda endpoint: endpoints.update({number: endpoint}))
 
@@ -236,14 +247,14 @@ def train(
 
     worker_stop makes every worker leave, leaving_worker the last one only.
     """
-    threads, stop = Threads(), stop or Stop()
-    with running_shards(plan) as shards:
+    threads, stop, dispatcher = Threads(), stop or Stop(), f"tcp://127.0.0.1:{free_port()}"
+    with running_shards(plan, dispatcher) as shards:
 
         def start_workers(dispatcher: str, _status: str) -> None:
             started = plan.workers if plan.started_workers is None else plan.started_workers
             for number in range(started):
                 leaves = leaving_worker if number == started - 1 and leaving_worker is not None else worker_stop
-                start_worker(threads, plan, f"worker-{number}", dispatcher, shards, leaves)
+                start_worker(threads, plan, f"worker-{number}", dispatcher, leaves)
             if beside is not None:
                 threads.start(beside, threads, dispatcher, shards)
 
@@ -261,14 +272,20 @@ def train(
                 workers=plan.workers,
                 cache_rows=plan.cache_rows,
                 eviction=plan.eviction,
+                endpoint=dispatcher,
+                silence_seconds=plan.lost_seconds,
+                replace_seconds=plan.replace_seconds,
             ),
             schema=plan.schema,
-            shard_endpoints=shards,
+            shards=plan.shards,
+            storage=str((plan.golden or plan.folder) / "cuts"),
+            cuts=plan.cuts,
             dense_bytes=plan.dense_bytes,
             agreement=plan.agreement,
             reduce=plan.reduce,
             samples=plan.samples,
             stop_at_end=plan.stop_at_end,
+            write_behind=plan.write_behind,
             golden=Golden(plan.golden, plan.last_step) if plan.golden is not None else None,
         )
         with closing(plan.source()) as source, closing(plan.letters()) as letters:
@@ -277,16 +294,13 @@ def train(
         return collect(plan, shards, status)
 
 
-def start_worker(
-    threads: Threads, plan: Plan, name: str, dispatcher: str, shards: tuple[str, ...], stop: Stop | None = None
-) -> None:
+def start_worker(threads: Threads, plan: Plan, name: str, dispatcher: str, stop: Stop | None = None) -> None:
     job = WorkerJob(
         name=name,
         run=RUN,
         seed=SEED,
         folder=plan.folder,
         dispatcher_endpoint=dispatcher,
-        shard_endpoints=shards,
         rows=plan.scaled_rows,
         model=plan.model,
         trainer=TrainerConfig(device="cpu", silence_seconds=plan.silence_seconds, reduce=plan.reduce),

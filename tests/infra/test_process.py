@@ -5,9 +5,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
-from infra.process import Stop, write_whole
+import pytest
+
+from infra.process import SignsOfLife, Stop, write_whole
 
 
 def run_python(code: str, **env: str) -> "subprocess.Popen[str]":
@@ -125,3 +130,42 @@ def test_write_whole_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> No
     write_whole(path, "tcp://127.0.0.1:2")
     assert path.read_text() == "tcp://127.0.0.1:2"
     assert list(tmp_path.iterdir()) == [path]
+
+
+LIVE = """
+import sys, time
+from pathlib import Path
+from infra.process import show_life
+show_life(Path(sys.argv[1]), every_seconds=0.01)
+time.sleep(60)
+"""
+
+
+def test_a_process_that_runs_touches_its_file_again_and_again(tmp_path: Path) -> None:
+    path, seen, deadline = tmp_path / "endpoints" / "ps.alive", set[int](), time.monotonic() + 60
+    process = subprocess.Popen([sys.executable, "-c", LIVE, path], env={**os.environ, "PYTHONPATH": "."})
+    while len(seen) < 3:
+        assert time.monotonic() < deadline, "the file was not touched"
+        with suppress(FileNotFoundError):
+            seen.add(path.stat().st_mtime_ns)
+    process.kill()
+    process.wait()
+
+
+def test_silence_is_counted_from_the_last_touch_on_whatever_the_time_of_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now = tmp_path / "alive", [100.0]
+    monkeypatch.setattr("infra.process.time", SimpleNamespace(monotonic=lambda: now[0]))
+    signs, silences = SignsOfLife(path), list[float]()
+    for touched, seconds in ((None, 7.0), (1_000, 0.0), (1_000, 3.0), (500, 4.0), (500, 2.0)):
+        now[0] += seconds
+        if touched is not None:
+            path.touch()
+            os.utime(path, (touched, touched))
+        silences.append(signs.silent_seconds())
+    assert silences == [0.0, 0.0, 3.0, 0.0, 2.0]
+    signs.excuse()
+    assert signs.silent_seconds() == 0.0
+    signs.forget()
+    assert not path.exists()

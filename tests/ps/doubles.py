@@ -72,8 +72,9 @@ def running_shards(
     chunk_rows: int = 4,
     curve: Curve | None = None,
     settings: dict[str, str] | None = None,
+    dispatcher: str = "",
 ) -> Iterator[list[str]]:
-    """Real shards in threads; yields their endpoints."""
+    """Real shards in threads, which offer themselves to a dispatcher; yields their endpoints."""
     stop = Stop()
     ready: list[threading.Event] = [threading.Event() for _ in range(shards)]
     endpoints = [""] * shards
@@ -84,7 +85,8 @@ def running_shards(
             ready[shard].set()
 
         config, agreement = PsConfig(shards=shards, chunk_rows=chunk_rows), Agreement(shards=settings or {})
-        run_shard(shard_job(shard, rows, config, curve=curve, agreement=agreement), stop, on_ready)
+        offered: dict[str, Any] = {"dispatcher_endpoint": dispatcher, "agreement": agreement}
+        run_shard(shard_job(shard, rows, config, curve=curve, **offered), stop, on_ready)
 
     threads = [threading.Thread(target=serve, args=(shard,)) for shard in range(shards)]
     for thread in threads:

@@ -65,7 +65,8 @@ class Director:
         self._announcer.open(self._generation, size)
         self._client.open(self._generation, 0)
         common: dict[str, Any] = {"run": RUN, "generation": self._generation, "step": 0}
-        welcomes = [Welcome(**common, worker=w, names=names(size), cache_rows=256) for w in range(size)]
+        told: dict[str, Any] = {"names": names(size), "cache_rows": 256, "shards": self._client.endpoints}
+        welcomes = [Welcome(**common, worker=w, **told) for w in range(size)]
         list(self._pool.map(Worker.begin, self.workers, welcomes))
 
     def train(self, step: int, batch: Batch, assigned: NDArray[np.int64]) -> Reports:
@@ -191,7 +192,6 @@ def directed(
             seed=SEED,
             folder=Path("nowhere"),
             dispatcher_endpoint="",
-            shard_endpoints=tuple(staged.endpoints),
             rows=rows,
             model=model,
             trainer=TrainerConfig(device=device, reduce_timeout_seconds=30, pull_timeout_seconds=30),

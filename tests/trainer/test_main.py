@@ -54,7 +54,10 @@ AGREEMENT = Agreement(workers={"model.dense_rate": "0.003"})
 class ScriptedDispatcher:
     """The dispatcher's socket, driven by hand."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", announcer: Announcer) -> None:
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", announcer: Announcer, shards: tuple[str, ...]
+    ) -> None:
+        self._shards = shards
         self._socket = context.socket(zmq.ROUTER)
         self.endpoint = bind(self._socket, "tcp://127.0.0.1:*")
         self._announcer = announcer
@@ -82,12 +85,12 @@ class ScriptedDispatcher:
         assert (joined.link_gbit, joined.settings) == (0.5, AGREEMENT.workers)
         self.say(Admitted)
         assert isinstance(self.hear(), Ready)
-        self.say(Welcome, worker=0, names=names, cache_rows=8)
+        self.say(Welcome, worker=0, names=names, cache_rows=8, shards=self._shards)
 
     def next_generation(self) -> None:
         self.generation += 1
         self._announcer.open(self.generation, workers=1)
-        self.say(Welcome, worker=0, names=(NAME,), cache_rows=8)
+        self.say(Welcome, worker=0, names=(NAME,), cache_rows=8, shards=self._shards)
 
     def train(self, step: int) -> None:
         """Announces and orders a step of 3 samples with one key each: rows 0 to 2, new in step 0 and cached then."""
@@ -120,7 +123,7 @@ def working(
 ) -> Iterator[tuple[ScriptedDispatcher, Future[None]]]:
     """A worker in a thread that has sent, or is about to send, its Join."""
     with stage(ROWS, workers=1) as staged, ThreadPoolExecutor(1) as pool:
-        dispatcher = ScriptedDispatcher(staged.context, staged.announcer)
+        dispatcher = ScriptedDispatcher(staged.context, staged.announcer, tuple(staged.endpoints))
         ready, registry = threading.Event(), CollectorRegistry()
         job = WorkerJob(
             name=NAME,
@@ -128,7 +131,6 @@ def working(
             seed=SEED,
             folder=folder,
             dispatcher_endpoint=dispatcher.endpoint,
-            shard_endpoints=tuple(staged.endpoints),
             rows=ROWS,
             model=MODEL,
             trainer=TrainerConfig(

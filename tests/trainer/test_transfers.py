@@ -8,7 +8,7 @@ import torch
 
 from dispatch.protocol import Early, Order, OrderArrays
 from ps.config import RowConfig
-from ps.protocol import BARE, EARLY, EVICT, TRAIN
+from ps.protocol import BARE, EARLY, EVICT, FLUSH, TRAIN
 from trainer.cache import RowCache
 from trainer.transfers import Transfers
 
@@ -73,3 +73,10 @@ def test_early_transfers_begin_once(transfers: Transfers, client: NotingClient) 
     before = list(client.told)
     transfers.begin_early(*ordered())
     assert client.told == before
+
+
+def test_nothing_begins_early_while_a_flush_is_next(transfers: Transfers, client: NotingClient) -> None:
+    _, work = ordered()
+    flush = Order(run="r", generation=1, step=1, phase=FLUSH, samples=0, batch=0, alone=0)
+    transfers.begin_early(flush, work)
+    assert client.told == []

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -51,6 +52,13 @@ def test_totals_are_those_of_the_directory_s_own_accounting() -> None:
     assert result.cost == sum(int(t.sum()) for t in times)
     assert result.link_time == sum(int(t.max()) for t in times)
     assert result.hit_ratio == pytest.approx(sum(p.hits.sum() for p in plans) / sum(p.lookups.sum() for p in plans))
+
+
+def test_rows_written_behind_are_no_part_of_the_cost_and_leave_less_to_flush() -> None:
+    none, some = simulate(small_workload(), "esd:1"), simulate(replace(small_workload(), write_behind=0.5), "esd:1")
+    assert (sum(none.behind_push), sum(some.behind_push) > 0) == (0, True)
+    assert some.flush_push < none.flush_push
+    assert some.cost == np.array([some.miss_pull, some.update_push, some.evict_push]).sum(axis=0) @ [1, 1, 10, 10]
 
 
 def test_moves_without_state_cost_their_share_of_a_row() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.errors import RunEnded, SettingsChanged
-from dispatch.journal.history import check_settings, check_unfinished, check_workers, history_of
+from dispatch.journal.history import check_settings, check_unfinished, history_of
 from dispatch.journal.records import AnyRecord, Begun, Ended, GenerationStarted, StepDecided, StepDone
 from ingest.batches.manifest import Manifest
 from ingest.errors import LogCorrupt
@@ -66,13 +66,6 @@ def test_settings_that_changed_are_named_with_both_values() -> None:
     check_settings(history, "r", FOLDER, {"rows.dim": "8"})
     with pytest.raises(SettingsChanged, match=r"rows\.dim was 8 and is 16, run was r and is s; .*set them back"):
         check_settings(history, "s", FOLDER, {"rows.dim": "16"})
-
-
-def test_fewer_workers_than_the_steps_need_are_refused() -> None:
-    history = history_of(RECORDS, FOLDER)
-    check_workers(history, 3, FOLDER)
-    with pytest.raises(SettingsChanged, match=r"with 2 workers: .* by up to 3; .*set dispatch\.workers to 3"):
-        check_workers(history, 2, FOLDER)
 
 
 def test_a_run_that_is_over_is_refused() -> None:

@@ -19,6 +19,7 @@ from ingest.config import StreamConfig
 from ingest.schema import load_schema
 from ingest.streams.position import Position
 from ps.config import RowConfig
+from ps.protocol import EMPTY_MODEL, GO_ON
 from tests.dispatch.journal.test_cut_segments import full, step
 
 TERMS = GenerationTerms(1, True, 0, 16, Needs(), "test")
@@ -26,14 +27,14 @@ TERMS = GenerationTerms(1, True, 0, 16, Needs(), "test")
 
 def job_in(folder: Path, golden: Golden | None = None) -> DispatchJob:
     fixed = StreamConfig(), DispatchConfig(), load_schema("synthetic"), RowConfig()
-    return DispatchJob("r", 0, folder, *fixed, shard_endpoints=(), golden=golden)
+    return DispatchJob("r", 0, folder, *fixed, shards=1, golden=golden)
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[RunJournal]:
     """Of a run that has decided steps 1 to 3, taken cut 1 after step 1 and cut 2 after step 3."""
     with closing(RunJournal(job_in(tmp_path))) as made:
-        made.start_generation([], {0: Position(0)}, TERMS)
+        made.start_generation([], {0: Position(0)}, TERMS, EMPTY_MODEL)
         made.append_step(step(1))
         made.begin_cut(1, 1, {0: Position(1)}, 2)
         made.append_step(step(2))
@@ -49,7 +50,7 @@ def test_a_run_goes_on_from_a_cut(journal: RunJournal, tmp_path: Path) -> None:
     with closing(RunJournal(job_in(tmp_path), base=1)) as again:
         assert [s.step for s in again.history.steps] == [2, 3]
         assert (again.history.samples, again.history.positions) == (6, {0: Position(3)})
-        again.start_generation([], None, TERMS)
+        again.start_generation([], None, TERMS, GO_ON)
         again.append_step(step(4, 2))
         again.begin_cut(3, 4, {0: Position(4)}, 8)
         again.trim(3)
@@ -76,7 +77,7 @@ def test_a_cut_that_was_not_begun_is_begun_when_it_is_taken(journal: RunJournal,
 
 def test_steps_that_are_decided_anew_take_the_place_of_void_ones(journal: RunJournal, tmp_path: Path) -> None:
     journal.redecide(1, 1)
-    journal.start_generation([], None, TERMS)
+    journal.start_generation([], None, TERMS, GO_ON)
     journal.append_step(step(2, 2))
     history = read_history(tmp_path / JOURNAL, 1)
     assert [(s.step, s.manifest.generation) for s in history.steps] == [(2, 2)]
@@ -89,7 +90,7 @@ def test_what_failed_for_lack_of_room_is_done_again_with_the_same_result(
 ) -> None:
     attempts: list[Callable[[], None]] = [
         lambda: journal.redecide(2, 3),
-        lambda: journal.start_generation([], None, TERMS),
+        lambda: journal.start_generation([], None, TERMS, GO_ON),
         lambda: journal.append_step(step(4, 2)),
         lambda: journal.begin_cut(3, 4, {0: Position(4)}, 8),
         lambda: journal.take_cut(CutTaken(3, 4, {0: Position(4)}, 8)),
@@ -112,7 +113,7 @@ def test_a_run_that_cannot_even_begin_for_lack_of_room_begins_later(
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwrite", full)
             with pytest.raises(JournalFull):
-                journal.start_generation([], {0: Position(7)}, TERMS)
-        journal.start_generation([], {0: Position(7)}, TERMS)
+                journal.start_generation([], {0: Position(7)}, TERMS, EMPTY_MODEL)
+        journal.start_generation([], {0: Position(7)}, TERMS, EMPTY_MODEL)
     history = read_history(tmp_path / JOURNAL)
     assert (history.last_generation, history.positions) == (1, {0: Position(7)})

@@ -9,7 +9,7 @@ from dispatch.progress.status import EventCounts, FieldsStatus, Status, WorkerSt
 from dispatch.tally import WorkerTraffic
 from infra.telemetry import Meter
 
-MOVED = WorkerTraffic(samples=5, pulled_bytes=70, order_bytes=300)
+MOVED = WorkerTraffic(samples=5, miss_pulls=6, behind_pushes=4, pulled_bytes=70, order_bytes=300)
 STATUS = Status(
     run="r",
     generation=2,
@@ -54,6 +54,16 @@ def test_bytes_are_gauges_by_worker_and_kind() -> None:
         publisher.close()
     for worker, kind, expected in (("a", "pulled", 70), ("a", "order", 300), ("b", "order", 0), ("a", "samples", None)):
         assert registry.get_sample_value("freshet_worker_bytes", {"worker": worker, "kind": kind}) == expected
+
+
+def test_rows_are_gauges_by_worker_and_kind() -> None:
+    registry = CollectorRegistry()
+    with zmq.Context() as context:
+        publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(registry))
+        publisher.publish(STATUS)
+        publisher.close()
+    for worker, kind, expected in (("a", "miss_pulls", 6), ("a", "behind_pushes", 4), ("b", "evict_pushes", 0)):
+        assert registry.get_sample_value("freshet_worker_rows", {"worker": worker, "kind": kind}) == expected
 
 
 def test_the_next_status_is_due_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """A directory written to be obviously right: dictionaries and sets, nothing clever. The oracle of property tests."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -29,7 +29,12 @@ class SlowMoves:
 
 class SlowDirectory:
     def __init__(
-        self, capacities: list[int], eviction: str, synchronisation: str = "on_demand", replicas: int = 0
+        self,
+        capacities: list[int],
+        eviction: str,
+        synchronisation: str = "on_demand",
+        replicas: int = 0,
+        write_behind: float = 0.0,
     ) -> None:
         self.eviction = eviction
         self.synchronisation = synchronisation
@@ -43,6 +48,30 @@ class SlowDirectory:
         self.enters = False
         self.outdated: list[list[int]] = [[] for _ in capacities]
         self.target = [1 for _ in capacities]
+        self.write_behind = write_behind if synchronisation == "on_demand" else 0.0
+        self.credit = [0.0 for _ in capacities]
+        self.trained_at: dict[int, tuple[int, int]] = {}
+        """of rows trained by one worker: the step, and the place among that worker's rows"""
+        self.last_step: int | None = None
+
+    def continue_from(self, old: "SlowDirectory", members: list[int | None]) -> list[bool]:
+        """Caches of workers that stay, as they were after a flush; a size that changed starts them empty."""
+        keeps = [
+            was is not None and old.capacities[was] == size for was, size in zip(members, self.capacities, strict=True)
+        ]
+        self.rows = {number: SlowRow() for number in old.rows}
+        for worker, (was, kept) in enumerate(zip(members, keeps, strict=True)):
+            if was is None or not kept:
+                continue
+            room = self.capacities[worker] - self.replicas
+            self.target[worker] = old.target[was]
+            self.slots[worker] = {slot: replace(held) for slot, held in old.slots[was].items() if slot < room}
+            self.free[worker] = [slot for slot in self.free[worker] if slot not in self.slots[worker]]
+            self.outdated[worker] = [slot for slot in old.outdated[was] if slot < room]
+            for held in self.slots[worker].values():
+                if was in old.rows[held.row].holders:
+                    self.rows[held.row].holders.add(worker)
+        return keeps
 
     def slot_of(self, worker: int, row: int) -> int | None:
         return next((s for s, held in self.slots[worker].items() if held.row == row), None)
@@ -78,10 +107,27 @@ class SlowDirectory:
         for worker, used in enumerate(ordered):
             alone_first = sorted(used, key=lambda row: len(users[row]) > 1)
             self._place(worker, alone_first, users, step, moves)
+        for worker in range(len(self.slots)):
+            self._write_behind(worker, set(users), moves)
+        for used in ordered:
+            for place, row in enumerate(sorted(used, key=lambda row: len(users[row]) > 1)):
+                self.trained_at[row] = step, place
+        self.last_step = step
         for row, workers in users.items():
             self.rows[row] = SlowRow("owned" if len(workers) == 1 else "split", set(workers))
         self.trained = list(users) if self.synchronisation == "full" else []
         return moves
+
+    def _write_behind(self, worker: int, used: set[int], moves: SlowMoves) -> None:
+        """The longest untrained rows of this worker, within its budget; it stays a holder of them."""
+        self.credit[worker] += self.write_behind * sum(puller == worker for puller, *_ in moves.pulls)
+        budget = int(self.credit[worker])
+        self.credit[worker] -= budget
+        owned = {number for number, row in self.rows.items() if (row.state, row.holders) == ("owned", {worker})}
+        idle = [row for row in owned - used if self.trained_at[row][0] != self.last_step]
+        for number in sorted(idle, key=lambda row: self.trained_at[row])[:budget]:
+            moves.pushes.add((worker, number, self._slot(worker, number), "owned_behind"))
+            self.rows[number].state = "clean"
 
     def _enter(self, moves: SlowMoves) -> None:
         self.enters = False

@@ -31,8 +31,9 @@ def directory(
     shards: int = 1,
     synchronisation: Synchronisation = "on_demand",
     replicas: int = 0,
+    write_behind: float = 0.0,
 ) -> Directory:
-    return Directory(np.array(capacities, np.int64), eviction, shards, synchronisation, replicas)
+    return Directory(np.array(capacities, np.int64), eviction, shards, synchronisation, replicas, write_behind)
 
 
 def plan(target: Directory, step: int, samples: list[list[int]], assignment: list[int]) -> RoundPlan:
@@ -63,11 +64,12 @@ def expect_same(decided: RoundPlan, moves: SlowMoves, workers: int) -> None:
     assert pulls == moves.pulls
     assert settled == moves.settled
     for j in range(workers):
-        by_reason = {"update": 0, "evict": 0, "flush": 0}
+        by_reason = {"update": 0, "evict": 0, "behind": 0, "flush": 0}
         for worker, _, _, kind in moves.pushes:
             by_reason[kind.split("_")[1]] += worker == j
         assert decided.traffic.update_push[j] == by_reason["update"]
         assert decided.traffic.evict_push[j] == by_reason["evict"]
+        assert decided.traffic.behind_push[j] == by_reason["behind"]
         assert decided.traffic.flush_push[j] == by_reason["flush"]
         assert decided.traffic.miss_pull[j] == sum(worker == j for worker, *_ in moves.pulls)
 
@@ -107,6 +109,25 @@ def test_any_stream_equals_the_slow_directory(
     fast = directory(*capacities, eviction=eviction, shards=shards, synchronisation=synchronisation)
     slow = SlowDirectory(capacities, eviction, synchronisation)
     for step, event in enumerate(steps, start=1):
+        expect_same_step(fast, slow, step, event, workers)
+
+
+@pytest.mark.parametrize("synchronisation", ["on_demand", "full"])
+@settings(max_examples=300)
+@given(stream=streams(), share=st.sampled_from([0.05, 0.3, 0.5, 1.0]), hot=st.sets(st.integers(0, 13)))
+def test_any_stream_written_behind_equals_the_slow_directory(
+    synchronisation: Synchronisation, stream: Stream, share: float, hot: set[int]
+) -> None:
+    workers, shards, capacities, steps = stream
+    replicas = min(2, len(hot))
+    larger = [capacity + replicas for capacity in capacities]
+    chosen: tuple[Synchronisation, int, float] = synchronisation, replicas, share
+    fast = Directory(np.array(larger, np.int64), "emark", shards, *chosen)
+    slow = SlowDirectory(larger, "emark", *chosen)
+    for step, event in enumerate(steps, start=1):
+        if step == 4 and replicas:
+            fast.replicate(np.array(sorted(hot)[:replicas], np.int64))
+            slow.replicate(sorted(hot)[:replicas])
         expect_same_step(fast, slow, step, event, workers)
 
 
@@ -352,3 +373,103 @@ def test_the_busier_way_of_a_link_counts_pushes_or_pulls_and_all_reduced_rows_be
     assert traffic.whole_rows(0.5).tolist() == [2 + 1.5, 3.5]
     assert traffic.busier_way(0.5).tolist() == [2.0, 3.5]
     assert replace(traffic, reduced=4).busier_way(0.5).tolist() == [2.0 + 2.0, 3.5 + 2.0]
+
+
+def test_the_longest_untrained_rows_are_written_behind_and_stay_with_their_owner() -> None:
+    target = directory(8, 8, write_behind=0.5)
+    plan(target, 1, [[1], [2]], [0, 0])
+    plan(target, 2, [[3], [1]], [0, 0])
+    decided = plan(target, 3, [[4], [5], [6], [9]], [0, 0, 1, 1])
+    assert decided.traffic.behind_push.tolist() == [1, 0]
+    assert decided.traffic.owned_push.tolist() == [1, 0]
+    assert (target.holders(2), target.holders(1)) == ((CLEAN, {0}), (OWNED, {0}))
+    assert as_sets(plan(target, 4, [[2]], [0]))[1] == set(), "its copy is the newest"
+    assert sorted(row for row, _ in pairs(target.flush().workers[0].push_owned)) == [1, 2, 3, 4, 5]
+
+
+def test_a_budget_below_one_row_adds_up_over_steps() -> None:
+    target = directory(64, write_behind=0.25)
+    written = [plan(target, step, [[step]], [0]).traffic.behind_push.sum() for step in range(1, 13)]
+    assert written == [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
+
+
+def test_a_clean_row_is_not_written_behind() -> None:
+    target = directory(8, 8, write_behind=1.0)
+    plan(target, 1, [[1], [2], [2]], [0, 0, 1])
+    target.flush()
+    for step in range(2, 6):
+        assert plan(target, step, [[7 + step]], [1]).traffic.behind_push[0] == 0
+
+
+def hot_set_of(target: Directory, slow: SlowDirectory, hot: list[int]) -> None:
+    target.replicate(np.array(hot, np.int64))
+    slow.replicate(hot)
+
+
+@pytest.mark.parametrize(
+    ("eviction", "synchronisation"),
+    [("lru", "on_demand"), ("lfu", "on_demand"), ("emark", "on_demand"), ("lru", "full")],
+)
+@settings(max_examples=100)
+@given(first=streams(), second=streams(), replicas=st.tuples(st.integers(0, 2), st.integers(0, 2)), data=st.data())
+def test_any_stream_over_a_change_of_members_equals_the_slow_directory(
+    eviction: str,
+    synchronisation: Synchronisation,
+    first: Stream,
+    second: Stream,
+    replicas: tuple[int, int],
+    data: st.DataObject,
+) -> None:
+    workers, shards, capacities, steps = first
+    sizes = [capacity + replicas[0] for capacity in capacities]
+    fast = directory(*sizes, eviction=eviction, shards=shards, synchronisation=synchronisation, replicas=replicas[0])
+    slow = SlowDirectory(sizes, eviction, synchronisation, replicas[0])
+    if replicas[0]:
+        hot_set_of(fast, slow, [3])
+    for step, event in enumerate([*steps, None], start=1):
+        expect_same_step(fast, slow, step, event, workers)
+    others, later_shards, needed, later_steps = second
+    everyone: list[int | None] = [*range(workers), *[None] * others]
+    members = data.draw(st.permutations(everyone))[:others]
+    least = [capacity + replicas[1] for capacity in needed]
+    later_sizes = [max(least[j], 0 if was is None else sizes[was]) for j, was in enumerate(members)]
+    kinds: tuple[Synchronisation, int] = synchronisation, replicas[1]
+    later = Directory(np.array(later_sizes, np.int64), eviction, later_shards, *kinds)
+    slow_later = SlowDirectory(later_sizes, eviction, *kinds)
+    assert later.continue_from(fast, members) == slow_later.continue_from(slow, members)
+    if replicas[1]:
+        hot_set_of(later, slow_later, [5])
+    for step, event in enumerate([None, *later_steps], start=len(steps) + 2):
+        expect_same_step(later, slow_later, step, event, others)
+
+
+def test_a_worker_that_stays_keeps_its_slots_under_another_number() -> None:
+    old = directory(4, 4, 6)
+    plan(old, 1, [[1], [2], [3], [3], [5]], [0, 1, 1, 2, 2])
+    old.flush()
+    new = directory(6, 4, 8)
+    assert new.continue_from(old, [2, None, 0]) == [True, False, False]
+    assert [new.cached(j) for j in range(3)] == [old.cached(2), {}, {}]
+    assert (new.holders(5), new.holders(1), new.holders(3)) == ((CLEAN, {0}), (CLEAN, set()), (CLEAN, set()))
+    pushes, pulls, _ = as_sets(plan(new, 2, [[5], [3], [1]], [0, 0, 2]))
+    assert pushes == set()
+    assert {(j, row) for j, row, *_ in pulls} == {(0, 3), (2, 1)}
+
+
+def test_caches_are_taken_over_only_when_every_row_has_been_written_back() -> None:
+    old = directory(4)
+    plan(old, 1, [[1]], [0])
+    with pytest.raises(AssertionError, match="not been written back"):
+        directory(4).continue_from(old, [0])
+
+
+def test_marks_stay_with_a_cache_that_is_kept() -> None:
+    old = directory(3, eviction="emark")
+    used_rows: list[list[int]] = [[1, 2, 3], [3], [3], [4], [2]]
+    for step, rows in enumerate(used_rows, start=1):
+        plan(old, step, [[row] for row in rows], [0] * len(rows))
+    old.flush()
+    new = directory(3, eviction="emark")
+    new.continue_from(old, [0])
+    plan(new, 6, [[5]], [0])
+    assert set(new.cached(0)) == {2, 4, 5}, "row 3 has the lowest mark, though it was used most"

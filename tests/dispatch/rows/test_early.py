@@ -1,8 +1,10 @@
 """Early transfers against a slow model: whenever they happen, every worker trains with the newest value of each row.
 
 The model moves whole rows as (row, step that trained them) and parts as (row, step, worker). Early pushes of a step
-leave before or after the step before it trains, as drawn for each worker; the shards apply them together. Evictions
-leave with them, and are applied as late as can be: before the next step's early pushes.
+leave before or after the step before it trains, as drawn for each worker; the shards apply them together. Evictions and
+rows written behind leave with them, and are applied as late as can be: before the next round. A flush lies between two
+steps without holding anyone up: a worker carries it out when it has trained the step before, and only then begins the
+transfers of the next one. The shards apply it in turn, so some workers may have asked for early rows of that step.
 """
 
 from collections import defaultdict
@@ -11,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.rows.directory import Synchronisation
+from dispatch.rows.directory import Directory, Synchronisation
 from dispatch.rows.plan import Moves, RoundPlan, ShardPlan, WorkerPlan
-from ps.protocol import EARLY, EVICT, TRAIN
+from ps.protocol import EARLY, EVICT, FLUSH, TRAIN
 from tests.dispatch.rows.test_directory import Stream, directory, plan, streams
 
 NEVER = 0
@@ -21,7 +23,8 @@ NEVER = 0
 
 def cut(moves: Moves, phase: int) -> list[tuple[int, int]]:
     evicted = moves.rows.size - moves.evicted
-    chosen = {EARLY: slice(moves.early), TRAIN: slice(moves.early, evicted), EVICT: slice(evicted, None)}[phase]
+    late = slice(moves.early, evicted)
+    chosen = {EARLY: slice(moves.early), TRAIN: late, EVICT: slice(evicted, None), FLUSH: late}[phase]
     return list(zip(moves.rows[chosen].tolist(), moves.slots[chosen].tolist(), strict=True))
 
 
@@ -61,6 +64,14 @@ class SlowWorld:
             self.stored[row] = step
         self.evicted.clear()
         self.settle(self.evicting)
+        self.evicting = ()
+
+    def flush(self, decided: RoundPlan) -> None:
+        """The round of a flush, behind the step before it."""
+        self.apply_evictions()
+        for number, worker in enumerate(decided.workers):
+            self.push(number, worker, FLUSH)
+        self.settle(decided.shards)
 
     def settle(self, shards: tuple[ShardPlan, ...]) -> None:
         for number, shard in enumerate(shards):
@@ -91,15 +102,22 @@ class SlowWorld:
 
 @pytest.mark.parametrize("synchronisation", ["on_demand", "full"])
 @settings(max_examples=200)
-@given(stream=streams(), data=st.data())
+@given(stream=streams(), share=st.sampled_from([0.0, 0.5, 1.0]), data=st.data())
 def test_early_transfers_move_what_late_ones_would(
-    synchronisation: Synchronisation, stream: Stream, data: st.DataObject
+    synchronisation: Synchronisation, stream: Stream, share: float, data: st.DataObject
 ) -> None:
     workers, shards, capacities, steps = stream
-    target, world = directory(*capacities, shards=shards, synchronisation=synchronisation), SlowWorld(workers)
-    plans = [(step, plan(target, step, *event)) for step, event in enumerate(steps, start=1) if event is not None]
+    target = directory(*capacities, shards=shards, synchronisation=synchronisation, write_behind=share)
+    world = SlowWorld(workers)
+    plans = [(step, decide(target, step, event)) for step, event in enumerate(steps, start=1)]
     before: tuple[int, RoundPlan] | None = None
     for step, decided in plans:
+        if decided.workers[0].use is None:
+            if before is not None:
+                world.train(*before)
+            world.flush(decided)
+            before = None
+            continue
         world.apply_evictions()
         hurry = data.draw(st.sets(st.integers(0, workers - 1)))
         leave(world, decided, hurry)
@@ -120,6 +138,10 @@ def test_early_transfers_move_what_late_ones_would(
         world.train(*before)
 
 
+def decide(target: Directory, step: int, event: tuple[list[list[int]], list[int]] | None) -> RoundPlan:
+    return target.flush() if event is None else plan(target, step, *event)
+
+
 def leave(world: SlowWorld, decided: RoundPlan, workers: set[int]) -> None:
     for number in workers:
         world.push(number, decided.workers[number], EARLY)
@@ -135,9 +157,10 @@ def early_answers(world: SlowWorld, decided: RoundPlan) -> list[dict[int, tuple[
 @given(stream=streams())
 def test_a_transfer_is_early_if_the_step_before_does_not_train_its_row(stream: Stream) -> None:
     _, shards, capacities, steps = stream
-    target, before = directory(*capacities, shards=shards), set[int]()
+    target, before = directory(*capacities, shards=shards, write_behind=0.5), set[int]()
     for step, event in enumerate(steps, start=1):
         if event is None:
+            target.flush()  # the step before is still the one that has to be waited for
             continue
         decided = plan(target, step, *event)
         for worker in decided.workers:
@@ -174,4 +197,26 @@ def test_what_only_makes_room_is_waited_for_by_nobody() -> None:
     (evicting,) = decided.evict_shards
     assert (evicting.fresh.tolist(), evicting.pushers) == ([1], (0,))
     assert decided.workers[0].push_owned.evicted == 1
+    assert not any(shard.pushers for shard in (*decided.early_shards, *decided.shards))
+
+
+def test_a_row_trained_before_a_flush_is_still_pulled_late() -> None:
+    target = directory(4, 4)
+    plan(target, 1, [[1], [1], [2]], [0, 1, 0])
+    plan(target, 2, [[3], [4], [4]], [0, 0, 1])
+    flushed = target.flush()
+    assert sorted(flushed.shards[0].fresh.tolist()) == [1, 2, 3, 4]
+    worker = plan(target, 3, [[1], [2], [3], [4]], [1, 1, 1, 1]).workers[1]
+    assert sorted(worker.pull_full.rows[: worker.pull_full.early].tolist()) == [1, 2]
+    assert sorted(worker.pull_full.rows[worker.pull_full.early :].tolist()) == [3, 4]
+
+
+def test_rows_written_behind_move_in_the_round_that_nobody_waits_for() -> None:
+    target = directory(8, write_behind=1.0)
+    plan(target, 1, [[1]], [0])
+    plan(target, 2, [[2]], [0])
+    decided = plan(target, 3, [[3], [4]], [0, 0])
+    (evicting,), moves = decided.evict_shards, decided.workers[0].push_owned
+    assert (evicting.fresh.tolist(), evicting.fresh_steps.tolist(), evicting.pushers) == ([1], [1], (0,))
+    assert (moves.rows.tolist(), moves.early, moves.evicted) == ([1], 0, 1)
     assert not any(shard.pushers for shard in (*decided.early_shards, *decided.shards))

@@ -1,16 +1,34 @@
 import io
+import os
+import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
+import zmq
 from rich.console import Console
 
 from dispatch.progress.status import Status
-from infra.errors import ProcessFailed
-from infra.run.cluster import EarlyLeavers, Extras, KnownBest, Notices, specs, tell_dense_part
+from infra.errors import ConfigError, ProcessFailed
+from infra.run.cluster import (
+    MOST_RESTARTS,
+    EarlyLeavers,
+    Extras,
+    KnownBest,
+    Notices,
+    StatusSubscription,
+    further_worker,
+    kept_alive,
+    specs,
+    tell_dense_part,
+)
 from infra.run.display import Display
+from infra.run.network import Network
 from infra.run.settings import load_settings
 from infra.run.supervisor import ProcessSpec, Supervisor
+from infra.wire import bind
 from ingest.producing.synthetic import CHUNK, World
 
 PLAIN = Extras()
@@ -86,6 +104,88 @@ def test_a_worker_that_left_before_the_first_generation_ends_the_run(tmp_path: P
         with pytest.raises(ProcessFailed, match="'worker-0' ended with status 0"):
             gathering.check(Status(run="r"), 7)
         later.check(Status(run="r", generation=1), 7)
+
+
+def test_a_worker_that_left_later_is_not_blamed_when_the_dispatcher_starts_anew(tmp_path: Path) -> None:
+    leaves = ProcessSpec("worker-0", [sys.executable, "-c", "print('left')"], may_finish=True)
+    with Supervisor([leaves, ProcessSpec("dispatcher", ["sleep", "60"])], tmp_path) as supervisor:
+        while supervisor.children["worker-0"].state != "finished":
+            assert supervisor.poll()
+        leavers = EarlyLeavers(supervisor)
+        for received, generation in enumerate((3, 0, 0, 0, 0)):
+            leavers.check(Status(run="r", generation=generation), received)
+
+
+def test_a_worker_that_was_asked_to_end_is_not_blamed(tmp_path: Path) -> None:
+    sleepers = [ProcessSpec(name, ["sleep", "60"], may_finish=True) for name in ("worker-0", "worker-1")]
+    with Supervisor(sleepers, tmp_path) as supervisor:
+        supervisor.poll()
+        supervisor.end("worker-0")
+        while supervisor.children["worker-0"].state != "finished":
+            assert supervisor.poll()
+        leavers = EarlyLeavers(supervisor)
+        for received in range(4):
+            leavers.check(Status(run="r"), received)
+
+
+def test_every_restart_is_told_once_with_its_reason(tmp_path: Path) -> None:
+    spec = ProcessSpec("worker-1", ["sleep", "60"], restart="on_failure", backoff_seconds=0.01)
+    with Supervisor([spec], tmp_path) as supervisor:
+        notices, lines, worker = Notices(supervisor), list[str](), supervisor.children["worker-1"]
+        supervisor.poll()
+        for restarts in (1, 2):
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGKILL)
+            while worker.restarts < restarts:
+                supervisor.poll()
+            for _ in range(2):
+                lines += notices.new()
+    assert lines == ["worker-1 was restarted (ended by SIGKILL)"] * 2
+
+
+def test_what_a_run_cannot_do_without_is_kept_alive(tmp_path: Path) -> None:
+    settings = load_settings(None, ["dispatch.workers=1", "ps.shards=1"], folder=tmp_path)
+    extras = Extras(produce=())
+    kept = {spec.name: spec for spec in kept_alive(specs(settings, extras), settings, extras)}
+    assert {name for name, spec in kept.items() if spec.restart == "on_failure"} == set(kept)
+    lasting = {name for name, spec in kept.items() if spec.max_restarts == MOST_RESTARTS}
+    assert lasting == {"ps-0", "dispatcher", "worker-0"}
+    assert kept["worker-0"].alive_file == tmp_path / "endpoints" / "worker-0.alive"
+
+
+def test_the_processes_of_a_replay_are_not_restarted(tmp_path: Path) -> None:
+    settings, extras = load_settings(None, ["ps.shards=1"], folder=tmp_path), Extras(api=False, golden=tmp_path)
+    assert {spec.restart for spec in kept_alive(specs(settings, extras), settings, extras)} == {"never"}
+
+
+def test_a_further_worker_is_one_that_the_run_can_do_without(tmp_path: Path) -> None:
+    settings = load_settings(None, ["ps.shards=2"], folder=tmp_path)
+    spec = further_worker(settings, PLAIN, "edge", 0.5)
+    assert (spec.essential, spec.restart, values(spec, "--link")) == (False, "on_failure", ["0.5"])
+    assert values(spec, "--dispatcher") == ["tcp://h:3"]
+    with pytest.raises(ConfigError, match="has a network of its own"):
+        further_worker(settings, Extras(network=Network("h", ())), "edge", 0.5)
+
+
+def test_progress_is_the_furthest_step_of_any_status(tmp_path: Path) -> None:
+    at = tmp_path / "at"
+    with (
+        zmq.Context() as context,
+        closing(context.socket(zmq.XPUB)) as publisher,
+        Supervisor([ProcessSpec("dispatcher", ["sleep", "60"], endpoint_file=at)], tmp_path) as supervisor,
+        StatusSubscription(supervisor, None) as statuses,
+    ):
+        assert statuses.newest() is None
+        supervisor.poll()
+        at.write_text("\n".join(("tcp://h:1", bind(publisher, "tcp://127.0.0.1:*"), "tcp://h:2")))
+        supervisor.poll()
+        statuses.newest()
+        publisher.recv()  # the subscription
+        for step in (7, 3):
+            publisher.send(msgspec.json.encode(Status(run="r", step=step)))
+            newest = statuses.newest(30_000)
+            assert newest is not None
+            assert (newest.step, statuses.furthest) == (step, 7)
 
 
 def test_an_api_that_fails_is_told_once_with_its_reason_and_where_it_listens_otherwise(tmp_path: Path) -> None:

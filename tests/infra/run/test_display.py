@@ -147,6 +147,13 @@ def test_rows_all_reduced_are_shown_where_there_are_any() -> None:
     assert "all-reduced" not in plain_line(STATUS)
 
 
+def test_rows_written_behind_are_told_at_the_end() -> None:
+    behind = WorkerTraffic(behind_pushes=25_000, flush_pushes=1_200)
+    status = structs.replace(STATUS, workers=(WorkerStatus(name="a", traffic=behind),))
+    lines = drawn(render_summary(summarize(status, "end of stream")), 110)
+    assert re.search(r"write-behind +25\.0k rows ahead of flushes, which wrote 1,200", lines)
+
+
 def test_decisions_cut_short_or_too_late_are_shown() -> None:
     late = structs.replace(STATUS, decisions=DecisionStatus(cut_short=1234, deadline_misses=5))
     summary = drawn(render_summary(summarize(late, "finished")), 140)

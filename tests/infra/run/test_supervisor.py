@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from infra.errors import ConfigError, ProcessFailed
-from infra.process import Stop
+from infra.process import START_ANEW, Stop
 from infra.run.supervisor import Child, ProcessSpec, Supervisor, last_lines
 
 CHILD = """
@@ -135,12 +136,271 @@ def test_pause_before_a_restart_doubles_up_to_half_a_minute(tmp_path: Path, monk
     paused, now = Child(ProcessSpec("api", ["api"], backoff_seconds=1.0), tmp_path / "log"), [0.0]
     paused.state = "pausing"
     monkeypatch.setattr("infra.run.supervisor.time", SimpleNamespace(monotonic=lambda: now[0]))
-    for failures, pause in ((1, 1.0), (2, 2.0), (4, 8.0), (9, 30.0)):
+    for failures, pause in ((1, 0.0), (2, 1.0), (3, 2.0), (5, 8.0), (10, 30.0)):
         paused._failures = failures
         now[0] = pause - 0.01
         assert not paused.due()
         now[0] = pause
         assert paused.due()
+
+
+NEVER = 3600.0
+"""a pause that no test waits for"""
+
+
+def test_first_failure_is_restarted_at_once(tmp_path: Path) -> None:
+    flaky = "sys.exit(0 if len((folder / 'story').read_text().splitlines()) == 2 else 7)"
+    spec = child(tmp_path, "ps", flaky, restart="on_failure", backoff_seconds=NEVER, ends_run=True)
+    assert Supervisor([spec], tmp_path).run(Stop()).restarts == {"ps": 1}
+
+
+def test_failure_after_progress_is_restarted_at_once_however_many_there_were(tmp_path: Path) -> None:
+    flaky = "sys.exit(0 if len((folder / 'story').read_text().splitlines()) == 5 else 7)"
+    spec = child(tmp_path, "ps", flaky, restart="on_failure", max_restarts=1, backoff_seconds=NEVER, ends_run=True)
+    supervisor = Supervisor([spec], tmp_path, progress=lambda: len(story(tmp_path)))
+    assert supervisor.run(Stop()).restarts == {"ps": 4}
+
+
+def test_failures_without_progress_pause_and_are_final_in_the_end(tmp_path: Path) -> None:
+    spec = child(tmp_path, "ps", "sys.exit(7)", restart="on_failure", max_restarts=2)
+    with pytest.raises(ProcessFailed, match="'ps' ended with status 7, restarted 2 times"):
+        Supervisor([spec], tmp_path, progress=lambda: 9).run(Stop())
+    assert story(tmp_path) == ["ps started"] * 3
+
+
+def test_process_that_ended_itself_to_be_started_anew_is_restarted_at_once(tmp_path: Path) -> None:
+    anew = f"sys.exit(0 if len((folder / 'story').read_text().splitlines()) == 3 else {START_ANEW})"
+    spec = child(tmp_path, "worker", anew, restart="on_failure", backoff_seconds=NEVER, ends_run=True)
+    assert Supervisor([spec], tmp_path).run(Stop()).restarts == {"worker": 2}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1])
+def test_process_ended_by_a_signal_is_restarted_under_its_old_address(tmp_path: Path, number: signal.Signals) -> None:
+    given: list[str | None] = []
+
+    def argv(endpoints: Mapping[str, str]) -> Sequence[str]:
+        given.append(endpoints.get("ps"))
+        return [sys.executable, "-c", CHILD + SERVE, "ps", str(tmp_path)]
+
+    spec = child(tmp_path, "ps", restart="on_failure", backoff_seconds=NEVER)
+    with Supervisor([replace(spec, argv=argv)], tmp_path) as supervisor:
+        poll_until(supervisor, supervisor.ready)
+        kill(supervisor, "ps", number)
+        poll_until(supervisor, lambda: supervisor.children["ps"].restarts == 1 and supervisor.ready())
+    assert supervisor.children["ps"].failure == f"was ended by {number.name}"
+    assert given == [None, "at-ps"]
+
+
+def kill(supervisor: Supervisor, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+    """Sends a signal to a child."""
+    pid = supervisor.children[name].pid
+    assert pid is not None
+    os.kill(pid, number)
+    return pid
+
+
+def test_what_a_failed_process_left_behind_is_ended_before_it_is_restarted(tmp_path: Path) -> None:
+    starts = """
+import subprocess
+left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+write_whole(folder / f"left-{left.pid}", "-")
+write_whole(folder / "broker.endpoint", "-")
+stop.wait(60)
+"""
+    at = tmp_path / "broker.endpoint"
+    with Supervisor(
+        [child(tmp_path, "broker", starts, endpoint_file=at, restart="on_failure")], tmp_path
+    ) as supervisor:
+        poll_until(supervisor, supervisor.ready)
+        (left,) = (int(path.name.partition("-")[2]) for path in tmp_path.glob("left-*"))
+        assert is_running(left)
+        kill(supervisor, "broker")
+        poll_until(supervisor, lambda: supervisor.children["broker"].restarts == 1)
+        wait_for(lambda: not is_running(left))
+        supervisor.children["broker"].kill()
+
+
+def test_address_is_kept_over_a_restart_that_failed(tmp_path: Path) -> None:
+    fails_twice = "if len((folder / 'story').read_text().splitlines()) in (2, 3): sys.exit(7)\n"
+    spec = child(tmp_path, "ps", fails_twice + SERVE, restart="on_failure", endpoint_file=tmp_path / "ps.endpoint")
+    known: list[dict[str, str]] = []
+    with Supervisor([spec], tmp_path) as supervisor:
+        poll_until(supervisor, supervisor.ready)
+        kill(supervisor, "ps")
+        while supervisor.children["ps"].restarts < 3 or not supervisor.ready():
+            supervisor.poll()
+            known.append(supervisor.endpoints())
+    assert all(endpoints == {"ps": "at-ps"} for endpoints in known)
+
+
+def test_process_that_ended_by_itself_when_it_is_asked_to_is_finished(tmp_path: Path) -> None:
+    with Supervisor([child(tmp_path, "worker", "sys.exit(7)"), child(tmp_path, "ps")], tmp_path) as supervisor:
+        supervisor.poll()
+        worker = supervisor.children["worker"]
+        wait_for(lambda: not is_running(worker.pid or 0))
+        supervisor.end("worker")
+        supervisor.poll()
+        assert (worker.state, worker.status) == ("finished", 7)
+
+
+def test_restart_waits_until_what_it_needs_is_ready(tmp_path: Path) -> None:
+    waits = "while len((folder / 'story').read_text().splitlines()) > 2 and not (folder / 'go').exists():\n"
+    slow = f"{waits}    time.sleep(0.01)\n{SERVE}"
+    specs = [
+        child(tmp_path, "dispatcher", slow, restart="on_failure", endpoint_file=tmp_path / "dispatcher.endpoint"),
+        child(tmp_path, "worker", restart="on_failure", needs=("dispatcher",)),
+    ]
+    with Supervisor(specs, tmp_path) as supervisor:
+        poll_until(supervisor, supervisor.ready)
+        for name in ("dispatcher", "worker"):
+            kill(supervisor, name)
+        poll_until(supervisor, lambda: len(story(tmp_path)) == 3 and not supervisor.children["worker"].running)
+        for _ in range(20):
+            supervisor.poll()
+        assert [supervisor.children[name].state for name in ("dispatcher", "worker")] == ["starting", "pausing"]
+        (tmp_path / "go").touch()
+        poll_until(supervisor, supervisor.ready)
+    assert [line for line in story(tmp_path) if "started" in line] == ["dispatcher started", "worker started"] * 2
+
+
+ALIVE = 'from infra.process import show_life\nshow_life(folder / f"{name}.alive", 0.01)\n' + SERVE
+
+
+def alive(folder: Path, name: str, **options: Any) -> ProcessSpec:
+    """A child that shows signs of life."""
+    files = {"endpoint_file": folder / f"{name}.endpoint", "alive_file": folder / f"{name}.alive"}
+    return child(folder, name, ALIVE, **files, restart="on_failure", **options)
+
+
+def test_process_that_was_stopped_is_killed_and_replaced(tmp_path: Path) -> None:
+    with Supervisor([alive(tmp_path, "ps", alive_seconds=1.0)], tmp_path) as supervisor:
+        poll_until(supervisor, lambda: supervisor.ready() and (tmp_path / "ps.alive").exists())
+        stopped = kill(supervisor, "ps", signal.SIGSTOP)
+        wait_for(lambda: psutil.Process(stopped).status() == psutil.STATUS_STOPPED)
+        poll_until(supervisor, lambda: supervisor.children["ps"].restarts == 1 and supervisor.ready())
+        assert not is_running(stopped)
+    assert supervisor.children["ps"].failure == "gave no sign of life for 1 seconds and was killed"
+
+
+def test_silence_is_not_counted_while_the_supervisor_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = child(tmp_path, "ps", restart="on_failure", alive_file=tmp_path / "alive")
+    with Supervisor([silent], tmp_path) as supervisor, monkeypatch.context() as patched:
+        poll_until(supervisor, supervisor.ready)
+        now = [time.monotonic()]
+        for module in ("infra.process", "infra.run.supervisor"):
+            patched.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+        (tmp_path / "alive").touch()
+        silences = list[tuple[float, int]]()
+        for away in (0.0, 60.0, *[1.0] * 5, 0.1):
+            now[0] += away
+            supervisor.poll()
+            silences.append((away, supervisor.children["ps"].restarts))
+    assert [restarts for _, restarts in silences] == [0] * 7 + [1]
+
+
+def test_stop_while_a_restart_is_awaited_ends_clean(tmp_path: Path) -> None:
+    specs = [
+        child(tmp_path, "ps"),
+        child(tmp_path, "worker", "sys.exit(7)", restart="on_failure", backoff_seconds=NEVER),
+    ]
+    supervisor = Supervisor(specs, tmp_path)
+    paused = supervisor.children["worker"]
+    outcome = run_until(
+        supervisor, lambda: paused.restarts == 1 and paused.state == "pausing" and "ps started" in story(tmp_path)
+    )
+    assert (outcome.reason, outcome.restarts, paused.state) == ("SIGTERM", {"worker": 1}, "stopped")
+
+
+def test_process_that_fails_while_the_run_drains_is_restarted(tmp_path: Path) -> None:
+    needs_two = "stop.wait(60)\nwhile (folder / 'story').read_text().count('worker started') < 2: time.sleep(0.01)\n"
+    at = tmp_path / "dispatcher.endpoint"
+    drains = f"write_whole(folder / 'dispatcher.endpoint', '-')\n{needs_two}note('drained')"
+    specs = [
+        child(tmp_path, "dispatcher", drains, endpoint_file=at, ends_run=True, stop_order=1),
+        child(tmp_path, "worker", needs=("dispatcher",), restart="on_failure", stop_order=2),
+    ]
+    supervisor, stop, killed = Supervisor(specs, tmp_path), Stop(), list[int]()
+
+    def each_pass() -> None:
+        if stop.requested and not killed:
+            killed.append(kill(supervisor, "worker"))
+        if supervisor.ready():
+            stop.request("SIGTERM")
+
+    outcome = supervisor.run(stop, each_pass)
+    assert (outcome.restarts, outcome.killed) == ({"worker": 1}, ())
+    told = story(tmp_path)
+    assert told.index("dispatcher drained") > len(told) - 3 > told.index("worker started")
+
+
+def test_stop_while_nothing_can_drain_ends_soon_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.run.supervisor.FAILED_SECONDS", 0.1)
+    again = {"restart": "on_failure", "backoff_seconds": NEVER}
+    specs = [
+        child(tmp_path, "dispatcher", "sys.exit(7)", **again, needs=("worker",), ends_run=True, stop_order=1),
+        child(tmp_path, "worker", DEAF, endpoint_file=tmp_path / "deaf", stop_order=2, stop_seconds=NEVER),
+    ]
+    supervisor = Supervisor(specs, tmp_path)
+    paused = supervisor.children["dispatcher"]
+    with pytest.raises(ProcessFailed, match=r"^process 'dispatcher' ended with status 7, restarted 1 time"):
+        run_until(supervisor, lambda: paused.restarts == 1 and paused.state == "pausing")
+    assert supervisor.outcome("failed").killed == ("worker",)
+
+
+def test_process_that_fails_once_the_run_is_over_is_neither_restarted_nor_a_failure(tmp_path: Path) -> None:
+    specs = [
+        child(tmp_path, "worker", "sys.exit(3)"),
+        child(tmp_path, "ps", "sys.exit(3)", restart="on_failure"),
+        child(tmp_path, "dispatcher", "pass", ends_run=True),
+    ]
+    with Supervisor(specs, tmp_path) as supervisor:
+        assert supervisor.poll()
+        wait_for(lambda: all(not is_running(child.pid or 0) for child in supervisor.children.values()))
+        assert not supervisor.poll()
+    assert sorted(story(tmp_path)) == ["dispatcher started", "ps started", "worker started"]
+
+
+def test_drain_that_fails_once_the_run_is_over_is_no_failure(tmp_path: Path) -> None:
+    bad_drain = "write_whole(folder / 'ready', '-')\nstop.wait(60)\nnote('fails')\nsys.exit(3)"
+    specs = [
+        child(tmp_path, "worker", bad_drain, endpoint_file=tmp_path / "ready"),
+        child(tmp_path, "dispatcher", "pass", needs=("worker",), ends_run=True),
+    ]
+    assert Supervisor(specs, tmp_path).run(Stop()).reason == "finished"
+    assert "worker fails" in story(tmp_path)
+
+
+def test_process_that_is_added_runs_and_one_that_is_asked_to_end_is_not_restarted(tmp_path: Path) -> None:
+    with Supervisor([child(tmp_path, "ps")], tmp_path) as supervisor:
+        supervisor.add(child(tmp_path, "worker", needs=("ps",), restart="on_failure"))
+        poll_until(supervisor, supervisor.ready)
+        with pytest.raises(ConfigError, match="process 'worker' is there already"):
+            supervisor.add(child(tmp_path, "worker"))
+        supervisor.end("worker")
+        poll_until(supervisor, lambda: supervisor.children["worker"].state == "finished")
+        assert story(tmp_path) == ["ps started", "worker started", "worker drained"]
+        supervisor.add(child(tmp_path, "worker"))
+        poll_until(supervisor, lambda: supervisor.children["worker"].state == "ready")
+
+
+def test_process_that_does_not_end_when_asked_is_killed_and_finished(tmp_path: Path) -> None:
+    spec = child(tmp_path, "worker", DEAF, endpoint_file=tmp_path / "deaf", stop_seconds=0.1, restart="on_failure")
+    with Supervisor([spec, child(tmp_path, "ps")], tmp_path) as supervisor:
+        poll_until(supervisor, supervisor.ready)
+        supervisor.end("worker")
+        poll_until(supervisor, lambda: supervisor.children["worker"].state == "finished")
+        assert supervisor.children["worker"].status == -signal.SIGKILL
+        with pytest.raises(ConfigError, match="no process 'stranger'; expected one of worker, ps"):
+            supervisor.end("stranger")
+
+
+def test_nothing_is_added_while_the_run_stops(tmp_path: Path) -> None:
+    supervisor = Supervisor([child(tmp_path, "ps")], tmp_path)
+    run_until(supervisor, supervisor.ready)
+    with pytest.raises(ConfigError, match="the run is stopping"):
+        supervisor.add(child(tmp_path, "worker"))
 
 
 def test_essential_process_that_fails_for_good_stops_everything_and_is_named(tmp_path: Path) -> None:

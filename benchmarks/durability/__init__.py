@@ -1,0 +1,1 @@
+"""What keeping the model on disk costs."""

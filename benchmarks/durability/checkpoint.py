@@ -1,0 +1,289 @@
+"""What a cut costs a shard: how long it answers nobody, what it writes against what changed, and how long it takes.
+
+A shard in a process of its own, as a run starts it, holds all rows. Per cut a share of them is pushed, and then, in
+turn: the shard is asked for one row again and again while nothing happens, which shows what the machine itself does to
+an answer; it is asked in the same way while it takes the cut; and as many bytes are written and synced by a plain loop.
+The longest answer during a cut is the pause that training feels. The first cut holds every row and is measured
+apart. In the end the shard goes back to the last cut, and a digest of its rows must be the one from before.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from benchmarks.processes import own_process
+from infra.errors import FreshetError
+from infra.process import Stop
+from infra.storage import Storage
+from infra.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Header, Refused, connect, receive, send
+from ps.config import PsConfig, RowConfig
+from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
+from ps.main import ShardJob, run_shard
+from ps.protocol import (
+    FLUSH,
+    FROM_SHARD,
+    GO_ON,
+    TO_SHARD,
+    TRAIN,
+    Announce,
+    AnnounceArrays,
+    Committed,
+    Count,
+    CutSaved,
+    Digest,
+    FilePart,
+    Open,
+    Peek,
+    PeekArrays,
+    Push,
+    PushArrays,
+)
+from ps.rounds import fingerprint
+
+RUN = "bench"
+SEED = 1
+CREATED = 65536
+"""rows that one announcement creates"""
+PING_SECONDS = 0.0005
+"""between two questions: a shard that is asked without a break would take the cut in between slower"""
+BLOCK_BYTES = 16 << 20
+"""that the plain loop writes at a time"""
+NO_FILE = FilePart("none", 0, "0" * 32)
+
+
+@dataclass(frozen=True)
+class CheckpointResult:
+    """Medians over the cuts unless named otherwise."""
+
+    rows: int
+    dim: int
+    changed: int
+    """rows, before each cut"""
+    cuts: int
+    pause_ms: float
+    """longest answer while a cut is taken"""
+    worst_pause_ms: float
+    """of all cuts"""
+    quiet_ms: float
+    """longest answer while nothing happens, in as long a time"""
+    cut_ms: float
+    """from the announcement until the shard's part is durable"""
+    plain_ms: float
+    """as many bytes written and synced by a plain loop"""
+    ratio: float
+    """of these two, within each cut"""
+    changed_bytes: int
+    """of the changed rows: key, version, value and state"""
+    written_bytes: int
+    written_ratio: float
+    first_cut_ms: float
+    """the one that holds every row"""
+    first_pause_ms: float
+    first_plain_ms: float
+    restore_ms: float
+    """until the shard is back at the last cut, with every row"""
+
+
+@dataclass(frozen=True)
+class TakenCut:
+    """One cut as it was seen from outside."""
+
+    seconds: float
+    pause_seconds: float
+    quiet_seconds: float
+    plain_seconds: float
+    nbytes: int
+
+
+def run_checkpoint(folder: Path, rows: int, dim: int, share: float, cuts: int) -> CheckpointResult:
+    """So many cuts of a shard in which a share of the rows changes before each."""
+    config, changed = RowConfig(dim=dim), max(1, int(rows * share))
+    with _client(config, folder) as shard:
+        shard.create(rows)
+        first = _take(shard, folder, 1)
+        taken = []
+        for cut in range(2, cuts + 2):
+            shard.change(np.sort(np.random.default_rng(cut).choice(rows, changed, replace=False)))
+            taken.append(_take(shard, folder, cut))
+        restore_seconds = _go_back(shard, cuts + 1)
+    row_bytes = config.shape().total * np.dtype(config.float_dtype).itemsize + 8 + 8  # with its key and its version
+    return _result((rows, dim, changed), row_bytes, first, taken, restore_seconds)
+
+
+def _result(
+    sizes: tuple[int, int, int], row_bytes: int, first: TakenCut, taken: list[TakenCut], restore_seconds: float
+) -> CheckpointResult:
+    rows, dim, changed = sizes
+    written = int(statistics.median(cut.nbytes for cut in taken))
+    return CheckpointResult(
+        rows=rows,
+        dim=dim,
+        changed=changed,
+        cuts=len(taken),
+        pause_ms=1000 * statistics.median(cut.pause_seconds for cut in taken),
+        worst_pause_ms=1000 * max(cut.pause_seconds for cut in taken),
+        quiet_ms=1000 * statistics.median(cut.quiet_seconds for cut in taken),
+        cut_ms=1000 * statistics.median(cut.seconds for cut in taken),
+        plain_ms=1000 * statistics.median(cut.plain_seconds for cut in taken),
+        ratio=statistics.median(cut.seconds / cut.plain_seconds for cut in taken),
+        changed_bytes=changed * row_bytes,
+        written_bytes=written,
+        written_ratio=written / (changed * row_bytes),
+        first_cut_ms=1000 * first.seconds,
+        first_pause_ms=1000 * first.pause_seconds,
+        first_plain_ms=1000 * first.plain_seconds,
+        restore_ms=1000 * restore_seconds,
+    )
+
+
+def _take(shard: "_Client", folder: Path, cut: int) -> TakenCut:
+    shard.ask(Count(**shard.at))  # what was pushed before has been applied
+    began = time.perf_counter()
+    saved, pause_seconds = shard.take_cut(cut)
+    seconds = time.perf_counter() - began
+    newest = saved.parts[-1]
+    return TakenCut(seconds, pause_seconds, shard.watch(seconds), _write_plainly(folder, newest.nbytes), newest.nbytes)
+
+
+def _write_plainly(folder: Path, nbytes: int) -> float:
+    """Seconds that as many bytes take, written one after the other and synced, with their folder."""
+    block, path = os.urandom(min(nbytes, BLOCK_BYTES)), folder / "plain"
+    began = time.perf_counter()
+    with path.open("wb") as file:
+        for start in range(0, nbytes, len(block)):
+            file.write(block[: nbytes - start])
+        file.flush()
+        os.fsync(file.fileno())
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    seconds = time.perf_counter() - began
+    path.unlink()
+    return seconds
+
+
+def _go_back(shard: "_Client", cut: int) -> float:
+    """Seconds until the shard has the model of a cut again; raises FreshetError if it is another one."""
+    before = shard.ask(Digest(**shard.at)).digest
+    shard.change(np.arange(1))  # not in any cut
+    began = time.perf_counter()
+    shard.open(restore=cut)
+    seconds = time.perf_counter() - began
+    if (after := shard.ask(Digest(**shard.at)).digest) != before:
+        raise FreshetError(f"rows after a restore have digest {after}; expected {before}; see the shard's log")
+    return seconds
+
+
+# ── the shard ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass
+class _Client:
+    """The dispatcher and the only worker of one shard."""
+
+    config: RowConfig
+    storage: Storage
+    socket: "zmq.Socket[bytes]"
+    """the dispatcher's"""
+    pings: "zmq.Socket[bytes]"
+    generation: int = 0
+    step: int = 0
+    _sends: Codec = field(default_factory=lambda: Codec(*TO_SHARD))
+    _receives: Codec = field(default_factory=lambda: Codec(*FROM_SHARD))
+
+    @property
+    def at(self) -> dict[str, Any]:
+        return {"run": RUN, "generation": self.generation, "step": self.step}
+
+    def open(self, restore: int = GO_ON) -> None:
+        """Begins a generation, with the model of a cut or the one that the shard has."""
+        self.generation += 1
+        self.ask(Open(**self.at, workers=1, restore=restore))
+
+    def create(self, rows: int) -> None:
+        for first in range(0, rows, CREATED):
+            self.step += 1
+            numbers = np.arange(first, min(first + CREATED, rows))
+            steps = np.full_like(numbers, self.step)
+            told = AnnounceArrays(numbers, numbers.astype(np.uint64), changed=numbers, changed_steps=steps)
+            self._tell(Announce(**self.at, phase=TRAIN, pushers=[]), told)
+
+    def change(self, numbers: NDArray[np.int64]) -> None:
+        """Pushes new values of these rows."""
+        self.step += 1
+        pushed, steps = np.array([fingerprint(numbers, NO_I64)], np.uint64), np.full_like(numbers, self.step)
+        told = AnnounceArrays(changed=numbers, changed_steps=steps, pushed=pushed)
+        self._tell(Announce(**self.at, phase=TRAIN, pushers=[0]), told)
+        draw = np.random.default_rng(self.step)
+        rows = draw.random(len(numbers) * self.config.shape().total, np.float32)
+        self._tell(Push(**self.at, phase=TRAIN, worker=0), PushArrays(numbers, rows, NO_I64, rows[:0]))
+
+    def take_cut(self, cut: int) -> tuple[CutSaved, float]:
+        """Returns when it is saved, with the longest answer meanwhile; then commits it."""
+        self._tell(Announce(**self.at, phase=FLUSH, pushers=[], cut=cut), AnnounceArrays())
+        longest = 0.0
+        while not self.socket.poll(0):
+            longest = max(longest, self.ping())
+        saved = self._answer(self.socket)
+        if not isinstance(saved, CutSaved):
+            raise FreshetError(f"the shard could not take cut {cut}; {saved}; expected it saved; see the disk")
+        part = ShardPart(0, saved.rows, tuple(saved.parts))
+        told: dict[str, Any] = {"number": cut, "at_seconds": time.time(), "shards": (part,), "dispatcher": NO_FILE}
+        write_manifest(self.storage, CutManifest(**self.at, **told))
+        self._tell(Committed(**self.at, cut=cut))
+        return saved, longest
+
+    def watch(self, seconds: float) -> float:
+        """The longest answer in so long a time."""
+        end, longest = time.perf_counter() + seconds, 0.0
+        while time.perf_counter() < end:
+            longest = max(longest, self.ping())
+        return longest
+
+    def ping(self) -> float:
+        """Seconds until one row has come."""
+        time.sleep(PING_SECONDS)
+        began = time.perf_counter()
+        send(self.pings, self._sends, Peek(**self.at), PeekArrays(np.zeros(1, np.int64)))
+        self._answer(self.pings)
+        return time.perf_counter() - began
+
+    def ask(self, header: Header) -> Any:
+        self._tell(header)
+        return self._answer(self.socket)
+
+    def _tell(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
+        send(self.socket, self._sends, header, arrays)
+
+    def _answer(self, socket: "zmq.Socket[bytes]") -> Any:
+        header, _ = receive(socket, self._receives)
+        if isinstance(header, Refused):
+            raise FreshetError(f"the shard refused a message of the benchmark: {header.reason}")
+        return header
+
+
+@contextmanager
+def _client(config: RowConfig, folder: Path) -> Iterator[_Client]:
+    with ExitStack() as resources:
+        endpoint = resources.enter_context(own_process(_serve, config, str(folder / "cuts")))
+        context = resources.enter_context(zmq.Context())
+        dispatcher, pings = (resources.enter_context(context.socket(zmq.DEALER)) for _ in range(2))
+        for socket in (dispatcher, pings):
+            socket.set(zmq.LINGER, 0)
+            connect(socket, endpoint)
+        client = _Client(config, Storage.at(folder / "cuts"), dispatcher, pings)
+        client.open()
+        yield client
+
+
+def _serve(config: RowConfig, storage: str, stop: Stop, ready: Connection) -> None:
+    told: dict[str, Any] = {"number": 0, "run": RUN, "seed": SEED, "endpoint": "tcp://127.0.0.1:*", "storage": storage}
+    run_shard(ShardJob(config=PsConfig(shards=1), rows=config, **told), stop, ready.send)

@@ -1,0 +1,147 @@
+"""Cuts in the dispatcher's loop: when one is due, what becomes of it, and which one a recovery goes back to.
+
+A cut begins behind an ordered step: its flush is one more round, and the next steps are decided meanwhile. It exists
+once its manifest is written (``dispatch/cuts/taking.py``); then the journal says so, the shards hear of it, and what is
+older than the oldest cut kept goes. Cuts that are found damaged are passed over.
+"""
+
+from time import monotonic
+
+import structlog
+
+from dispatch.cuts.retention import discard_after, sweep
+from dispatch.cuts.state import Decided, DispatcherState, Trained, load_index, read_state
+from dispatch.cuts.taking import CutBook, CutFailure
+from dispatch.errors import CutUnusable, NoCut
+from dispatch.job import DispatchJob
+from dispatch.journal.records import CutTaken
+from dispatch.journal.run import RunJournal
+from dispatch.rows.index import Index
+from dispatch.shards import Shards
+from infra.storage import Storage
+from infra.telemetry import Meter
+from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
+from ps.errors import CutDamaged
+from ps.protocol import EMPTY_MODEL, CutFailed
+
+
+class Cutting:
+    """The cuts of one run."""
+
+    def __init__(self, job: DispatchJob, journal: RunJournal, meter: Meter) -> None:
+        self._job, self._journal = job, journal
+        self.storage = Storage.at(job.storage)
+        self._book = CutBook(self.storage, job.run, job.cuts.kept, journal.last_cut, meter)
+        self._begun: Decided | None = None
+        """of the cut that is being taken"""
+        self._last_step = 0
+        """that a cut was begun after"""
+        self._due = monotonic() + job.cuts.seconds
+        self.damaged: set[int] = set()
+        """cuts that cannot be gone back to"""
+        self._log = structlog.get_logger()
+
+    @property
+    def are_taken(self) -> bool:
+        """Whether this run takes cuts at all."""
+        return self._job.golden is None
+
+    @property
+    def is_underway(self) -> bool:
+        return not self._book.is_idle
+
+    def may_begin(self, step: int) -> bool:
+        """Whether a cut can be begun after a step, and would hold anything new."""
+        return self.are_taken and self._book.is_idle and step > self._last_step
+
+    def is_due(self, step: int) -> bool:
+        """Whether it is time for one."""
+        return self._job.cuts.seconds > 0 and monotonic() >= self._due and self.may_begin(step)
+
+    def begin(self, decided: Decided) -> int:
+        """Begins a cut after the newest step; returns its number. On record before anyone hears of it."""
+        self._journal.begin_cut(self._book.next_number, decided.step, decided.positions, decided.samples)
+        number = self._book.begin(decided, self._job.shards)
+        self._begun, self._last_step = decided, decided.step
+        self._due = monotonic() + self._job.cuts.seconds
+        return number
+
+    def add_state(self, trained: Trained) -> None:
+        """The flush of the cut is complete."""
+        self._book.add_state(trained)
+
+    def follow(self, shards: Shards, generation: int) -> None:
+        """Takes what shards say about their parts, and what has become of the cut."""
+        for shard, told in shards.check():
+            if isinstance(told, CutFailed):
+                self._book.fail(told.cut, f"shard {shard}: {told.reason}")
+            else:
+                self._book.saved(shard, told)
+        if (done := self._book.finished()) is not None:
+            self._conclude(done)
+            if isinstance(done, CutManifest):
+                shards.commit(generation, done.step, done.number)
+        if (dropped := self._book.dropped()) is not None:
+            self._journal.trim(dropped.retained.oldest)
+
+    def abandon(self, reason: str) -> None:
+        """Gives up the cut that is being taken, unless it is about to exist."""
+        if (done := self._book.abandon(reason)) is not None:
+            self._conclude(done)
+
+    def close(self) -> None:
+        self.abandon("the dispatcher ends")
+        self._book.close()
+
+    # ── going back ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def choose(self) -> tuple[DispatcherState | None, Index]:
+        """The state and the index of the newest cut that can be used, whose history the journal then has.
+
+        None: the empty model. Raises NoCut if the journal does not reach back to that.
+        """
+        for number in self._candidates():
+            try:
+                manifest = read_manifest(self.storage, number)
+                state, index = read_state(self.storage, manifest), Index.restore(load_index(self.storage, manifest))
+                self._journal.read_again(number)
+            except (CutDamaged, CutUnusable) as error:
+                self._log.error("a cut cannot be used; the one before is tried", cut=number, reason=str(error))
+                self.damaged.add(number)
+                continue
+            self._last_step = state.decided.step
+            return state, index
+        self._last_step = 0
+        try:
+            self._journal.read_again(EMPTY_MODEL)
+        except CutUnusable as error:
+            raise NoCut(
+                f"no cut can be used, and the journal does not reach back to the run's start: {error}"
+            ) from error
+        return None, Index()
+
+    def _candidates(self) -> list[int]:
+        """Numbers of cuts, the best first: the newest or, for a replay, the oldest, after the empty model."""
+        if not self.are_taken and self._journal.history.base.number == EMPTY_MODEL:
+            return []
+        on_record = self._journal.cut_numbers() - self.damaged
+        numbers = [number for number in manifest_numbers(self.storage) if number in on_record]
+        return numbers[::-1] if self.are_taken else numbers
+
+    def void_after(self, number: int) -> None:
+        """The steps after a cut are void, and so are later cuts."""
+        discard_after(self.storage, number)
+
+    def sweep(self) -> None:
+        """Removes files that no cut names; called when no shard is writing any."""
+        if self.are_taken and (gone := sweep(self.storage)):
+            self._log.info("files of unfinished cuts removed", files=len(gone))
+
+    def _conclude(self, done: CutManifest | CutFailure) -> None:
+        decided, self._begun = self._begun, None
+        assert decided is not None
+        if isinstance(done, CutFailure):
+            self._last_step = 0  # what it would have held is part of the next
+            return
+        self._journal.take_cut(CutTaken(done.number, done.step, decided.positions, decided.samples))
+        self._log.info("cut taken", cut=done.number, step=done.step, rows=done.rows)
+        self._book.drop_old()

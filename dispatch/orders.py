@@ -1,0 +1,77 @@
+"""Orders, made from the plan of a round: what each worker is told to move and to train."""
+
+from typing import Any
+
+from dispatch.dense import DenseMoves
+from dispatch.protocol import Early, Order, OrderArrays
+from dispatch.rows.plan import WorkerPlan
+from ingest.samples import Samples
+from ps.protocol import TRAIN
+
+Orders = list[tuple[Order, OrderArrays]]
+"""of each member, by number"""
+
+
+def training_orders(at: dict[str, Any], plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves) -> Orders:
+    """Every member's part of a training step; at: run, generation and step."""
+    return [_training(at, number, plan, samples, dense) for number, plan in enumerate(plans)]
+
+
+def flush_orders(at: dict[str, Any], phase: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves) -> Orders:
+    """Every member writes its owned and split rows back, and what it has of the dense weights."""
+    sizes: dict[str, Any] = {"samples": 0, "batch": 0, "alone": 0}
+    return [
+        (Order(**at, phase=phase, **sizes, gives_dense=number == dense.giver), _moves(plan))
+        for number, plan in enumerate(plans)
+    ]
+
+
+def _training(
+    at: dict[str, Any], number: int, plan: WorkerPlan, samples: Samples, dense: DenseMoves
+) -> tuple[Order, OrderArrays]:
+    assert plan.use is not None
+    mine = plan.use.samples
+    header = Order(
+        **at,
+        phase=TRAIN,
+        samples=mine.size,
+        batch=len(samples.labels_B),
+        alone=plan.use.alone,
+        replicated=plan.replicated,
+        early=_early(plan),
+        gives_dense=number == dense.giver,
+        dense_pull=dense.pulled_by(number),
+        owes_gradient=number in dense.gradients,
+    )
+    arrays = _moves(plan)._replace(
+        used_slots=plan.use_slots,
+        positions=plan.use.positions,
+        dense=samples.dense_BN[mine].reshape(-1),
+        labels=samples.labels_B[mine],
+    )
+    return header, arrays
+
+
+def _moves(plan: WorkerPlan) -> OrderArrays:
+    """The rows that a plan moves, and no sample."""
+    return OrderArrays(
+        owned_rows=plan.push_owned.rows,
+        owned_slots=plan.push_owned.slots,
+        part_rows=plan.push_parts.rows,
+        part_slots=plan.push_parts.slots,
+        full_rows=plan.pull_full.rows,
+        full_slots=plan.pull_full.slots,
+        value_rows=plan.pull_values.rows,
+        value_slots=plan.pull_values.slots,
+    )
+
+
+def _early(plan: WorkerPlan) -> Early:
+    return Early(
+        owned=plan.push_owned.early,
+        parts=plan.push_parts.early,
+        full=plan.pull_full.early,
+        values=plan.pull_values.early,
+        evicted_owned=plan.push_owned.evicted,
+        evicted_parts=plan.push_parts.evicted,
+    )

@@ -1,0 +1,72 @@
+"""Which shards serve a run, and where: each offers itself, and the newest process of a number wins."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ps.errors import Disagreement
+from ps.protocol import Serve, Terms
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A shard that has offered itself."""
+
+    number: int
+    identity: bytes
+    """routing id of its socket: a process of its own"""
+    endpoint: str
+
+    @property
+    def name(self) -> str:
+        return f"shard {self.number}"
+
+
+class Providers:
+    """Shards by number."""
+
+    def __init__(self, shards: int, settings: Mapping[str, str]) -> None:
+        """settings: those that every shard must share."""
+        self.count, self._settings = shards, dict(settings)
+        self._known: dict[int, Provider] = {}
+        self.in_use: tuple[Provider, ...] = ()
+        """those that the current generation uses, by number"""
+
+    @property
+    def everyone(self) -> tuple[Provider, ...]:
+        return tuple(self._known[number] for number in sorted(self._known))
+
+    @property
+    def are_complete(self) -> bool:
+        return len(self._known) == self.count
+
+    @property
+    def absent(self) -> list[str]:
+        """Names of the shards that have not offered themselves."""
+        return [f"shard {number}" for number in range(self.count) if number not in self._known]
+
+    @property
+    def replaced(self) -> list[str]:
+        """Names of the shards in use that are gone, or that a newer process has replaced."""
+        return [provider.name for provider in self.in_use if self._known.get(provider.number) != provider]
+
+    def admit(self, sender: bytes, offer: Serve) -> str | None:
+        """Takes an offer; returns the reason if it is refused."""
+        terms = offer.terms
+        try:
+            Terms(terms.shard, self.count, self._settings).check(terms, f"shard {terms.shard}")
+        except Disagreement as error:
+            return str(error)
+        if not terms.shard < self.count:
+            return f"there are shards 0 to {self.count - 1}, and not {terms.shard}; correct --shard"
+        self._known[terms.shard] = Provider(terms.shard, sender, offer.endpoint)
+        return None
+
+    def drop(self, provider: Provider) -> None:
+        """That process cannot be reached."""
+        if self._known.get(provider.number) == provider:
+            del self._known[provider.number]
+
+    def use(self) -> tuple[str, ...]:
+        """Those known now serve the next generation; returns their endpoints, by number."""
+        self.in_use = self.everyone
+        return tuple(provider.endpoint for provider in self.in_use)

@@ -1,0 +1,275 @@
+"""One run of chaos: real processes, struck at random while events keep coming; then it is ended and checked.
+
+1. produce   ``freshet produce`` writes events into the run's own log, all the time
+2. up        ``freshet up`` trains them; a supervisor that is struck is started again, as an operator would
+3. strike    every few seconds a process is killed, or stopped for a while (``infra.chaos.strikes``)
+4. settle    without further faults, until steps are completed again
+5. stop      SIGTERM; the run drains and ends
+6. verify    ``freshet verify`` in a process of its own
+
+Every fault is a line of chaos.jsonl in the run's folder. Only processes of this run are touched: the ones started
+here, and those that have this folder in their command line.
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import psutil
+
+from infra.chaos.census import Census
+from infra.chaos.progress import Progress
+from infra.chaos.report import ChaosReport
+from infra.chaos.strikes import Strike, Struck, draw_strikes
+from infra.errors import ProcessFailed
+from infra.process import Stop
+from infra.verify.finding import Finding
+from infra.verify.leftovers import processes_of
+
+RECORD = "chaos.jsonl"
+OUTPUT = "chaos.log"
+"""what the commands print, in the run's folder"""
+TICK_SECONDS = 0.2
+SAMPLE_SECONDS = 1.0
+ORPHAN_SECONDS = 10.0
+"""how long processes may outlive a supervisor that was killed"""
+SUPERVISOR = "supervisor"
+VERIFY_SECONDS = 3600.0
+MOST_SURPRISES = 20
+"""ends of the run that no fault explains, after which it is not started again"""
+POISON_SHARE = "0.01"
+"""events that become dead letters"""
+
+
+@dataclass(frozen=True)
+class ChaosJob:
+    """What to do to which run."""
+
+    folder: Path
+    seed: int
+    seconds: float
+    every_seconds: float
+    """between two faults, on average; 0: none"""
+    rate: float
+    """events a second"""
+    settings: tuple[str, ...]
+    """of the run: --set and --config with their values"""
+    patience_seconds: float = 300.0
+    """how long the run may take to complete steps again after the last fault, and to end"""
+
+
+def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosReport:
+    """Runs everything to its end; a stop that is requested shortens 3."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with ExitStack() as resources:
+        producing = resources.enter_context(producing_events(job))
+        run = resources.enter_context(running(job))
+        storm = Storm(job, run, tell)
+        resources.callback(storm.release)
+        storm.rage(began + job.seconds, stop)
+        storm.settle(job.patience_seconds)
+        end(producing, job.patience_seconds)
+        storm.finish(job.patience_seconds)
+        struck_seconds = time.monotonic() - began
+    tell("checking")
+    return ChaosReport(
+        folder=str(job.folder),
+        seed=job.seed,
+        seconds=struck_seconds,
+        struck=tuple(storm.struck),
+        missed=storm.missed,
+        steps=(storm.progress.read_newest() or (0, 0))[1],
+        longest_seconds=storm.progress.longest_seconds,
+        measured=tuple(storm.census.measured()),
+        findings=tuple(verified(job.folder)),
+        surprises=tuple(run.surprises),
+    )
+
+
+@dataclass
+class SupervisedRun:
+    """The command ``freshet up``, started again whenever it ends."""
+
+    job: ChaosJob
+    process: "subprocess.Popen[bytes]"
+    was_killed: bool = False
+    surprises: list[str] = field(default_factory=list)
+
+    def revive(self) -> None:
+        """Starts it again if it has ended; notes an end that nobody asked for."""
+        status = self.process.poll()
+        if status is None:
+            return
+        if not self.was_killed:
+            self.surprises.append(f"freshet up ended by itself with status {status}; see {self.job.folder / OUTPUT}")
+        if len(self.surprises) > MOST_SURPRISES:
+            raise ProcessFailed(
+                f"freshet up ended by itself {len(self.surprises)} times, with status {status} in the end; expected it "
+                f"to go on; see {self.job.folder / OUTPUT}"
+            )
+        self._await_orphans()
+        self.process, self.was_killed = launch(self.job, "up", "--folder", str(self.job.folder)), False
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """Those that are there now, by name."""
+        found = dict(processes_of(self.job.folder))
+        with suppress(psutil.NoSuchProcess):
+            found[SUPERVISOR] = psutil.Process(self.process.pid)
+        return found
+
+    def _await_orphans(self) -> None:
+        until = time.monotonic() + ORPHAN_SECONDS
+        while names := [name for name, _ in processes_of(self.job.folder)]:
+            if time.monotonic() > until:
+                self.surprises.append(f"processes {sorted(names)} outlived their supervisor by {ORPHAN_SECONDS:g} s")
+                return
+            time.sleep(TICK_SECONDS)
+
+
+class Storm:
+    """Strikes a run, and watches how it takes it."""
+
+    def __init__(self, job: ChaosJob, run: SupervisedRun, tell: Callable[[str], None]) -> None:
+        self._job, self.run, self._tell = job, run, tell
+        self.struck: list[Struck] = []
+        self.missed = 0
+        self.census, self.progress = Census(), Progress(job.folder)
+        self._stopped: list[tuple[float, psutil.Process]] = []
+        """when to continue which process"""
+        self._sample_at = 0.0
+
+    def rage(self, until: float, stop: Stop) -> None:
+        """Strikes until that time, beginning with the first step."""
+        while not self.progress.steps and time.monotonic() < until and not stop.requested:
+            self.watch()
+        for strike in draw_strikes(self._job.seed, self._job.every_seconds):
+            if not self._wait(strike.pause_seconds, until, stop):
+                break
+            self.strike(strike)
+        self._wait(until - time.monotonic(), until, stop)
+
+    def settle(self, patience_seconds: float) -> None:
+        """Waits until stopped processes have gone on and steps are completed again."""
+        until = time.monotonic() + patience_seconds
+        while self._stopped or not self.progress.is_over_it:
+            if time.monotonic() > until:
+                self.run.surprises.append(f"no step was completed within {patience_seconds:g} s after the last fault")
+                return
+            self.watch()
+
+    def finish(self, patience_seconds: float) -> None:
+        """Asks the run to stop, and waits for its end."""
+        status = end(self.run.process, patience_seconds)
+        if status:
+            self.run.surprises.append(f"freshet up ended with status {status} when it was asked to stop")
+
+    def release(self) -> None:
+        """Lets every stopped process go on."""
+        for _, process in self._stopped:
+            with suppress(psutil.Error):
+                process.resume()
+        self._stopped.clear()
+
+    def watch(self) -> None:
+        """Continues processes whose time it is, starts the supervisor again, takes samples."""
+        now = time.monotonic()
+        due = [process for at, process in self._stopped if at <= now]
+        self._stopped = [(at, process) for at, process in self._stopped if at > now]
+        for process in due:
+            with suppress(psutil.Error):
+                process.resume()
+        self.run.revive()
+        if now >= self._sample_at:
+            self._sample_at = now + SAMPLE_SECONDS
+            self.census.take(self.run.processes())
+        self.progress.look()
+        time.sleep(TICK_SECONDS)
+
+    def strike(self, strike: Strike) -> None:
+        """Does it to a process that is there, if there is one."""
+        processes = self.run.processes()
+        name = strike.choose(list(processes))
+        if name is None:
+            self.missed += 1
+            return
+        process, stopped = processes[name], strike.stopped_seconds if strike.kind == "stop" else None
+        self._record(Struck(time.time(), strike.kind, name, process.pid, stopped))
+        with suppress(psutil.Error):
+            if stopped is None:
+                self.run.was_killed |= name == SUPERVISOR
+                process.kill()
+            else:
+                process.suspend()
+                self._stopped.append((time.monotonic() + stopped, process))
+        self.progress.strike()
+
+    def _wait(self, seconds: float, until: float, stop: Stop) -> bool:
+        """Whether there is still time after so long."""
+        then = time.monotonic() + seconds
+        while time.monotonic() < min(then, until) and not stop.requested:
+            self.watch()
+        return then < until and not stop.requested
+
+    def _record(self, struck: Struck) -> None:
+        self.struck.append(struck)
+        with (self._job.folder / RECORD).open("ab") as file:
+            file.write(msgspec.json.encode(struck) + b"\n")
+        self._tell(f"{struck.kind} {struck.process} ({struck.pid})")
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def launch(job: ChaosJob, command: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    """Starts a command with the settings of the run, in a session of its own."""
+    argv = [sys.executable, "-m", "infra.cli.entry", command, *arguments, *job.settings]
+    with (job.folder / OUTPUT).open("ab") as output:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+
+
+@contextmanager
+def producing_events(job: ChaosJob) -> Iterator["subprocess.Popen[bytes]"]:
+    rate, seed = str(job.rate), str(job.seed)
+    process = launch(job, "produce", "--rate", rate, "--seed", seed, "--poison", POISON_SHARE)
+    try:
+        yield process
+    finally:
+        end(process, job.patience_seconds)
+
+
+@contextmanager
+def running(job: ChaosJob) -> Iterator[SupervisedRun]:
+    run = SupervisedRun(job, launch(job, "up", "--folder", str(job.folder)))
+    try:
+        yield run
+    finally:
+        end(run.process, job.patience_seconds)
+
+
+def end(process: "subprocess.Popen[bytes]", patience_seconds: float) -> int:
+    """Asks a command to stop, and kills it if it does not in time; returns its status."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+    try:
+        return process.wait(patience_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def verified(folder: Path) -> list[Finding]:
+    """What the checker finds, in a process of its own."""
+    with TemporaryDirectory(prefix="freshet-chaos-") as place:
+        found = Path(place) / "findings.json"
+        argv = [sys.executable, "-m", "infra.cli.entry", "verify", str(folder), "--json", str(found)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=VERIFY_SECONDS)
+        if not found.exists():
+            return [Finding("verify", False, done.stderr.strip() or f"ended with status {done.returncode}")]
+        return msgspec.json.decode(found.read_bytes(), type=list[Finding])

@@ -1,0 +1,70 @@
+"""What a run of chaos came to, as values and as tables."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from infra.chaos.census import Measured
+from infra.chaos.strikes import Struck
+from infra.run.figures import size
+from infra.verify.finding import Finding
+
+
+class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of chaos."""
+
+    folder: str
+    seed: int
+    seconds: float
+    struck: tuple[Struck, ...]
+    missed: int
+    """faults for which there was no process at the time"""
+    steps: int
+    longest_seconds: float
+    """without a new completed step"""
+    measured: tuple[Measured, ...]
+    findings: tuple[Finding, ...]
+    """of the checker"""
+    surprises: tuple[str, ...]
+    """what happened to the run that no fault explains"""
+
+    @property
+    def violations(self) -> list[str]:
+        return [*self.surprises, *(f"{each.name}: {each.found}" for each in self.findings if each.ok is False)]
+
+
+def by_kind(struck: Sequence[Struck]) -> Iterator[tuple[str, int, int]]:
+    """(process, times killed, times stopped), by process."""
+    counts = Counter((each.process, each.kind) for each in struck)
+    for process in sorted({each.process for each in struck}):
+        yield process, counts[process, "kill"], counts[process, "stop"]
+
+
+def show_report(report: ChaosReport, console: Console) -> None:
+    faults = _table("process", "killed", "stopped")
+    for process, killed, stopped in by_kind(report.struck):
+        faults.add_row(process, str(killed), str(stopped))
+    usage = _table("process", "starts", "memory first", "last", "most", "descriptors first", "last", "most")
+    for each in report.measured:
+        memory = (size(value.rss_bytes) for value in (each.first, each.last, each.most))
+        files = (str(value.descriptors) for value in (each.first, each.last, each.most))
+        usage.add_row(each.name, str(each.starts), *memory, *files)
+    told = (
+        f"{len(report.struck)} faults in {report.seconds:.0f} s with seed {report.seed}, {report.missed} that found no "
+        f"process; {report.steps:,} steps; at most {report.longest_seconds:.1f} s without a new one"
+    )
+    console.print(Group(faults, Text(), usage, Text(), Text(told)))
+    for violation in report.violations:
+        console.print(Text(f"violated: {violation}", style="bold red"), soft_wrap=True)
+
+
+def _table(first: str, *columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table

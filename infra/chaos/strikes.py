@@ -1,0 +1,55 @@
+"""What is done to a run, and when: drawn from a seed, so that a run of chaos can be repeated."""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["kill", "stop"]
+Target = Literal["worker", "ps", "dispatcher", "supervisor"]
+WEIGHTS: dict[Target, float] = {"worker": 4, "ps": 3, "dispatcher": 2, "supervisor": 1}
+"""how often each kind of process is struck, in relation to the others"""
+STOPS = 0.3
+"""share of strikes that stop a process for a while; the others kill it"""
+STOPPED_SECONDS = (1.0, 20.0)
+
+
+class Strike(msgspec.Struct, frozen=True):
+    """One fault to come."""
+
+    pause_seconds: float
+    """after the one before"""
+    kind: Kind
+    target: Target
+    place: float
+    """which of several processes of this kind, from 0 to 1"""
+    stopped_seconds: float
+    """how long a stopped process stays so"""
+
+    def choose(self, names: list[str]) -> str | None:
+        """One of the processes that there are; None if none is of this kind."""
+        found = sorted(name for name in names if name.partition("-")[0] == self.target)
+        return found[int(self.place * len(found))] if found else None
+
+
+def draw_strikes(seed: int, every_seconds: float) -> Iterator[Strike]:
+    """Without end; pauses between half and one and a half of that long. None at all if it is 0."""
+    random = Random(seed)
+    while every_seconds > 0:
+        pause = random.uniform(0.5, 1.5) * every_seconds
+        kind: Kind = "stop" if random.random() < STOPS else "kill"
+        (target,) = random.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        yield Strike(pause, kind, target, random.random(), random.uniform(*STOPPED_SECONDS))
+
+
+class Struck(msgspec.Struct, frozen=True):
+    """One fault that was done: a line of chaos.jsonl."""
+
+    at_seconds: float
+    """since 1970"""
+    kind: Kind
+    process: str
+    pid: int
+    stopped_seconds: float | None = None
+    """of a process that was stopped"""

@@ -1,0 +1,78 @@
+"""``freshet chaos``: kills and stops processes of a real run at random, and checks what comes of it."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from infra.cli.options import SettingsOptions, grouped
+from infra.cli.verify import show_findings
+from infra.errors import ConfigError, FreshetError
+from infra.process import check_output, stop_on_signals, write_whole
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "dispatch": {"workers": 3},
+    "ps": {"shards": 2},
+    "stream": {"batch": 128, "partitions": 3},
+    "rows": {"dim": 8},
+    "api": {"port": 0},
+    "cuts": {"seconds": 5},
+}
+"""settings of the run where none are given"""
+
+
+class ChaosViolated(FreshetError):
+    """A run did not survive what was done to it."""
+
+
+@grouped
+def chaos(
+    minutes: Annotated[float, typer.Option(help="How long processes are struck.", min=0.01)] = 5,
+    seed: Annotated[int, typer.Option(help="The same faults in the same order for the same seed.", min=0)] = 0,
+    every: Annotated[float, typer.Option(help="Seconds between two faults, on average; 0: none.", min=0)] = 4,
+    rate: Annotated[float, typer.Option(help="Clicks a second.", min=1)] = 2000,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.", show_default=False)] = None,
+    folder: Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.")] = None,
+    *,
+    given: SettingsOptions,
+) -> None:
+    """Kill and stop processes of a real run at random while it trains, then check everything it promises.
+
+    The run is a 'freshet up' of its own on a synthetic click stream. Every few seconds one of its processes,
+    dispatcher, shard, worker or the supervisor itself, is killed, or stopped for 1 to 20 seconds. At the end the run
+    is stopped in an orderly way, and 'freshet verify' looks at what it left. Exits with 1 on any violation.
+
+    Example: freshet chaos --minutes 10 --seed 7
+    """
+    stop = stop_on_signals()
+    check_output(json_file)
+    from infra.chaos.main import ChaosJob, run_chaos
+    from infra.chaos.report import show_report
+
+    place = folder or Path("runs") / f"chaos-{datetime.now():%Y%m%d-%H%M%S}"
+    if place.exists() and any(place.iterdir()):
+        raise ConfigError(f"folder {place} is not empty; expected a new one for every run of chaos; give another")
+    options = settings_of(given, place)
+    console = Console()
+    console.print(Text.assemble("run folder ", (str(place), "bold")))
+    job = ChaosJob(place, seed, minutes * 60, every, rate, options)
+    report = run_chaos(job, stop, lambda line: console.print(Text(line)))
+    show_findings(list(report.findings), console)
+    show_report(report, console)
+    if json_file is not None:
+        write_whole(json_file, msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
+    if report.violations:
+        raise ChaosViolated(f"{len(report.violations)} violations in the run in {place}; see the list above")
+
+
+def settings_of(given: SettingsOptions, folder: Path) -> tuple[str, ...]:
+    """Options of the run's commands: what was given, and defaults for the rest; checked before anything starts."""
+    settings = given.load(DEFAULTS)
+    chosen = (f"{s}.{name}={getattr(getattr(settings, s), name)}" for s, names in DEFAULTS.items() for name in names)
+    overrides = ["run=chaos", f"stream.folder={folder / 'log'}", *chosen, *given.chosen()]
+    config = ("--config", str(given.config)) if given.config is not None else ()
+    return (*config, *(part for override in overrides for part in ("--set", override)))

@@ -1,0 +1,113 @@
+"""``freshet verify``: checks everything that a run promises, in what it left behind."""
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from infra.cli.replay import Replayed, digest_file, replay_run
+from infra.errors import FreshetError
+from infra.faults import FAULT
+from infra.process import Stop, check_output, stop_on_signals, write_whole
+
+if TYPE_CHECKING:
+    from infra.verify.finding import Finding
+
+STYLES = {True: ("ok", "green"), False: ("violated", "bold red"), None: ("-", "dim")}
+
+
+class RunViolated(FreshetError):
+    """A run is not what it promises."""
+
+
+def verify(
+    run_folder: Annotated[Path, typer.Argument(help="Folder of a run that is over or was interrupted.")],
+    replay: Annotated[bool, typer.Option(help="Train the run again from its journal, and compare.")] = True,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the findings here.", show_default=False)
+    ] = None,
+) -> None:
+    """Check what a run left behind: its journal, events, dead letters, model, cuts, files and processes.
+
+    A replay of the journal in a temporary folder must give the same rows, dense weights and predictions, bit for bit.
+    The run's folder is only read. Exits with 1 if anything is violated; what cannot be checked is named with the
+    reason.
+
+    Example: freshet verify runs/up-20261115-021100
+    """
+    stop = stop_on_signals()
+    check_output(json_file)
+    from infra.verify.run import keeping_still, verify_folder
+
+    with keeping_still(run_folder):
+        findings = verify_folder(run_folder)
+        findings += replay_findings(run_folder, stop) if replay else []
+    show_findings(findings, Console())
+    if json_file is not None:
+        write_whole(json_file, msgspec.json.format(msgspec.json.encode(findings)).decode() + "\n")
+    if violated := [finding.name for finding in findings if finding.ok is False]:
+        raise RunViolated(
+            f"the run in {run_folder} is not what it promises: {', '.join(violated)}; see the table above"
+        )
+
+
+def show_findings(findings: "list[Finding]", console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("check", "", "found"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        word, style = STYLES[finding.ok]
+        table.add_row(finding.name, Text(word, style=style), Text(finding.found))
+    console.print(table)
+
+
+def replay_findings(folder: Path, stop: Stop) -> "list[Finding]":
+    """Trains the run again, and compares predictions, rows and dense weights."""
+    from infra.verify.finding import Finding
+
+    os.environ.pop(FAULT, None)  # the run's faults are not the replay's
+    with TemporaryDirectory(prefix="freshet-verify-") as into:
+        try:
+            done = replay_run(folder, Path(into) / "replay", None, stop, Console(quiet=True))
+        except FreshetError as error:
+            return [Finding("replay", None if stop.requested else False, str(error))]
+    return [compare_steps(done), compare_rows(done), compare_dense(done, folder)]
+
+
+def compare_steps(done: Replayed) -> "Finding":
+    from infra.verify.finding import Finding
+
+    compared = f"{done.compared_steps:,} of {done.step:,} steps compared"
+    differs = "" if done.differs_at is None else f"; step {done.differs_at} is the first that comes out otherwise"
+    return Finding("replay: predictions", not differs, compared + differs)
+
+
+def compare_rows(done: Replayed) -> "Finding":
+    from infra.verify.finding import Finding
+
+    if done.equals_end is None:
+        return Finding("replay: rows", None, "not checked: the run is not over, so there are no rows to compare with")
+    return Finding("replay: rows", done.equals_end, f"digest {done.rows_digest} of {done.rows:,} rows")
+
+
+def compare_dense(done: Replayed, folder: Path) -> "Finding":
+    from safetensors import SafetensorError
+
+    from infra.verify.finding import Finding
+    from trainer.config import DENSE_FILE
+
+    name, path = "replay: dense weights", folder / DENSE_FILE
+    if not path.exists():
+        return Finding(name, None, "not checked: the run is not over, so its dense weights are not saved")
+    try:
+        digest = digest_file(path)
+    except SafetensorError as error:
+        return Finding(name, False, f"{path} is damaged: {error}")
+    expected = "" if digest == done.dense_digest else f"; expected {done.dense_digest}"
+    return Finding(name, not expected, f"digest {digest}{expected}")

@@ -1,0 +1,72 @@
+"""``freshet agent``: supervises the workers of one machine, for a dispatcher that runs on another."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from infra.errors import ProcessFailed
+from infra.process import Stop
+from infra.run.agent.agent import AGENT_FILE, Agent
+from infra.run.cluster import Notices, threads_of
+from infra.run.settings import Settings, store_settings
+from infra.run.supervisor import Outcome, ProcessSpec, Supervisor
+
+MOST_RESTARTS = 20
+"""a dispatcher that is away for some minutes does not end its workers for good"""
+
+
+@dataclass(frozen=True)
+class AgentJob:
+    """What one agent runs."""
+
+    settings: Settings
+    """its folder is the agent's own"""
+    dispatcher: str
+    """endpoint"""
+    prefix: str
+    """of the names of workers, which must be unique in the run"""
+    links_gbit: Sequence[float]
+    """of each worker at the start; 0: not told"""
+
+
+def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome:
+    """Runs the workers until all have left or a stop is requested; raises ProcessFailed if one failed for good.
+
+    tell: is given a line for whatever an operator should know.
+    """
+    store_settings(job.settings)
+    further = partial(remote_worker, job.settings, job.dispatcher)
+    specs = [further(f"{job.prefix}{number}", link) for number, link in enumerate(job.links_gbit)]
+    supervisor = Supervisor(specs, job.settings.folder)
+    notices, at = Notices(supervisor), job.settings.folder / "endpoints" / AGENT_FILE
+    with Agent(supervisor, job.settings.run, at, further, job.prefix) as agent:
+
+        def each_pass() -> None:
+            agent.serve()
+            for line in notices.new():
+                tell(line)
+
+        outcome = supervisor.run(stop, each_pass)
+    if failed := [child.explain() for child in supervisor.children.values() if child.state == "failed"]:
+        raise ProcessFailed("\n".join(failed))
+    return outcome
+
+
+def remote_worker(settings: Settings, dispatcher: str, name: str, link_gbit: float) -> ProcessSpec:
+    """A worker of a dispatcher elsewhere; the others go on without it."""
+    command = [sys.executable, "-m", "infra.cli.entry", "worker", "--run-folder", str(settings.folder)]
+    link = ["--link", str(link_gbit)] if link_gbit else []
+    endpoints: Path = settings.folder / "endpoints"
+    return ProcessSpec(
+        name,
+        [*command, "--name", name, "--dispatcher", dispatcher, *link],
+        env={"OMP_NUM_THREADS": str(threads_of(settings))},
+        endpoint_file=endpoints / name,
+        alive_file=endpoints / f"{name}.alive",
+        restart="on_failure",
+        max_restarts=MOST_RESTARTS,
+        may_finish=True,
+        essential=False,
+    )

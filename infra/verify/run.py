@@ -1,0 +1,62 @@
+"""All checks of a run's folder that only read it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra.errors import ConfigError
+from infra.faults import FIRED, read_fired
+from infra.files import naming, try_lock
+from infra.run.folder import LOCK
+from infra.run.settings import read_stored
+from infra.verify.cuts import check_cuts, check_newest_cut, check_unreferenced
+from infra.verify.events import check_events, check_letters
+from infra.verify.finding import Finding, NotChecked, check
+from infra.verify.journal import check_numbers, check_ranges
+from infra.verify.leftovers import check_processes, check_temporary
+from infra.verify.versions import check_versions
+
+CHECKS = (
+    check_ranges,
+    check_numbers,
+    check_events,
+    check_letters,
+    check_processes,
+    check_temporary,
+    check_cuts,
+    check_newest_cut,
+    check_unreferenced,
+    check_versions,
+)
+
+
+def verify_folder(folder: Path) -> list[Finding]:
+    """What every check found; the run must not be under way."""
+    read_stored(folder)
+    return [each(folder) for each in (*CHECKS, check_faults)]
+
+
+@check("faults fired")
+def check_faults(folder: Path) -> str:
+    """Which faults were injected into the run."""
+    if not (folder / FIRED).exists():
+        raise NotChecked("no fault was set")
+    return ", ".join(f"{fired.fault} in step {fired.step}" for fired in read_fired(folder))
+
+
+@contextmanager
+def keeping_still(folder: Path) -> Iterator[None]:
+    """Nobody starts or resumes the run meanwhile; raises ConfigError if it is under way."""
+    path = folder / LOCK
+    with naming(path):
+        file = try_lock(path, os.O_RDONLY) if path.exists() else -1
+    if file is None:
+        raise ConfigError(
+            f"the run in {folder} is under way; expected one that is over or was interrupted; stop it first"
+        )
+    try:
+        yield
+    finally:
+        if file >= 0:
+            os.close(file)

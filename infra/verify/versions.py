@@ -1,0 +1,85 @@
+"""Check of the rows in the newest cut: each was last changed by the last step that used its key.
+
+Legend: K rows or keys, F keys a sample, B samples.
+"""
+
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatch.journal.history import History
+from dispatch.journal.records import StepDecided
+from infra.run.figures import count
+from infra.run.settings import Settings, read_stored
+from infra.storage import Storage
+from infra.verify.cuts import cuts_of, read_manifests
+from infra.verify.finding import NotChecked, Violated, check
+from infra.verify.journal import read_run
+from ingest.batches.replay import form_batch
+from ingest.errors import BrokerError, SourceError
+from ingest.opening import open_source
+from ps.cuts.files import read_columns
+from ps.cuts.manifest import CutManifest
+
+Versions = tuple[NDArray[np.uint64], NDArray[np.int64]]
+"""keys, ascending, each once, and the last step of each"""
+
+
+@check("versions of rows")
+def check_versions(folder: Path) -> str:
+    """In the newest cut, a row's version is the last step of the journal that used its key."""
+    history, settings, storage = read_run(folder), read_stored(folder), cuts_of(folder)
+    manifests = read_manifests(storage)
+    if not manifests:
+        raise NotChecked("the run has no cuts")
+    newest = manifests[-1]
+    steps = [step for step in history.steps if step.step <= newest.step]
+    return compare(versions_in(storage, newest), versions_by(settings, steps), history, newest)
+
+
+def compare(in_cut: Versions, by_steps: Versions, history: History, newest: CutManifest) -> str:
+    keys_K, versions_K = in_cut
+    used_K, steps_K = by_steps
+    if (missing := np.setdiff1d(used_K, keys_K)).size:
+        raise Violated(f"cut {newest.number} lacks {count(missing.size, 'key')} that its steps used")
+    is_used_K = np.isin(keys_K, used_K)
+    expected_K = steps_K[np.searchsorted(used_K, keys_K[is_used_K])]
+    wrong = int((versions_K[is_used_K] != expected_K).sum()) + int((versions_K[~is_used_K] > history.base.step).sum())
+    if wrong:
+        raise Violated(
+            f"{count(wrong, 'row')} of cut {newest.number} have another version than the last step to use it"
+        )
+    return f"{count(keys_K.size, 'row')} of cut {newest.number}, {count(used_K.size, 'key')} used by steps on record"
+
+
+def versions_in(storage: Storage, manifest: CutManifest) -> Versions:
+    """Of all rows of a cut: of a row that several files hold, the last counts."""
+    columns = [read_columns(storage, part) for shard in manifest.shards for part in shard.files]
+    return newest_of((each.keys_K, each.versions_K) for each in columns)
+
+
+def versions_by(settings: Settings, steps: Iterable[StepDecided]) -> Versions:
+    """Of all keys that these steps used; reads their events again."""
+    found = []
+    try:
+        with closing(open_source(settings.stream, settings.kafka)) as source:
+            for step in steps:
+                keys_BF = form_batch(source, settings.event_schema, step.manifest.ranges).samples.keys_BF
+                keys_K = np.unique(keys_BF)
+                found.append((keys_K, np.full(keys_K.size, step.step, np.int64)))
+    except (SourceError, BrokerError) as error:
+        raise NotChecked(f"the stream cannot be read: {error}") from error
+    return newest_of(found)
+
+
+def newest_of(parts: Iterable[Versions]) -> Versions:
+    """Of a key that several parts have, the last one counts."""
+    several = list(parts)
+    if not several:
+        return np.empty(0, np.uint64), np.empty(0, np.int64)
+    keys_K, versions_K = (np.concatenate(column)[::-1] for column in zip(*several, strict=True))
+    unique_K, first_K = np.unique(keys_K, return_index=True)
+    return unique_K, versions_K[first_K]

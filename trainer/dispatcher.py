@@ -1,0 +1,216 @@
+"""A worker's connection to the dispatcher, which is also the board on which workers tell each other addresses.
+
+A dispatcher that was started anew does not know this worker: after a short silence the worker offers itself again, and
+again until it is heard. A dispatcher that is away is waited for, up to a limit.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import zmq
+
+from dispatch.protocol import (
+    FROM_DISPATCHER,
+    TO_DISPATCHER,
+    Abort,
+    Admitted,
+    GaveUp,
+    Goodbye,
+    Join,
+    Leave,
+    Order,
+    Post,
+    Posted,
+    Ready,
+    Welcome,
+)
+from infra.link import Link, SocketOptions
+from infra.process import Stop
+from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, receive, send
+from trainer.errors import DispatcherLost, Displaced, Interrupted, Rejected
+
+POLL_MILLISECONDS = 100
+"""how late a request to stop may be seen"""
+LINGER_MILLISECONDS = 1000
+"""how long a last message may keep an ending worker"""
+UNWELCOMED_SECONDS = 1.0
+"""how long a worker that asked to leave before it was welcomed waits for a Welcome on its way"""
+QUIET_SECONDS = 2.0
+"""of silence after which the worker offers itself again"""
+OF_NONE = -1
+"""generation of a message that belongs to none"""
+
+
+class Dispatcher:
+    """Messages to and from the dispatcher."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        name: str,
+        run: str,
+        identity: bytes,
+        link: Link | None = None,
+        curve: Curve | None = None,
+    ) -> None:
+        """identity: of this process, unlike that of any other."""
+        self._endpoint, self._name, self._run = endpoint, name, run
+        self._generation, self._step, self._number = 0, 0, 0
+        self._over = 0
+        """the newest generation whose orders are passed over"""
+        self._kept: deque[tuple[Header, Any]] = deque()
+        """messages that have arrived and are not taken yet"""
+        self._offer: Join | None = None
+        self._heard = self._offered = time.monotonic()
+        self.aborted = -1
+        """the newest generation whose Abort has been answered"""
+        self._sends, self._receives = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
+        options: SocketOptions = {zmq.ROUTING_ID: identity, zmq.LINGER: LINGER_MILLISECONDS}
+        self._socket = (link or Link()).connect(context, endpoint, curve, options)
+
+    def join(
+        self, settings: Mapping[str, str], link_gbit: float | None, device: str = "", arithmetic: str = ""
+    ) -> None:
+        """Offers this worker; Welcome answers when a generation with it starts. device: its own for NCCL, if any."""
+        offered: dict[str, Any] = {"settings": dict(settings), "link_gbit": link_gbit or 0.0, "device": device}
+        at: dict[str, Any] = {"run": self._run, "generation": OF_NONE, "step": 0}
+        self._offer = Join(**at, worker=self._name, arithmetic=arithmetic, **offered)
+        self.tell(self._offer)
+
+    def give_up(self) -> None:
+        """Says that this worker waited for others in vain, if it is a member; those it waited for are to blame."""
+        if self._generation:
+            self.tell(GaveUp(**self._common(), worker=self._number))
+
+    def pass_over(self) -> None:
+        """No more orders of this generation."""
+        self._over = self._generation
+
+    def tell(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
+        """Sends one message."""
+        send(self._socket, self._sends, header, arrays)
+
+    def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Any]]:
+        """What the dispatcher sends, up to and including Goodbye; asks to leave, once a generation, when it is to stop.
+
+        A worker that was never welcomed holds no rows, and the dispatcher may be gone, so it leaves by itself. It first
+        waits for a Welcome that may be on its way, because the others of that generation would wait for it.
+        """
+        asked_at = math.inf
+        while True:
+            if stop.requested and asked_at == math.inf:
+                self.tell(Leave(**self._common(), worker=self._name))
+                asked_at = time.monotonic()
+            if not self._kept and not self._take_in(POLL_MILLISECONDS):
+                if self._generation == 0 and time.monotonic() - asked_at > UNWELCOMED_SECONDS:
+                    return
+                self._check_silence(silence_seconds)
+                continue
+            message, arrays = self._kept.popleft()
+            if isinstance(message, Admitted | Abort):
+                self._confirm(message)
+            elif self._accepts(message):
+                asked_at = math.inf if isinstance(message, Welcome) else asked_at
+                yield message, arrays
+            if isinstance(message, Goodbye):
+                return
+
+    def check_interrupt(self) -> None:
+        """Raises Interrupted if the generation is over, whatever the worker is waiting for."""
+        self._take_in(0)
+        self._offer_again()
+        if any(self._interrupts(message) for message, _ in self._kept):
+            while not self._interrupts(self._kept[0][0]):
+                self._kept.popleft()
+            raise Interrupted(f"generation {self._generation} is over")
+
+    def upcoming(self) -> tuple[Order, Any] | None:
+        """The next order if it has arrived; ``messages`` brings it, too."""
+        self._take_in(0)
+        for message, arrays in self._kept:
+            if isinstance(message, Order):
+                return (message, arrays) if message.generation == self._generation else None
+        return None
+
+    def post(self, key: str, value: bytes) -> None:
+        """Posts something to the other members of the generation."""
+        self.tell(Post(**self._common(), worker=self._number, key=key, value=value))
+
+    def next_post(self, timeout_seconds: float) -> tuple[str, bytes] | None:
+        """Waits for a post of this generation, or for its end; keeps every other message for later."""
+        deadline = time.monotonic() + timeout_seconds
+        while self._socket.poll(max(0, math.ceil((deadline - time.monotonic()) * 1000))):
+            message, arrays = self._receive()
+            if not isinstance(message, Posted):
+                self._kept.append((message, arrays))
+                if self._interrupts(message):
+                    return None
+            elif (message.run, message.generation) == (self._run, self._generation):
+                return message.key, message.value
+        return None
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _receive(self) -> tuple[Header, Any]:
+        self._heard = time.monotonic()
+        return receive(self._socket, self._receives)
+
+    def _take_in(self, timeout_ms: int) -> bool:
+        """Takes in what has arrived, waiting so long for the first message; returns whether there was one."""
+        found = bool(self._socket.poll(timeout_ms))
+        while self._socket.poll(0):
+            self._kept.append(self._receive())
+        return found
+
+    def _confirm(self, message: Admitted | Abort) -> None:
+        self.tell(Ready(**self._common()))
+        if isinstance(message, Abort):
+            self.aborted = max(self.aborted, message.generation)
+
+    def _interrupts(self, message: Header) -> bool:
+        """Whether a message ends the generation that the worker is in."""
+        is_new = isinstance(message, Welcome) and message.generation > self._generation
+        return message.run == self._run and (isinstance(message, Admitted | Abort) or is_new)
+
+    def _accepts(self, message: Header) -> bool:
+        """Whether a message is for this worker in its generation; notes the message's generation and step if so."""
+        if isinstance(message, Refused):
+            self._check_refusal(message)
+            return False
+        current = message.run == self._run and message.generation >= self._generation
+        if current and (isinstance(message, Welcome) or message.generation == self._generation):
+            self._generation, self._step = message.generation, message.step
+            self._number = message.worker if isinstance(message, Welcome) else self._number
+            is_over = isinstance(message, Order) and message.generation <= self._over
+            return not is_over and not isinstance(message, Posted)
+        return isinstance(message, Goodbye) and current
+
+    def _check_refusal(self, refused: Refused) -> None:
+        """Raises Rejected unless what was refused belongs to a generation that is over: then a Welcome follows."""
+        if not 0 <= refused.generation < refused.current:
+            kind = Displaced if "a newer worker named" in refused.reason else Rejected
+            raise kind(f"the dispatcher at {self._endpoint} refused worker {self._name!r}: {refused.reason}")
+
+    def _offer_again(self) -> None:
+        """After a silence: the dispatcher may be a new one."""
+        now = time.monotonic()
+        if self._offer is not None and now - max(self._heard, self._offered) > QUIET_SECONDS:
+            self._offered = now
+            self.tell(self._offer)
+
+    def _check_silence(self, limit: float) -> None:
+        self._offer_again()
+        silent = time.monotonic() - self._heard
+        if silent > limit:
+            raise DispatcherLost(
+                f"no word from the dispatcher at {self._endpoint} in {silent:.0f} s; expected one within {limit:g} s; "
+                "see whether it runs, or raise trainer.silence_seconds"
+            )
+
+    def _common(self) -> dict[str, Any]:
+        return {"run": self._run, "generation": self._generation, "step": self._step}

@@ -1,0 +1,70 @@
+"""Ends a worker that cannot abort: one that is inside a call that nothing interrupts, as a sum over a ring may be.
+
+A thread with a connection of its own hears the dispatcher's Abort whatever the worker is doing. A worker that has not
+answered it in time ends itself, and is started anew: it owns nothing that would be lost.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import zmq
+
+from dispatch.crew import WATCH
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Abort, Watch
+from infra.wire import Codec, Curve, connect, receive, send
+
+WATCH_SECONDS = 1.0
+"""between two messages by which a dispatcher knows the connection"""
+ABORT_SECONDS = 2.0
+"""how long the worker may take to answer"""
+
+
+class AbortWatch:
+    """Hears Abort on a thread of its own; ``end`` is called if the worker does not answer one."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        watched: Watch,
+        identity: bytes,
+        curve: Curve | None,
+        answered: Callable[[], int],
+        end: Callable[[], None],
+    ) -> None:
+        """identity: of the worker's own connection; answered: the newest generation whose Abort it has answered."""
+        self._answered, self._end, self._watched = answered, end, watched
+        self._sends, self._receives = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.set(zmq.ROUTING_ID, identity + WATCH)
+        self._socket.set(zmq.LINGER, 0)
+        connect(self._socket, endpoint, curve)
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="abort watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_over = True
+        self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        asked: tuple[int, float] | None = None
+        told = 0.0
+        while not self._is_over:
+            if time.monotonic() - told > WATCH_SECONDS:
+                told = time.monotonic()
+                send(self._socket, self._sends, self._watched)
+            if self._socket.poll(100):
+                message: Any = receive(self._socket, self._receives)[0]
+                if isinstance(message, Abort) and message.run == self._watched.run:
+                    asked = message.generation, time.monotonic()
+            if asked is not None and self._answered() >= asked[0]:
+                asked = None
+            if asked is not None and time.monotonic() - asked[1] > ABORT_SECONDS:
+                structlog.get_logger().error("did not abort in time; ends to be started anew", generation=asked[0])
+                self._end()
+                return
