@@ -10,6 +10,8 @@ from time import monotonic
 import structlog
 import zmq
 
+from dispatch.commands import Commands
+from dispatch.control.server import ControlSocket
 from dispatch.crew import Crew, silent
 from dispatch.cutting import Cutting
 from dispatch.decide import Decider, Decision, check_cache, needed_rows
@@ -22,7 +24,6 @@ from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import GenerationTerms, live_terms, past_terms
 from dispatch.orders import flush_orders, training_orders
 from dispatch.policies.registry import parse_spec
-from dispatch.progress.feedback import WorkerLink
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
@@ -78,10 +79,15 @@ class Coordinator:
         rules = job.curve, Refusals(meter), job.dispatch.silence_seconds
         self.crew = Crew(self._context, job.dispatch.endpoint, job.run, roster, providers, *rules)
         resources.callback(self.crew.close)
+        control = ControlSocket(self._context, job.dispatch.control_endpoint, job.run, job.curve, Refusals(meter))
+        self.commands = Commands(control, self.crew, self.journal)
+        resources.callback(self.commands.close)
         self._shards: Shards | None = None
         resources.callback(self._disconnect)
         self.publisher = StatusPublisher(self._context, job.dispatch.status_endpoint, job.curve, meter)
         resources.callback(self.publisher.close)
+        self.endpoints = self.crew.endpoint, self.publisher.endpoint, control.endpoint
+        """where workers and shards, those who want the status, and operators connect to"""
         self._restore = EMPTY_MODEL
         """the cut that shards go back to when the next generation starts"""
         self._kept_alive = 0.0
@@ -129,6 +135,8 @@ class Coordinator:
         self._complete_reported()
         if self._shards is not None:
             self.cutting.follow(self._shards, self.crew.generation)
+        if self.job.golden is None:
+            self.commands.take(self.intake.step, self.training.accounts.parked)
         self.look_around()
         if self.crew.roster.members and not self.crew.roster.wanted:
             self.stop.request("the last worker left")
@@ -144,7 +152,7 @@ class Coordinator:
         self.crew.check()
 
     def start_generation(self, past: PastGeneration | None = None) -> Decider:
-        """Fixes membership until the next generation; every cache starts empty, every row clean.
+        """Fixes membership until the next generation; every row is clean, and those who stay keep their caches.
 
         past: one whose steps are about to be trained again.
         """
@@ -158,6 +166,7 @@ class Coordinator:
         self.journal.start_generation(roster.wanted, self.intake.start, terms, self._restore)
         endpoints = self._open_shards(terms)
         takes_dense = self.training.dense.start_generation(terms.workers, terms.uses_hub)
+        keeps = self.training.start_generation(terms, roster.wanted, self.policy)
         welcome = {
             "cache_rows": terms.cache_rows,
             "uses_hub": terms.uses_hub,
@@ -165,20 +174,34 @@ class Coordinator:
             "starts_anew": self._restore == EMPTY_MODEL,
             "shards": endpoints,
         }
-        self.crew.start_generation(self.journal.generation, self.intake.step, welcome)
+        self.crew.start_generation(self.journal.generation, self.intake.step, welcome, keeps)
         if self._restore != GO_ON:
             self.cutting.sweep()
         self._restore = GO_ON
         self.state = "training" if past is None else "replaying"
-        members = [WorkerLink(member.name, member.link_gbit) for member in roster.members]
         told = {"generation": self.crew.generation, "step": self.intake.step, "hub": terms.uses_hub}
-        self.log.info("generation started", reason=terms.reason, workers=[member.name for member in members], **told)
-        return self.training.start_generation(terms, members, self.policy)
+        names = [member.name for member in roster.members]
+        self.log.info("generation started", reason=terms.reason, workers=names, caches_kept=sum(keeps), **told)
+        return self.training.decider
 
     def cut_if_due(self, decider: Decider) -> None:
         """Begins a cut if it is time for one; training goes on meanwhile."""
-        if self.cutting.is_due(self.intake.step):
+        step = self.intake.step
+        if self.cutting.is_due(step) or (self.commands.wants_cut and self.cutting.may_begin(step)):
             self._order_flush(decider, self._begin_cut())
+
+    def rest(self, decider: Decider) -> None:
+        """Paused: completes what is under way, takes a cut, and waits a little."""
+        self.complete(keep=0)
+        if self.state != "paused":
+            self.state = "paused"
+            self.log.info("paused", step=self.intake.step)
+        if self.cutting.may_begin(self.intake.step):
+            self._order_flush(decider, self._begin_cut())
+        self.poll(WAIT_SECONDS)
+        if not self.commands.is_paused:
+            self.state = "training"
+            self.log.info("goes on", step=self.intake.step)
 
     def flush(self, decider: Decider) -> None:
         """Writes every owned or split row back; afterwards the PS has the newest of every row and dense weight.
@@ -239,7 +262,10 @@ class Coordinator:
         state, index = self.cutting.choose()
         self._restore = EMPTY_MODEL if state is None else state.cut
         self.training = Training(self.job, self.needs, state, index)
-        self.intake.go_back(self.journal.history, None if state is None else state.decided)
+        decided = None if state is None else state.decided
+        self.intake.go_back(self.journal.history, decided)
+        self.commands.go_back(self.journal.history, decided)
+        self.crew.roster.is_replaying = True
 
     def redecide(self) -> None:
         """The steps after the cut are decided anew, for the workers that are there."""
@@ -315,7 +341,9 @@ class Coordinator:
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _begin_cut(self) -> int:
         decisions = self.training.accounts.decisions.save()
-        decided = self.intake.decided(self.crew.generation, self.training.index.count, decisions)
+        told = self.commands.ids, self.commands.is_paused
+        decided = self.intake.decided(self.crew.generation, self.training.index.count, decisions, *told)
+        self.commands.wants_cut = False
         return self.cutting.begin(decided)
 
     def _order_flush(self, decider: Decider, cut: int) -> int:

@@ -11,7 +11,7 @@ of the generation sent it: then the run stops, since a member that sends such a 
 trained. What arrives of an older generation is refused, and never counted against its sender.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -87,10 +87,12 @@ class Crew:
         """members that waited for others in vain, and since when"""
         self._saved = False
 
-    def start_generation(self, generation: int, step: int, terms: Mapping[str, Any]) -> None:
+    def start_generation(
+        self, generation: int, step: int, terms: Mapping[str, Any], keeps: Sequence[bool] | None = None
+    ) -> None:
         """The wanted workers become members; members that are no longer wanted are dismissed.
 
-        terms: what the Welcome says beside number and names.
+        terms: what the Welcome says beside number and names; keeps: whether each keeps its cache, by number.
         """
         gone = self.roster.advance()
         self.generation, self._heard = generation, set()
@@ -100,7 +102,8 @@ class Crew:
             self.dismiss(member, step, save_dense=False)
         names = tuple(member.name for member in self.roster.members)
         for number, member in enumerate(self.roster.members):
-            self._send(member, Welcome(**self.at(step), worker=number, names=names, **terms))
+            is_kept = keeps is not None and keeps[number]
+            self._send(member, Welcome(**self.at(step), worker=number, names=names, keeps_cache=is_kept, **terms))
 
     def abort(self, step: int) -> None:
         """Ends the generation before its time: everyone drops what it is doing and confirms."""
@@ -109,6 +112,17 @@ class Crew:
                 self._socket.transmit(connection, Abort(**self.at(step)))
         self._lost.clear()
         self._gave_up.clear()
+
+    def remove(self, name: str) -> None:
+        """Fences a worker off at once; if it is a member, it is lost."""
+        member = self.roster.remove(name)
+        if member is not None:
+            self.refuse(member.identity, Join.__name__, f"worker {name!r} was removed from the run")
+            if member in self.roster.members:
+                self._lost[name] = monotonic() - LOST_SECONDS - 1
+
+    def is_lost(self, member: Member) -> bool:
+        return member.name in self._lost
 
     def order(self, orders: Orders) -> tuple[int, ...]:
         """Sends every member its order; returns the bytes of each."""
@@ -184,7 +198,8 @@ class Crew:
 
     def refuse(self, sender: bytes, kind: str, reason: str, generation: int = OF_NONE) -> None:
         """Counts a message as refused and answers it; generation: the message's own."""
-        self._socket.refuse(sender, kind, reason, generation, self.generation)
+        current = self.generation if self.roster.members else self.generation + 1  # that one is over
+        self._socket.refuse(sender, kind, reason, generation, current)
 
     def at(self, step: int) -> dict[str, Any]:
         """What every message of this generation carries."""
@@ -221,7 +236,7 @@ class Crew:
             case Ready():
                 self.roster.confirm(sender)
             case Leave():
-                self.roster.leave(sender)
+                self.roster.leave(sender, has_trained=header.generation > 0)
             case Saved():
                 self._saved = self._saved or self._is_member(sender, header, 0)
             case Watch():

@@ -123,7 +123,14 @@ class Intake:
             self._watch.load(decided.fields)
         self._again = deque(history.to_redecide)
 
-    def decided(self, generation: int, rows: int, decisions: DecisionTimesState) -> Decided:
+    def decided(
+        self,
+        generation: int,
+        rows: int,
+        decisions: DecisionTimesState,
+        commands: tuple[str, ...] = (),
+        is_paused: bool = False,
+    ) -> Decided:
         """What a cut says about all that was decided so far."""
         return Decided(
             step=self.step,
@@ -135,6 +142,8 @@ class Intake:
             skipped=self._skipped,
             fields=self._watch.save(),
             decisions=decisions,
+            commands=commands,
+            is_paused=is_paused,
         )
 
     def form_again(self, recorded: StepDecided) -> Batch:

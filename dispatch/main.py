@@ -36,14 +36,14 @@ def run_dispatcher(
     source: Source,
     letters: DeadLetters,
     stop: Stop,
-    on_ready: Callable[[str, str], None],
+    on_ready: Callable[[str, str, str], None],
     meter: Meter,
 ) -> Status:
     """Trains until a stop is requested or the stream ends; returns the last status."""
     with ExitStack() as resources:
         coordinator = Coordinator(job, source, letters, stop, meter, resources)
         warm_up(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
-        on_ready(coordinator.crew.endpoint, coordinator.publisher.endpoint)
+        on_ready(*coordinator.endpoints)
         while True:
             try:
                 if not replay(coordinator):
@@ -61,6 +61,9 @@ def train(coordinator: Coordinator) -> None:
         while coordinator.goes_on() and not coordinator.crew.roster.has_changed:
             coordinator.poll()
             coordinator.cut_if_due(decider)
+            if coordinator.commands.is_paused:
+                coordinator.rest(decider)
+                continue
             batch = coordinator.intake.next_batch(WAIT_SECONDS)
             if batch is None:
                 continue

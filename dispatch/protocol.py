@@ -117,6 +117,8 @@ class Welcome(Header, frozen=True):
     names: Annotated[tuple[Name, ...], Meta(max_length=MOST_WORKERS)]
     """of the members, by number"""
     cache_rows: Number
+    keeps_cache: bool = False
+    """whether what the worker has cached is still good; else it starts with an empty cache"""
     uses_hub: bool = False
     """whether shards sum dense gradients; else workers do, in a ring"""
     takes_dense: bool = False

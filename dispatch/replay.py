@@ -18,7 +18,8 @@ def replay(coordinator: Coordinator) -> bool:
     coordinator.go_back()
     history = coordinator.journal.history
     for past in history.generations:
-        if not coordinator.assemble(len(past.record.members), dispatch.replace_seconds):
+        patience = 0.0 if coordinator.commands.has_removed else dispatch.replace_seconds
+        if not coordinator.assemble(len(past.record.members), patience):
             if coordinator.stop.requested:
                 return False
             coordinator.redecide()
@@ -30,9 +31,12 @@ def replay(coordinator: Coordinator) -> bool:
     if coordinator.job.golden is not None:
         return True
     intake.go_live()
+    coordinator.crew.roster.is_replaying = False
     is_new = history.begun is None
     workers = dispatch.workers if is_new else len(history.members) or dispatch.workers
-    coordinator.assemble(workers, None if is_new else dispatch.replace_seconds)
+    patience = 0.0 if coordinator.commands.has_removed else dispatch.replace_seconds
+    coordinator.assemble(workers, None if is_new else patience)
+    coordinator.commands.has_removed = False
     return True
 
 

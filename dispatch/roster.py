@@ -40,12 +40,18 @@ class Roster:
         self._candidates: dict[str, tuple[Member, float]] = {}
         self._ready: dict[str, Member] = {}
         self._leaving: set[str] = set()
+        """those who asked to go, or are to go"""
+        self._removed: set[str] = set()
+        self.to_drain: frozenset[str] = frozenset()
+        """those whose drain is on record from before this dispatcher was started: they are to go when they join"""
         self.members: tuple[Member, ...] = ()
         """members of the current generation, by number"""
         self.displaced: list[Member] = []
         """those whose name a newer process has taken over; whoever tells them empties it"""
         self.most: int | None = None
         """in the next generation; the others wait for a later one. None: all"""
+        self.is_replaying = False
+        """whether those who leave are still needed: for steps that they have trained"""
 
     @property
     def wanted(self) -> tuple[Member, ...]:
@@ -59,8 +65,9 @@ class Roster:
         In a ring the first of them has the dense weights, and gives them to the others. So, should every member leave
         at once, they stay for one more generation to hand over to the newcomers, if there are any.
         """
-        staying = [m for m in self.members if self._ready.get(m.name) == m and m.name not in self._leaving]
-        names = {member.name for member in self.members} | self._leaving
+        leaving = set() if self.is_replaying else self._leaving
+        staying = [m for m in self.members if self._ready.get(m.name) == m and m.name not in leaving]
+        names = {member.name for member in self.members} | leaving
         newcomers = [self._ready[name] for name in sorted(self._ready, key=by_number) if name not in names]
         return (*(staying or (self.members if newcomers else ())), *newcomers)
 
@@ -79,6 +86,8 @@ class Roster:
         known = {member.name: member for member in self.everyone}.get(join.worker)
         if known is not None and known.identity == sender:
             return None
+        if join.worker in self._removed:
+            return f"worker {join.worker!r} was removed from the run; give this one another --name"
         if known is not None:
             self.displaced.append(known)
             self.drop(known)
@@ -102,6 +111,7 @@ class Roster:
             if candidate.identity == sender:
                 del self._candidates[candidate.name]
                 self._ready[candidate.name] = candidate
+                self._leaving |= self.to_drain & {candidate.name}
 
     def drop_unconfirmed(self) -> tuple[Member, ...]:
         """Drops and returns the candidates that have not confirmed in time."""
@@ -116,17 +126,32 @@ class Roster:
         everyone = self.everyone
         self._candidates = {member.name: (member, monotonic()) for member in everyone}
         self._ready.clear()
-        self._leaving.clear()  # whoever wants to leave asks again in the next generation
         self.members = ()
         return everyone
 
-    def leave(self, sender: bytes) -> None:
-        """A member leaves at the next generation, one who still waits for its first at once."""
+    def leave(self, sender: bytes, has_trained: bool) -> None:
+        """One who has been in a generation leaves at the next one, one who still waits for its first at once."""
         for member in self.everyone:
-            if member.identity == sender and member in self.members:
+            if member.identity == sender and (has_trained or member in self.members):
                 self._leaving.add(member.name)
             elif member.identity == sender:
                 self.drop(member)
+
+    def drain(self, name: str) -> None:
+        """The worker of that name leaves at the next generation, as if it had asked to."""
+        if any(member.name == name for member in self.everyone):
+            self._leaving.add(name)
+
+    def is_leaving(self, name: str) -> bool:
+        return name in self._leaving
+
+    def remove(self, name: str) -> Member | None:
+        """No worker of that name has a part in the run any more; returns the one that had."""
+        self._removed.add(name)
+        found = next((member for member in self.everyone if member.name == name), None)
+        if found is not None:
+            self.drop(found)
+        return found
 
     def drop(self, member: Member) -> None:
         self._candidates.pop(member.name, None)
@@ -136,7 +161,8 @@ class Roster:
     def advance(self) -> tuple[Member, ...]:
         """The wanted workers become members; returns the members that are no longer wanted."""
         wanted, able = self.wanted, self.able
-        gone = tuple(member for member in self.members if member not in able)
+        leaving = [member for name, member in self._ready.items() if name in self._leaving]
+        gone = tuple(dict.fromkeys(member for member in (*self.members, *leaving) if member not in able))
         self.members = wanted
         return gone
 

@@ -16,6 +16,7 @@ from dispatch.policies.spec import Needs
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.underway import RoundsUnderway
+from dispatch.roster import Member
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
 from ps.protocol import FLUSH
@@ -36,6 +37,9 @@ class Training:
         self.dense, self.dense_moves = DenseTurns(are_on_shards=state is not None), NO_MOVES
         """where the dense weights are, and what the step that is announced moves of them"""
         self._decider: Decider | None = None
+        self._directory: Directory | None = None
+        self._members: tuple[Member, ...] = ()
+        """of the generation that the directory was made for"""
         self._flushed = (0, 0)
         """the step that was flushed last, and how often"""
         if state is not None:
@@ -57,8 +61,8 @@ class Training:
         assert self._decider is not None, "no generation has started"
         return self._decider
 
-    def start_generation(self, terms: GenerationTerms, members: list[WorkerLink], policy: Policy) -> Decider:
-        """Every cache starts empty, every row clean."""
+    def start_generation(self, terms: GenerationTerms, members: tuple[Member, ...], policy: Policy) -> list[bool]:
+        """Every row is clean; returns whether each member keeps its cache, as those who stay do. Others start empty."""
         directory = Directory(
             np.full(terms.workers, terms.cache_rows, np.int64),
             self._job.dispatch.eviction,
@@ -67,14 +71,20 @@ class Training:
             terms.replicas,
             self._job.write_behind,
         )
-        costs_n = self.feedback.start_generation(members)
+        keeps = [False] * terms.workers
+        if self._directory is not None:
+            before = {member: number for number, member in enumerate(self._members)}
+            keeps = directory.continue_from(self._directory, [before.get(member) for member in members])
+        self._directory, self._members = directory, members
+        links = [WorkerLink(member.name, member.link_gbit) for member in members]
+        costs_n = self.feedback.start_generation(links)
         self.accounts.set_parked(())
         # in a ring a worker moves as much without samples, and one that is alone moves nothing
         dense_bytes = self._job.dense_bytes if terms.uses_hub and terms.workers > 1 else 0
         dense = rows_of_dense(dense_bytes, self._job.row_bytes, self._job.dense_state_copies)
         known = self.index, directory, policy, terms.needs, costs_n, self._job.dispatch.share_bounds
         self._decider = Decider(*known, self._job.rows.shape().value_share, dense)
-        return self._decider
+        return keeps
 
     def flush_phase(self, step: int) -> int:
         """The phase of the next flush after a step: no two at one step are the same round."""

@@ -94,14 +94,16 @@ class Worker:
         self._transfers = Transfers(client, self.cache, self.dense)
 
     def begin(self, welcome: Welcome) -> None:
-        """Enters a generation: an empty cache and, in a ring, a new process group and rank 0's dense weights."""
+        """Enters a generation, with an empty cache unless it keeps the one it has; in a ring, with a new process group
+        and rank 0's dense weights."""
         self.close()
         self._number, self._workers, self._uses_hub = welcome.worker, len(welcome.names), welcome.uses_hub
         self._client.connect(welcome.shards)
         self._client.open(welcome.generation, welcome.worker)
         if welcome.starts_anew:
             self.dense = self._start_values()
-        self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
+        if not welcome.keeps_cache:
+            self.cache = RowCache(welcome.cache_rows, self._shape, self._dtype, self.device)
         self._transfers = Transfers(self._client, self.cache, self.dense)
         if self._uses_hub:
             return

@@ -53,6 +53,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     decisions: DecisionTimesState | None = None
     commands: tuple[str, ...] = ()
     """ids of those carried out"""
+    is_paused: bool = False
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):

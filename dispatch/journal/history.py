@@ -17,6 +17,7 @@ from dispatch.journal.log import read_whole
 from dispatch.journal.records import (
     AnyRecord,
     Begun,
+    Commanded,
     CutBegun,
     CutTaken,
     Ended,
@@ -80,6 +81,10 @@ class History:
     """the same with those that failed, or whose end a crash kept from being written down"""
     last_cut: int = 0
     """highest number of a cut, void and failed ones included"""
+    commands: tuple[Commanded, ...] = ()
+    """all that are on record, whatever the base"""
+    draining: frozenset[str] = frozenset()
+    """workers that are to leave, and no generation has started without"""
     to_redecide: tuple[Manifest, ...] = ()
     """batches of void steps, in order, that are to be decided anew"""
 
@@ -202,6 +207,8 @@ class _Reading:
         self._void: dict[int, Manifest] = {}
         """to be decided anew, by step"""
         self._is_from_start = False
+        self._commands: list[Commanded] = []
+        self._draining: set[str] = set()
 
     def read(self, records: Iterable[AnyRecord]) -> History:
         for record in records:
@@ -226,6 +233,9 @@ class _Reading:
                 self._begin_cut(record)
             case CutTaken():
                 self._take_cut(record)
+            case Commanded():
+                self._commands.append(record)
+                self._draining |= {record.worker} if record.verb == "drain" else set()
             case Redecided():
                 self._redecide(record)
             case Ended():
@@ -238,6 +248,7 @@ class _Reading:
 
     def _start(self, record: GenerationStarted) -> None:
         self._started[record.number] = self._newest = record
+        self._draining &= set(record.members)
 
     def _decide(self, record: StepDecided) -> None:
         manifest = record.manifest
@@ -324,6 +335,8 @@ class _Reading:
             tuple(self._cuts.values()),
             tuple(self._begun_cuts.values()),
             self._last_cut,
+            tuple(self._commands),
+            frozenset(self._draining),
             tuple(self._void[step] for step in sorted(self._void)),
         )
 

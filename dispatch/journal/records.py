@@ -113,6 +113,19 @@ class CutTaken(JournalRecord, frozen=True, tag="cut"):
     """trained up to that step"""
 
 
+class Commanded(JournalRecord, frozen=True, tag="command"):
+    """An operator's command was carried out."""
+
+    id: str
+    verb: str
+    worker: str
+    """that it is about, if it is about one"""
+    step: int
+    """the newest one then"""
+    text: str
+    """what was answered"""
+
+
 class Redecided(JournalRecord, frozen=True, tag="redecided"):
     """The steps after a cut are void: their batches are decided anew, for fewer workers."""
 
@@ -134,4 +147,4 @@ class Ended(JournalRecord, frozen=True, tag="ended"):
     """first step whose logits were not those of the journal when it was trained again"""
 
 
-AnyRecord = Begun | GenerationStarted | StepDecided | StepDone | CutBegun | CutTaken | Redecided | Ended
+AnyRecord = Begun | GenerationStarted | StepDecided | StepDone | CutBegun | CutTaken | Commanded | Redecided | Ended

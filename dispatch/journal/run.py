@@ -13,6 +13,7 @@ from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, 
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.records import (
     Begun,
+    Commanded,
     CutBegun,
     CutTaken,
     Ended,
@@ -134,6 +135,10 @@ class RunJournal:
         if cut.number > self._last_cut:
             self.begin_cut(cut.number, cut.step, cut.positions, cut.samples)
         self._writer.append(cut)
+
+    def command(self, command: Commanded) -> None:
+        """Writes down a command: it has happened when this returns."""
+        self._writer.append(command)
 
     def redecide(self, base: int, step: int) -> None:
         """Declares the steps after a cut void. Durable when this returns."""

@@ -139,6 +139,11 @@ class Accounts:
         account = self._workers.setdefault(worker, WorkerAccount())
         account.link_gbit, account.measured_gbit = link_gbit, measured_gbit
 
+    @property
+    def parked(self) -> frozenset[str]:
+        """Names of the workers that are."""
+        return self._parked
+
     def set_parked(self, workers: Collection[str]) -> None:
         """Sets who is parked: these workers and no others."""
         self._parked = frozenset(workers)

@@ -10,7 +10,7 @@ import msgspec
 from dispatch.progress.prequential import Quality
 from dispatch.tally import NO_SECONDS, PhaseSeconds, WorkerTraffic
 
-RunState = Literal["waiting", "replaying", "training", "draining", "done"]
+RunState = Literal["waiting", "replaying", "training", "paused", "draining", "done"]
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ class WriteBehind:
         self.share = share
         n, C = caches.is_outdated_nC.shape
         self._queues = IdleQueues(np.empty((n, 2 * C if share else 0, 2), np.int32), np.zeros((n, 2), np.int64))
+        self.forget()
         self._credit_n = np.zeros(n)
         """of each worker's budgets so far, the fraction that was not enough for a row"""
 
@@ -73,7 +74,9 @@ class WriteBehind:
 
     def forget(self) -> None:
         """Every row has become clean."""
-        self._queues.ends_n2[:] = 0
+        n, K, _ = self._queues.entries_nK2.shape
+        # not all at the front, so that they are not full, and closed up, in the same step
+        self._queues.ends_n2[:] = (np.arange(n) * K // n)[:, np.newaxis]
 
 
 @kernel

@@ -41,6 +41,7 @@ STATE_STYLES: dict[RunState, str] = {
     "waiting": "yellow",
     "replaying": "cyan",
     "training": "green",
+    "paused": "yellow",
     "draining": "magenta",
     "done": "blue",
 }

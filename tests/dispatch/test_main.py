@@ -114,7 +114,7 @@ def dispatched(
     stop, over, received = Stop(), Event(), list[Any]()
     listener: list[Thread] = []
 
-    def on_ready(endpoint: str, _status: str) -> None:
+    def on_ready(endpoint: str, *_others: str) -> None:
         listener.append(Thread(target=listen, args=(endpoint, received, stop, over, done, answer)))
         listener[0].start()
 

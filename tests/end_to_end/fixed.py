@@ -11,12 +11,15 @@ from dispatch.assign.situation import Assignment, Situation
 from dispatch.coordinator import Coordinator
 from dispatch.decide import Decider, Decision
 from dispatch.progress.underway import OrderedRound
+from dispatch.protocol import Welcome
 from dispatch.roster import Roster
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan
 from ingest.batches.batch import Batch
 from ps.protocol import FLUSH
 from tests.end_to_end.threads import Plan, Result, train
+from trainer.transfers import Transfers
+from trainer.worker import Worker
 
 IDLE_EVERY = 5
 """in every so many steps a worker has no sample"""
@@ -29,6 +32,29 @@ def fixed_assignment(step: int, samples: int, workers: int) -> NDArray[np.int32]
     if workers > 1 and step % IDLE_EVERY == 0:
         shares[draw.integers(workers)] = 0
     return draw.choice(workers, samples, p=shares / shares.sum()).astype(np.int32)
+
+
+def keep_caches(monkeypatch: pytest.MonkeyPatch) -> list[list[bool]]:
+    """From now on members that stay keep their caches; returns, generation by generation, whether each did."""
+    kept: list[list[bool]] = []
+    start, begin = Coordinator.start_generation, Worker.begin
+
+    def continue_generation(self: Coordinator, *arguments: Any) -> Decider:
+        old = None if self._decider is None else self._decider._directory
+        decider = start(self, *arguments)
+        if old is not None:
+            kept.append(decider._directory.continue_from(old, list(range(old.workers))))
+        return decider
+
+    def begin_again(self: Worker, welcome: Welcome) -> None:
+        cache = self.cache
+        begin(self, welcome)
+        if len(cache.values_CW):
+            self.cache, self._transfers = cache, Transfers(self._client, cache, self.dense)
+
+    monkeypatch.setattr(Coordinator, "start_generation", continue_generation)
+    monkeypatch.setattr(Worker, "begin", begin_again)
+    return kept
 
 
 def flush_underway(coordinator: Coordinator, step: int) -> None:

@@ -12,7 +12,7 @@ from dispatch.dense import Reduce
 from ps.config import RowConfig
 from ps.protocol import FLUSH
 from tests.end_to_end.conftest import WriteTopic
-from tests.end_to_end.fixed import train_fixed
+from tests.end_to_end.fixed import keep_caches, train_fixed
 from tests.end_to_end.threads import SMALL_MODEL, Plan, model_of
 
 STEPS, BATCH = 24, 64
@@ -86,4 +86,21 @@ def test_a_flush_between_steps_that_are_under_way_changes_no_bit(
     )
     assert {step for _, step, phase, *_ in flushed.ledger.tolist() if phase == FLUSH} >= set(steps)
     assert model_of(flushed) == model_of(plain)
+    assert other_logits == logits
+
+
+@pytest.mark.parametrize(("workers", "eviction"), [(2, "emark"), (3, "lru")])
+def test_caches_kept_over_generations_change_no_bit_and_spare_pulls(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, workers: int, eviction: str
+) -> None:
+    common: dict[str, Any] = {"workers": workers, "batch": BATCH, "rows": RowConfig(dim=7), "policy": "random"}
+    caches: dict[str, Any] = {"cache_rows": 2 * SMALL[workers], "eviction": eviction, "write_behind": 0.3}
+    plans = [Plan(write_topic(STEPS * BATCH, name), **common, **caches) for name in ("empty", "kept")]
+    empty, logits = train_fixed(monkeypatch, plans[0], flush_after=(5, 6, 15))
+    kept_by = keep_caches(monkeypatch)
+    kept, other_logits = train_fixed(monkeypatch, plans[1], flush_after=(5, 6, 15))
+    assert kept_by == [[True] * workers] * 3
+    pulled = [sum(worker.traffic.miss_pulls for worker in result.status.workers) for result in (empty, kept)]
+    assert pulled[1] < pulled[0]
+    assert model_of(kept) == model_of(empty)
     assert other_logits == logits

@@ -250,7 +250,7 @@ def train(
     threads, stop, dispatcher = Threads(), stop or Stop(), f"tcp://127.0.0.1:{free_port()}"
     with running_shards(plan, dispatcher) as shards:
 
-        def start_workers(dispatcher: str, _status: str) -> None:
+        def start_workers(dispatcher: str, *_others: str) -> None:
             started = plan.workers if plan.started_workers is None else plan.started_workers
             for number in range(started):
                 leaves = leaving_worker if number == started - 1 and leaving_worker is not None else worker_stop
