@@ -105,6 +105,8 @@ def test_a_state_comes_back_from_storage_and_damage_is_named(tmp_path: Path) -> 
     assert save_state(read_state(storage, manifest)) == save_state(state)
     with pytest.raises(CutDamaged, match=f"{part.name} is of cut 3 after step 7; expected"):
         read_state(storage, manifest_of(4, part, step=7))
+    with pytest.raises(CutDamaged, match="of a model of 0 rows, and shards saved 2"):
+        read_state(storage, manifest_of(3, part, step=7, shards=(ShardPart(0, 2, ()),)))
     path = tmp_path / part.name
     content = path.read_bytes()
     for wrong in (content[:-1], content[:90] + b"!" + content[91:], b""):

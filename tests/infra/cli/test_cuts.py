@@ -102,3 +102,17 @@ def test_cuts_are_found_where_the_settings_say(invoke: Invoke, tmp_path: Path) -
     take_cut(storage, 4, (rows_file(storage, range(7), KEYS, cut=4),), 7)
     assert json.loads(invoke("cuts", "list", "run", "--json").stdout)[0]["number"] == 4
     assert "no settings of a run" in invoke("cuts", "list", "nowhere").stderr
+
+
+def test_cuts_in_a_bucket_are_listed_verified_and_pinned(invoke: Invoke, tmp_path: Path, bucket: str) -> None:
+    head, question, options = bucket.partition("?")
+    url = f"{head}/commands{question}{options}"
+    store_settings(load_settings(None, [f"cuts.url={url}"], folder=tmp_path / "run"))
+    storage = Storage.at(url)
+    manifest = take_cut(storage, 4, (rows_file(storage, range(7), KEYS, cut=4),), 7)
+    assert invoke("cuts", "verify", "run").returncode == 0
+    assert invoke("cuts", "pin", "run", "4").returncode == 0
+    assert json.loads(invoke("cuts", "list", "run", "--json").stdout)[0]["is_pinned"]
+    storage.delete(manifest.dispatcher.name)
+    done = invoke("cuts", "verify", "run")
+    assert (done.returncode, manifest.dispatcher.name in done.stdout) == (1, True)

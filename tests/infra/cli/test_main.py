@@ -35,8 +35,8 @@ COMMANDS = [
         "chaos",
     ),
     *("topics create", "topics list", "topics describe"),
-    *("workers add", "workers drain", "workers remove", "workers list"),
     *("cuts list", "cuts show", "cuts verify", "cuts pin", "cuts unpin"),
+    *("workers add", "workers drain", "workers remove", "workers list"),
     *(
         "bench step",
         "bench ps",
