@@ -272,7 +272,8 @@ class Coordinator:
                 reported = monotonic()
             limit = self.job.dispatch.drain_seconds if self.stop.requested else self.job.dispatch.report_seconds
             if monotonic() - reported > limit:
-                raise silent(self.crew.blamed(underway.oldest.missing), limit)
+                blamed = self.crew.losses.blamed(underway.oldest.missing)
+                raise silent([self.crew.roster.members[number].name for number in blamed], limit)
 
     def status(self) -> Status:
         intake, accounts = self.intake, self.training.accounts

@@ -75,8 +75,6 @@ class Crew:
         self._socket = PeerSocket(context, endpoint, run, curve, self.refused, silence_seconds)
         self.endpoint = self._socket.endpoint
         self.generation = 0
-        self._heard: set[int] = set()
-        """numbers of the members that have sent anything in this generation"""
         self.losses = Losses()
         self.has_saved = False
         """whether the dense weights are on disk"""
@@ -89,7 +87,7 @@ class Crew:
         terms: what the Welcome says beside number and names; keeps: whether each keeps its cache, by number.
         """
         gone = self.roster.advance()
-        self.generation, self._heard = generation, set()
+        self.generation = generation
         self.losses.clear()
         for member in gone:
             self.dismiss(member, step, save_dense=False)
@@ -138,13 +136,6 @@ class Crew:
             raise lost(replaced, self.silence_seconds)
         self.losses.check([member.name for member in self.roster.members], self.silence_seconds)
 
-    def blamed(self, missing: list[int]) -> list[str]:
-        """Names of the members to blame for missing reports: those that were never heard in this generation, if any.
-
-        The others may be waiting for these.
-        """
-        return [self.roster.members[number].name for number in sorted(set(missing) - self._heard) or missing]
-
     def dismiss(self, member: Member, step: int, save_dense: bool) -> None:
         self._send(member, Goodbye(**self.at(step), save_dense=save_dense))
         self.roster.drop(member)
@@ -185,7 +176,8 @@ class Crew:
         elif isinstance(header, Report | Post | GaveUp):
             if self._is_member(sender, header, header.worker):
                 return self._hear(header, arrays, message_bytes)
-            self._misplace(sender, header)
+            reason = _misplaced(header, len(self.roster.members), self.generation)
+            self._reject(sender, type(header).__name__, reason, header.generation)
         else:
             self._greet(sender, header)
         return None
@@ -211,7 +203,7 @@ class Crew:
 
     def _hear(self, message: Report | Post | GaveUp, arrays: Any, message_bytes: int) -> Reported | None:
         """Takes a message of a member: returns a report, passes a post on to every other member."""
-        self._heard.add(message.worker)
+        self.losses.hear(message.worker)
         if isinstance(message, Report):
             return Reported(message, arrays.logits, message_bytes)
         sender, at = self.roster.members[message.worker], self.at(message.step)
@@ -242,19 +234,12 @@ class Crew:
         is_current = message.generation == self.generation and 0 <= number < len(self.roster.members)
         return is_current and self.roster.members[number].identity == sender
 
-    def _misplace(self, sender: bytes, message: Report | Post | GaveUp) -> None:
-        """Refuses what does not come from the member that it names; what is of an older generation proves nothing."""
-        reason = _misplaced(message, len(self.roster.members), self.generation)
-        if message.generation < self.generation or not self.roster.members:
-            self.refuse(sender, type(message).__name__, reason, message.generation)
-        else:
-            self._reject(sender, type(message).__name__, reason)
-
-    def _reject(self, sender: bytes, kind: str, reason: str) -> None:
-        """Refuses a message; raises BadReport if a member of the generation sent it."""
-        self.refuse(sender, kind, reason)
+    def _reject(self, sender: bytes, kind: str, reason: str, generation: int = OF_NONE) -> None:
+        """Refuses a message; raises BadReport if a member sent it, unless it is of a generation that is over."""
+        self.refuse(sender, kind, reason, generation)
+        is_old = OF_NONE < generation < self.generation
         for member in self.roster.members:
-            if member.identity == sender:
+            if member.identity == sender and not is_old:
                 raise BadReport(
                     f"worker {member.name} sent a message that cannot be used: {reason}; "
                     "the run stops, because what this worker trained cannot be trusted; see its log"

@@ -13,10 +13,23 @@ class Losses:
     """The losses of one generation, by worker name."""
 
     def __init__(self) -> None:
+        self._heard: set[int] = set()
+        """numbers of the members that have sent anything in this generation"""
         self._lost: dict[str, float] = {}
         """since when"""
         self._gave_up: dict[str, float] = {}
         """members that waited for others in vain, and since when"""
+
+    def hear(self, number: int) -> None:
+        """The member of that number has sent something."""
+        self._heard.add(number)
+
+    def blamed(self, missing: Sequence[int]) -> list[int]:
+        """Numbers of the members to blame for missing reports: those that were never heard in this generation, if any.
+
+        The others may be waiting for these.
+        """
+        return sorted(set(missing) - self._heard) or sorted(missing)
 
     def __contains__(self, name: str) -> bool:
         return name in self._lost
@@ -34,6 +47,7 @@ class Losses:
         self._gave_up.setdefault(name, monotonic())
 
     def clear(self) -> None:
+        self._heard.clear()
         self._lost.clear()
         self._gave_up.clear()
 
