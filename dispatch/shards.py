@@ -24,8 +24,8 @@ from ps.protocol import (
     TRAIN,
     Announce,
     AnnounceArrays,
-    Committed,
     Count,
+    CutCommitted,
     CutFailed,
     CutSaved,
     Digest,
@@ -108,7 +108,7 @@ class Shards:
     def commit(self, generation: int, step: int, cut: int) -> None:
         """Tells every shard that a cut exists."""
         for socket in self._sockets:
-            send(socket, self._requests, Committed(run=self._run, generation=generation, step=step, cut=cut))
+            send(socket, self._requests, CutCommitted(run=self._run, generation=generation, step=step, cut=cut))
 
     def digest(self, generation: int) -> str:
         """32 hex digits of key, value, state and version of every row: equal for equal models."""

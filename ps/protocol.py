@@ -139,7 +139,7 @@ class Announce(Header, frozen=True):
     """of a flush: the cut that the shard takes once it has applied this round; 0: none"""
 
 
-class Committed(Header, frozen=True):
+class CutCommitted(Header, frozen=True):
     """A cut exists: what it holds need not be part of the next one. Not answered."""
 
     cut: Number
@@ -348,5 +348,5 @@ class Ledger(Header, frozen=True):
     applied_phase: RoundPhase
 
 
-TO_SHARD = (Open, Announce, Committed, Push, Pull, PushDense, PullDense, Peek, Count, Digest)
+TO_SHARD = (Open, Announce, CutCommitted, Push, Pull, PushDense, PullDense, Peek, Count, Digest)
 FROM_SHARD = (Opened, Rows, DensePiece, Ledger, CutSaved, CutFailed, Digested, Refused)

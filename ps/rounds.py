@@ -18,7 +18,7 @@ from infra.kernels import kernel
 from infra.wire import Header
 from ps.config import HELD_BYTES
 from ps.errors import OutOfOrder
-from ps.protocol import GO_ON, Announce, Committed, Open, Pull, PullDense, Push, PushArrays, PushDense, Round
+from ps.protocol import GO_ON, Announce, CutCommitted, Open, Pull, PullDense, Push, PushArrays, PushDense, Round
 from ps.start import GAMMA, mix, mix_reference
 
 MESSAGE_BYTES = 4096
@@ -224,9 +224,9 @@ class Fence:
                 f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
                 f"{self.run!r} generation {self.generation}; expected the same; its sender must join again"
             )
-        if isinstance(header, Announce | Committed | FromWorker):
+        if isinstance(header, Announce | CutCommitted | FromWorker):
             self._check_open(header)
-        if isinstance(header, Announce | Committed) and message.sender != self._opener:
+        if isinstance(header, Announce | CutCommitted) and message.sender != self._opener:
             raise OutOfOrder(
                 f"a round of generation {self.generation} was announced by {message.sender!r}; expected "
                 f"{self._opener!r}, which opened the generation; a dispatcher must open a generation of its own first"

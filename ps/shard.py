@@ -50,8 +50,8 @@ from ps.protocol import (
     WHOLE,
     Announce,
     AnnounceArrays,
-    Committed,
     Count,
+    CutCommitted,
     DenseArrays,
     DensePiece,
     Digest,
@@ -142,7 +142,7 @@ class Shard:
                 yield from self._announce(message)
                 yield from self._advance()
                 yield from self._answer_dense()
-            case Committed():
+            case CutCommitted():
                 self.cuts.commit(message.header.cut)
             case Push():
                 self._push(message)

@@ -37,8 +37,8 @@ from ps.protocol import (
     TRAIN,
     Announce,
     AnnounceArrays,
-    Committed,
     Count,
+    CutCommitted,
     CutSaved,
     Digest,
     FilePart,
@@ -238,7 +238,7 @@ class _Client:
         part = ShardPart(0, saved.rows, tuple(saved.parts))
         told: dict[str, Any] = {"number": cut, "at_seconds": time.time(), "shards": (part,), "dispatcher": NO_FILE}
         write_manifest(self.storage, CutManifest(**self.at, **told))
-        self._tell(Committed(**self.at, cut=cut))
+        self._tell(CutCommitted(**self.at, cut=cut))
         return saved, longest
 
     def watch(self, seconds: float) -> float:

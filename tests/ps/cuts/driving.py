@@ -28,7 +28,7 @@ from ps.protocol import (
     WHOLE,
     Announce,
     AnnounceArrays,
-    Committed,
+    CutCommitted,
     CutFailed,
     CutSaved,
     DenseArrays,
@@ -202,7 +202,7 @@ class Driven:
         write_manifest(self.storage, self.manifest(cut, step, saved))
         self.committed[cut] = step, model
         for shard in self.shards:
-            assert self._tell(shard, Committed(**self._at(), cut=cut)) == []
+            assert self._tell(shard, CutCommitted(**self._at(), cut=cut)) == []
         return True
 
     def take(self) -> int:
