@@ -163,6 +163,8 @@ class Coordinator:
             terms = live_terms(self.job, self.needs, roster.wanted, reason)
         else:
             terms = past_terms(self.job, past)
+        if self.journal.history.begun is None and not self.journal.generation:
+            self.cutting.keep_events(self.intake.start or {})
         self.journal.start_generation(roster.wanted, self.intake.start, terms, self._restore)
         endpoints = self._open_shards(terms)
         takes_dense = self.training.dense.start_generation(terms.workers, terms.uses_hub)
@@ -230,6 +232,7 @@ class Coordinator:
             )
         elif members:  # without any, the run has not begun and may begin another time
             self.journal.end(reason, self.intake.step, self.training.index.count, digest)
+            self.cutting.forget_events()
         self.state = "done"
         self.publisher.publish(self.status())
         self.log.info("finished", reason=reason, steps=self.training.accounts.times.steps)

@@ -198,7 +198,8 @@ class Crew:
 
     def refuse(self, sender: bytes, kind: str, reason: str, generation: int = OF_NONE) -> None:
         """Counts a message as refused and answers it; generation: the message's own."""
-        self._socket.refuse(sender, kind, reason, generation, self.generation)
+        current = self.generation if self.roster.members else self.generation + 1  # that one is over
+        self._socket.refuse(sender, kind, reason, generation, current)
 
     def at(self, step: int) -> dict[str, Any]:
         """What every message of this generation carries."""

@@ -5,6 +5,7 @@ once its manifest is written (``dispatch/cuts/taking.py``); then the journal say
 older than the oldest cut kept goes. Cuts that are found damaged are passed over.
 """
 
+from collections.abc import Mapping
 from time import monotonic
 
 import structlog
@@ -18,8 +19,11 @@ from dispatch.journal.records import CutTaken
 from dispatch.journal.run import RunJournal
 from dispatch.rows.index import Index
 from dispatch.shards import Shards
+from infra.errors import FileUnusable
 from infra.storage import Storage
 from infra.telemetry import Meter
+from ingest.log.floor import remove_floor, write_floor
+from ingest.streams.position import Position
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
 from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL, CutFailed
@@ -83,6 +87,23 @@ class Cutting:
                 shards.commit(generation, done.step, done.number)
         if (dropped := self._book.dropped()) is not None:
             self._journal.trim(dropped.retained.oldest)
+            if dropped.positions is not None:
+                self.keep_events(dropped.positions)
+
+    def keep_events(self, positions: Mapping[int, Position]) -> None:
+        """Makes the embedded log keep what comes after these positions, up to its cap."""
+        stream = self._job.stream
+        if stream.source == "log" and self.are_taken:
+            try:
+                write_floor(stream.folder, stream.topic, self._job.run, positions)
+            except FileUnusable as error:
+                self._log.error("the log does not know how far back this run may have to read", reason=str(error))
+
+    def forget_events(self) -> None:
+        """The run is over, and needs none of them any more."""
+        stream = self._job.stream
+        if stream.source == "log" and self.are_taken:
+            remove_floor(stream.folder, stream.topic, self._job.run)
 
     def abandon(self, reason: str) -> None:
         """Gives up the cut that is being taken, unless it is about to exist."""

@@ -4,6 +4,7 @@ SIGTERM, SIGINT and SIGHUP (a closed terminal) only set a flag: the main loop ch
 0. Whoever starts a process with SIGHUP ignored, as nohup does, wants it to go on without a terminal.
 """
 
+import atexit
 import ctypes
 import os
 import queue
@@ -110,16 +111,25 @@ def end_with_parent() -> None:
 def show_life(path: Path, every_seconds: float = TOUCH_SECONDS) -> None:
     """Starts a thread that touches this file as long as the process runs, whatever its other threads wait for.
 
-    A process that was stopped (SIGSTOP) or hangs inside one call of a library touches it no more.
+    A process that was stopped (SIGSTOP) or hangs inside one call of a library touches it no more. One that ends in
+    order removes it first: Python may take seconds to end, and runs no thread meanwhile.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    turn, ending = threading.Lock(), threading.Event()
 
     def touch() -> None:
-        while True:
-            with suppress(OSError):
-                path.touch()
-            time.sleep(every_seconds)
+        while not ending.is_set():
+            with turn, suppress(OSError):
+                if not ending.is_set():
+                    path.touch()
+            ending.wait(every_seconds)
 
+    def end() -> None:
+        ending.set()
+        with turn, suppress(OSError):
+            path.unlink(missing_ok=True)
+
+    atexit.register(end)
     threading.Thread(target=touch, name="alive", daemon=True).start()
 
 

@@ -39,7 +39,7 @@ def open_source(stream: StreamConfig, kafka: KafkaConfig) -> Source:
 def open_sink(stream: StreamConfig, kafka: KafkaConfig, stop: Stop) -> Sink:
     """The embedded log, created if it is missing, or a Kafka topic, which must exist."""
     if stream.source == "log":
-        sizes = (stream.segment_bytes, stream.retention_bytes)
+        sizes = (stream.segment_bytes, stream.retention_bytes, stream.retention_cap_bytes)
         with _one_writer(stream.folder, stream.topic, "stream.topic"):
             return LogWriter(stream.folder, stream.topic, stream.partitions, *sizes)
     from ingest.kafka.sink import KafkaSink

@@ -39,6 +39,7 @@ from infra.wire import (
     send,
 )
 from ps.config import CutConfig, DenseRule, PsConfig, RowConfig
+from ps.cuts.digest import digest_store
 from ps.cuts.gather import RowCopy
 from ps.cuts.restore import ModelSettings
 from ps.cuts.taker import CutTaker
@@ -233,3 +234,4 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
     copy = RowCopy(shard.store, 0, 0, 1)
     copy.keep(one)
     copy.go_on()
+    digest_store(shard.store, 0, 1)

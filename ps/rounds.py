@@ -228,7 +228,7 @@ class Fence:
             self._check_open(header)
         if isinstance(header, Announce | CutCommitted) and message.sender != self._opener:
             raise OutOfOrder(
-                f"a round of generation {self.generation} was announced by {message.sender!r}; expected "
+                f"{type(header).__name__} of generation {self.generation} came from {message.sender!r}; expected "
                 f"{self._opener!r}, which opened the generation; a dispatcher must open a generation of its own first"
             )
 

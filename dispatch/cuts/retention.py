@@ -18,6 +18,7 @@ import structlog
 from infra.storage import PART, Storage
 from ps.cuts.manifest import CutManifest, manifest_name, manifest_numbers, read_manifest
 from ps.errors import CutDamaged
+from ps.protocol import EMPTY_MODEL, FilePart
 
 PINNED = re.compile(r"(\d{8,})\.pinned")
 NUMBERED = re.compile(r"(\d{8,})[./].+")
@@ -30,7 +31,8 @@ class Retained(NamedTuple):
     numbers: tuple[int, ...]
     """ascending"""
     oldest: int
-    """of the newest ones, pinned or not: the run can go back to it, so journal and stream must reach back to it"""
+    """of the newest ones, pinned or not: the run can go back to it, so journal and stream must reach back to it; the
+    empty model counts as one, as long as there are fewer"""
 
 
 # ── pins ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -65,9 +67,14 @@ def highest_number(storage: Storage) -> int:
     return max((int(match[1]) for match in found if match), default=0)
 
 
+def parts_of(manifest: CutManifest) -> tuple[FilePart, ...]:
+    """All files of a cut but its manifest."""
+    return (*(file for shard in manifest.shards for file in shard.files), manifest.dispatcher)
+
+
 def files_of(manifest: CutManifest) -> set[str]:
-    """Names of all files that a cut consists of, without its manifest."""
-    return {file.name for shard in manifest.shards for file in shard.files} | {manifest.dispatcher.name}
+    """Names of all files of a cut but its manifest."""
+    return {file.name for file in parts_of(manifest)}
 
 
 def drop_old(storage: Storage, most: int) -> Retained:
@@ -79,7 +86,8 @@ def drop_old(storage: Storage, most: int) -> Retained:
     needed = _needed(storage, kept) if gone else None
     if needed is not None:
         remove(storage, gone, needed)
-    return Retained(tuple(kept if needed is not None else numbers), newest[0] if newest else 0)
+    oldest = newest[0] if len(newest) == most else EMPTY_MODEL
+    return Retained(tuple(kept if needed is not None else numbers), oldest)
 
 
 def discard_after(storage: Storage, number: int) -> None:

@@ -134,6 +134,10 @@ def read_state(storage: Storage, manifest: CutManifest) -> DispatcherState:
     found, expected = (state.cut, state.decided.step), (manifest.number, manifest.step)
     if found != expected:
         raise CutDamaged(f"{where} is of cut {found[0]} after step {found[1]}; {hint}")
+    if manifest.rows != state.decided.rows:
+        raise CutDamaged(
+            f"{where} is of a model of {state.decided.rows} rows, and shards saved {manifest.rows}; {hint}"
+        )
     return state
 
 

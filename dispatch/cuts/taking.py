@@ -29,7 +29,7 @@ from infra.telemetry import Meter
 from ingest.streams.position import Position
 from ps.cuts.manifest import CutManifest, ShardPart, manifest_name, read_manifest, write_manifest
 from ps.errors import CutDamaged
-from ps.protocol import CutSaved, FilePart
+from ps.protocol import EMPTY_MODEL, CutSaved, FilePart
 
 
 class CutFailure(NamedTuple):
@@ -44,8 +44,9 @@ class Dropped(NamedTuple):
     """What is kept since old cuts were dropped."""
 
     retained: Retained
-    positions: dict[int, Position]
-    """of the oldest cut that the run can go back to: the stream must still hold what comes after them"""
+    positions: dict[int, Position] | None
+    """of the oldest cut that the run can go back to: the stream must still hold what comes after them; None: that is
+    the empty model"""
 
 
 @dataclass
@@ -219,6 +220,8 @@ class CutBook:
     def _drop_old(self) -> Dropped:
         """On the thread."""
         retained = drop_old(self._storage, self._most)
+        if retained.oldest == EMPTY_MODEL:
+            return Dropped(retained, None)
         state = read_state(self._storage, read_manifest(self._storage, retained.oldest))
         return Dropped(retained, state.decided.positions)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dispatch.errors import CutUnusable, RunEnded, SettingsChanged
-from dispatch.journal.log import read_records, read_whole
+from dispatch.journal.log import read_whole
 from dispatch.journal.records import (
     AnyRecord,
     Begun,
@@ -142,7 +142,7 @@ def read_cuts(folder: Path) -> History:
 
 def read_manifests(folder: Path) -> list[Manifest]:
     """The manifest of every step that is on record, void ones included."""
-    return [record.manifest for record in read_records(folder) if isinstance(record, StepDecided)]
+    return read_whole(folder, lambda records: [r.manifest for r in records if isinstance(r, StepDecided)])
 
 
 def history_of(records: Iterable[AnyRecord], folder: Path, base: Base | None = None) -> History:

@@ -98,6 +98,11 @@ class Reach:
         usable = (begin.first for begin in self.begins if begin.step <= cut.step and begin.first <= cut.first)
         return max(usable, default=0)
 
+    def forget(self, needed: int) -> None:
+        """Segments before that frame are gone."""
+        self.begins = [begin for begin in self.begins if begin.first >= needed]
+        self._cuts = {number: cut for number, cut in self._cuts.items() if cut.first >= needed}
+
 
 class JournalWriter:
     """Appends to a journal; one writer at a time."""
@@ -155,7 +160,7 @@ class JournalWriter:
                 if first < needed:
                     _path(self.folder, first).unlink()
                     sync_folder(self.folder)
-        self._reach.begins = [begin for begin in self._reach.begins if begin.first >= needed]
+        self._reach.forget(needed)
 
     def close(self) -> None:
         """What was noted and not appended is dropped."""

@@ -20,7 +20,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "stream": {"batch": 128, "partitions": 3},
     "rows": {"dim": 8},
     "api": {"port": 0},
-    "cuts": {"seconds": 5},
+    "cuts": {"seconds": 5, "kept": 100_000},  # all, so that the journal stays for the checker
 }
 """settings of the run where none are given"""
 

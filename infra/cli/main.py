@@ -11,7 +11,7 @@ import zmq
 from rich.console import Console
 from rich.text import Text
 
-from infra.cli import bench, chaos, check, commands, daemons, members, stream, verify
+from infra.cli import bench, chaos, check, commands, cuts, daemons, members, stream, verify
 from infra.cli.options import SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayFolder, replay_run, show
 from infra.errors import ConfigError, FreshetError
@@ -147,6 +147,7 @@ app.command(rich_help_panel="Look around")(chaos.chaos)
 app.command(rich_help_panel="Look around")(check.check)
 app.command(rich_help_panel="Look around")(stream.dead_letters)
 app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
+app.add_typer(cuts.app, name="cuts", rich_help_panel="Look around")
 for look in (commands.settings, commands.keys):
     app.command(rich_help_panel="Look around")(look)
 

@@ -106,6 +106,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "stream.absent_window",
         "stream.segment_bytes",
         "stream.retention_bytes",
+        "stream.retention_cap_bytes",
         "kafka.*",
     ),
     "a property of one machine": (

@@ -2,32 +2,31 @@
 
 from pathlib import Path
 
-from infra.run.figures import count
+from dispatch.cuts.retention import files_of
+from dispatch.cuts.survey import verify_cuts
+from infra.run.figures import count, size
 from infra.run.settings import read_stored
 from infra.storage import Storage
 from infra.verify.finding import NotChecked, Violated, check
 from infra.verify.journal import read_run
 from infra.verify.leftovers import named
-from ps.cuts.files import verify
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
-from ps.protocol import FilePart
 
 
 @check("cuts whole")
 def check_cuts(folder: Path) -> str:
-    """Every file that a cut names is there, unchanged."""
+    """Every file that a cut names is there and unchanged, and together they make a whole cut."""
     storage = cuts_of(folder)
-    manifests = read_manifests(storage)
-    parts = {part.name: part for manifest in manifests for part in parts_of(manifest)}
-    for part in parts.values():
-        verify(storage, part)
-    return f"{count(len(manifests), 'cut')} of {count(len(parts), 'file')}"
+    verdicts = list(verify_cuts(storage, manifest_numbers(storage)))
+    if damage := [problem for verdict in verdicts for problem in verdict.damage]:
+        raise Violated("; ".join(dict.fromkeys(damage)))
+    return f"{count(len(verdicts), 'cut')}, {size(sum(verdict.nbytes for verdict in verdicts))}"
 
 
 @check("newest cut there")
 def check_newest_cut(folder: Path) -> str:
     """The newest cut of the journal has a manifest, of the same step."""
-    history, storage = read_run(folder), cuts_of(folder)
+    history, storage = read_run(folder), open_cuts(folder)
     if not history.cuts:
         raise NotChecked("the journal has no cut")
     newest = history.cuts[-1]
@@ -44,7 +43,7 @@ def check_unreferenced(folder: Path) -> str:
     storage = cuts_of(folder)
     if read_run(folder).ended is None:
         raise NotChecked("the run is not over, and goes on with removing what a failed cut left")
-    parts = {part.name for manifest in read_manifests(storage) for part in parts_of(manifest)}
+    parts = {name for manifest in read_manifests(storage) for name in files_of(manifest)}
     there = {name for name in storage.names() if "/" in name}
     if strays := sorted(there - parts):
         raise Violated(f"files belong to no cut: {named(strays)}")
@@ -53,16 +52,16 @@ def check_unreferenced(folder: Path) -> str:
 
 def cuts_of(folder: Path) -> Storage:
     """Where the cuts of a run are; raises NotChecked if there are none."""
-    storage = Storage.at(read_stored(folder).cuts.url or folder / "cuts")
+    storage = open_cuts(folder)
     if not storage.names():
         raise NotChecked("the run has no cuts")
     return storage
 
 
+def open_cuts(folder: Path) -> Storage:
+    return Storage.at(read_stored(folder).cuts.url or folder / "cuts")
+
+
 def read_manifests(storage: Storage) -> list[CutManifest]:
     """Those of all cuts, oldest first."""
     return [read_manifest(storage, number) for number in manifest_numbers(storage)]
-
-
-def parts_of(manifest: CutManifest) -> list[FilePart]:
-    return [*(file for shard in manifest.shards for file in shard.files), manifest.dispatcher]

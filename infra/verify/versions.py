@@ -32,9 +32,10 @@ Versions = tuple[NDArray[np.uint64], NDArray[np.int64]]
 def check_versions(folder: Path) -> str:
     """In the newest cut, a row's version is the last step of the journal that used its key."""
     history, settings, storage = read_run(folder), read_stored(folder), cuts_of(folder)
-    manifests = read_manifests(storage)
+    on_record = {cut.number for cut in history.begun_cuts}  # without those whose steps are void
+    manifests = [manifest for manifest in read_manifests(storage) if manifest.number in on_record]
     if not manifests:
-        raise NotChecked("the run has no cuts")
+        raise NotChecked("no cut is on record")
     newest = manifests[-1]
     steps = [step for step in history.steps if step.step <= newest.step]
     return compare(versions_in(storage, newest), versions_by(settings, steps), history, newest)

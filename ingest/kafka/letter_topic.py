@@ -32,7 +32,7 @@ from ingest.errors import (
     TransactionFenced,
     TransactionRefused,
 )
-from ingest.kafka.clients.admin import Committed
+from ingest.kafka.clients.admin import GroupOffset
 from ingest.kafka.clients.peek import peek
 from ingest.kafka.clients.transactions import SPARE_BYTES, Message, TransactionalProducer
 from ingest.kafka.config import KafkaConfig
@@ -122,7 +122,7 @@ class _Session:
         new = unseen(letters, self._last)  # 3
         for part in _parts(new):
             reached = {letter.partition: Position(letter.offset, letter.index) for letter in part}
-            offsets = {(self._source_topic, n): Committed(at.offset, str(at.index)) for n, at in reached.items()}
+            offsets = {(self._source_topic, n): GroupOffset(at.offset, str(at.index)) for n, at in reached.items()}
             self._producer.commit([self._message(letter) for letter in part], offsets)
             self._last |= reached
         return len(new)

@@ -1,6 +1,7 @@
 """The embedded log: a small durable local topic, for one machine without a broker.
 
-    FOLDER/TOPIC/00000/writer.lock                  held by the one writer of the partition
+    FOLDER/TOPIC/floor-RUN.json                     what a run may have to read again (ingest.log.floor)
+                 00000/writer.lock                  held by the one writer of the partition
                        mark                         how far records are durable (ingest.log.segments)
                        00000000000000000000.log     records 0.. ; the next segment is named by its first offset
 
@@ -33,12 +34,14 @@ class LogWriter:
         partitions: int | Sequence[int],
         segment_bytes: int = 64 << 20,
         retention_bytes: int | None = None,
+        retention_cap_bytes: int | None = None,
     ) -> None:
         numbers = range(partitions) if isinstance(partitions, int) else partitions
         self._writers: dict[int, PartitionWriter] = {}
         with ExitStack() as undo:
             for number in numbers:
-                writer = PartitionWriter(folder / topic / f"{number:05d}", segment_bytes, retention_bytes)
+                sizes = segment_bytes, retention_bytes, retention_cap_bytes
+                writer = PartitionWriter(folder / topic / f"{number:05d}", *sizes)
                 undo.callback(writer.close)
                 self._writers[number] = writer
             self._undo = undo.pop_all()

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import structlog
+
 from infra.files import naming
 from ingest.errors import LogError
+from ingest.log.floor import lowest_needed
 from ingest.log.frames import lock, sync_folder, write_durably
 from ingest.log.repair import repair
 from ingest.log.segments import (
@@ -23,13 +26,24 @@ from ingest.log.segments import (
 )
 from ingest.streams.sink import Entry
 
+CAP = 4
+"""times its retention that a partition may keep for a run, where nothing else is set"""
+
 
 class PartitionWriter:
     """The one writer of one partition."""
 
-    def __init__(self, folder: Path, segment_bytes: int = 64 << 20, retention_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        segment_bytes: int = 64 << 20,
+        retention_bytes: int | None = None,
+        retention_cap_bytes: int | None = None,
+    ) -> None:
+        """retention_cap_bytes: from where on not even what a run may read again is kept; None: CAP times retention."""
         self.folder = folder
         self._segment_bytes, self._retention_bytes = segment_bytes, retention_bytes
+        self._cap_bytes = retention_cap_bytes or CAP * (retention_bytes or 0)
         with ExitStack() as undo, naming(folder, LogError):
             folder.mkdir(parents=True, exist_ok=True)
             undo.callback(os.close, lock(folder / "writer.lock"))
@@ -94,11 +108,34 @@ class PartitionWriter:
             sync_folder(self.folder)
 
     def _over_retention(self, firsts: list[int]) -> int:
-        """How many of the oldest segments are over the limit."""
+        """How many of the oldest segments are over the limit, and not needed by a run or over the cap too."""
         if self._retention_bytes is None:
             return 0
         sizes = [segment_path(self.folder, first).stat().st_size for first in firsts]
-        gone = 0
-        while gone < len(sizes) and sum(sizes[gone:]) > self._retention_bytes:
-            gone += 1
+        over, over_cap = (_oldest_over(sizes, limit) for limit in (self._retention_bytes, self._cap_bytes))
+        if not over:
+            return 0
+        needed = self._needed()
+        free = sum(end <= needed for end in [*firsts[1:], self._mark.end]) if needed is not None else over
+        gone = min(over, max(free, over_cap))
+        if gone > free:
+            hint = "records are removed that a run may have to read again; raise stream.retention_cap_bytes"
+            told = {
+                "needed_from": needed,
+                "cap_bytes": self._cap_bytes,
+                "removed_up_to": [*firsts, self._mark.end][gone],
+            }
+            structlog.get_logger().warning(hint, partition=str(self.folder), **told)
         return gone
+
+    def _needed(self) -> int | None:
+        """The first record that a run may read again; None: there is no such run."""
+        return lowest_needed(self.folder.parent, int(self.folder.name)) if self.folder.name.isdigit() else None
+
+
+def _oldest_over(sizes: list[int], limit: int) -> int:
+    """How many of the oldest are to go until the rest is within a limit."""
+    gone = 0
+    while gone < len(sizes) and sum(sizes[gone:]) > limit:
+        gone += 1
+    return gone

@@ -3,7 +3,7 @@
 Each row has a hash of 128 bits, of its number in the run, its key, its version and the bits of its value and state. The
 digest is the sum of the hashes, in two halves modulo 2^64 each: shards sum their own rows, and sums add up.
 
-Legend: K rows of a chunk, B bytes of a row.
+Legend: K rows of a chunk, B words of a row.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ def _sum(first: int, stride: int, keys_K: Any, versions_K: Any, words_KB: Any, t
 
 
 def digest_reference(rows: Iterable[tuple[int, int, int, list[int]]]) -> str:
-    """Of rows (number in the run, key, version, 32-bit words), in plain integers."""
+    """Of rows (number in the run, key, version, words of value and state), in plain integers."""
     totals = [0, 0]
     for number, key, version, words in rows:
         low = mix_reference(number + GAMMA)
@@ -55,13 +55,19 @@ def digest_reference(rows: Iterable[tuple[int, int, int, list[int]]]) -> str:
     return _hex(totals)
 
 
+def word_of(row_bytes: int) -> type[np.unsignedinteger[Any]]:
+    """What a row of so many bytes is hashed by: the largest word that divides it."""
+    return np.uint32 if row_bytes % 8 else np.uint64
+
+
 def digest_store(store: Store, shard: int, shards: int) -> str:
     """32 hex digits: of the rows of one shard of so many."""
     totals_2, chunk_rows = np.zeros(2, np.uint64), store.rows.chunk_rows
+    word = word_of(store.shape.total * store.rows.dtype.itemsize)
     for chunk in range(-(-len(store) // chunk_rows)):
         first, end = chunk * chunk_rows, min((chunk + 1) * chunk_rows, len(store))
         numbers = np.arange(first, end)
-        words = store.rows.chunk(chunk)[: end - first].view(np.uint32)
+        words = store.rows.chunk(chunk)[: end - first].view(word)
         _sum(first * shards + shard, shards, store.keys(numbers), store.steps(numbers), words, totals_2)
     return _hex(totals_2.tolist())
 

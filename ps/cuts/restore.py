@@ -23,6 +23,9 @@ from ps.errors import CutDamaged, Disagreement
 from ps.protocol import EMPTY_MODEL, FilePart
 from ps.store import Store
 
+LOADED_ROWS = 4096
+"""at a time: few enough that copies of them stay in the processor's cache"""
+
 
 @dataclass(frozen=True)
 class ModelSettings:
@@ -134,14 +137,14 @@ def _check_columns(columns: Columns, part: ShardPart, file: FilePart, store: Sto
 
 def _load(columns: Columns, old: tuple[int, int], new: tuple[int, int], store: Store) -> NDArray[np.int64]:
     """Puts the rows of a file that belong to the new shard into its store; returns their numbers there."""
-    rows_KT = np.concatenate([columns.values_KW, columns.state_KS], axis=1)
-    if old == new:
-        store.load(columns.numbers_K, columns.keys_K, columns.versions_K, rows_KT)
-        return columns.numbers_K
-    of_run_K: NDArray[np.int64] = columns.numbers_K * old[1] + old[0]
-    mine_K = of_run_K % new[1] == new[0]
-    numbers: NDArray[np.int64] = of_run_K[mine_K] // new[1]
-    store.load(numbers, columns.keys_K[mine_K], columns.versions_K[mine_K], rows_KT[mine_K])
+    of_run_K = columns.numbers_K * old[1] + old[0]
+    (mine,) = np.nonzero(of_run_K % new[1] == new[0])
+    numbers: NDArray[np.int64] = of_run_K[mine] // new[1]
+    for first in range(0, len(mine), LOADED_ROWS):
+        block = mine[first : first + LOADED_ROWS]
+        rows_KT = np.concatenate([columns.values_KW[block], columns.state_KS[block]], axis=1)
+        placed = numbers[first : first + LOADED_ROWS]
+        store.load(placed, columns.keys_K[block], columns.versions_K[block], rows_KT)
     return numbers
 
 

@@ -73,6 +73,7 @@ def running_shards(
     curve: Curve | None = None,
     settings: dict[str, str] | None = None,
     dispatcher: str = "",
+    storage: str = "",
 ) -> Iterator[list[str]]:
     """Real shards in threads, which offer themselves to a dispatcher; yields their endpoints."""
     stop = Stop()
@@ -85,8 +86,8 @@ def running_shards(
             ready[shard].set()
 
         config, agreement = PsConfig(shards=shards, chunk_rows=chunk_rows), Agreement(shards=settings or {})
-        offered: dict[str, Any] = {"dispatcher_endpoint": dispatcher, "agreement": agreement}
-        run_shard(shard_job(shard, rows, config, curve=curve, **offered), stop, on_ready)
+        told: dict[str, Any] = {"dispatcher_endpoint": dispatcher, "agreement": agreement, "storage": storage}
+        run_shard(shard_job(shard, rows, config, curve=curve, **told), stop, on_ready)
 
     threads = [threading.Thread(target=serve, args=(shard,)) for shard in range(shards)]
     for thread in threads:
@@ -218,9 +219,10 @@ def stage(
     shards: int = 1,
     workers: int = 2,
     curve: tuple[Curve | None, Curve | None] = (None, None),
+    storage: str = "",
 ) -> Iterator[ShardStage]:
     """Running shards on which generation 1 is open. ``curve``: keys of the shards and of everyone else."""
-    with running_shards(rows, shards, curve=curve[0]) as endpoints:
+    with running_shards(rows, shards, curve=curve[0], storage=storage) as endpoints:
         staged = ShardStage(rows, endpoints, curve[1])
         try:
             staged.announcer.open(1, workers)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 from infra.errors import ConfigError
 from infra.kafka.broker import free_port
 from infra.process import Stop
+from infra.storage import Storage
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, load_curve, send
 from ps.config import PsConfig, RowConfig
+from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.main import run_shard
 from ps.optimizers import update_reference
 from ps.parts import settle_reference
@@ -24,6 +27,9 @@ from ps.protocol import (
     TRAIN,
     Announce,
     AnnounceArrays,
+    CutCommitted,
+    CutSaved,
+    Digest,
     Heard,
     Ledger,
     Open,
@@ -381,6 +387,27 @@ def test_endpoint_that_cannot_be_bound_is_a_clear_error() -> None:
     job = replace(shard_job(0, ROWS, PsConfig()), endpoint="tcp://127.0.0.1:no-port")
     with pytest.raises(ValueError, match="choose a free tcp://HOST:PORT"):
         run_shard(job, Stop(), lambda _: None)
+
+
+def test_cut_is_taken_while_the_shard_serves_and_restored_by_another(tmp_path: Path) -> None:
+    rows = np.arange(2 * SHAPE.total, dtype=np.float32)
+    with stage(ROWS, storage=str(tmp_path)) as first:
+        announcer = first.announcer
+        announcer.announce(0, new={0: 100, 1: 101}, pushes={0: ([0, 1], [])}, changed={0: 0, 1: 0})
+        announcer.peers[0].send(Push, owned(ints(0, 1), rows), phase=TRAIN, worker=0)
+        announcer.peers[0].send(Announce, AnnounceArrays(), phase=FLUSH, pushers=[], cut=1)
+        saved, _ = announcer.peers[0].receive()
+        assert isinstance(saved, CutSaved)
+        told: dict[str, Any] = {"generation": 1, "at_seconds": 0.0, "dispatcher": saved.parts[0]}
+        shards = (ShardPart(0, saved.rows, tuple(saved.parts)),)
+        write_manifest(Storage.at(tmp_path), CutManifest(run=RUN, number=1, step=0, shards=shards, **told))
+        announcer.peers[0].send(CutCommitted, cut=1)
+        digest = announcer.peers[0].ask(Digest)[0].digest
+    with stage(ROWS, storage=str(tmp_path)) as second:
+        peer = second.announcer.peers[0]
+        assert peer.ask(Open, generation=2, workers=1, restore=1)[0].rows == 2
+        assert peer.ask(Digest, generation=2)[0].digest == digest
+        assert np.array_equal(peer.ask(Peek, PeekArrays(ints(0, 1)), generation=2)[1].full, rows)
 
 
 def test_a_shard_that_the_dispatcher_refuses_ends_with_the_reason() -> None:

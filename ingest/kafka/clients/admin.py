@@ -44,7 +44,7 @@ class Topic:
     configs: Mapping[str, str]
 
 
-class Committed(NamedTuple):
+class GroupOffset(NamedTuple):
     """What a group has committed for one partition."""
 
     offset: int
@@ -99,7 +99,7 @@ class Admin:
         """The offset the next record of each partition will have."""
         return self._offsets(topic, LATEST)
 
-    def committed(self, group: str) -> dict[tuple[str, int], Committed]:
+    def committed(self, group: str) -> dict[tuple[str, int], GroupOffset]:
         """What a group has committed, by topic and partition.
 
         A broker that never had a group may refuse the first question, which makes it ready for one.
@@ -114,7 +114,7 @@ class Admin:
                     raise
                 time.sleep(0.1)
         return {
-            (place.topic, place.partition): Committed(int(at.offset), str(at.metadata)) for place, at in found.items()
+            (place.topic, place.partition): GroupOffset(int(at.offset), str(at.metadata)) for place, at in found.items()
         }
 
     def _offsets(self, topic: Topic, which: int) -> dict[int, int]:

@@ -9,7 +9,7 @@ from kafka.errors import KafkaError, ProducerFencedError, RetriableError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ingest.errors import TransactionFailed, TransactionFenced, TransactionRefused
-from ingest.kafka.clients.admin import Committed
+from ingest.kafka.clients.admin import GroupOffset
 from ingest.kafka.clients.kafka_python import abandon
 from ingest.kafka.config import KafkaConfig, kafka_python_arguments
 
@@ -51,7 +51,7 @@ class TransactionalProducer:
                 self.close()
                 raise
 
-    def commit(self, messages: Sequence[Message], offsets: Mapping[tuple[str, int], Committed]) -> None:
+    def commit(self, messages: Sequence[Message], offsets: Mapping[tuple[str, int], GroupOffset]) -> None:
         """One transaction: the messages, and the group's offsets by topic and partition."""
         reached = {
             TopicPartition(*place): OffsetAndMetadata(at.offset, at.metadata, -1) for place, at in offsets.items()

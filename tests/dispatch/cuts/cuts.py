@@ -1,11 +1,17 @@
 """Parts of cuts for tests."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from dispatch.cuts.state import Decided, Trained
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatch.cuts.state import Decided, DispatcherState, Trained, write_state
 from dispatch.progress.accounts import Accounts
+from infra.storage import Storage
 from ingest.streams.position import Position
-from ps.cuts.manifest import CutManifest, ShardPart
+from ps.cuts.files import Columns, new_name, write_columns
+from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.protocol import FilePart
 
 
@@ -16,6 +22,24 @@ def decided(step: int = 5, **values: Any) -> Decided:
 
 def trained(accounts: Accounts | None = None) -> Trained:
     return Trained(accounts=(accounts or Accounts("r", "esd")).save(), links={})
+
+
+def take_cut(storage: Storage, number: int, chain: tuple[FilePart, ...], rows: int, step: int = 5) -> CutManifest:
+    """A whole cut of one shard, with these files, durable."""
+    state = DispatcherState(number, decided(step, rows=rows), trained())
+    manifest = manifest_of(number, write_state(storage, state), step, (ShardPart(0, rows, chain),), 1e9 + number)
+    write_manifest(storage, manifest)
+    return manifest
+
+
+def rows_file(
+    storage: Storage, numbers: Sequence[int], keys: NDArray[np.uint64], cut: int = 1, shard: int = 0, shards: int = 1
+) -> FilePart:
+    """A file of rows, of which only numbers and keys matter."""
+    numbers_K = np.array(numbers, np.int64)
+    none = np.zeros((len(numbers), 1), np.float32)
+    columns = Columns(numbers_K, keys[numbers_K * shards + shard], numbers_K, none, none, np.zeros(0, np.float32))
+    return write_columns(storage, new_name(cut, "shard", shard), columns)
 
 
 def manifest_of(

@@ -17,11 +17,9 @@ from dispatch.tally import PhaseSeconds, WorkerTraffic
 from infra.storage import Storage
 from ingest.batches.absent import FieldWatch
 from ingest.schema import load_schema
-from ps.cuts.files import Columns, new_name, write_columns
 from ps.cuts.manifest import ShardPart
 from ps.errors import CutDamaged
-from ps.protocol import FilePart
-from tests.dispatch.cuts.cuts import decided, manifest_of, trained
+from tests.dispatch.cuts.cuts import decided, manifest_of, rows_file, trained
 
 
 def train(accounts: Accounts, steps: range) -> None:
@@ -107,6 +105,8 @@ def test_a_state_comes_back_from_storage_and_damage_is_named(tmp_path: Path) -> 
     assert save_state(read_state(storage, manifest)) == save_state(state)
     with pytest.raises(CutDamaged, match=f"{part.name} is of cut 3 after step 7; expected"):
         read_state(storage, manifest_of(4, part, step=7))
+    with pytest.raises(CutDamaged, match="of a model of 0 rows, and shards saved 2"):
+        read_state(storage, manifest_of(3, part, step=7, shards=(ShardPart(0, 2, ()),)))
     path = tmp_path / part.name
     content = path.read_bytes()
     for wrong in (content[:-1], content[:90] + b"!" + content[91:], b""):
@@ -125,13 +125,6 @@ def test_other_files_are_no_state(content: bytes) -> None:
 
 
 # ── the index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-def rows_file(storage: Storage, shard: int, numbers: list[int], keys: np.ndarray, shards: int) -> FilePart:
-    numbers_K = np.array(numbers, np.int64)
-    none = np.zeros((len(numbers), 1), np.float32)
-    columns = Columns(numbers_K, keys[numbers_K * shards + shard], numbers_K, none, none, np.zeros(0, np.float32))
-    return write_columns(storage, new_name(1, "shard", shard), columns)
-
-
 KEYS = np.random.default_rng(0).integers(0, 2**64, 11, np.uint64)
 
 
@@ -141,7 +134,7 @@ def test_the_index_is_rebuilt_from_the_files_of_all_shards(tmp_path: Path, shard
     for shard in range(shards):
         count = len(range(shard, len(KEYS), shards))
         chain = (list(range(count // 2)), list(range(count // 3, count)))
-        files = tuple(rows_file(storage, shard, numbers, KEYS, shards) for numbers in chain)
+        files = tuple(rows_file(storage, numbers, KEYS, shard=shard, shards=shards) for numbers in chain)
         parts.append(ShardPart(shard, count, files))
     keys = load_index(storage, manifest_of(1, parts[0].files[0], shards=tuple(parts)))
     assert keys.tolist() == KEYS.tolist()
@@ -155,7 +148,7 @@ def test_the_index_is_rebuilt_from_the_files_of_all_shards(tmp_path: Path, shard
 
 def test_an_index_with_rows_left_out_or_too_many_is_damage(tmp_path: Path) -> None:
     storage = Storage.at(tmp_path)
-    file = rows_file(storage, 0, [0, 1, 3], KEYS, 1)
+    file = rows_file(storage, [0, 1, 3], KEYS)
     with pytest.raises(CutDamaged, match="no key for 1 of its 4 rows, first row 2"):
         load_index(storage, manifest_of(1, file, shards=(ShardPart(0, 4, (file,)),)))
     with pytest.raises(CutDamaged, match="holds row 3 and the cut has 3"):

@@ -35,6 +35,7 @@ COMMANDS = [
         "chaos",
     ),
     *("topics create", "topics list", "topics describe"),
+    *("cuts list", "cuts show", "cuts verify", "cuts pin", "cuts unpin"),
     *("workers add", "workers drain", "workers remove", "workers list"),
     *(
         "bench step",

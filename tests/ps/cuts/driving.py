@@ -64,7 +64,7 @@ class PlainModel:
 
     def digest(self) -> str:
         plain = [
-            (number, key, version, row.view(np.uint32).tolist()) for number, (key, version, row) in enumerate(self.rows)
+            (number, key, version, row.view(np.uint64).tolist()) for number, (key, version, row) in enumerate(self.rows)
         ]
         return digest_reference(plain)
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from infra.kafka.jars import MAVEN_SECONDS
 from infra.storage import Storage
 from infra.wire import Refused
 from ps.config import DenseRule
@@ -45,6 +46,19 @@ def test_cut_of_three_shards_is_restored_on_any_number(driven: Driven, shards: i
     driven.start(2)
     driven.open(driven.cut)
     driven.check()
+
+
+@pytest.mark.timeout(MAVEN_SECONDS)
+def test_cuts_in_a_bucket_are_merged_and_restored(bucket: str) -> None:
+    driven = Driven(Storage.at(bucket.replace("bucket?", "bucket/restored?")), 2, deltas=1)
+    for _ in range(4):
+        driven.train(6, range(12))
+        driven.take()
+        driven.settle()
+    driven.start(3)
+    assert all(isinstance(answer, Opened) for answer in driven.open(driven.cut))
+    driven.check()
+    driven.close()
 
 
 def test_survivors_roll_back_and_train_on(driven: Driven) -> None:

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from infra.errors import StorageError
 from infra.storage import Storage
+from infra.wire import Codec
 from ps.cuts import gather, merge, taker
+from ps.cuts.files import new_name
 from ps.cuts.manifest import manifest_numbers
 from ps.dense import range as dense_range
 from ps.errors import OutOfOrder
-from ps.protocol import FLUSH, GO_ON, Announce, CutFailed, CutSaved, Opened
+from ps.protocol import FLUSH, FROM_SHARD, GO_ON, Announce, CutFailed, CutSaved, FilePart, Opened
 from tests.disks import fill, small_disk
+from tests.infra.test_storage import Killed, breaking_off
 from tests.ps.cuts.driving import MODEL, Driven, failing_storage
 
 SMALL_SLICE = 64
@@ -315,3 +318,51 @@ def test_changed_rows_are_those_of_the_reference() -> None:
     for since, known, end in ((-1, 0, 50), (-1, 50, 50), (4, 30, 45), (8, 50, 50), (8, 9, 50)):
         copy = gather.RowCopy(store, since, known, end)
         assert copy._numbers_K.tolist() == gather.changed_reference(steps.tolist(), since, known, end)
+
+
+def test_process_killed_at_any_file_operation_finds_the_old_cut_or_the_new_one(small: None, tmp_path: Path) -> None:
+    found = set()
+    for at in range(60):
+        driven = Driven(Storage.at(tmp_path / str(at)))
+        driven.train(6, range(6))
+        driven.take()
+        driven.train(2, range(3))
+        driven.train(1, range(2))
+        cut = driven.flush()
+        driven.deliver(99)
+        with pytest.MonkeyPatch.context() as patch:
+            begun = breaking_off(patch, at)
+            try:
+                is_over = driven.commit(cut)
+            except Killed:
+                is_over = False
+            driven.close()
+        newest = manifest_numbers(driven.storage)[-1]
+        driven.committed.setdefault(cut, (driven.step, driven.model))
+        driven.start(2)
+        assert all(isinstance(answer, Opened) for answer in driven.open(newest))
+        driven.check()
+        driven.close()
+        found.add(newest)
+        if is_over:
+            break
+    assert found == {1, 2}
+    assert len(begun) == at > 9, "the file, its folder, the manifest"
+
+
+def test_longest_chain_fits_into_a_message() -> None:
+    part = FilePart(new_name(123_456_789, "merged", 127), 1 << 45, "f" * 32, 1 << 40)
+    saved = CutSaved(run="r" * 200, generation=1, step=1, cut=1, parts=[part] * (taker.LONGEST_CHAIN + 1), rows=1 << 40)
+    codec = Codec(*FROM_SHARD)
+    assert codec.decode([bytes(frame) for frame in codec.encode(saved)])[0] == saved
+
+
+def test_chain_that_is_too_long_begins_anew(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taker, "LONGEST_CHAIN", 2)
+    monkeypatch.setattr(taker, "first_to_merge", lambda chain, deltas: None)
+    for _ in range(3):
+        driven.train(3, [0])
+        driven.take()
+    (saved,) = driven.outcomes[driven.cut]
+    assert isinstance(saved, CutSaved)
+    assert [part.rows for part in saved.parts] == [9]

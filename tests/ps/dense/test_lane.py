@@ -246,3 +246,42 @@ def test_pieces_are_a_range_cut_up(length: int, itemsize: int) -> None:
     assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces[:-1])]
     assert pieces[-1].stop == length
     assert 1 <= len(pieces) <= 8
+
+
+def test_weights_of_a_second_flush_at_one_step_are_awaited_on_their_own(shard: Shard) -> None:
+    announce(shard, 2, [], phase=TRAIN)
+    announce(shard, 2, [], whole=[0], phase=FLUSH)
+    assert push(shard, 2, 0, WHOLE, 3, 4, phase=FLUSH) == []
+    assert push(shard, 2, 0, WHOLE, 5, 6, phase=FLUSH + 1) == [], "held until it is announced"
+    announce(shard, 2, [], whole=[1], phase=FLUSH + 2)
+    (ledger,) = tell(shard, Count)
+    assert (ledger.header.applied_step, ledger.header.applied_phase) == (2, FLUSH + 1)
+    assert push(shard, 2, 1, WHOLE, 7, 8, phase=FLUSH + 2) == []
+    (ledger,) = tell(shard, Count)
+    assert (ledger.header.applied_step, ledger.header.applied_phase) == (2, FLUSH + 2)
+    assert peek(shard) == [7, 8]
+    (refused,) = push(shard, 2, 0, WHOLE, 9, 9, phase=FLUSH)
+    assert isinstance(refused.header, Refused)
+
+
+def test_step_before_dense_weights_that_are_awaited_counts_with_all_its_flushes(shard: Shard) -> None:
+    for phase in (TRAIN, FLUSH, FLUSH + 1):
+        announce(shard, 2, [], phase=phase)
+    announce(shard, 3, [0])
+    (ledger,) = tell(shard, Count)
+    assert (ledger.header.applied_step, ledger.header.applied_phase) >= (2, FLUSH + 1)
+    assert ledger.header.applied_step < 3
+
+
+def test_copy_is_of_the_weights_before_later_gradients_whatever_arrives_first(two_pieces: Shard) -> None:
+    announce(two_pieces, 2, [0])
+    push(two_pieces, 2, 0, BARE, 1, 1, piece=0)
+    copy = two_pieces._lane.copy()
+    announce(two_pieces, 3, [0])
+    push(two_pieces, 3, 0, BARE, 1, 1, piece=0)
+    assert not copy.is_complete
+    push(two_pieces, 2, 0, BARE, 1, 1, piece=1)
+    push(two_pieces, 3, 0, BARE, 1, 1, piece=1)
+    assert copy.is_complete
+    assert copy.whole.tolist() == [0, 1, 2, 3]
+    assert peek(two_pieces) == [-1, 0, 1, 2]

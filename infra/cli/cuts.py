@@ -1,0 +1,213 @@
+"""``freshet cuts``: the cuts of a run, while it goes on or after it."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from infra.errors import ConfigError
+from infra.run.figures import count, size
+
+if TYPE_CHECKING:
+    from dispatch.cuts.survey import CutContent, FoundCut, Verdict
+    from infra.storage import Storage
+
+WIDTH = 160
+"""of tables where the output is no terminal"""
+RunFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the run.")]
+CutNumber = Annotated[int, typer.Argument(metavar="NUMBER", help="Of the cut.", min=1)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+app = typer.Typer(help="Cuts: the model on disk. List, show, verify, pin and unpin them.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_cuts(folder: RunFolder, as_json: AsJson = False) -> None:
+    """List the cuts of a run, newest last.
+
+    Example: freshet cuts list runs/up-20261115-021100
+    """
+    from dispatch.cuts.survey import find_cuts
+
+    found = find_cuts(_storage(folder))
+    if as_json:
+        _echo_json([_listed(cut) for cut in found])
+        return
+    rows = [_cells(_listed(cut)) for cut in found]
+    _print_table(("cut", "step", "taken", "rows", "files", "size", "pinned"), rows)
+    for cut in found:
+        if cut.damage is not None:
+            typer.echo(cut.damage)
+
+
+@app.command()
+def show(folder: RunFolder, number: CutNumber, as_json: AsJson = False) -> None:
+    """Show one cut: its files, the positions of the stream and the samples it was taken after.
+
+    Example: freshet cuts show runs/up-20261115-021100 7
+    """
+    from dispatch.cuts.survey import describe_cut
+
+    found = describe_cut(_storage(folder), number)
+    if as_json:
+        _echo_json(_content(found))
+    else:
+        _print_content(found)
+
+
+@app.command()
+def verify(
+    folder: RunFolder,
+    number: Annotated[int | None, typer.Argument(metavar="[NUMBER]", help="One cut; all by default.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read every file of every cut, or of one, and say by name what is damaged; exits with 1 if anything is.
+
+    Example: freshet cuts verify runs/up-20261115-021100
+    """
+    from dispatch.cuts.survey import verify_cuts
+    from ps.cuts.manifest import manifest_numbers
+
+    storage = _storage(folder)
+    numbers = manifest_numbers(storage)
+    if number is not None and number not in numbers:
+        raise _no_cut(number, numbers)
+    verdicts = list(verify_cuts(storage, numbers if number is None else [number]))
+    if as_json:
+        _echo_json(verdicts)
+    else:
+        _print_verdicts(verdicts)
+    if any(verdict.damage for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+@app.command()
+def pin(folder: RunFolder, number: CutNumber) -> None:
+    """Keep a cut for good, however many newer ones there are.
+
+    Example: freshet cuts pin runs/up-20261115-021100 7
+    """
+    from dispatch.cuts.retention import pin
+    from ps.cuts.manifest import manifest_numbers
+
+    storage = _storage(folder)
+    numbers = manifest_numbers(storage)
+    if number not in numbers:
+        raise _no_cut(number, numbers)
+    pin(storage, number)
+    typer.echo(f"cut {number} is kept until it is unpinned")
+
+
+@app.command()
+def unpin(folder: RunFolder, number: CutNumber) -> None:
+    """Let a cut go that was pinned: with the next cut of the run it is removed, unless it is one of the newest.
+
+    Example: freshet cuts unpin runs/up-20261115-021100 7
+    """
+    from dispatch.cuts.retention import pinned_numbers, unpin
+
+    storage = _storage(folder)
+    pinned = sorted(pinned_numbers(storage))
+    if number not in pinned:
+        raise ConfigError(f"cut {number} is not pinned; expected one of {pinned}; correct the number")
+    unpin(storage, number)
+    typer.echo(f"cut {number} is not pinned any more")
+
+
+def _storage(folder: Path) -> "Storage":
+    """Where the cuts of a run are, by the settings it was started with."""
+    from infra.run.settings import read_stored
+    from infra.storage import Storage
+
+    return Storage.at(read_stored(folder).cuts.url or folder / "cuts")
+
+
+def _no_cut(number: int, numbers: list[int]) -> ConfigError:
+    return ConfigError(f"there is no cut {number}; expected one of {numbers}; correct the number")
+
+
+# ── what is printed ───────────────────────────────────────────────────────────────────────────────────────────────────
+def _listed(cut: "FoundCut") -> dict[str, Any]:
+    manifest = cut.manifest
+    if manifest is None:
+        return {"number": cut.number, "is_pinned": cut.is_pinned, "damage": cut.damage}
+    return {
+        "number": cut.number,
+        "step": manifest.step,
+        "at_seconds": manifest.at_seconds,
+        "rows": manifest.rows,
+        "files": len(cut.files) + 1,
+        "bytes": sum(file.nbytes for file in cut.files),
+        "is_pinned": cut.is_pinned,
+    }
+
+
+def _cells(cut: dict[str, Any]) -> list[str]:
+    pinned = "pinned" if cut["is_pinned"] else ""
+    if "damage" in cut:
+        return [str(cut["number"]), "damaged", "", "", "", "", pinned]
+    numbers = (f"{cut['number']}", f"{cut['step']:,}", _time(cut["at_seconds"]), f"{cut['rows']:,}", f"{cut['files']}")
+    return [*numbers, size(cut["bytes"]), pinned]
+
+
+def _content(found: "CutContent") -> dict[str, Any]:
+    decided, manifest = found.decided, found.cut.manifest
+    positions = {str(partition): at for partition, at in decided.positions.items()}
+    kept = {"positions": positions, "samples": decided.samples, "dead_letters": decided.dead_letters}
+    return {"manifest": manifest, "is_pinned": found.cut.is_pinned, **kept, "skipped": decided.skipped}
+
+
+def _print_content(found: "CutContent") -> None:
+    manifest, decided = found.cut.manifest, found.decided
+    assert manifest is not None
+    positions = ", ".join(f"{partition}: {at.offset}:{at.index}" for partition, at in sorted(decided.positions.items()))
+    facts = {
+        "cut": f"{manifest.number}{' (pinned)' if found.cut.is_pinned else ''}",
+        "run": manifest.run,
+        "taken": f"{_time(manifest.at_seconds)}, after step {manifest.step:,} of generation {manifest.generation}",
+        "samples": f"{decided.samples:,}",
+        "rows": f"{manifest.rows:,} on {count(len(manifest.shards), 'shard')}",
+        "events": f"{count(decided.dead_letters, 'dead letter')}, {decided.skipped:,} skipped",
+        "positions": positions or "none",
+    }
+    _print_table(None, list(facts.items()))
+    files = [(f"shard {part.shard}", file) for part in manifest.shards for file in part.files]
+    rows = [(owner, file.name, f"{file.rows:,}", size(file.nbytes), file.checksum) for owner, file in files]
+    own = manifest.dispatcher
+    rows.append(("dispatcher", own.name, "", size(own.nbytes), own.checksum))
+    _print_table(("of", "file", "rows", "size", "checksum"), rows)
+
+
+def _print_verdicts(verdicts: "list[Verdict]") -> None:
+    for verdict in verdicts:
+        state = "damaged" if verdict.damage else "whole"
+        typer.echo(f"cut {verdict.number}: {state}, {count(verdict.files, 'file')}, {size(verdict.nbytes)}")
+        for problem in verdict.damage:
+            typer.echo(f"  {problem}")
+    if not verdicts:
+        typer.echo("no cuts")
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
+
+
+def _echo_json(value: Any) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+def _print_table(columns: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, show_header=columns is not None)
+    for column in columns or ():
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console()
+    console = console if console.is_terminal else Console(width=WIDTH)
+    console.print(table)

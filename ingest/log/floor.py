@@ -1,0 +1,56 @@
+"""How far back runs may have to read a topic of the embedded log again: the floor under its retention.
+
+    FOLDER/TOPIC/floor-RUN.json    positions by partition, of the oldest cut that run RUN can go back to
+
+A run writes its file when it has dropped old cuts, and removes it at its end. Writers of the topic read all of them
+when they would remove segments, and keep those that a run needs, up to a cap. Files are replaced as a whole; one that
+cannot be read counts as one that needs everything.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from infra.files import naming, writing_whole
+from ingest.errors import LogError
+from ingest.streams.position import Position
+
+_decoder = msgspec.json.Decoder(dict[int, Position])
+
+
+def write_floor(folder: Path, topic: str, run: str, positions: Mapping[int, Position]) -> None:
+    """Makes writers of a topic keep what comes after these positions; partitions that are not among them from 0 on.
+
+    Raises FileUnusable if it cannot be written: then the positions before hold.
+    """
+    with writing_whole(_path(folder / topic, run)) as temporary:
+        temporary.write_bytes(msgspec.json.encode(dict(positions)))
+
+
+def remove_floor(folder: Path, topic: str, run: str) -> None:
+    """The run is over and needs nothing any more."""
+    with naming(folder, LogError):
+        _path(folder / topic, run).unlink(missing_ok=True)
+
+
+def lowest_needed(folder: Path, partition: int) -> int | None:
+    """The first record of a partition that some run may read again; None: no run says so. folder: of the topic."""
+    floors = [_read(path, partition) for path in sorted(folder.glob("floor-*.json"))]
+    return min((floor for floor in floors if floor is not None), default=None)
+
+
+def _read(path: Path, partition: int) -> int | None:
+    try:
+        return _decoder.decode(path.read_bytes()).get(partition, Position(0)).offset
+    except FileNotFoundError:  # the run has just ended
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        hint = "a floor cannot be read, and nothing is removed up to the cap; remove the file if its run is over"
+        structlog.get_logger().warning(hint, path=str(path), reason=str(error))
+        return 0
+
+
+def _path(folder: Path, run: str) -> Path:
+    return folder / f"floor-{run}.json"

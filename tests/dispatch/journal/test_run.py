@@ -1,0 +1,119 @@
+"""The journal of a run that takes cuts, goes back to one, and runs out of room."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dispatch.config import DispatchConfig
+from dispatch.errors import JournalFull
+from dispatch.job import DispatchJob, Golden
+from dispatch.journal.history import JOURNAL, read_cuts, read_history
+from dispatch.journal.records import CutTaken
+from dispatch.journal.run import RunJournal
+from dispatch.journal.terms import GenerationTerms
+from dispatch.policies.spec import Needs
+from ingest.config import StreamConfig
+from ingest.schema import load_schema
+from ingest.streams.position import Position
+from ps.config import RowConfig
+from ps.protocol import EMPTY_MODEL, GO_ON
+from tests.dispatch.journal.test_cut_segments import full, step
+
+TERMS = GenerationTerms(1, True, 0, 16, Needs(), "test")
+
+
+def job_in(folder: Path, golden: Golden | None = None) -> DispatchJob:
+    fixed = StreamConfig(), DispatchConfig(), load_schema("synthetic"), RowConfig()
+    return DispatchJob("r", 0, folder, *fixed, shards=1, golden=golden)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[RunJournal]:
+    """Of a run that has decided steps 1 to 3, taken cut 1 after step 1 and cut 2 after step 3."""
+    with closing(RunJournal(job_in(tmp_path))) as made:
+        made.start_generation([], {0: Position(0)}, TERMS, EMPTY_MODEL)
+        made.append_step(step(1))
+        made.begin_cut(1, 1, {0: Position(1)}, 2)
+        made.append_step(step(2))
+        made.take_cut(CutTaken(1, 1, {0: Position(1)}, 2))
+        made.append_step(step(3))
+        made.begin_cut(2, 3, {0: Position(3)}, 6)
+        made.take_cut(CutTaken(2, 3, {0: Position(3)}, 6))
+        yield made
+
+
+def test_a_run_goes_on_from_a_cut(journal: RunJournal, tmp_path: Path) -> None:
+    journal.close()
+    with closing(RunJournal(job_in(tmp_path), base=1)) as again:
+        assert [s.step for s in again.history.steps] == [2, 3]
+        assert (again.history.samples, again.history.positions) == (6, {0: Position(3)})
+        again.start_generation([], None, TERMS, GO_ON)
+        again.append_step(step(4, 2))
+        again.begin_cut(3, 4, {0: Position(4)}, 8)
+        again.trim(3)
+    history = read_history(tmp_path / JOURNAL)
+    assert (history.base.number, history.last_generation, history.begun) == (3, 2, again.history.begun)
+    assert len(list((tmp_path / JOURNAL).glob("*.log"))) == 1
+
+
+def test_a_replay_of_a_trimmed_journal_begins_with_the_oldest_cut(journal: RunJournal, tmp_path: Path) -> None:
+    journal.trim(1)
+    with closing(RunJournal(job_in(tmp_path / "golden", Golden(tmp_path)))) as golden:
+        assert (golden.history.base.number, golden.history.base.step) == (1, 1)
+        assert [s.step for s in golden.history.steps] == [2, 3]
+        assert golden.generation == 0
+
+
+def test_a_cut_that_was_not_begun_is_begun_when_it_is_taken(journal: RunJournal, tmp_path: Path) -> None:
+    journal.append_step(step(4))
+    journal.take_cut(CutTaken(3, 3, {0: Position(3)}, 6))  # step 4 is on record: it opens no segment
+    journal.trim(3)
+    assert [s.step for s in read_history(tmp_path / JOURNAL, 3).steps] == [4]
+    assert [cut.number for cut in read_cuts(tmp_path / JOURNAL).cuts] == [2, 3]
+
+
+def test_steps_that_are_decided_anew_take_the_place_of_void_ones(journal: RunJournal, tmp_path: Path) -> None:
+    journal.redecide(1, 1)
+    journal.start_generation([], None, TERMS, GO_ON)
+    journal.append_step(step(2, 2))
+    history = read_history(tmp_path / JOURNAL, 1)
+    assert [(s.step, s.manifest.generation) for s in history.steps] == [(2, 2)]
+    assert [manifest.step for manifest in history.to_redecide] == [3]
+    assert ([cut.number for cut in history.cuts], history.last_cut) == ([1], 2)
+
+
+def test_what_failed_for_lack_of_room_is_done_again_with_the_same_result(
+    journal: RunJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[Callable[[], None]] = [
+        lambda: journal.redecide(2, 3),
+        lambda: journal.start_generation([], None, TERMS, GO_ON),
+        lambda: journal.append_step(step(4, 2)),
+        lambda: journal.begin_cut(3, 4, {0: Position(4)}, 8),
+        lambda: journal.take_cut(CutTaken(3, 4, {0: Position(4)}, 8)),
+    ]
+    for attempt in attempts:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            for _ in range(2):
+                with pytest.raises(JournalFull):
+                    attempt()
+        attempt()
+    history = read_history(tmp_path / JOURNAL, 2)
+    assert ([s.step for s in history.steps], history.last_generation, history.last_cut) == ([4], 2, 3)
+
+
+def test_a_run_that_cannot_even_begin_for_lack_of_room_begins_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(RunJournal(job_in(tmp_path))) as journal:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            with pytest.raises(JournalFull):
+                journal.start_generation([], {0: Position(7)}, TERMS, EMPTY_MODEL)
+        journal.start_generation([], {0: Position(7)}, TERMS, EMPTY_MODEL)
+    history = read_history(tmp_path / JOURNAL)
+    assert (history.last_generation, history.positions) == (1, {0: Position(7)})
