@@ -63,7 +63,7 @@ class Coordinator:
         spec = parse_spec(job.dispatch.policy)
         self.policy, self.needs = spec.build(job.seed, job.dispatch.opt_backend), spec.needs
         check_job(job, self.needs.elastic, self.needs.hot_share)
-        may_join = job.may_sum or not needs_ring(job.reduce, self.needs.hot_share > 0)
+        may_join = job.may_sum or not needs_ring(job.dense.reduce, self.needs.hot_share > 0)
         self.training = Training(job, self.needs)
         self.journal = RunJournal(job)
         resources.callback(self.journal.close)
@@ -327,7 +327,7 @@ def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
     dispatch.check_parking()
     sizes = dispatch.cache_rows, job.stream.batch, dispatch.workers, job.schema.fields
     check_cache(*sizes, dispatch.share_bounds if is_elastic else None)
-    check_reduce(job.reduce, dispatch.policy, has_hot_set)
-    if dispatch.workers > 1 and not job.may_sum and needs_ring(job.reduce, has_hot_set):
+    check_reduce(job.dense.reduce, dispatch.policy, has_hot_set)
+    if dispatch.workers > 1 and not job.may_sum and needs_ring(job.dense.reduce, has_hot_set):
         raise unencrypted(dispatch.workers)
     check_hot_set(hot_share, dispatch.cache_rows, needed_rows(job.stream.batch, dispatch.workers, job.schema.fields))

@@ -83,8 +83,8 @@ class Training:
         costs_n = self.feedback.start_generation(links)
         self.accounts.set_parked(())
         # in a ring a worker moves as much without samples, and one that is alone moves nothing
-        dense_bytes = self._job.dense_bytes if terms.uses_hub and terms.workers > 1 else 0
-        dense = rows_of_dense(dense_bytes, self._job.row_bytes, self._job.dense_state_copies)
+        dense_bytes = self._job.dense.bytes if terms.uses_hub and terms.workers > 1 else 0
+        dense = rows_of_dense(dense_bytes, self._job.row_bytes, self._job.dense.state_copies)
         known = self.index, directory, policy, terms.needs, costs_n, self._job.dispatch.share_bounds
         self._decider = Decider(*known, self._job.rows.shape().value_share, dense)
         return keeps

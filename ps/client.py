@@ -49,6 +49,7 @@ from ps.timing import LinkTimer
 
 POLL_MILLISECONDS = 100
 """how late an interrupt may be seen"""
+SOCKET_OPTIONS: SocketOptions = {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0}
 OUTSIDE_STEPS = -1
 """step of a Peek, so that its answer cannot be taken for a pull's"""
 
@@ -136,7 +137,10 @@ class ShardClient:
     def connect(self, endpoints: Sequence[str]) -> None:
         """Connects to the shards, by number; connections to those that are where they were stay."""
         known = dict(zip(self.endpoints, self._sockets, strict=True))
-        self._sockets = [known.get(endpoint) or self._connected(endpoint) for endpoint in endpoints]
+        self._sockets = [
+            known.get(endpoint) or self._link.connect(self._context, endpoint, self._curve, SOCKET_OPTIONS)
+            for endpoint in endpoints
+        ]
         self.endpoints = tuple(endpoints)
         for socket in set(known.values()).difference(self._sockets):
             socket.close()
@@ -308,10 +312,6 @@ class ShardClient:
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self._generation, "step": step}
-
-    def _connected(self, endpoint: str) -> "zmq.Socket[bytes]":
-        options: SocketOptions = {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0}
-        return self._link.connect(self._context, endpoint, self._curve, options)
 
     def _refused(self, refused: Refused, shard: int) -> Exception:
         text = f"shard {shard} at {self.endpoints[shard]} refused a message of worker {self._worker}: {refused.reason}"

@@ -17,6 +17,7 @@ from dispatch.peers.wiring import FRAME_BYTES
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
+    Abort,
     Admitted,
     GaveUp,
     Goodbye,
@@ -31,6 +32,7 @@ from dispatch.protocol import (
     Saved,
     Welcome,
 )
+from dispatch.roster import Roster
 from dispatch.tally import NO_SECONDS, PhaseSeconds
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
 
@@ -43,6 +45,7 @@ class Person:
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", crew: Crew, name: str, run: str = RUN) -> None:
         self.name, self.run, self.crew = name, run, crew
+        self.settings: dict[str, str] = {}
         self.socket = context.socket(zmq.DEALER)
         self.socket.set(zmq.LINGER, 0)
         connect(self.socket, crew.endpoint)
@@ -63,7 +66,7 @@ class Person:
 
     def offer(self, settings: dict[str, str] | None = None) -> None:
         """The first half of joining."""
-        self.tell(Join, worker=self.name, settings=settings or {})
+        self.tell(Join, worker=self.name, settings=settings or self.settings)
 
     def leave(self) -> None:
         self.tell(Leave, worker=self.name)
@@ -151,14 +154,45 @@ def test_one_who_leaves_before_its_first_generation_is_gone_and_may_come_back() 
         assert names_of(crew) == ["a"]
 
 
-def test_a_second_process_of_one_name_is_refused() -> None:
+def test_the_newest_process_of_a_name_wins_and_the_older_one_is_told() -> None:
     with crew_and("a", "a") as (crew, (first, second)):
         first.join()
-        second.offer()
-        refusal = second.hear()
+        second.join()
+        refusal = first.hear()
         assert isinstance(refusal, Refused)
-        assert "has joined already" in refusal.reason
-        assert len(crew.roster.everyone) == crew.refused.total == 1
+        assert "a newer worker named 'a' has joined" in refusal.reason
+        (known,) = crew.roster.everyone
+        crew.dismiss(known, 0, save_dense=False)
+        assert isinstance(second.hear(), Goodbye)
+
+
+def test_a_member_that_was_displaced_is_lost_at_once() -> None:
+    with crew_and("a", "b", "a") as (crew, (a, b, newer)):
+        in_generation(crew, a, b)
+        newer.offer()
+        with pytest.raises(CrewFailed, match="lost worker a"):
+            crew.check()
+        assert isinstance(a.hear(), Refused)
+        assert isinstance(newer.hear(), Admitted)
+
+
+def test_a_process_that_is_refused_displaces_nobody() -> None:
+    with crew_and("a", "a", roster=Roster({"seed": "0"}, may_sum=True)) as (crew, (a, odd)):
+        a.settings = {"seed": "0"}
+        in_generation(crew, a)
+        odd.offer()
+        assert isinstance(odd.hear(), Refused)
+        crew.check()
+        assert a.report(0, 1) is not None
+
+
+def test_a_member_that_offers_itself_again_stays_what_it_is() -> None:
+    with crew_and("a") as (crew, (a,)):
+        in_generation(crew, a)
+        a.offer()
+        assert isinstance(a.hear(), Idle)
+        crew.check()
+        assert a.report(0, 1) is not None
 
 
 def test_a_worker_of_another_run_and_a_stranger_are_refused() -> None:
@@ -172,7 +206,29 @@ def test_a_worker_of_another_run_and_a_stranger_are_refused() -> None:
         assert crew.roster.everyone == ()
 
 
-@pytest.mark.parametrize(("worker", "generation"), [(1, 1), (-1, 1), (7, 1), (0, 0), (0, 2)])
+def test_a_report_of_an_older_generation_is_refused_and_proves_nothing() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        assert a.report(0, 0) is None
+        refusal = a.hear()
+        assert isinstance(refusal, Refused)
+        assert (refusal.generation, refusal.current) == (0, 1)
+        assert a.report(0, 1) is not None
+
+
+def test_after_an_abort_everyone_must_confirm_and_old_reports_count_for_nothing() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        crew.abort(0)
+        assert names_of(crew) == []
+        assert [a.hear(), b.hear()] == [Abort(run=RUN, generation=1, step=0)] * 2
+        assert a.report(0, 1) is None
+        assert isinstance(a.hear(), Refused)
+        a.tell(Ready)
+        assert names_of(crew) == ["a"]
+
+
+@pytest.mark.parametrize(("worker", "generation"), [(1, 1), (-1, 1), (7, 1), (0, 2)])
 def test_a_members_report_of_another_number_or_generation_stops_the_run(worker: int, generation: int) -> None:
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
@@ -217,7 +273,8 @@ def test_no_more_workers_join_than_a_generation_holds(monkeypatch: pytest.Monkey
         a.join()
         b.offer()
         assert isinstance(b.hear(), Refused)
-        a.join()
+        a.offer()
+        assert isinstance(a.hear(), Idle)
         assert names_of(crew) == ["a"]
 
 
@@ -261,7 +318,7 @@ def test_before_the_first_generation_there_is_nothing_to_save() -> None:
 
 
 def test_a_worker_with_other_settings_is_refused_by_name_and_value() -> None:
-    with crew_and("a", settings={"rows.rate": "0.05", "seed": "0"}) as (crew, (a,)):
+    with crew_and("a", roster=Roster({"rows.rate": "0.05", "seed": "0"}, may_sum=True)) as (crew, (a,)):
         a.offer({"rows.rate": "0.5", "seed": "0"})
         refusal = a.hear()
         assert isinstance(refusal, Refused)
@@ -369,7 +426,16 @@ def test_a_post_that_is_too_large_is_refused() -> None:
         assert isinstance(b.hear(), Idle)
 
 
-@pytest.mark.parametrize(("worker", "generation"), [(0, 1), (1, 0)])
+def test_a_post_of_an_older_generation_reaches_nobody() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        b.tell(Post, generation=0, worker=1, key="address", value=b"")
+        assert isinstance(b.hear(), Refused)
+        crew.keep_alive(0)
+        assert isinstance(a.hear(), Idle)
+
+
+@pytest.mark.parametrize(("worker", "generation"), [(0, 1), (1, 2)])
 def test_a_post_of_another_number_or_generation_is_refused(worker: int, generation: int) -> None:
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
@@ -378,7 +444,7 @@ def test_a_post_of_another_number_or_generation_is_refused(worker: int, generati
 
 
 def test_with_keys_a_second_worker_is_refused_unless_the_settings_allow_sums() -> None:
-    with crew_and("a", "b", may_sum=False) as (crew, (a, b)):
+    with crew_and("a", "b", roster=Roster({}, may_sum=False)) as (crew, (a, b)):
         a.join()
         b.offer()
         assert "trainer.unencrypted_reduce = true" in str(b.hear())
