@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from dispatch.errors import BadReport, CrewFailed
 from dispatch.peers.crew import Crew
 from dispatch.peers.dismissal import dismiss_all
+from dispatch.peers.roster import Roster
 from dispatch.peers.wiring import FRAME_BYTES
 from dispatch.protocol import (
     FROM_DISPATCHER,
@@ -32,7 +33,6 @@ from dispatch.protocol import (
     Saved,
     Welcome,
 )
-from dispatch.roster import Roster
 from dispatch.tally import NO_SECONDS, PhaseSeconds
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
 
