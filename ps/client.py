@@ -170,9 +170,9 @@ class ShardClient:
                 reach("push_half_sent", step)
             header = Push(**self._common(step), phase=phase, worker=self._worker)
             arrays = PushArrays(
-                owned_numbers=self._numbers(owned_rows[owned]),
+                owned_numbers=owned_rows[owned] // self.shards,
                 owned_rows=owned_KT[owned].reshape(-1),
-                part_numbers=self._numbers(part_rows[parts]),
+                part_numbers=part_rows[parts] // self.shards,
                 part_gradients=part_KW[parts].reshape(-1),
             )
             nbytes = sum(array.nbytes for array in arrays)
@@ -197,7 +197,7 @@ class ShardClient:
         for shard, (full, values) in self._segments(full_rows, value_rows):
             header = Pull(**self._common(step), phase=phase, worker=self._worker)
             arrays = PullArrays(
-                full_numbers=self._numbers(full_rows[full]), value_numbers=self._numbers(value_rows[values])
+                full_numbers=full_rows[full] // self.shards, value_numbers=value_rows[values] // self.shards
             )
             self._timer.asked((phase, shard), sum(array.nbytes for array in arrays))
             send(self._sockets[shard], self._requests, header, arrays)
@@ -235,7 +235,7 @@ class ShardClient:
         rows_KT = np.empty((len(rows), self._shape.total), self._dtype)
         steps_K = np.empty(len(rows), np.int64)
         places = [np.flatnonzero(rows % self.shards == shard) for shard in range(self.shards)]
-        for shard, answer in self._peeked([self._numbers(rows[place]) for place in places], NO_DENSE):
+        for shard, answer in self._peeked([rows[place] // self.shards for place in places], NO_DENSE):
             self._check_answer(shard, answer, len(places[shard]), 0, len(places[shard]))
             rows_KT[places[shard]] = answer.full.reshape(-1, self._shape.total)
             steps_K[places[shard]] = answer.steps
@@ -262,10 +262,6 @@ class ShardClient:
         for shard, _, arrays, _ in self._messages(OUTSIDE_STEPS):
             del self._asked[shard, TRAIN]
             yield shard, arrays
-
-    def _numbers(self, rows: _Numbers) -> _Numbers:
-        """Row numbers as their shard counts them."""
-        return rows // len(self._sockets)
 
     def _segments(self, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
         """Of each shard that has rows: the slice of each list that lives there."""

@@ -9,8 +9,8 @@ from dispatch.decide import needed_rows
 from dispatch.dense import uses_hub
 from dispatch.job import DispatchJob
 from dispatch.journal.history import PastGeneration
+from dispatch.peers.roster import Member
 from dispatch.policies.spec import Needs
-from dispatch.roster import Member
 from dispatch.rows.hot import hot_rows
 
 

@@ -24,9 +24,9 @@ from dispatch.dense import Reduce
 from dispatch.job import DenseJob, DispatchJob, Golden
 from dispatch.journal.history import read_manifests
 from dispatch.main import run_dispatcher
+from dispatch.peers.shards import Shards
 from dispatch.progress.status import Status
 from dispatch.rows.index import Index
-from dispatch.shards import Shards
 from infra.agreement import Agreement
 from infra.kafka.broker import free_port
 from infra.link import Link

@@ -10,8 +10,11 @@ import pytest
 import zmq
 from structlog.testing import capture_logs
 
-from dispatch.crew import Crew
 from dispatch.errors import BadReport, CrewFailed
+from dispatch.peers.crew import Crew
+from dispatch.peers.dismissal import dismiss_all
+from dispatch.peers.roster import Roster
+from dispatch.peers.wiring import FRAME_BYTES
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
@@ -30,9 +33,7 @@ from dispatch.protocol import (
     Saved,
     Welcome,
 )
-from dispatch.roster import Roster
 from dispatch.tally import NO_SECONDS, PhaseSeconds
-from dispatch.wiring import FRAME_BYTES
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
 
 RUN = "test"
@@ -267,7 +268,7 @@ def test_a_message_too_large_for_any_report_never_arrives() -> None:
 
 
 def test_no_more_workers_join_than_a_generation_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.roster.MOST_WORKERS", 1)
+    monkeypatch.setattr("dispatch.peers.roster.MOST_WORKERS", 1)
     with crew_and("a", "b") as (crew, (a, b)):
         a.join()
         b.offer()
@@ -291,7 +292,7 @@ def test_everyone_is_kept_alive_members_or_not() -> None:
 def test_others_are_dismissed_when_the_first_member_has_saved_the_dense_weights() -> None:
     with crew_and("a", "b") as (crew, (a, b)), ThreadPoolExecutor(1) as pool:
         in_generation(crew, a, b)
-        ended = pool.submit(crew.dismiss_all, 0, PATIENCE_MILLISECONDS / 1000)
+        ended = pool.submit(dismiss_all, crew, 0, PATIENCE_MILLISECONDS / 1000)
         assert a.hear() == Goodbye(run=RUN, generation=1, step=0, save_dense=True)
         b.send(Saved, generation=1)
         assert isinstance(b.hear(), Idle)  # listened to, and not taken for the first member's word
@@ -304,7 +305,7 @@ def test_others_are_dismissed_when_the_first_member_has_saved_the_dense_weights(
 def test_others_are_dismissed_although_the_first_member_does_not_confirm() -> None:
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
-        assert crew.dismiss_all(0, patience_seconds=0.1) is False
+        assert dismiss_all(crew, 0, patience_seconds=0.1) is False
         assert b.hear_last() == Goodbye(run=RUN, generation=1, step=0, save_dense=False)
         assert crew.roster.everyone == ()
 
@@ -312,7 +313,7 @@ def test_others_are_dismissed_although_the_first_member_does_not_confirm() -> No
 def test_before_the_first_generation_there_is_nothing_to_save() -> None:
     with crew_and("a") as (crew, (a,)):
         a.join()
-        assert crew.dismiss_all(0, patience_seconds=30) is True
+        assert dismiss_all(crew, 0, patience_seconds=30) is True
         assert a.hear() == Goodbye(run=RUN, generation=0, step=0, save_dense=False)
 
 
@@ -336,7 +337,7 @@ def test_a_worker_counts_only_when_it_has_confirmed() -> None:
 
 
 def test_a_worker_that_joins_and_is_silent_is_dropped_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.roster.CONFIRM_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.peers.roster.CONFIRM_SECONDS", 0.0)
     with crew_and("a", "mute") as (crew, (a, mute)), capture_logs() as logs:
         a.join()
         mute.offer()
@@ -359,12 +360,12 @@ def test_one_who_goes_without_a_word_before_its_first_generation_is_dropped() ->
 
 def until_unreachable(crew: Crew, name: str) -> None:
     """Returns once the crew knows that it cannot reach a worker."""
-    while name not in crew._lost and name in [member.name for member in crew.roster.everyone]:
+    while name not in crew.losses and name in [member.name for member in crew.roster.everyone]:
         crew.keep_alive(0)
 
 
 def test_a_member_that_ends_without_a_word_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.peers.losses.LOST_SECONDS", 0.0)
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
         crew.check()
@@ -375,7 +376,7 @@ def test_a_member_that_ends_without_a_word_is_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_one_that_waited_in_vain_is_not_named_with_the_one_it_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.peers.losses.LOST_SECONDS", 0.0)
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
         a.tell(GaveUp, generation=1, worker=0)
@@ -387,7 +388,7 @@ def test_one_that_waited_in_vain_is_not_named_with_the_one_it_waited_for(monkeyp
 
 
 def test_one_that_waited_in_vain_tells_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.peers.losses.LOST_SECONDS", 0.0)
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
         a.tell(GaveUp, generation=1, worker=0)
@@ -402,8 +403,8 @@ def test_of_those_that_do_not_report_the_ones_that_were_never_heard_are_blamed()
         in_generation(crew, *people)
         people[0].report(0, generation=1)
         people[2].tell(Post, generation=1, worker=2, key="address/2", value=b"here")
-        assert crew.blamed([0, 1, 2]) == ["b"]
-        assert crew.blamed([0, 2]) == ["a", "c"]
+        assert crew.losses.blamed([0, 1, 2]) == [1]
+        assert crew.losses.blamed([0, 2]) == [0, 2]
 
 
 def test_a_post_reaches_every_other_member_once() -> None:
