@@ -1,11 +1,13 @@
 """A run that was interrupted goes on in its folder, and its model is that of an uninterrupted replay of its journal."""
 
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import zmq
+from structlog.testing import capture_logs
 
 from dispatch.assign.situation import Assignment, Situation
 from dispatch.coordinator import Coordinator
@@ -20,10 +22,12 @@ from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan
 from infra.kafka.broker import free_port
 from infra.process import Stop
+from infra.storage import Storage
 from ingest.batches.batch import Batch
 from ingest.letters.embedded import read_dead_letters
 from ps.client import ShardClient
-from ps.config import RowConfig
+from ps.config import CutConfig, RowConfig
+from ps.cuts.manifest import manifest_numbers, read_manifest
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden, interrupt
 from tests.end_to_end.threads import RUN, Plan, Threads, model_of, running_shards, start_worker, train, wait_for_steps
@@ -136,6 +140,28 @@ def test_what_is_left_of_the_samples_is_trained_after_an_interruption(write_topi
     plan = Plan(write_topic(STEPS * BATCH), samples=9 * BATCH + 5, silence_seconds=20.0)
     interrupt(plan, 4)
     assert train(Plan(**{**vars(plan), "samples": None})).status.samples == 9 * BATCH + 5
+
+
+@pytest.mark.parametrize("of", ["shard", "dispatcher"])
+def test_a_resume_whose_newest_cut_is_damaged_begins_with_the_one_before(write_topic: WriteTopic, of: str) -> None:
+    whole = Plan(write_topic(60 * BATCH, "whole"), policy="random", silence_seconds=20.0)
+    killed = replace(whole, folder=write_topic(60 * BATCH, "killed"), cuts=CutConfig(seconds=0.001, kept=100))
+    expected = train(whole)
+    interrupt(killed, 50)
+    storage = Storage.at(killed.folder / "cuts")
+    *_, before, newest = manifest_numbers(storage)
+    manifest = read_manifest(storage, newest)
+    part = manifest.dispatcher if of == "dispatcher" else manifest.shards[0].files[-1]
+    path = killed.folder / "cuts" / part.name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    with capture_logs() as logs:
+        result = train(killed)
+    assert part.name in str([line for line in logs if line["log_level"] == "error"])
+    bases = [past.record.base for past in read_history(killed.folder / "journal").generations]
+    assert before in bases
+    assert model_of(result) == model_of(expected)
 
 
 def test_a_step_that_does_not_come_out_the_same_is_named(
