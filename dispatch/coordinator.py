@@ -10,28 +10,30 @@ from time import monotonic
 import structlog
 import zmq
 
-from dispatch.commands import Commands
+from dispatch.control.commands import Commands
 from dispatch.control.server import ControlSocket
-from dispatch.crew import Crew, silent
 from dispatch.cutting import Cutting
 from dispatch.decide import Decider, Decision, check_cache, needed_rows
 from dispatch.dense import check_reduce, needs_ring
-from dispatch.errors import BadReport, CutUnusable, JournalFull, Recoverable, ShardRefused
+from dispatch.errors import BadReport, JournalFull
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
 from dispatch.journal.history import PastGeneration
 from dispatch.journal.run import RunJournal
-from dispatch.journal.terms import GenerationTerms, live_terms, past_terms
-from dispatch.orders import flush_orders, training_orders
+from dispatch.journal.terms import live_terms, past_terms
+from dispatch.peers.connections import ShardConnections
+from dispatch.peers.crew import Crew
+from dispatch.peers.dismissal import dismiss_all
+from dispatch.peers.losses import silent
+from dispatch.peers.orders import flush_orders, training_orders
+from dispatch.peers.providers import Providers
+from dispatch.peers.roster import Roster
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report, unencrypted
-from dispatch.providers import Providers
-from dispatch.roster import Roster
 from dispatch.rows.hot import check_hot_set
-from dispatch.shards import Shards
 from dispatch.training import Training
 from infra.process import Stop
 from infra.telemetry import Meter, Refusals
@@ -47,10 +49,6 @@ WAIT_SECONDS = 0.05
 """longest wait for one message or batch"""
 PAUSE_SECONDS = 0.5
 """before the journal is tried again"""
-SHARD_SECONDS = 60.0
-"""that a shard may take to answer; going back to a cut is the longest"""
-MOST_FAULTS = 20
-"""in a row without a step of its own in between: the next one ends the run"""
 
 
 class Coordinator:
@@ -65,7 +63,7 @@ class Coordinator:
         spec = parse_spec(job.dispatch.policy)
         self.policy, self.needs = spec.build(job.seed, job.dispatch.opt_backend), spec.needs
         check_job(job, self.needs.elastic, self.needs.hot_share)
-        may_join = job.may_sum or not needs_ring(job.reduce, self.needs.hot_share > 0)
+        may_join = job.may_sum or not needs_ring(job.dense.reduce, self.needs.hot_share > 0)
         self.training = Training(job, self.needs)
         self.journal = RunJournal(job)
         resources.callback(self.journal.close)
@@ -82,48 +80,23 @@ class Coordinator:
         control = ControlSocket(self._context, job.dispatch.control_endpoint, job.run, job.curve, Refusals(meter))
         self.commands = Commands(control, self.crew, self.journal)
         resources.callback(self.commands.close)
-        self._shards: Shards | None = None
-        resources.callback(self._disconnect)
+        self.connections = ShardConnections(self._context, job, self.crew.providers, self.look_around)
+        resources.callback(self.connections.close)
         self.publisher = StatusPublisher(self._context, job.dispatch.status_endpoint, job.curve, meter)
         resources.callback(self.publisher.close)
         self.endpoints = self.crew.endpoint, self.publisher.endpoint, control.endpoint
         """where workers and shards, those who want the status, and operators connect to"""
-        self._restore = EMPTY_MODEL
+        self.restore = EMPTY_MODEL
         """the cut that shards go back to when the next generation starts"""
         self._kept_alive = 0.0
-        self._faults = 0
-        """since the last step of its own"""
-
-    @property
-    def shards(self) -> Shards:
-        assert self._shards is not None, "no generation has started"
-        return self._shards
+        self.faults = 0
+        """in a row, without a new step in between"""
 
     def goes_on(self) -> bool:
         """Whether there may be more to train than what is on record."""
         return self.job.golden is None and not self.stop.requested and not self.intake.has_ended
 
     # ── once in a while ───────────────────────────────────────────────────────────────────────────────────────────────
-    def assemble(self, workers: int, patience_seconds: float | None = None) -> bool:
-        """Waits until all shards and so many workers are there; a new run also for where its stream begins.
-
-        Returns False if a stop was requested before that, or if workers are still missing after a while; patience: how
-        long that is, once the shards are there and at least one worker is.
-        """
-        since = monotonic()
-        while not self.stop.requested:
-            is_known = self.journal.history.begun is not None or self.intake.start is not None
-            if not (is_known and self.crew.providers.are_complete and self.crew.roster.able):
-                since = monotonic()
-            elif len(self.crew.roster.able) >= workers:
-                self.crew.keep_alive(self.intake.step)
-                if len(self.crew.roster.able) >= workers and self.crew.providers.are_complete:
-                    return True
-            elif patience_seconds is not None and monotonic() - since > patience_seconds:
-                return False
-            self.poll(WAIT_SECONDS)
-        return False
-
     def poll(self, timeout_seconds: float = 0.0) -> bool:
         """Takes the workers' messages, completes reported steps, sends keep-alives and publishes the status.
 
@@ -133,8 +106,8 @@ class Coordinator:
         while self._receive(0.0):
             has_report = True
         self._complete_reported()
-        if self._shards is not None:
-            self.cutting.follow(self._shards, self.crew.generation)
+        if self.connections.are_open:
+            self.cutting.follow(self.connections.shards, self.crew.generation)
         if self.job.golden is None:
             self.commands.take(self.intake.step, self.training.accounts.parked)
         self.look_around()
@@ -165,21 +138,22 @@ class Coordinator:
             terms = past_terms(self.job, past)
         if self.journal.history.begun is None and not self.journal.generation:
             self.cutting.keep_events(self.intake.start or {})
-        self.journal.start_generation(roster.wanted, self.intake.start, terms, self._restore)
-        endpoints = self._open_shards(terms)
+        self.journal.start_generation(roster.wanted, self.intake.start, terms, self.restore)
+        at = self.journal.generation, self.intake.step, terms.workers
+        endpoints = self.connections.open(*at, self.restore, self.training.index.count)
         takes_dense = self.training.dense.start_generation(terms.workers, terms.uses_hub)
         keeps = self.training.start_generation(terms, roster.wanted, self.policy)
         welcome = {
             "cache_rows": terms.cache_rows,
             "uses_hub": terms.uses_hub,
             "takes_dense": takes_dense,
-            "starts_anew": self._restore == EMPTY_MODEL,
+            "starts_anew": self.restore == EMPTY_MODEL,
             "shards": endpoints,
         }
         self.crew.start_generation(self.journal.generation, self.intake.step, welcome, keeps)
-        if self._restore != GO_ON:
+        if self.restore != GO_ON:
             self.cutting.sweep()
-        self._restore = GO_ON
+        self.restore = GO_ON
         self.state = "training" if past is None else "replaying"
         told = {"generation": self.crew.generation, "step": self.intake.step, "hub": terms.uses_hub}
         names = [member.name for member in roster.members]
@@ -215,7 +189,7 @@ class Coordinator:
         step, may_cut = self.intake.step, self.state != "replaying" and self.cutting.may_begin(self.intake.step)
         phase = self._order_flush(decider, self._begin_cut() if may_cut else 0)
         self.complete(keep=0)
-        self.shards.await_applied(self.crew.generation, step, phase)
+        self.connections.shards.await_applied(self.crew.generation, step, phase)
         while self.cutting.is_underway:
             self.poll(WAIT_SECONDS)
         self.crew.keep_alive(step)  # newcomers that have gone have no part in the next generation
@@ -228,8 +202,8 @@ class Coordinator:
         """
         limit, reason = self.job.dispatch.drain_seconds, self.stop.reason or "end of stream"
         members = self.crew.roster.members
-        digest = self.shards.digest(self.journal.generation) if members else ""
-        if not self.crew.dismiss_all(self.intake.step, limit):
+        digest = self.connections.shards.digest(self.journal.generation) if members else ""
+        if not dismiss_all(self.crew, self.intake.step, limit):
             self.log.error(
                 "dense weights not saved in time; see the worker's log", worker=members[0].name, seconds=limit
             )
@@ -242,44 +216,6 @@ class Coordinator:
         self.publisher.publish(self.status())
         self.log.info("finished", reason=reason, steps=self.training.accounts.times.steps)
         return self.status()
-
-    def abandon(self) -> Status:
-        """Dismisses all workers before the journal has been replayed; nothing is saved, and nothing is lost."""
-        for member in self.crew.roster.everyone:
-            self.crew.dismiss(member, self.intake.step, save_dense=False)
-        self.log.warning("stopped before the journal was replayed; start again to resume", reason=self.stop.reason)
-        return self.status()
-
-    # ── when someone is lost ──────────────────────────────────────────────────────────────────────────────────────────
-    def abort(self, fault: Recoverable) -> None:
-        """Ends the generation before its time; raises the fault if there were too many in a row."""
-        self._faults += 1
-        self.log.error("the run goes back to its last cut", fault=str(fault), in_a_row=self._faults)
-        self.meter.count("faults")
-        if self._faults > MOST_FAULTS:
-            raise fault
-        self.state = "waiting"
-        if isinstance(fault, CutUnusable):
-            self.cutting.damaged.add(self._restore)
-        self.cutting.abandon(str(fault))
-        self._disconnect()
-        self.crew.abort(self.intake.step)
-
-    def go_back(self) -> None:
-        """To the newest cut that can be used: what was trained after it is forgotten, and what is on record stays."""
-        state, index = self.cutting.choose()
-        self._restore = EMPTY_MODEL if state is None else state.cut
-        self.training = Training(self.job, self.needs, state, index)
-        decided = None if state is None else state.decided
-        self.intake.go_back(self.journal.history, decided)
-        self.commands.go_back(self.journal.history, decided)
-        self.crew.roster.is_replaying = True
-
-    def redecide(self) -> None:
-        """The steps after the cut are decided anew, for the workers that are there."""
-        self.log.warning("no replacement in time; steps since the last cut are decided anew", cut=self._restore)
-        self.journal.redecide(self._restore, self.intake.step)
-        self.cutting.void_after(self._restore)
 
     # ── every step ────────────────────────────────────────────────────────────────────────────────────────────────────
     def decide(self, decider: Decider, batch: Batch) -> Decision | None:
@@ -317,15 +253,16 @@ class Coordinator:
         training = self.training
         training.accounts.times.begin(idle=not training.underway)
         training.dense_moves = training.dense.train(decision.plan.samples, decision.sole)
-        self.shards.announce_step(self.crew.generation, step, decision.plan, decision.rows, training.dense_moves)
+        self.connections.shards.announce_step(
+            self.crew.generation, step, decision.plan, decision.rows, training.dense_moves
+        )
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         """Sends every worker its part of the step."""
         plan, dense, samples = decision.plan, self.training.dense_moves, batch.samples
         order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense))
         self.training.underway.add(OrderedRound(step, TRAIN, plan, samples.labels_B, dense, order_bytes))
-        self.training.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
-        self._tell_parked(decision)
+        self.training.ordered(decision)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
         self.meter.count("decisions_cut", int(decision.is_cut))
@@ -340,7 +277,8 @@ class Coordinator:
                 reported = monotonic()
             limit = self.job.dispatch.drain_seconds if self.stop.requested else self.job.dispatch.report_seconds
             if monotonic() - reported > limit:
-                raise silent(self.crew.blamed(underway.oldest.missing), limit)
+                blamed = self.crew.losses.blamed(underway.oldest.missing)
+                raise silent([self.crew.roster.members[number].name for number in blamed], limit)
 
     def status(self) -> Status:
         intake, accounts = self.intake, self.training.accounts
@@ -358,34 +296,10 @@ class Coordinator:
         """Announces and orders a flush behind the newest step; returns its phase. cut: that it is part of, 0: none."""
         plan, step, dense = decider.flush(), self.intake.step, self.training.dense.flush()
         phase = self.training.flush_phase(step)
-        self.shards.announce_flush(self.crew.generation, (step, phase), plan, dense, cut)
+        self.connections.shards.announce_flush(self.crew.generation, (step, phase), plan, dense, cut)
         order_bytes = self.crew.order(flush_orders(self.crew.at(step), phase, plan.workers, dense))
         self.training.underway.add(OrderedRound(step, phase, plan, dense=dense, order_bytes=order_bytes, cut=cut))
         return phase
-
-    def _disconnect(self) -> None:
-        shards, self._shards = self._shards, None
-        if shards is not None:
-            shards.close()
-
-    def _open_shards(self, terms: GenerationTerms) -> tuple[str, ...]:
-        """Starts a generation on every shard, with the model that it begins with; returns where they are."""
-        if self._shards is None:
-            endpoints, job = self.crew.providers.use(), self.job
-            told = job.run, job.curve, SHARD_SECONDS, job.agreement.shards, self.look_around
-            self._shards = Shards(self._context, endpoints, *told)
-        try:
-            rows = self._shards.open(self.journal.generation, self.intake.step, terms.workers, self._restore)
-        except ShardRefused as error:
-            if self._restore <= EMPTY_MODEL:
-                raise
-            raise CutUnusable(f"cut {self._restore} cannot be used: {error}") from error
-        if sum(rows) != self.training.index.count:
-            raise ShardRefused(
-                f"the shards hold {sum(rows)} rows, and the dispatcher knows {self.training.index.count}; expected as "
-                "many; restore the run's folder from a copy"
-            )
-        return tuple(provider.endpoint for provider in self.crew.providers.in_use)
 
     def _receive(self, timeout_seconds: float) -> bool:
         """Takes one message of the workers; returns whether it was a report."""
@@ -400,45 +314,16 @@ class Coordinator:
             raise
         return True
 
-    def _tell_parked(self, decision: Decision) -> None:
-        """Logs and shows a new set of workers that take part."""
-        if (change := decision.change) is not None:
-            names = [member.name for member in self.crew.roster.members]
-            self.training.accounts.set_parked(change.parked(names))
-            self.log.info("other workers take part", **change.facts(names))
-
     def _complete_reported(self) -> None:
         """Adds up the rounds that every worker has reported, in the order in which they were ordered."""
-        training = self.training
-        for done in training.underway.completed():
-            for number, member in enumerate(self.crew.roster.members):
-                training.accounts.add_round(member.name, done.traffic(number), done.report(number).seconds)
+        for done in self.training.completed(self.crew.roster.members):
             if done.is_training:
-                self._complete_step(done)
+                self.journal.complete(done.step, done.logits_B())
+                self.faults = 0 if self.state == "training" else self.faults
+                self.meter.count("samples", done.labels_B.size)
+                self.meter.count("steps")
             elif done.cut:
-                self.cutting.add_state(training.trained())
-            for member in self.crew.roster.members:
-                measured = training.feedback.measured_gbit(member.name)
-                training.accounts.set_speeds(member.name, member.link_gbit, measured)
-
-    def _complete_step(self, done: OrderedRound) -> None:
-        """Takes what a training step teaches and adds its predictions to the quality."""
-        training = self.training
-        training.feedback.learn(done, training.decider)
-        samples, was_finite = done.labels_B.size, training.accounts.quality.not_finite == 0
-        logits_B = done.logits_B()
-        self.journal.complete(done.step, logits_B)
-        training.accounts.quality.add(logits_B, done.labels_B)
-        if was_finite and training.accounts.quality.not_finite:
-            hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
-            self.log.error(
-                hint, step=done.step, workers=[self.crew.roster.members[worker].name for worker in done.diverged]
-            )
-        training.accounts.end_step(samples)
-        if self.state == "training":
-            self._faults = 0
-        self.meter.count("samples", samples)
-        self.meter.count("steps")
+                self.cutting.add_state(self.training.trained())
 
 
 def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
@@ -447,7 +332,7 @@ def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
     dispatch.check_parking()
     sizes = dispatch.cache_rows, job.stream.batch, dispatch.workers, job.schema.fields
     check_cache(*sizes, dispatch.share_bounds if is_elastic else None)
-    check_reduce(job.reduce, dispatch.policy, has_hot_set)
-    if dispatch.workers > 1 and not job.may_sum and needs_ring(job.reduce, has_hot_set):
+    check_reduce(job.dense.reduce, dispatch.policy, has_hot_set)
+    if dispatch.workers > 1 and not job.may_sum and needs_ring(job.dense.reduce, has_hot_set):
         raise unencrypted(dispatch.workers)
     check_hot_set(hot_share, dispatch.cache_rows, needed_rows(job.stream.batch, dispatch.workers, job.schema.fields))

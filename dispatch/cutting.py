@@ -17,8 +17,8 @@ from dispatch.errors import CutUnusable, NoCut
 from dispatch.job import DispatchJob
 from dispatch.journal.records import CutTaken
 from dispatch.journal.run import RunJournal
+from dispatch.peers.shards import Shards
 from dispatch.rows.index import Index
-from dispatch.shards import Shards
 from infra.errors import FileUnusable
 from infra.storage import Storage
 from infra.telemetry import Meter

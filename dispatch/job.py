@@ -26,6 +26,20 @@ class Golden:
 
 
 @dataclass(frozen=True)
+class DenseJob:
+    """What the dispatcher must know of the dense weights."""
+
+    bytes: int = 0
+    """a worker with samples in a step pulls and pushes as many; 0: that moves none"""
+    state_copies: int = 0
+    """of their size that their optimizer keeps beside them"""
+    reduce: Reduce = "auto"
+    """how their gradients are summed"""
+    unencrypted_reduce: bool = False
+    """whether workers may sum them among themselves although keys are on"""
+
+
+@dataclass(frozen=True)
 class DispatchJob:
     """One run of the dispatcher."""
 
@@ -40,10 +54,7 @@ class DispatchJob:
     """what rows hold: it decides how many bytes a move takes"""
     shards: int
     """that offer themselves to the dispatcher"""
-    dense_bytes: int = 0
-    """of the dense weights: a worker with samples in a step pulls and pushes as many; 0: that moves none"""
-    dense_state_copies: int = 0
-    """of the dense weights' size that their optimizer keeps beside them"""
+    dense: DenseJob = field(default_factory=DenseJob)
     storage: str = ""
     """where cuts are: a folder or a URL"""
     cuts: CutConfig = field(default_factory=CutConfig)
@@ -56,13 +67,8 @@ class DispatchJob:
     curve: Curve | None = None
     agreement: Agreement = field(default_factory=Agreement)
     """what it must have in common with workers and shards"""
-    reduce: Reduce = "auto"
-    """how dense gradients are summed"""
-    unencrypted_reduce: bool = False
-    """whether workers may sum dense gradients among themselves although keys are on"""
     start: Mapping[int, Position] = field(default_factory=dict)
     """where to begin; empty: at the first record of every partition"""
-
     write_behind: float = 0.0
     """owned rows that a worker pushes ahead of the next cut, at most, as a share of the rows it pulls in a step"""
     golden: Golden | None = None
@@ -81,4 +87,4 @@ class DispatchJob:
     @property
     def may_sum(self) -> bool:
         """Whether workers may sum dense gradients among themselves."""
-        return self.curve is None or self.unencrypted_reduce
+        return self.curve is None or self.dense.unencrypted_reduce

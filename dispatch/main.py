@@ -23,6 +23,7 @@ from dispatch.decide import warm_up
 from dispatch.errors import Recoverable
 from dispatch.job import DispatchJob
 from dispatch.progress.status import Status
+from dispatch.recovery import abandon, abort
 from dispatch.replay import replay
 from infra.faults import reach
 from infra.process import Stop
@@ -47,11 +48,11 @@ def run_dispatcher(
         while True:
             try:
                 if not replay(coordinator):
-                    return coordinator.abandon()
+                    return abandon(coordinator)
                 train(coordinator)
                 return coordinator.finish()
             except Recoverable as fault:
-                coordinator.abort(fault)
+                abort(coordinator, fault)
 
 
 def train(coordinator: Coordinator) -> None:

@@ -10,19 +10,20 @@ from dispatch.decide import Decider
 from dispatch.errors import OtherEvents
 from dispatch.journal.history import PastGeneration
 from dispatch.journal.records import StepDecided
+from dispatch.recovery import assemble, go_back, redecide
 
 
 def replay(coordinator: Coordinator) -> bool:
     """Returns once the run is where its journal ends; False if a stop was requested before that."""
     intake, dispatch = coordinator.intake, coordinator.job.dispatch
-    coordinator.go_back()
+    go_back(coordinator)
     history = coordinator.journal.history
     for past in history.generations:
         patience = 0.0 if coordinator.commands.has_removed else dispatch.replace_seconds
-        if not coordinator.assemble(len(past.record.members), patience):
+        if not assemble(coordinator, len(past.record.members), patience):
             if coordinator.stop.requested:
                 return False
-            coordinator.redecide()
+            redecide(coordinator)
             return replay(coordinator)
         if not train_generation_again(coordinator, past):
             return False
@@ -35,7 +36,7 @@ def replay(coordinator: Coordinator) -> bool:
     is_new = history.begun is None
     workers = dispatch.workers if is_new else len(history.members) or dispatch.workers
     patience = 0.0 if coordinator.commands.has_removed else dispatch.replace_seconds
-    coordinator.assemble(workers, None if is_new else patience)
+    assemble(coordinator, workers, None if is_new else patience)
     coordinator.commands.has_removed = False
     return True
 

@@ -3,20 +3,23 @@
 All of it follows from a cut and the steps on record after it, so a recovery throws it away and makes it anew.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
+import structlog
 
 from dispatch.assign.situation import Policy
 from dispatch.capacity.participation import rows_of_dense
 from dispatch.cuts.state import DispatcherState, Trained
-from dispatch.decide import Decider
+from dispatch.decide import Decider, Decision
 from dispatch.dense import NO_MOVES, DenseTurns
 from dispatch.job import DispatchJob
 from dispatch.journal.terms import GenerationTerms
+from dispatch.peers.roster import Member
 from dispatch.policies.spec import Needs
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
-from dispatch.progress.underway import RoundsUnderway
-from dispatch.roster import Member
+from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
 from ps.protocol import FLUSH
@@ -80,11 +83,43 @@ class Training:
         costs_n = self.feedback.start_generation(links)
         self.accounts.set_parked(())
         # in a ring a worker moves as much without samples, and one that is alone moves nothing
-        dense_bytes = self._job.dense_bytes if terms.uses_hub and terms.workers > 1 else 0
-        dense = rows_of_dense(dense_bytes, self._job.row_bytes, self._job.dense_state_copies)
+        dense_bytes = self._job.dense.bytes if terms.uses_hub and terms.workers > 1 else 0
+        dense = rows_of_dense(dense_bytes, self._job.row_bytes, self._job.dense.state_copies)
         known = self.index, directory, policy, terms.needs, costs_n, self._job.dispatch.share_bounds
         self._decider = Decider(*known, self._job.rows.shape().value_share, dense)
         return keeps
+
+    def ordered(self, decision: Decision) -> None:
+        """Takes what a decision took, and who is parked from this step on."""
+        self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
+        if (change := decision.change) is not None:
+            names = [member.name for member in self._members]
+            self.accounts.set_parked(change.parked(names))
+            structlog.get_logger().info("other workers take part", **change.facts(names))
+
+    def completed(self, members: tuple[Member, ...]) -> Iterator[OrderedRound]:
+        """Adds up and yields the rounds that every member has reported, in the order in which they were ordered."""
+        for done in self.underway.completed():
+            for number, member in enumerate(members):
+                self.accounts.add_round(member.name, done.traffic(number), done.report(number).seconds)
+            if done.is_training:
+                self._complete_step(done)
+            for member in members:
+                measured = self.feedback.measured_gbit(member.name)
+                self.accounts.set_speeds(member.name, member.link_gbit, measured)
+            yield done
+
+    def _complete_step(self, done: OrderedRound) -> None:
+        """Takes what a training step teaches and adds its predictions to the quality."""
+        self.feedback.learn(done, self.decider)
+        quality = self.accounts.quality
+        was_finite = quality.not_finite == 0
+        quality.add(done.logits_B(), done.labels_B)
+        if was_finite and quality.not_finite:
+            hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
+            names = [self._members[worker].name for worker in done.diverged]
+            structlog.get_logger().error(hint, step=done.step, workers=names)
+        self.accounts.end_step(done.labels_B.size)
 
     def flush_phase(self, step: int) -> int:
         """The phase of the next flush after a step: no two at one step are the same round."""

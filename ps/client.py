@@ -49,6 +49,7 @@ from ps.timing import LinkTimer
 
 POLL_MILLISECONDS = 100
 """how late an interrupt may be seen"""
+SOCKET_OPTIONS: SocketOptions = {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0}
 OUTSIDE_STEPS = -1
 """step of a Peek, so that its answer cannot be taken for a pull's"""
 
@@ -136,7 +137,10 @@ class ShardClient:
     def connect(self, endpoints: Sequence[str]) -> None:
         """Connects to the shards, by number; connections to those that are where they were stay."""
         known = dict(zip(self.endpoints, self._sockets, strict=True))
-        self._sockets = [known.get(endpoint) or self._connected(endpoint) for endpoint in endpoints]
+        self._sockets = [
+            known.get(endpoint) or self._link.connect(self._context, endpoint, self._curve, SOCKET_OPTIONS)
+            for endpoint in endpoints
+        ]
         self.endpoints = tuple(endpoints)
         for socket in set(known.values()).difference(self._sockets):
             socket.close()
@@ -166,9 +170,9 @@ class ShardClient:
                 reach("push_half_sent", step)
             header = Push(**self._common(step), phase=phase, worker=self._worker)
             arrays = PushArrays(
-                owned_numbers=self._numbers(owned_rows[owned]),
+                owned_numbers=owned_rows[owned] // self.shards,
                 owned_rows=owned_KT[owned].reshape(-1),
-                part_numbers=self._numbers(part_rows[parts]),
+                part_numbers=part_rows[parts] // self.shards,
                 part_gradients=part_KW[parts].reshape(-1),
             )
             nbytes = sum(array.nbytes for array in arrays)
@@ -193,7 +197,7 @@ class ShardClient:
         for shard, (full, values) in self._segments(full_rows, value_rows):
             header = Pull(**self._common(step), phase=phase, worker=self._worker)
             arrays = PullArrays(
-                full_numbers=self._numbers(full_rows[full]), value_numbers=self._numbers(value_rows[values])
+                full_numbers=full_rows[full] // self.shards, value_numbers=value_rows[values] // self.shards
             )
             self._timer.asked((phase, shard), sum(array.nbytes for array in arrays))
             send(self._sockets[shard], self._requests, header, arrays)
@@ -231,7 +235,7 @@ class ShardClient:
         rows_KT = np.empty((len(rows), self._shape.total), self._dtype)
         steps_K = np.empty(len(rows), np.int64)
         places = [np.flatnonzero(rows % self.shards == shard) for shard in range(self.shards)]
-        for shard, answer in self._peeked([self._numbers(rows[place]) for place in places], NO_DENSE):
+        for shard, answer in self._peeked([rows[place] // self.shards for place in places], NO_DENSE):
             self._check_answer(shard, answer, len(places[shard]), 0, len(places[shard]))
             rows_KT[places[shard]] = answer.full.reshape(-1, self._shape.total)
             steps_K[places[shard]] = answer.steps
@@ -258,10 +262,6 @@ class ShardClient:
         for shard, _, arrays, _ in self._messages(OUTSIDE_STEPS):
             del self._asked[shard, TRAIN]
             yield shard, arrays
-
-    def _numbers(self, rows: _Numbers) -> _Numbers:
-        """Row numbers as their shard counts them."""
-        return rows // len(self._sockets)
 
     def _segments(self, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
         """Of each shard that has rows: the slice of each list that lives there."""
@@ -312,10 +312,6 @@ class ShardClient:
 
     def _common(self, step: int) -> dict[str, Any]:
         return {"run": self._run, "generation": self._generation, "step": step}
-
-    def _connected(self, endpoint: str) -> "zmq.Socket[bytes]":
-        options: SocketOptions = {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0}
-        return self._link.connect(self._context, endpoint, self._curve, options)
 
     def _refused(self, refused: Refused, shard: int) -> Exception:
         text = f"shard {shard} at {self.endpoints[shard]} refused a message of worker {self._worker}: {refused.reason}"

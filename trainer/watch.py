@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 import zmq
 
-from dispatch.crew import WATCH
+from dispatch.peers.crew import WATCH
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Abort, Watch
 from infra.wire import Codec, Curve, connect, receive, send
 

@@ -24,7 +24,7 @@ from dispatch.journal.records import (
     Stopped,
 )
 from dispatch.journal.terms import GenerationTerms
-from dispatch.roster import Member
+from dispatch.peers.roster import Member
 from ingest.streams.position import Position
 from ps.protocol import GO_ON
 

@@ -9,8 +9,8 @@ from dispatch.decide import needed_rows
 from dispatch.dense import uses_hub
 from dispatch.job import DispatchJob
 from dispatch.journal.history import PastGeneration
+from dispatch.peers.roster import Member
 from dispatch.policies.spec import Needs
-from dispatch.roster import Member
 from dispatch.rows.hot import hot_rows
 
 
@@ -37,7 +37,7 @@ def live_terms(job: DispatchJob, needs: Needs, members: Sequence[Member], reason
     if cache_rows > dispatch.cache_rows:
         hint = "caches enlarged: fewer workers get larger micro-batches"
         structlog.get_logger().warning(hint, cache_rows=cache_rows)
-    hub = uses_hub(job.reduce, needs.hot_share > 0, job.may_sum, [member.device for member in members])
+    hub = uses_hub(job.dense.reduce, needs.hot_share > 0, job.may_sum, [member.device for member in members])
     return GenerationTerms(len(members), hub, hot, cache_rows, needs, reason)
 
 

@@ -101,7 +101,7 @@ def dispatcher(
     Example: freshet dispatcher --config freshet.toml --endpoint tcp://10.0.0.4:5500
     """
     stop, settings = start(), given.load()
-    from dispatch.job import DispatchJob, Golden
+    from dispatch.job import DenseJob, DispatchJob, Golden
     from dispatch.main import run_dispatcher
     from ingest.letters.letter import NoLetters
     from ingest.opening import check_source, open_letters, open_source
@@ -121,15 +121,17 @@ def dispatcher(
         shards=settings.ps.shards,
         storage=settings.cuts.url or str(settings.folder / "cuts"),
         cuts=settings.cuts,
-        dense_bytes=dense_part(settings).bytes,
-        dense_state_copies=STATE_COPIES[settings.model.dense_optimizer],
+        dense=DenseJob(
+            dense_part(settings).bytes,
+            STATE_COPIES[settings.model.dense_optimizer],
+            settings.trainer.reduce,
+            settings.trainer.unencrypted_reduce,
+        ),
         samples=asked.samples,
         stop_at_end=asked.stop_at_end,
         mark_at=asked.mark_at,
         curve=curve_of(settings, "server"),
         agreement=agreement_of(settings),
-        reduce=settings.trainer.reduce,
-        unencrypted_reduce=settings.trainer.unencrypted_reduce,
         start=start_positions(source, asked.from_time, asked.from_offsets),
         write_behind=settings.cuts.write_behind if settings.cuts.seconds else 0.0,
         golden=Golden(asked.golden, asked.last_step) if asked.golden is not None else None,

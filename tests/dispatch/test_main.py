@@ -95,7 +95,7 @@ def ending_at_a_fault() -> Iterator[None]:
         raise fault
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Coordinator, "abort", end)
+        patched.setattr("dispatch.main.abort", end)
         yield
 
 

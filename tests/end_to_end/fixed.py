@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from dispatch.assign.situation import Assignment, Situation
 from dispatch.coordinator import Coordinator
 from dispatch.decide import Decider, Decision
+from dispatch.peers.roster import Roster
 from dispatch.progress.underway import OrderedRound
-from dispatch.roster import Roster
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dispatch.crew import Crew
 from dispatch.dense import Reduce
+from dispatch.peers.dismissal import dismiss_all
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import Plan, train
 
@@ -55,9 +55,8 @@ def test_weights_not_saved_in_time_are_logged_and_the_others_go_all_the_same(
     def fail(*_: object) -> None:
         raise OSError("the disk is full")
 
-    dismiss_all = Crew.dismiss_all
     monkeypatch.setattr("trainer.main.save_dense", fail)
-    monkeypatch.setattr(Crew, "dismiss_all", lambda crew, step, _: dismiss_all(crew, step, patience_seconds=0.5))
+    monkeypatch.setattr("dispatch.coordinator.dismiss_all", lambda crew, step, _: dismiss_all(crew, step, 0.5))
     with capture_logs() as logs, pytest.raises(OSError, match="the disk is full"):
         train(Plan(write_topic(256), workers=2))
     (error,) = [line for line in logs if line["log_level"] == "error"]

@@ -15,6 +15,7 @@ from dispatch.errors import SettingsChanged
 from dispatch.intake import Intake
 from dispatch.journal.history import read_history
 from dispatch.journal.records import StepDecided
+from dispatch.recovery import assemble
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan
 from infra.kafka.broker import free_port
@@ -228,7 +229,7 @@ def test_a_worker_may_leave_during_a_replay_that_can_do_without_it(
     plan, leaves = Plan(write_topic(STEPS * BATCH), silence_seconds=20.0), Stop()
     interrupt(plan, 5)
     interrupt(plan, 9)
-    assemble, calls = Coordinator.assemble, list[Coordinator]()
+    calls = list[Coordinator]()
 
     def lose_one(coordinator: Coordinator, workers: int, patience_seconds: float | None = None) -> bool:
         calls.append(coordinator)
@@ -238,7 +239,7 @@ def test_a_worker_may_leave_during_a_replay_that_can_do_without_it(
             coordinator.poll(0.05)
         return assemble(coordinator, workers, patience_seconds)
 
-    monkeypatch.setattr(Coordinator, "assemble", lose_one)
+    monkeypatch.setattr("dispatch.replay.assemble", lose_one)
     result = train(Plan(**{**vars(plan), "workers": 3}), leaving_worker=leaves)
     assert leaves.requested
     assert result.status.samples == STEPS * BATCH

@@ -21,12 +21,12 @@ from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
 from dispatch.dense import Reduce
-from dispatch.job import DispatchJob, Golden
+from dispatch.job import DenseJob, DispatchJob, Golden
 from dispatch.journal.history import read_manifests
 from dispatch.main import run_dispatcher
+from dispatch.peers.shards import Shards
 from dispatch.progress.status import Status
 from dispatch.rows.index import Index
-from dispatch.shards import Shards
 from infra.agreement import Agreement
 from infra.kafka.broker import free_port
 from infra.link import Link
@@ -280,9 +280,8 @@ def train(
             shards=plan.shards,
             storage=str((plan.golden or plan.folder) / "cuts"),
             cuts=plan.cuts,
-            dense_bytes=plan.dense_bytes,
+            dense=DenseJob(plan.dense_bytes, reduce=plan.reduce),
             agreement=plan.agreement,
-            reduce=plan.reduce,
             samples=plan.samples,
             stop_at_end=plan.stop_at_end,
             write_behind=plan.write_behind,

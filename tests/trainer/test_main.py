@@ -12,10 +12,12 @@ import pytest
 import zmq
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load_file
+from structlog.testing import capture_logs
 
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
+    Abort,
     Admitted,
     GaveUp,
     Goodbye,
@@ -31,7 +33,7 @@ from dispatch.protocol import (
     Welcome,
 )
 from infra.agreement import Agreement
-from infra.errors import FileUnusable
+from infra.errors import ConfigError, FileUnusable
 from infra.link import Link
 from infra.process import Stop
 from infra.telemetry import Meter
@@ -42,7 +44,7 @@ from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
 from trainer.dispatcher import Dispatcher
-from trainer.errors import DispatcherLost, PeersLost, Rejected
+from trainer.errors import DispatcherLost, Displaced, Rejected
 from trainer.job import WorkerJob
 from trainer.main import host_of, run_worker
 
@@ -58,19 +60,23 @@ class ScriptedDispatcher:
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", announcer: Announcer, shards: tuple[str, ...]
     ) -> None:
-        self._shards = shards
+        self.shards = shards
         self._socket = context.socket(zmq.ROUTER)
         self.endpoint = bind(self._socket, "tcp://127.0.0.1:*")
         self._announcer = announcer
         self._sends, self._receives = Codec(*FROM_DISPATCHER), Codec(*TO_DISPATCHER)
         self.generation = 1
-        self._worker = b""
+        self._worker, self._has_joined = b"", False
 
     def hear(self) -> Any:
-        assert self._socket.poll(PATIENCE_MILLISECONDS), "the worker says nothing"
-        self._worker, header, _ = receive_from(self._socket, self._receives)
-        assert self._worker.startswith(NAME.encode())
-        return header
+        """The next message; an offer that the worker repeats because it hears nothing is passed over."""
+        while True:
+            assert self._socket.poll(PATIENCE_MILLISECONDS), "the worker says nothing"
+            self._worker, header, _ = receive_from(self._socket, self._receives)
+            assert self._worker.startswith(NAME.encode())
+            if not (isinstance(header, Join) and self._has_joined):
+                self._has_joined = self._has_joined or isinstance(header, Join)
+                return header
 
     def has_word(self) -> bool:
         """Whether the worker has sent something that was not heard yet."""
@@ -86,12 +92,12 @@ class ScriptedDispatcher:
         assert (joined.link_gbit, joined.settings) == (0.5, AGREEMENT.workers)
         self.say(Admitted)
         assert isinstance(self.hear(), Ready)
-        self.say(Welcome, worker=0, names=names, cache_rows=8, shards=self._shards)
+        self.say(Welcome, worker=0, names=names, cache_rows=8, shards=self.shards)
 
     def next_generation(self) -> None:
         self.generation += 1
         self._announcer.open(self.generation, workers=1)
-        self.say(Welcome, worker=0, names=(NAME,), cache_rows=8, shards=self._shards)
+        self.say(Welcome, worker=0, names=(NAME,), cache_rows=8, shards=self.shards)
 
     def train(self, step: int) -> None:
         """Announces and orders a step of 3 samples with one key each: rows 0 to 2, new in step 0 and cached then."""
@@ -178,11 +184,11 @@ def test_every_connection_of_a_worker_goes_over_its_link_which_ends_with_it(
 
     monkeypatch.setattr(Link, "connect", note)
     with working(tmp_path, Stop()) as (dispatcher, ended):
-        assert connected[-1] == dispatcher.endpoint
-        assert len(connected) == 2
+        assert connected == [dispatcher.endpoint]
         dispatcher.welcome()
         dispatcher.say(Goodbye, save_dense=False)
         assert ended.result(60) is None
+        assert connected == [dispatcher.endpoint, *dispatcher.shards]
     assert not [thread for thread in threading.enumerate() if thread.name == "link"]
 
 
@@ -258,13 +264,44 @@ def test_silent_dispatcher_ends_the_worker(tmp_path: Path) -> None:
         ended.result(60)
 
 
-def test_a_worker_whose_peer_does_not_come_names_it_and_says_that_it_gave_up(tmp_path: Path) -> None:
-    with working(tmp_path, Stop(), reduce_timeout_seconds=0.2) as (dispatcher, ended):
+def test_a_worker_whose_peer_does_not_come_says_so_and_waits_for_the_next_generation(tmp_path: Path) -> None:
+    with (
+        capture_logs() as logs,
+        working(tmp_path, Stop(), reduce_timeout_seconds=0.2) as (dispatcher, ended),
+    ):
         dispatcher.welcome((NAME, "absent"))
         assert isinstance(dispatcher.hear(), Post)
         assert dispatcher.hear() == GaveUp(run=RUN, generation=1, step=0, worker=0)
-        with pytest.raises(PeersLost, match="worker absent posted no"):
+        dispatcher.next_generation()
+        dispatcher.train(0)
+        assert dispatcher.hear().generation == 2
+        dispatcher.say(Goodbye, save_dense=False)
+        assert ended.result(60) is None
+    (told,) = [line for line in logs if line["event"] == "waited in vain"]
+    assert "worker absent posted no" in told["reason"]
+
+
+def test_an_abort_ends_an_order_that_waits_and_is_confirmed(tmp_path: Path) -> None:
+    with working(tmp_path, Stop()) as (dispatcher, ended):
+        dispatcher.welcome()
+        dispatcher.order(0, generation=1)  # not announced: the shard does not answer
+        assert not dispatcher.has_word()
+        dispatcher.say(Abort)
+        assert isinstance(dispatcher.hear(), Ready)
+        dispatcher.next_generation()
+        dispatcher.train(0)
+        assert dispatcher.hear().generation == 2
+        dispatcher.say(Goodbye, save_dense=False)
+        assert ended.result(60) is None
+
+
+def test_a_worker_that_a_newer_one_displaced_ends_for_good(tmp_path: Path) -> None:
+    with working(tmp_path, Stop()) as (dispatcher, ended):
+        dispatcher.welcome()
+        dispatcher.say(Refused, generation=-1, current=1, reason=f"a newer worker named {NAME!r} has joined")
+        with pytest.raises(Displaced, match="a newer worker named") as caught:
             ended.result(60)
+        assert isinstance(caught.value, ConfigError)
 
 
 def test_refusal_ends_the_worker_with_its_reason(tmp_path: Path) -> None:

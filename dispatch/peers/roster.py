@@ -88,15 +88,16 @@ class Roster:
             return None
         if join.worker in self._removed:
             return f"worker {join.worker!r} was removed from the run; give this one another --name"
-        if known is not None:
-            self.displaced.append(known)
-            self.drop(known)
-        if len(self.everyone) >= MOST_WORKERS:
+        others = len(self.everyone) - (known is not None)
+        if others >= MOST_WORKERS:
             return f"{MOST_WORKERS} workers have joined, the most there can be; start it when another has left"
         if difference := differing(self._settings, "the dispatcher", join.settings, f"worker {join.worker!r}"):
             return difference
-        if self.everyone and not self._may_sum:
-            return str(unencrypted(len(self.everyone) + 1))
+        if others and not self._may_sum:
+            return str(unencrypted(others + 1))
+        if known is not None:
+            self.displaced.append(known)
+            self.drop(known)
         offered = Member(join.worker, sender, join.link_gbit, join.device, join.arithmetic)
         self._candidates[join.worker] = offered, monotonic()
         return None

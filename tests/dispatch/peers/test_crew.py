@@ -10,11 +10,15 @@ import pytest
 import zmq
 from structlog.testing import capture_logs
 
-from dispatch.crew import Crew
 from dispatch.errors import BadReport, CrewFailed
+from dispatch.peers.crew import Crew
+from dispatch.peers.dismissal import dismiss_all
+from dispatch.peers.roster import Roster
+from dispatch.peers.wiring import FRAME_BYTES
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
+    Abort,
     Admitted,
     GaveUp,
     Goodbye,
@@ -30,7 +34,6 @@ from dispatch.protocol import (
     Welcome,
 )
 from dispatch.tally import NO_SECONDS, PhaseSeconds
-from dispatch.wiring import FRAME_BYTES
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
 
 RUN = "test"
@@ -42,6 +45,7 @@ class Person:
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", crew: Crew, name: str, run: str = RUN) -> None:
         self.name, self.run, self.crew = name, run, crew
+        self.settings: dict[str, str] = {}
         self.socket = context.socket(zmq.DEALER)
         self.socket.set(zmq.LINGER, 0)
         connect(self.socket, crew.endpoint)
@@ -62,7 +66,7 @@ class Person:
 
     def offer(self, settings: dict[str, str] | None = None) -> None:
         """The first half of joining."""
-        self.tell(Join, worker=self.name, settings=settings or {})
+        self.tell(Join, worker=self.name, settings=settings or self.settings)
 
     def leave(self) -> None:
         self.tell(Leave, worker=self.name)
@@ -150,14 +154,45 @@ def test_one_who_leaves_before_its_first_generation_is_gone_and_may_come_back() 
         assert names_of(crew) == ["a"]
 
 
-def test_a_second_process_of_one_name_is_refused() -> None:
+def test_the_newest_process_of_a_name_wins_and_the_older_one_is_told() -> None:
     with crew_and("a", "a") as (crew, (first, second)):
         first.join()
-        second.offer()
-        refusal = second.hear()
+        second.join()
+        refusal = first.hear()
         assert isinstance(refusal, Refused)
-        assert "has joined already" in refusal.reason
-        assert len(crew.roster.everyone) == crew.refused.total == 1
+        assert "a newer worker named 'a' has joined" in refusal.reason
+        (known,) = crew.roster.everyone
+        crew.dismiss(known, 0, save_dense=False)
+        assert isinstance(second.hear(), Goodbye)
+
+
+def test_a_member_that_was_displaced_is_lost_at_once() -> None:
+    with crew_and("a", "b", "a") as (crew, (a, b, newer)):
+        in_generation(crew, a, b)
+        newer.offer()
+        with pytest.raises(CrewFailed, match="lost worker a"):
+            crew.check()
+        assert isinstance(a.hear(), Refused)
+        assert isinstance(newer.hear(), Admitted)
+
+
+def test_a_process_that_is_refused_displaces_nobody() -> None:
+    with crew_and("a", "a", roster=Roster({"seed": "0"}, may_sum=True)) as (crew, (a, odd)):
+        a.settings = {"seed": "0"}
+        in_generation(crew, a)
+        odd.offer()
+        assert isinstance(odd.hear(), Refused)
+        crew.check()
+        assert a.report(0, 1) is not None
+
+
+def test_a_member_that_offers_itself_again_stays_what_it_is() -> None:
+    with crew_and("a") as (crew, (a,)):
+        in_generation(crew, a)
+        a.offer()
+        assert isinstance(a.hear(), Idle)
+        crew.check()
+        assert a.report(0, 1) is not None
 
 
 def test_a_worker_of_another_run_and_a_stranger_are_refused() -> None:
@@ -171,7 +206,29 @@ def test_a_worker_of_another_run_and_a_stranger_are_refused() -> None:
         assert crew.roster.everyone == ()
 
 
-@pytest.mark.parametrize(("worker", "generation"), [(1, 1), (-1, 1), (7, 1), (0, 0), (0, 2)])
+def test_a_report_of_an_older_generation_is_refused_and_proves_nothing() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        assert a.report(0, 0) is None
+        refusal = a.hear()
+        assert isinstance(refusal, Refused)
+        assert (refusal.generation, refusal.current) == (0, 1)
+        assert a.report(0, 1) is not None
+
+
+def test_after_an_abort_everyone_must_confirm_and_old_reports_count_for_nothing() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        crew.abort(0)
+        assert names_of(crew) == []
+        assert [a.hear(), b.hear()] == [Abort(run=RUN, generation=1, step=0)] * 2
+        assert a.report(0, 1) is None
+        assert isinstance(a.hear(), Refused)
+        a.tell(Ready)
+        assert names_of(crew) == ["a"]
+
+
+@pytest.mark.parametrize(("worker", "generation"), [(1, 1), (-1, 1), (7, 1), (0, 2)])
 def test_a_members_report_of_another_number_or_generation_stops_the_run(worker: int, generation: int) -> None:
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
@@ -211,12 +268,13 @@ def test_a_message_too_large_for_any_report_never_arrives() -> None:
 
 
 def test_no_more_workers_join_than_a_generation_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.roster.MOST_WORKERS", 1)
+    monkeypatch.setattr("dispatch.peers.roster.MOST_WORKERS", 1)
     with crew_and("a", "b") as (crew, (a, b)):
         a.join()
         b.offer()
         assert isinstance(b.hear(), Refused)
-        a.join()
+        a.offer()
+        assert isinstance(a.hear(), Idle)
         assert names_of(crew) == ["a"]
 
 
@@ -234,7 +292,7 @@ def test_everyone_is_kept_alive_members_or_not() -> None:
 def test_others_are_dismissed_when_the_first_member_has_saved_the_dense_weights() -> None:
     with crew_and("a", "b") as (crew, (a, b)), ThreadPoolExecutor(1) as pool:
         in_generation(crew, a, b)
-        ended = pool.submit(crew.dismiss_all, 0, PATIENCE_MILLISECONDS / 1000)
+        ended = pool.submit(dismiss_all, crew, 0, PATIENCE_MILLISECONDS / 1000)
         assert a.hear() == Goodbye(run=RUN, generation=1, step=0, save_dense=True)
         b.send(Saved, generation=1)
         assert isinstance(b.hear(), Idle)  # listened to, and not taken for the first member's word
@@ -247,7 +305,7 @@ def test_others_are_dismissed_when_the_first_member_has_saved_the_dense_weights(
 def test_others_are_dismissed_although_the_first_member_does_not_confirm() -> None:
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
-        assert crew.dismiss_all(0, patience_seconds=0.1) is False
+        assert dismiss_all(crew, 0, patience_seconds=0.1) is False
         assert b.hear_last() == Goodbye(run=RUN, generation=1, step=0, save_dense=False)
         assert crew.roster.everyone == ()
 
@@ -255,12 +313,12 @@ def test_others_are_dismissed_although_the_first_member_does_not_confirm() -> No
 def test_before_the_first_generation_there_is_nothing_to_save() -> None:
     with crew_and("a") as (crew, (a,)):
         a.join()
-        assert crew.dismiss_all(0, patience_seconds=30) is True
+        assert dismiss_all(crew, 0, patience_seconds=30) is True
         assert a.hear() == Goodbye(run=RUN, generation=0, step=0, save_dense=False)
 
 
 def test_a_worker_with_other_settings_is_refused_by_name_and_value() -> None:
-    with crew_and("a", settings={"rows.rate": "0.05", "seed": "0"}) as (crew, (a,)):
+    with crew_and("a", roster=Roster({"rows.rate": "0.05", "seed": "0"}, may_sum=True)) as (crew, (a,)):
         a.offer({"rows.rate": "0.5", "seed": "0"})
         refusal = a.hear()
         assert isinstance(refusal, Refused)
@@ -279,7 +337,7 @@ def test_a_worker_counts_only_when_it_has_confirmed() -> None:
 
 
 def test_a_worker_that_joins_and_is_silent_is_dropped_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.roster.CONFIRM_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.peers.roster.CONFIRM_SECONDS", 0.0)
     with crew_and("a", "mute") as (crew, (a, mute)), capture_logs() as logs:
         a.join()
         mute.offer()
@@ -302,12 +360,12 @@ def test_one_who_goes_without_a_word_before_its_first_generation_is_dropped() ->
 
 def until_unreachable(crew: Crew, name: str) -> None:
     """Returns once the crew knows that it cannot reach a worker."""
-    while name not in crew._lost and name in [member.name for member in crew.roster.everyone]:
+    while name not in crew.losses and name in [member.name for member in crew.roster.everyone]:
         crew.keep_alive(0)
 
 
 def test_a_member_that_ends_without_a_word_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.peers.losses.LOST_SECONDS", 0.0)
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
         crew.check()
@@ -318,7 +376,7 @@ def test_a_member_that_ends_without_a_word_is_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_one_that_waited_in_vain_is_not_named_with_the_one_it_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.peers.losses.LOST_SECONDS", 0.0)
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
         a.tell(GaveUp, generation=1, worker=0)
@@ -330,7 +388,7 @@ def test_one_that_waited_in_vain_is_not_named_with_the_one_it_waited_for(monkeyp
 
 
 def test_one_that_waited_in_vain_tells_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.crew.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("dispatch.peers.losses.LOST_SECONDS", 0.0)
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
         a.tell(GaveUp, generation=1, worker=0)
@@ -345,8 +403,8 @@ def test_of_those_that_do_not_report_the_ones_that_were_never_heard_are_blamed()
         in_generation(crew, *people)
         people[0].report(0, generation=1)
         people[2].tell(Post, generation=1, worker=2, key="address/2", value=b"here")
-        assert crew.blamed([0, 1, 2]) == ["b"]
-        assert crew.blamed([0, 2]) == ["a", "c"]
+        assert crew.losses.blamed([0, 1, 2]) == [1]
+        assert crew.losses.blamed([0, 2]) == [0, 2]
 
 
 def test_a_post_reaches_every_other_member_once() -> None:
@@ -368,7 +426,16 @@ def test_a_post_that_is_too_large_is_refused() -> None:
         assert isinstance(b.hear(), Idle)
 
 
-@pytest.mark.parametrize(("worker", "generation"), [(0, 1), (1, 0)])
+def test_a_post_of_an_older_generation_reaches_nobody() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        b.tell(Post, generation=0, worker=1, key="address", value=b"")
+        assert isinstance(b.hear(), Refused)
+        crew.keep_alive(0)
+        assert isinstance(a.hear(), Idle)
+
+
+@pytest.mark.parametrize(("worker", "generation"), [(0, 1), (1, 2)])
 def test_a_post_of_another_number_or_generation_is_refused(worker: int, generation: int) -> None:
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
@@ -377,7 +444,7 @@ def test_a_post_of_another_number_or_generation_is_refused(worker: int, generati
 
 
 def test_with_keys_a_second_worker_is_refused_unless_the_settings_allow_sums() -> None:
-    with crew_and("a", "b", may_sum=False) as (crew, (a, b)):
+    with crew_and("a", "b", roster=Roster({}, may_sum=False)) as (crew, (a, b)):
         a.join()
         b.offer()
         assert "trainer.unencrypted_reduce = true" in str(b.hear())

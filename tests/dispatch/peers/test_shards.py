@@ -6,9 +6,9 @@ import pytest
 import zmq
 
 from dispatch.errors import ShardRefused
+from dispatch.peers.shards import Shards, _new_rows
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import BatchRows
-from dispatch.shards import Shards, _new_rows
 from ps.client import ShardClient
 from ps.config import RowConfig
 from ps.protocol import FLUSH

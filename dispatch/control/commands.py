@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable
 
 from dispatch.control.protocol import Accepted, Command, ListedMember, Members, MemberStanding
 from dispatch.control.server import Asked, ControlSocket
-from dispatch.crew import Crew
 from dispatch.cuts.state import Decided
 from dispatch.errors import JournalFull
 from dispatch.journal.history import History
 from dispatch.journal.records import Commanded
 from dispatch.journal.run import RunJournal
-from dispatch.roster import Member
+from dispatch.peers.crew import Crew
+from dispatch.peers.roster import Member
 
 KEPT_IDS = 10_000
 """of commands carried out that a cut names"""
@@ -115,7 +115,7 @@ class Commands:
         standing: MemberStanding = "training" if number >= 0 else "waiting"
         if roster.is_leaving(member.name):
             standing = "draining"
-        elif self._crew.is_lost(member):
+        elif member.name in self._crew.losses:
             standing = "lost"
         elif member.name in parked:
             standing = "parked"

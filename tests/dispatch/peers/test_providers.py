@@ -2,7 +2,7 @@
 
 import pytest
 
-from dispatch.providers import Provider, Providers
+from dispatch.peers.providers import Provider, Providers
 from ps.protocol import Serve, Terms
 
 SETTINGS = {"rows.rate": "0.05"}

@@ -1,0 +1,65 @@
+"""The dispatcher's connections to the shards of a generation: made when one starts, dropped when someone is lost."""
+
+from collections.abc import Callable
+
+import zmq
+
+from dispatch.errors import CutUnusable, ShardRefused
+from dispatch.job import DispatchJob
+from dispatch.peers.providers import Providers
+from dispatch.peers.shards import Shards
+from ps.protocol import EMPTY_MODEL
+
+SHARD_SECONDS = 60.0
+"""that a shard may take to answer; going back to a cut is the longest"""
+
+
+class ShardConnections:
+    """Connects to whichever shards have offered themselves."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        job: DispatchJob,
+        providers: Providers,
+        while_waiting: Callable[[], None],
+    ) -> None:
+        """while_waiting: called now and then while an answer is awaited; may raise."""
+        self._context, self._job, self._providers, self._while_waiting = context, job, providers, while_waiting
+        self._shards: Shards | None = None
+
+    @property
+    def are_open(self) -> bool:
+        return self._shards is not None
+
+    @property
+    def shards(self) -> Shards:
+        assert self._shards is not None, "no generation has started"
+        return self._shards
+
+    def open(self, generation: int, step: int, workers: int, restore: int, rows: int) -> tuple[str, ...]:
+        """Starts a generation on every shard, with the model of a cut; returns their endpoints, by number.
+
+        rows: that all shards together must hold then. Raises CutUnusable if they cannot go back to that cut.
+        """
+        if self._shards is None:
+            told = self._job.run, self._job.curve, SHARD_SECONDS, self._job.agreement.shards, self._while_waiting
+            self._shards = Shards(self._context, self._providers.use(), *told)
+        try:
+            found = sum(self._shards.open(generation, step, workers, restore))
+        except ShardRefused as error:
+            if restore <= EMPTY_MODEL:
+                raise
+            raise CutUnusable(f"cut {restore} cannot be used: {error}") from error
+        if found != rows:
+            raise ShardRefused(
+                f"the shards hold {found} rows, and the dispatcher knows {rows}; expected as many; restore the run's "
+                "folder from a copy"
+            )
+        return tuple(provider.endpoint for provider in self._providers.in_use)
+
+    def close(self) -> None:
+        shards, self._shards = self._shards, None
+        self._providers.in_use = ()
+        if shards is not None:
+            shards.close()

@@ -1,0 +1,82 @@
+"""Who is lost: cannot be reached, was replaced or removed, or made others wait in vain. Names the cause."""
+
+from collections.abc import Sequence
+from time import monotonic
+
+from dispatch.errors import CrewFailed
+
+LOST_SECONDS = 1.0
+"""how long a member may be out of reach before that is an error: until then its own end may tell more"""
+
+
+class Losses:
+    """The losses of one generation, by worker name."""
+
+    def __init__(self) -> None:
+        self._heard: set[int] = set()
+        """numbers of the members that have sent anything in this generation"""
+        self._lost: dict[str, float] = {}
+        """since when"""
+        self._gave_up: dict[str, float] = {}
+        """members that waited for others in vain, and since when"""
+
+    def hear(self, number: int) -> None:
+        """The member of that number has sent something."""
+        self._heard.add(number)
+
+    def blamed(self, missing: Sequence[int]) -> list[int]:
+        """Numbers of the members to blame for missing reports: those that were never heard in this generation, if any.
+
+        The others may be waiting for these.
+        """
+        return sorted(set(missing) - self._heard) or sorted(missing)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._lost
+
+    def add(self, name: str) -> None:
+        """That worker cannot be reached."""
+        self._lost.setdefault(name, monotonic())
+
+    def add_for_good(self, name: str) -> None:
+        """That worker has no part in the generation any more, whatever it says."""
+        self._lost[name] = monotonic() - LOST_SECONDS - 1
+
+    def give_up(self, name: str) -> None:
+        """That worker has waited in vain."""
+        self._gave_up.setdefault(name, monotonic())
+
+    def clear(self) -> None:
+        self._heard.clear()
+        self._lost.clear()
+        self._gave_up.clear()
+
+    def check(self, members: Sequence[str], silence_seconds: float) -> None:
+        """Raises CrewFailed if someone has been lost for a while; members: of the generation."""
+        until = monotonic() - LOST_SECONDS
+        if not any(since < until for since in (*self._lost.values(), *self._gave_up.values())):
+            return
+        if causes := [name for name in self._lost if name not in self._gave_up]:
+            raise lost([f"worker {name}" for name in causes], silence_seconds)
+        raise waited_for([name for name in members if name not in self._gave_up], sorted(self._gave_up))
+
+
+def silent(names: list[str], seconds: float) -> CrewFailed:
+    return CrewFailed(
+        f"no report from worker {', '.join(names)} for {seconds:g} s; expected one per step; see their logs, and raise "
+        "dispatch.report_seconds if steps really take that long"
+    )
+
+
+def lost(names: list[str], seconds: float) -> CrewFailed:
+    return CrewFailed(
+        f"lost {', '.join(names)}: it ended, or gave no sign of life for {seconds:g} s; expected it to stay "
+        "until it is dismissed; see its log and whether its machine can be reached, or raise dispatch.silence_seconds"
+    )
+
+
+def waited_for(names: list[str], waiting: list[str]) -> CrewFailed:
+    return CrewFailed(
+        f"worker {', '.join(waiting)} waited in vain for worker {', '.join(names) or 'unknown'}; expected every worker "
+        "of the generation to take part; see its log and whether it runs, or raise the time limits of [trainer]"
+    )

@@ -1,0 +1,84 @@
+"""What the dispatcher does when someone is lost; also how it begins, since that is the same from the second step on.
+
+1. abort     whoever is there drops what it is doing, and the connections to the shards go
+2. go back   the newest cut that can be used is chosen: state and index come from its files, the rest from the journal
+3. assemble  all shards and enough workers are there, some of them new
+
+and then the steps after the cut are trained again (``dispatch/replay.py``). Each of these may be repeated: nothing is
+written but that a generation starts, or that steps are void because no replacement came in time.
+"""
+
+from time import monotonic
+
+from dispatch.coordinator import WAIT_SECONDS, Coordinator
+from dispatch.errors import CutUnusable, Recoverable
+from dispatch.peers.dismissal import dismiss_others
+from dispatch.progress.status import Status
+from dispatch.training import Training
+from ps.protocol import EMPTY_MODEL
+
+MOST_FAULTS = 20
+"""in a row without a step of its own in between: the next one ends the run"""
+
+
+def abort(coordinator: Coordinator, fault: Recoverable) -> None:
+    """Ends the generation before its time; raises the fault if there were too many in a row."""
+    coordinator.faults += 1
+    coordinator.log.error("the run goes back to its last cut", fault=str(fault), in_a_row=coordinator.faults)
+    coordinator.meter.count("faults")
+    if coordinator.faults > MOST_FAULTS:
+        raise fault
+    coordinator.state = "waiting"
+    if isinstance(fault, CutUnusable):
+        coordinator.cutting.damaged.add(coordinator.restore)
+    coordinator.cutting.abandon(str(fault))
+    coordinator.connections.close()
+    coordinator.crew.abort(coordinator.intake.step)
+
+
+def go_back(coordinator: Coordinator) -> None:
+    """To the newest cut that can be used: what was trained after it is forgotten, and what is on record stays."""
+    state, index = coordinator.cutting.choose()
+    history, decided = coordinator.journal.history, None if state is None else state.decided
+    coordinator.restore = EMPTY_MODEL if state is None else state.cut
+    coordinator.training = Training(coordinator.job, coordinator.needs, state, index)
+    coordinator.intake.go_back(history, decided)
+    coordinator.commands.go_back(history, decided)
+    coordinator.crew.roster.is_replaying = True
+
+
+def assemble(coordinator: Coordinator, workers: int, patience_seconds: float | None = None) -> bool:
+    """Waits until all shards and so many workers are there; a new run also for where its stream begins.
+
+    Returns False if a stop was requested before that, or if workers are still missing after a while; patience: how long
+    that is, once the shards are there and at least one worker is.
+    """
+    crew, since = coordinator.crew, monotonic()
+    while not coordinator.stop.requested:
+        is_known = coordinator.journal.history.begun is not None or coordinator.intake.start is not None
+        if not (is_known and crew.providers.are_complete and crew.roster.able):
+            since = monotonic()
+        elif len(crew.roster.able) >= workers:
+            crew.keep_alive(coordinator.intake.step)
+            if len(crew.roster.able) >= workers and crew.providers.are_complete:
+                return True
+        elif patience_seconds is not None and monotonic() - since > patience_seconds:
+            return False
+        coordinator.poll(WAIT_SECONDS)
+    return False
+
+
+def redecide(coordinator: Coordinator) -> None:
+    """The steps after the cut are decided anew, for the workers that are there."""
+    hint = "no replacement in time; steps since the last cut are decided anew"
+    coordinator.log.warning(hint, cut=coordinator.restore)
+    coordinator.journal.redecide(coordinator.restore, coordinator.intake.step)
+    coordinator.cutting.void_after(coordinator.restore)
+
+
+def abandon(coordinator: Coordinator) -> Status:
+    """Dismisses all workers before the journal has been replayed; nothing is saved, and nothing is lost."""
+    dismiss_others(coordinator.crew, coordinator.intake.step)
+    hint = "stopped before the journal was replayed; start again to resume"
+    coordinator.log.warning(hint, reason=coordinator.stop.reason)
+    return coordinator.status()
