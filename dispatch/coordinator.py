@@ -196,7 +196,10 @@ class Coordinator:
         self.poll()
 
     def finish(self) -> Status:
-        """Dismisses all workers; the first member saves the dense weights before the others go."""
+        """Dismisses all workers; the first member saves the dense weights before the others go.
+
+        The run is over if its stream is; one that was stopped goes on when it is started again.
+        """
         limit, reason = self.job.dispatch.drain_seconds, self.stop.reason or "end of stream"
         members = self.crew.roster.members
         digest = self.connections.shards.digest(self.journal.generation) if members else ""
@@ -205,7 +208,9 @@ class Coordinator:
                 "dense weights not saved in time; see the worker's log", worker=members[0].name, seconds=limit
             )
         elif members:  # without any, the run has not begun and may begin another time
-            self.journal.end(reason, self.intake.step, self.training.index.count, digest)
+            is_over = self.intake.has_ended or not self.stop.requested
+            write_down = self.journal.end if is_over else self.journal.stop
+            write_down(reason, self.intake.step, self.training.index.count, digest)
             self.cutting.forget_events()
         self.state = "done"
         self.publisher.publish(self.status())

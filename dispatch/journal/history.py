@@ -25,6 +25,7 @@ from dispatch.journal.records import (
     Redecided,
     StepDecided,
     StepDone,
+    Stopped,
 )
 from ingest.batches.manifest import Manifest
 from ingest.errors import LogCorrupt
@@ -73,6 +74,8 @@ class History:
     positions: Mapping[int, Position] = field(default_factory=dict)
     """after the last step, of every partition that is known"""
     newest: GenerationStarted | None = None
+    stopped: Stopped | None = None
+    """the last time that it was stopped in order, unless its step is void"""
     ended: Ended | None = None
     base: Base = Base()
     cuts: tuple[CutTaken, ...] = ()
@@ -167,8 +170,9 @@ def check_unfinished(history: History, folder: Path) -> None:
     """Raises RunEnded if the run is over."""
     if history.ended is not None:
         raise RunEnded(
-            f"the run in {folder} is over: it ended after step {history.ended.step} ({history.ended.reason}); expected "
-            "a new folder, or one of a run that was interrupted; give another with --folder or FRESHET_FOLDER"
+            f"the run in {folder} is over: it ended after step {history.ended.step} ({history.ended.reason}); "
+            "expected a new folder, or one of a run that was stopped or interrupted; give another with --folder or "
+            "FRESHET_FOLDER"
         )
 
 
@@ -194,6 +198,7 @@ class _Reading:
     def __init__(self, folder: Path, base: Base | None, keeps_steps: bool) -> None:
         self._folder, self._base, self._keeps_steps = folder, base, keeps_steps
         self._begun: Begun | None = None
+        self._stopped: Stopped | None = None
         self._ended: Ended | None = None
         self._newest: GenerationStarted | None = None
         self._started: dict[int, GenerationStarted] = {}
@@ -238,6 +243,8 @@ class _Reading:
                 self._draining |= {record.worker} if record.verb == "drain" else set()
             case Redecided():
                 self._redecide(record)
+            case Stopped():
+                self._stopped = record
             case Ended():
                 self._ended = record
 
@@ -297,6 +304,8 @@ class _Reading:
         self._steps = [step for step in self._steps if step.step <= record.step]
         self._digests = {step: digest for step, digest in self._digests.items() if step <= record.step}
         self._drop_cuts(record.step)
+        if self._stopped is not None and self._stopped.step > record.step:
+            self._stopped = None
         self._positions, self._last = dict(base.positions), record.step
 
     def _find_base(self, record: Redecided) -> Base | None:
@@ -330,6 +339,7 @@ class _Reading:
             self._digests,
             self._positions,
             self._newest,
+            self._stopped,
             self._ended,
             self._base or Base(),
             tuple(self._cuts.values()),

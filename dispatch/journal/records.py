@@ -135,6 +135,16 @@ class Redecided(JournalRecord, frozen=True, tag="redecided"):
     """that the cut was taken after"""
 
 
+class Stopped(JournalRecord, frozen=True, tag="stopped"):
+    """The run was stopped in order, its weights are saved, and it may go on."""
+
+    reason: str
+    step: int
+    rows: int
+    rows_digest: str
+    """of key, value, state and version of every row"""
+
+
 class Ended(JournalRecord, frozen=True, tag="ended"):
     """The run is over, its weights are saved. The last record."""
 
@@ -147,4 +157,6 @@ class Ended(JournalRecord, frozen=True, tag="ended"):
     """first step whose logits were not those of the journal when it was trained again"""
 
 
-AnyRecord = Begun | GenerationStarted | StepDecided | StepDone | CutBegun | CutTaken | Commanded | Redecided | Ended
+AnyRecord = (
+    Begun | GenerationStarted | StepDecided | StepDone | CutBegun | CutTaken | Commanded | Redecided | Stopped | Ended
+)

@@ -21,6 +21,7 @@ from dispatch.journal.records import (
     Redecided,
     StepDecided,
     StepDone,
+    Stopped,
 )
 from dispatch.journal.terms import GenerationTerms
 from dispatch.peers.roster import Member
@@ -147,6 +148,10 @@ class RunJournal:
     def trim(self, oldest_kept: int) -> None:
         """Drops what is on record from before a cut, as far as neither it nor a later one needs it."""
         self._writer.drop_before(oldest_kept)
+
+    def stop(self, reason: str, step: int, rows: int, rows_digest: str) -> None:
+        """The run is stopped, and may go on. Durable when this returns."""
+        self._writer.append(Stopped(reason, step, rows, rows_digest))
 
     def end(self, reason: str, step: int, rows: int, rows_digest: str) -> None:
         """The run is over. Durable when this returns."""

@@ -57,7 +57,7 @@ def demo(
     """Run everything on this machine on a synthetic click stream, with a live display.
 
     Embedded log, click generator, dispatcher, 2 PS shards and 4 workers behind uneven links (5/5/0.5/0.5 Gbit/s), all
-    real daemons. Ctrl-C drains, prints a summary and exits.
+    real daemons. Ctrl-C drains, takes a cut, prints a summary and exits; --folder with the run's folder resumes it.
 
     Example: freshet demo --samples 20000 --json summary.json
     """
@@ -75,7 +75,7 @@ def demo(
     produce += ["--limit", str(samples)] if samples is not None else []
     settings, port = _with_kafka(settings) if kafka else (settings, None)
     extras = Extras(produce=tuple(produce), samples=samples, broker_port=port)
-    _run(settings, extras, stop, json_file, KnownBest(settings.seed))
+    _run(settings, extras, stop, json_file, "demo", KnownBest(settings.seed))
 
 
 @app.command(rich_help_panel="Start here")
@@ -95,7 +95,8 @@ def up(
     With --kafka events come from the brokers that FRESHET_KAFKA names, or from one that is started with the rest;
     topics that are missing are created.
     With links of different speeds (dispatch.links_gbit) the policy is joint:elastic unless dispatch.policy is set.
-    In the folder of a run that was interrupted that run goes on, with its own settings where none are given.
+    In the folder of a run that was stopped or interrupted that run goes on, with its own settings where none are given.
+    It is over once its stream is: at --samples.
 
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
     """
@@ -114,7 +115,7 @@ def up(
         settings = interrupted
     check_start(settings)
     settings, port = _with_kafka(settings) if kafka else (settings, None)
-    _run(settings, Extras(samples=samples, broker_port=port, start_arguments=start), stop, json_file)
+    _run(settings, Extras(samples=samples, broker_port=port, start_arguments=start), stop, json_file, "up")
 
 
 app.command(rich_help_panel="Start here")(stream.produce)
@@ -153,12 +154,17 @@ for look in (commands.settings, commands.keys):
 
 
 def _run(
-    settings: "Settings", extras: "Extras", stop: Stop, json_file: Path | None, best: "KnownBest | None" = None
+    settings: "Settings",
+    extras: "Extras",
+    stop: Stop,
+    json_file: Path | None,
+    command: str,
+    best: "KnownBest | None" = None,
 ) -> None:
-    """Runs all processes with a display, and prints the summary."""
+    """Runs all processes with a display, and prints the summary and, if the run is not over, how it goes on."""
     from infra.run.cluster import run_cluster
     from infra.run.display import Display, render_summary
-    from infra.run.folder import claim
+    from infra.run.folder import claim, may_go_on
     from infra.telemetry import configure_logging
 
     with claim(settings.folder):
@@ -169,6 +175,8 @@ def _run(
         console.print(Text.assemble("run folder ", (str(settings.folder), "bold"), " (logs, journal, settings)"))
         summary = run_cluster(settings, extras, stop, Display(console), best)
     console.print(render_summary(summary))
+    if may_go_on(settings.folder):
+        console.print(Text(f"stopped; 'freshet {command} --folder {settings.folder}' resumes it"), soft_wrap=True)
     if json_file is not None:
         write_whole(json_file, msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n")
 

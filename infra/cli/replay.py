@@ -33,7 +33,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     differs_at: int | None
     """first of them that came out otherwise"""
     equals_end: bool | None
-    """whether the rows are those with which the run ended; None: it has not, or the replay ends earlier"""
+    """whether the rows are those with which the run ended or was stopped; None: it did neither after this step"""
 
 
 def replay_run(folder: Path, into: Path, last_step: int | None, stop: Stop, console: Console) -> Replayed:
@@ -54,7 +54,7 @@ def replay_run(folder: Path, into: Path, last_step: int | None, stop: Stop, cons
     ended = read_history(into / JOURNAL).ended
     if ended is None:
         raise FreshetError(f"the replay of {folder} was stopped: {stop.reason}; expected its end; start it again")
-    is_whole = whole.ended is not None and whole.ended.step == ended.step
+    known = [end.rows_digest for end in (whole.stopped, whole.ended) if end is not None and end.step == ended.step]
     return Replayed(
         run=settings.run,
         folder=str(into),
@@ -64,7 +64,7 @@ def replay_run(folder: Path, into: Path, last_step: int | None, stop: Stop, cons
         dense_digest=digest_file(into / DENSE_FILE),
         compared_steps=sum(step.step in history.digests for step in history.steps),
         differs_at=ended.differs_at,
-        equals_end=whole.ended.rows_digest == ended.rows_digest if is_whole and whole.ended else None,
+        equals_end=set(known) == {ended.rows_digest} if known else None,
     )
 
 

@@ -92,7 +92,8 @@ def compare_rows(done: Replayed) -> "Finding":
     from infra.verify.finding import Finding
 
     if done.equals_end is None:
-        return Finding("replay: rows", None, "not checked: the run is not over, so there are no rows to compare with")
+        why = "the run has neither ended nor been stopped after its last step, so there are no rows to compare with"
+        return Finding("replay: rows", None, f"not checked: {why}")
     return Finding("replay: rows", done.equals_end, f"digest {done.rows_digest} of {done.rows:,} rows")
 
 
@@ -104,10 +105,20 @@ def compare_dense(done: Replayed, folder: Path) -> "Finding":
 
     name, path = "replay: dense weights", folder / DENSE_FILE
     if not path.exists():
-        return Finding(name, None, "not checked: the run is not over, so its dense weights are not saved")
+        return Finding(name, None, "not checked: the run was never stopped in order, so none are saved")
     try:
-        digest = digest_file(path)
+        digest, step = digest_file(path), saved_after(path)
     except SafetensorError as error:
         return Finding(name, False, f"{path} is damaged: {error}")
+    if step not in ("", str(done.step)):
+        return Finding(name, None, f"not checked: those of step {step} are saved, when the run was last stopped")
     expected = "" if digest == done.dense_digest else f"; expected {done.dense_digest}"
     return Finding(name, not expected, f"digest {digest}{expected}")
+
+
+def saved_after(path: Path) -> str:
+    """The step after which dense weights were saved; empty if their file does not say."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        return str((file.metadata() or {}).get("step", ""))

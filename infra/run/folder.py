@@ -1,6 +1,6 @@
 """A run's folder belongs to one run: another one is refused before it has changed anything there.
 
-A run that was interrupted goes on in its folder; one that is under way or over is left alone.
+A run that was stopped or interrupted goes on in its folder; one that is under way or over is left alone.
 """
 
 import os
@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dispatch.journal.history import JOURNAL, check_unfinished, read_history
+from dispatch.journal.history import JOURNAL, check_unfinished, read_cuts, read_history
 from dispatch.journal.log import LOCK as WRITER_LOCK
 from infra.errors import ConfigError, ProcessFailed
 from infra.files import describe_room, naming, try_lock
-from trainer.config import DENSE_FILE
 
 LOCK = "run.lock"
 """held as long as the run is supervised"""
@@ -43,11 +42,12 @@ def check_free(folder: Path) -> None:
     if is_under_way(folder):
         raise _under_way(folder)
     check_unfinished(read_history(folder / JOURNAL), folder)
-    if (folder / DENSE_FILE).exists():
-        raise ConfigError(
-            f"the run in {folder} is over: its weights are in {DENSE_FILE}; expected a new folder, or one of a run "
-            "that was interrupted; give another with --folder or FRESHET_FOLDER"
-        )
+
+
+def may_go_on(folder: Path) -> bool:
+    """Whether the run in the folder has begun and is not over."""
+    history = read_cuts(folder / JOURNAL)
+    return history.begun is not None and history.ended is None
 
 
 def is_under_way(folder: Path) -> bool:

@@ -113,11 +113,12 @@ def test_a_second_start_in_the_folder_of_a_live_run_changes_nothing(live: LiveRu
     live.wait_for_steps(live.steps() + 4)
 
 
-def test_a_second_start_in_the_folder_of_a_finished_run_changes_nothing(live: LiveRun) -> None:
+def test_a_start_with_another_seed_in_the_folder_of_a_run_that_was_stopped_changes_nothing(live: LiveRun) -> None:
     live.process.send_signal(signal.SIGINT)
     output, _ = live.process.communicate(timeout=60)
     assert live.process.returncode == 0, output
     summary = json.loads((live.folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == ("SIGINT", [])
     assert summary["status"]["generation"] == 1, "nobody has joined"
-    expect_refused(live, "is over: it ended after step")
+    assert f"'freshet demo --folder {live.folder}' resumes it" in output
+    expect_refused(live, "seed was")
