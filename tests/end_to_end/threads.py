@@ -57,7 +57,8 @@ RUN = "test"
 SEED = 7
 WAIT_SECONDS = 60.0
 ROWS = RowConfig()
-NO_CUTS = CutConfig(seconds=0)
+NO_CUTS = CutConfig(seconds=0, kept=1000)
+"""none but those that a change of members needs, and the whole journal stays"""
 SMALL_MODEL = ModelConfig(mlp=(16, 8), cross_layers=1)
 
 
