@@ -191,13 +191,14 @@ def test_settings_that_must_stay_are_named_and_the_run_can_still_go_on(write_top
 
 
 def test_steps_that_need_more_workers_than_there_are_are_decided_anew(write_topic: WriteTopic) -> None:
-    plan = Plan(write_topic(STEPS * BATCH), rows=RowConfig(dim=5), silence_seconds=20.0)
+    samples = 15 * BATCH + 5
+    plan = Plan(write_topic(STEPS * BATCH), rows=RowConfig(dim=5), silence_seconds=20.0, samples=samples)
     interrupt(plan, 4)
     result = train(Plan(**{**vars(plan), "workers": 1, "replace_seconds": 0.001}))
-    assert result.status.samples == STEPS * BATCH
+    assert result.status.samples == samples
     history = read_history(plan.folder / "journal")
     assert [len(past.record.members) for past in history.generations] == [1]
-    assert [step.step for step in history.steps] == list(range(1, STEPS + 1))
+    assert [step.step for step in history.steps] == list(range(1, 17))
     assert model_of(train(golden(plan))) == model_of(result)
 
 
