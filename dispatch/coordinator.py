@@ -163,9 +163,9 @@ class Coordinator:
     def cut_if_due(self, decider: Decider) -> None:
         """Begins a cut if it is time for one, or somebody wants one; training goes on meanwhile."""
         step, is_wanted = self.intake.step, self.commands.wants_cut or self.commands.is_paused
-        if self.cutting.is_due(step) or (is_wanted and self.cutting.may_begin(step)):
-            if cut := self._begin_cut():
-                self._order_flush(decider, cut)
+        is_time = self.cutting.is_due(step) or (is_wanted and self.cutting.may_begin(step))
+        if is_time and (cut := self._begin_cut()):
+            self._order_flush(decider, cut)
 
     def rest(self, decider: Decider) -> None:
         """Paused: completes what is under way, and waits a little."""
