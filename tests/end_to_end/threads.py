@@ -107,6 +107,8 @@ class Plan:
     last_step: int | None = None
     cuts: CutConfig = NO_CUTS
     write_behind: float = 0.0
+    control: str = "tcp://127.0.0.1:*"
+    """where the dispatcher takes commands"""
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
@@ -273,6 +275,7 @@ def train(
                 cache_rows=plan.cache_rows,
                 eviction=plan.eviction,
                 endpoint=dispatcher,
+                control_endpoint=plan.control,
                 silence_seconds=plan.lost_seconds,
                 replace_seconds=plan.replace_seconds,
             ),
