@@ -102,6 +102,12 @@ class Link:
         unbounded = {**options, zmq.SNDHWM: 0}  # a relay that waited for one connection would hold up the others
         return self._relay.add(_connected(self._relay.context, endpoint, curve, unbounded))
 
+    def disconnect(self, socket: "zmq.Socket[bytes]") -> None:
+        """Ends a connection before the link ends; what is still under way over it is dropped."""
+        socket.close(linger=0)
+        if self._relay is not None:
+            self._relay.drop(socket)
+
     def exchange(self, nbytes: int) -> None:
         """Blocks until the link has carried that many bytes in either direction, behind the messages under way."""
         if self._relay is not None:

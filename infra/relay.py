@@ -93,6 +93,8 @@ class Relay:
         self.context: Context = zmq.Context.shadow(context)
         """the same to ZeroMQ; but when the user's context is destroyed, sockets of this one are left to the thread"""
         self._bell, ear = socket.socketpair()
+        self._given: dict[Socket, Connection] = {}
+        """the connection of each socket that was given out"""
         self._carrier = Carrier((Lane(reserve_up), Lane(reserve_down)), clock, sleep, ear)
         self._thread = threading.Thread(target=self._carrier.run, name="link", daemon=True)
         self._thread.start()
@@ -100,11 +102,19 @@ class Relay:
     def add(self, far: Socket) -> Socket:
         """Takes over a connected socket of this relay's context; returns the socket to use in its place."""
         near, given = _pipe(self.context, self._users_context)
-        if not self._carrier.hand_over(Connection(near, far)):
+        connection = Connection(near, far)
+        if not self._carrier.hand_over(connection):
             given.close()
             self.check()
+        self._given[given] = connection
         self.wake()
         return given
+
+    def drop(self, given: Socket) -> None:
+        """Ends the connection of a socket that ``add`` returned, and that its user has closed."""
+        if (connection := self._given.pop(given, None)) is not None:
+            self._carrier.dropped.append(connection)
+            self.wake()
 
     def check(self) -> None:
         """Raises what the thread raised."""
@@ -140,6 +150,8 @@ class Carrier:
         self._clock, self._sleep, self._ear = clock, sleep, ear
         self._connections: list[Connection] = []
         self._handed_over: deque[Connection] = deque()
+        self.dropped: deque[Connection] = deque()
+        """to be ended"""
         self._has_ended = False
         self._ending = threading.Lock()
         """orders the handing over of connections and the end of the thread, which closes all it was given"""
@@ -182,11 +194,13 @@ class Carrier:
     def _attend_to(self, ready: Socket | int) -> None:
         """Takes one message in, so that sockets take turns; or new connections."""
         if isinstance(ready, zmq.Socket):
-            lane, to = self._routes[ready]
-            lane.take_in(ready, to)
+            if ready in self._routes:  # else it was dropped a moment ago
+                lane, to = self._routes[ready]
+                lane.take_in(ready, to)
         else:
             self._ear.recv(WAKE_BYTES)
             self._adopt()
+            self._let_go()
 
     def _adopt(self) -> None:
         while self._handed_over:
@@ -196,14 +210,26 @@ class Carrier:
             self._poller.register(near, zmq.POLLIN)
             self._poller.register(far, zmq.POLLIN)
 
+    def _let_go(self) -> None:
+        """Ends the connections that are not used any more."""
+        while self.dropped:
+            connection = self.dropped.popleft()
+            self._connections.remove(connection)
+            for end in connection:
+                self._poller.unregister(end)
+                del self._routes[end]
+                end.close(linger=0)
+
     def _deliver(self) -> None:
         """Passes on what is due."""
         now = self._clock()
         for message in self._up.arrived(now):
-            message.deliver()
+            if not message.to.closed:
+                message.deliver()
         for message in self._down.arrived(now):
             with suppress(zmq.Again):  # its user has closed the other end
-                message.deliver()
+                if not message.to.closed:
+                    message.deliver()
 
     def _finish(self) -> None:
         """Takes in all that was sent before the end, and delivers what is due while its socket lingers."""
@@ -214,7 +240,7 @@ class Carrier:
                 while True:
                     self._up.take_in(near, far)
         for message in self._up.arrived(math.inf):
-            if message.due <= began + _linger_seconds(message.to):
+            if not message.to.closed and message.due <= began + _linger_seconds(message.to):
                 self._sleep(max(0.0, message.due - self._clock()))
                 message.deliver()
 

@@ -143,7 +143,7 @@ class ShardClient:
         ]
         self.endpoints = tuple(endpoints)
         for socket in set(known.values()).difference(self._sockets):
-            socket.close()
+            self._link.disconnect(socket)
 
     def open(self, generation: int, worker: int) -> None:
         """Later messages carry this generation and worker number; answers to earlier ones are thrown away."""

@@ -110,6 +110,7 @@ def dispatcher(
     check_source(settings.stream, settings.kafka, settings.event_schema)
     source = open_source(settings.stream, settings.kafka)
     kept = open_letters(settings.stream, settings.kafka, settings.run) if asked.golden is None else NoLetters()
+    trainer, copies = settings.trainer, STATE_COPIES[settings.model.dense_optimizer]
     job = DispatchJob(
         run=settings.run,
         seed=settings.seed,
@@ -121,12 +122,7 @@ def dispatcher(
         shards=settings.ps.shards,
         storage=settings.cuts.url or str(settings.folder / "cuts"),
         cuts=settings.cuts,
-        dense=DenseJob(
-            dense_part(settings).bytes,
-            STATE_COPIES[settings.model.dense_optimizer],
-            settings.trainer.reduce,
-            settings.trainer.unencrypted_reduce,
-        ),
+        dense=DenseJob(dense_part(settings).bytes, copies, trainer.reduce, trainer.unencrypted_reduce),
         samples=asked.samples,
         stop_at_end=asked.stop_at_end,
         mark_at=asked.mark_at,

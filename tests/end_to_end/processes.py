@@ -24,12 +24,12 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    """Starts a command in a session of its own."""
+def start(*arguments: str | Path, **more: str) -> subprocess.Popen[str]:
+    """Starts a command in a session of its own; more: variables of its environment."""
     return subprocess.Popen(
         freshet(*arguments),
         cwd=ROOT,
-        env=environment(),
+        env=environment() | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -16,17 +16,21 @@ from typing import Any
 import pytest
 import torch
 
-from dispatch.journal.history import read_manifests
+from dispatch.cuts.survey import verify_cuts
+from dispatch.journal.history import read_cuts, read_manifests
 from dispatch.journal.log import JournalWriter
 from infra.errors import FreshetError
 from infra.run.folder import check_free
 from infra.run.settings import Settings, read_stored
 from infra.run.supervisor import last_lines
+from infra.storage import Storage
 from ingest.batches.replay import form_batch
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.log.frames import frame_bytes
 from ingest.log.segments import SEGMENT
+from ps.cuts.manifest import manifest_name, manifest_numbers
+from ps.errors import CutDamaged
 from tests.end_to_end.processes import run
 from trainer.dense import Dense, load_dense
 from trainer.models.registry import build_model
@@ -34,7 +38,10 @@ from trainer.models.registry import build_model
 SEED = 20261115
 CASES = 2
 """random cases of each kind and file in one round"""
-SETTINGS = ("stream.batch=32", "stream.segment_bytes=8192", "dispatch.workers=1", "ps.shards=1", "api.port=0")
+SETTINGS = (
+    *("stream.batch=32", "stream.segment_bytes=8192", "dispatch.workers=1", "ps.shards=1", "api.port=0"),
+    "cuts.seconds=0.01",
+)
 Look = Callable[[Path], Any]
 
 
@@ -122,6 +129,17 @@ def read_weights(folder: Path) -> bytes:
     return b"".join(tensor.numpy().tobytes() for _, tensor in dense.named())
 
 
+def verify_all_cuts(folder: Path) -> list[Any]:
+    """As ``freshet cuts verify`` and ``freshet verify`` do: those on record are there, and all are whole."""
+    storage, on_record = Storage.at(folder / "cuts"), {cut.number for cut in read_cuts(folder / "journal").cuts}
+    verdicts = list(verify_cuts(storage, manifest_numbers(storage)))
+    damage = [problem for verdict in verdicts for problem in verdict.damage]
+    gone = [manifest_name(number) for number in sorted(on_record - {verdict.number for verdict in verdicts})]
+    if damage or gone:
+        raise CutDamaged("; ".join([*damage, *gone]))
+    return verdicts
+
+
 def read_logs(folder: Path) -> int:
     return sum(len(last_lines(path, 12)) > 12 for path in folder.rglob("*.log"))
 
@@ -130,6 +148,7 @@ LOOKS: dict[str, tuple[Look, ...]] = {
     "settings.json": (read_settings,),
     "journal": (read_steps, replay, reopen_journal),
     "dense.safetensors": (read_weights,),
+    "cuts": (verify_all_cuts,),
     "log/clicks": (read_events, replay, reopen_events),
     "log/dead-letters": (read_letters, reopen_letters),
     "": (read_logs,),
@@ -207,6 +226,7 @@ def test_damage_to_any_file_of_a_run_is_named_or_changes_nothing(
     chance = random.Random(SEED)
     files = sorted(path.relative_to(finished) for path in finished.rglob("*") if path.is_file())
     assert len(files) > 25
+    assert sum(file.parts[0] == "cuts" for file in files) > 3
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     for file in files:

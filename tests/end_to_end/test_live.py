@@ -65,11 +65,11 @@ def test_with_keys_a_worker_alone_listens_for_nobody(live: LiveRun) -> None:
 def test_a_worker_process_with_another_rate_ends_with_the_reason_and_the_run_goes_on(
     live: LiveRun, tmp_path: Path
 ) -> None:
-    shard, dispatcher = ((live.folder / "endpoints" / name).read_text() for name in ("ps-0", "dispatcher"))
-    where = ("--dispatcher", dispatcher.split()[0], "--ps", shard, "--name", "odd")
+    dispatcher = (live.folder / "endpoints" / "dispatcher").read_text()
+    where = ("--dispatcher", dispatcher.split()[0], "--name", "odd")
     odd = run("worker", *live.settings, "--set", "model.dense_rate=0.03", "--set", f"folder={tmp_path}", *where)
     assert odd.returncode == 1
-    assert "model.dense_rate is 0.003 in shard 0 and 0.03 in worker 'odd'" in odd.stdout + odd.stderr
+    assert "model.dense_rate is 0.003 in the dispatcher and 0.03 in worker 'odd'" in odd.stdout + odd.stderr
     live.wait_for_steps(live.steps() + 4)
 
 

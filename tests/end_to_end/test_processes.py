@@ -10,6 +10,8 @@ import psutil
 import pytest
 
 from dispatch.journal.history import read_manifests
+from infra.faults import ALLOWED, FAULT, read_fired
+from infra.run.cluster import MOST_RESTARTS
 from infra.wire import write_curve
 from tests.end_to_end.processes import children_of, named, ports_of_workers, run, start, wait_until
 
@@ -74,49 +76,80 @@ def test_a_signal_at_any_moment_drains_and_exits_0(tmp_path: Path, moment: str) 
         assert recorded == trained > 3
 
 
+def steps_of(folder: Path) -> int:
+    return len(read_manifests(folder / "journal"))
+
+
+def expect_it_goes_on(folder: Path, process: "subprocess.Popen[str]", restarts: dict[str, int]) -> str:
+    """Waits for further steps, drains, and returns what the run printed; so often each process was restarted."""
+    before = steps_of(folder)
+    wait_until(lambda: steps_of(folder) > before + 8, process)  # more than may have been on their way
+    process.terminate()
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, output
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["exit_reason"], summary["restarts"]) == ("SIGTERM", restarts), output
+    assert summary["status"]["samples"] == sum(manifest.samples for manifest in read_manifests(folder / "journal"))
+    assert "Traceback" not in output
+    assert children_of(folder) == []
+    return " ".join(output.split())
+
+
 VICTIMS = {"worker-1": TWO_WORKERS, "ps-0": TWO_SHARDS, "dispatcher": ONE}
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_a_killed_process_ends_the_run_with_a_clear_error_and_no_orphans(tmp_path: Path, victim: str) -> None:
+def test_a_killed_process_is_replaced_and_the_run_goes_on(tmp_path: Path, victim: str) -> None:
     folder = tmp_path / "run"
-    process = start(*demo_arguments(folder, "dispatch.drain_seconds=2", *VICTIMS[victim]))
-    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
+    process = start(*demo_arguments(folder, *VICTIMS[victim]))
+    wait_until(lambda: steps_of(folder) > 3, process)
     (target,) = (p for p in named(folder, [victim]) if p.pid != process.pid)
     target.send_signal(signal.SIGKILL)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert f"process '{victim}' was ended by SIGKILL" in output
-    told, marker, log = output.partition(f"the end of its log {folder / 'logs' / victim}.log:\n")
-    assert marker
-    assert "Traceback" not in told + "".join(line for line in log.splitlines() if not line.startswith("  | "))
-    assert children_of(folder) == []
+    told = expect_it_goes_on(folder, process, {victim: 1})
+    assert f"{victim} was restarted (ended by SIGKILL)" in told
+    assert "why='was ended by SIGKILL'" in (folder / "logs" / "supervisor.log").read_text()
 
 
-def test_a_shard_that_ends_with_0_ends_the_run_and_is_named(tmp_path: Path) -> None:
+@pytest.mark.timeout(180)
+def test_a_shard_that_ends_with_0_is_replaced_and_the_run_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*demo_arguments(folder, *ONE))
-    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
+    wait_until(lambda: steps_of(folder) > 3, process)
     (shard,) = (p for p in named(folder, ["ps-0"]) if p.pid != process.pid)
     shard.terminate()
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "process 'ps-0' ended with status 0; expected it to run until the run is over" in output
-    assert "reason=SIGTERM" in output.splitlines()[-1], "the report ends with what the shard said last"
-    assert max(map(len, output.splitlines())) < 1100
-    assert children_of(folder) == []
+    assert "ps-0 was restarted (ended with status 0)" in expect_it_goes_on(folder, process, {"ps-0": 1})
 
 
+@pytest.mark.timeout(180)
 def test_a_stopped_worker_is_named_and_not_the_one_that_waits_for_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = start(*demo_arguments(folder, *TWO_WORKERS, "dispatch.silence_seconds=3", "dispatch.drain_seconds=2"))
-    wait_until(lambda: len(read_manifests(folder / "journal")) > 3, process)
+    process = start(*demo_arguments(folder, *TWO_WORKERS, "dispatch.silence_seconds=3"))
+    wait_until(lambda: steps_of(folder) > 3, process)
     (stopped,) = (p for p in named(folder, ["worker-1"]) if p.pid != process.pid)
     stopped.suspend()
-    wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)
-    output, _ = process.communicate(timeout=60)
+    wait_until(lambda: not stopped.is_running(), process)
+    told = expect_it_goes_on(folder, process, {"worker-1": 1})
+    assert "worker-1 was restarted (gave no sign of life for 5 seconds and was killed)" in told
+    said = (folder / "logs" / "dispatcher.log").read_text()
+    assert "lost worker worker-1: it ended, or gave no sign of life for 3 s" in said
+    assert "lost worker worker-0" not in said
+
+
+@pytest.mark.timeout(180)
+def test_a_process_that_fails_again_and_again_ends_the_run_with_a_clear_error_and_no_orphans(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    faults = ",".join(["worker-0:start:exit=3"] * (MOST_RESTARTS + 1))
+    process = start(*demo_arguments(folder, *ONE), **{FAULT: faults, ALLOWED: "1"})
+    output, _ = process.communicate(timeout=150)
     assert process.returncode == 1
-    assert "lost worker worker-1: it ended, or gave no sign of life for 3 s" in " ".join(output.split())
+    assert len(read_fired(folder)) == MOST_RESTARTS + 1
+    expected = f"process 'worker-0' ended with status 3, restarted {MOST_RESTARTS} times; expected it to run until"
+    assert expected in " ".join(output.split())
+    told, marker, log = output.partition(f"log {folder / 'logs' / 'worker-0.log'}:\n")
+    assert marker
+    assert "Traceback" not in told + "".join(line for line in log.splitlines() if not line.startswith("  | "))
+    assert max(map(len, output.splitlines())) < 1100
     assert children_of(folder) == []
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import zmq
 from prometheus_client import CollectorRegistry
 
-from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Join, Report
+from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, GaveUp, Join, Post, Report
 from infra.wire import Codec, Header, Refused, connect, receive
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.streams.sink import Entry
@@ -19,17 +19,23 @@ from ps.config import RowConfig
 from ps.protocol import (
     BARE,
     EARLY,
+    EMPTY_MODEL,
+    FLUSH,
     FROM_SHARD,
+    GO_ON,
     TO_SHARD,
     TRAIN,
     WHOLE,
     Announce,
+    CutCommitted,
+    Open,
     Peek,
     PeekArrays,
     Pull,
     PullDense,
     Push,
     PushDense,
+    Serve,
 )
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import ROWS, RUN, Plan, Result, Threads, train, wait_for_steps
@@ -70,6 +76,11 @@ def misplaced_at_shard(step: int) -> Iterator[Message]:
             yield placed(kind, run="another")
             yield placed(kind, generation=0)
     yield placed(Announce, generation=7)
+    for restore in (GO_ON, EMPTY_MODEL, 1):
+        yield placed(Open, workers=2, restore=restore, how="who sends it")
+    yield placed(CutCommitted, cut=1, how="who sends it")
+    yield placed(CutCommitted, generation=7)
+    yield placed(Announce, [b""] * 6, step=LATER, phase=FLUSH, cut=1, how="who sends it")
     yield placed(Announce, [b""] * 6, step=LATER, how="who sends it")
     yield placed(Announce, [b""] * 6)
     for pushers, fingerprints in (([5], 1), ([0, 0], 2), ([0], 2)):
@@ -104,9 +115,12 @@ def misplaced_at_dispatcher() -> Iterator[Message]:
     for kind in TO_DISPATCHER:
         yield placed(kind, run="another")
     yield placed(Join, worker="worker-0")
+    for shard, shards in ((0, 0), (0, 2), (1, 2), (7, 9)):
+        yield placed(Serve, terms={"shard": shard, "shards": shards, "settings": {}})
     for worker in (0, 1, 2):
         for generation in (0, 1, 2):
-            yield placed(Report, worker=worker, generation=generation, step=1)
+            for kind in (Report, Post, GaveUp):
+                yield placed(kind, worker=worker, generation=generation, step=1)
 
 
 def spoiled(kinds: tuple[type[Header], ...], rounds: int) -> Iterator[Message]:

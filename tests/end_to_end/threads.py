@@ -57,7 +57,8 @@ RUN = "test"
 SEED = 7
 WAIT_SECONDS = 60.0
 ROWS = RowConfig()
-NO_CUTS = CutConfig(seconds=0)
+NO_CUTS = CutConfig(seconds=0, kept=1000)
+"""none but those that a change of members needs, and the whole journal stays"""
 SMALL_MODEL = ModelConfig(mlp=(16, 8), cross_layers=1)
 
 
@@ -197,6 +198,22 @@ class Threads:
             raise self.errors[0]
 
 
+def shard_job(plan: Plan, number: int, dispatcher: str) -> ShardJob:
+    return ShardJob(
+        number=number,
+        config=PsConfig(shards=plan.shards),
+        rows=plan.scaled_rows,
+        run=RUN,
+        seed=SEED,
+        endpoint="tcp://127.0.0.1:*",
+        dispatcher_endpoint=dispatcher,
+        dense=DenseRule(plan.model.dense_optimizer, plan.model.dense_rate),
+        agreement=plan.agreement,
+        storage=str((plan.golden or plan.folder) / "cuts"),
+        cuts=plan.cuts,
+    )
+
+
 @contextmanager
 def running_shards(plan: Plan, dispatcher: str = "") -> Iterator[tuple[str, ...]]:
     """Shards in threads, which offer themselves to a dispatcher; yields their endpoints."""
@@ -204,20 +221,7 @@ def running_shards(plan: Plan, dispatcher: str = "") -> Iterator[tuple[str, ...]
     endpoints: dict[int, str] = {}
 
     def serve(number: int) -> None:
-        job = ShardJob(
-            number=number,
-            config=PsConfig(shards=plan.shards),
-            rows=plan.scaled_rows,
-            run=RUN,
-            seed=SEED,
-            endpoint="tcp://127.0.0.1:*",
-            dispatcher_endpoint=dispatcher,
-            dense=DenseRule(plan.model.dense_optimizer, plan.model.dense_rate),
-            agreement=plan.agreement,
-            storage=str((plan.golden or plan.folder) / "cuts"),
-            cuts=plan.cuts,
-        )
-        run_shard(job, stop, lambda endpoint: endpoints.update({number: endpoint}))
+        run_shard(shard_job(plan, number, dispatcher), stop, lambda endpoint: endpoints.update({number: endpoint}))
 
     for number in range(plan.shards):
         threads.start(serve, number)

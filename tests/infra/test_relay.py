@@ -247,6 +247,20 @@ while True:
 """
 
 
+def test_a_connection_that_is_dropped_leaves_no_socket_and_the_others_go_on() -> None:
+    with bench(gbit=1.0) as it:
+        gone, stays = it.connect(b"gone"), it.connect(b"stays")
+        relay = it.link._relay
+        assert relay is not None
+        it.link.disconnect(gone)
+        it.sockets.remove(gone)
+        stays.send(b"here")
+        while len(relay._carrier._connections) != 1:
+            it.clock.wind(1.0, relay)
+        assert it.peer.poll(PATIENCE_MILLISECONDS)
+        assert it.peer.recv_multipart() == [b"stays", b"here"]
+
+
 def test_relay_outlives_a_killed_peer_and_meets_the_next_one() -> None:
     with bench() as opened, Popen([sys.executable, "-c", SHARD], stdout=PIPE, text=True) as killed:
         assert killed.stdout is not None

@@ -216,9 +216,11 @@ def test_stop_asks_to_leave_once_and_goes_on_until_goodbye(tmp_path: Path) -> No
     stop = Stop()
     with working(tmp_path, stop) as (dispatcher, ended):
         dispatcher.welcome()
+        dispatcher.train(0)
+        assert isinstance(dispatcher.hear(), Report)
         stop.request("SIGTERM")
         assert isinstance(dispatcher.hear(), Leave)
-        for step in range(2):
+        for step in (1, 2):
             dispatcher.train(step)
             assert isinstance(dispatcher.hear(), Report)
         dispatcher.say(Goodbye, save_dense=False)
@@ -336,12 +338,13 @@ class Script:
     def monotonic(self) -> float:
         return self.now
 
-    def poll(self, _milliseconds: int) -> bool:
-        if self._messages[0] is None:
+    def poll(self, milliseconds: int) -> bool:
+        if self._messages and self._messages[0] is not None:
+            return True
+        if self._messages and milliseconds:
             self._messages.pop(0)
             self.now += 60.0
-            return False
-        return True
+        return False
 
     def recv_multipart(self, copy: bool) -> Any:
         message = self._messages.pop(0)

@@ -82,7 +82,7 @@ class Run:
         self.journal.append(model.generation)
 
     def begin(self, model: Model, choice: int) -> None:
-        step = max(0, len(model.line) - choice // 5, model.begun.get(model.oldest, 0))
+        step = max(len(model.line) - choice // 5, *model.begun.values(), 0)  # never before an earlier cut
         model.numbers += 1
         model.begun[model.numbers] = step
         positions = {0: model.place(step)}

@@ -46,6 +46,7 @@ COMMANDS = [
         "bench train",
         "bench dispatch",
         "bench paper",
+        "bench checkpoint",
     ),
 ]
 
@@ -79,7 +80,6 @@ REFUSED: list[tuple[list[str], str]] = [
     (["produce", "--duration", "0"], "duration = 0.0; expected seconds above 0"),
     (["topics", "create", "--retention", "7 moons"], "retention '7 moons' cannot be read"),
     (["produce", "missing.tsv", "--dataset", "criteo"], "missing.tsv"),
-    (["worker", "--dispatcher", "tcp://127.0.0.1:1"], "0 shard endpoints for ps.shards = 2"),
     (["worker", "--link", "0"], "a link cannot have 0.0 Gbit/s"),
     (["ps", "--shard", "7"], "no endpoint for shard 7"),
     (["check", "nowhere"], "no events at runs/log/nowhere"),

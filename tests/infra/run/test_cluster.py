@@ -63,12 +63,13 @@ def test_the_known_best_leaves_room_to_learn_and_adds_up() -> None:
     assert best(30_000) == KnownBest(0)(30_000)
 
 
-def test_every_worker_gets_its_own_link_and_every_endpoint(tmp_path: Path) -> None:
+def test_every_worker_gets_its_own_link_and_everyone_the_dispatcher_s_address(tmp_path: Path) -> None:
     found = made(tmp_path, "dispatch.links_gbit=5,1,0.5")
     workers = [found[f"worker-{number}"] for number in range(3)]
     assert [values(worker, "--link") for worker in workers] == [["5.0"], ["1.0"], ["0.5"]]
     assert [values(worker, "--dispatcher") for worker in workers] == [["tcp://h:3"]] * 3
-    assert [values(worker, "--ps") for worker in workers] == [["tcp://h:1", "tcp://h:2"]] * 3
+    assert [values(found[f"ps-{number}"], "--dispatcher") for number in range(2)] == [["tcp://h:3"]] * 2
+    assert values(found["dispatcher"], "--endpoint") == ["tcp://h:3"], "one that is started anew listens where it did"
     assert values(made(tmp_path)["worker-0"], "--link") == []
 
 
@@ -76,7 +77,7 @@ def test_processes_stop_along_the_path_of_the_data(tmp_path: Path) -> None:
     found = made(tmp_path, extras=Extras(produce=("--rate", "5")))
     ordered = sorted(found, key=lambda name: found[name].stop_order)
     assert [name.split("-")[0] for name in ordered] == ["produce", "dispatcher", *["worker"] * 3, *["ps"] * 2, "api"]
-    assert (found["dispatcher"].needs, found["worker-0"].needs) == (("ps-0", "ps-1"), ("dispatcher",))
+    assert [found[name].needs for name in ("dispatcher", "worker-0", "ps-1")] == [(), *[("dispatcher",)] * 2]
 
 
 def test_the_end_of_the_dispatcher_alone_ends_the_run(tmp_path: Path) -> None:
@@ -237,7 +238,7 @@ def test_workers_share_the_cores(
 def test_a_broker_comes_before_whoever_reads_or_writes_events_and_stops_after_them(tmp_path: Path) -> None:
     found = made(tmp_path, extras=Extras(produce=(), broker_port=9092, start_arguments=("--from-offsets", "0:5")))
     assert values(found["broker"], "--port") == ["9092"]
-    assert found["dispatcher"].needs == ("ps-0", "ps-1", "broker")
+    assert found["dispatcher"].needs == ("broker",)
     assert found["produce"].needs == ("broker",)
     assert found["broker"].stop_order > max(found[name].stop_order for name in ("produce", "dispatcher", "ps-0"))
     assert values(found["dispatcher"], "--from-offsets") == ["0:5"]
