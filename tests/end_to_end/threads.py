@@ -108,6 +108,8 @@ class Plan:
     last_step: int | None = None
     cuts: CutConfig = NO_CUTS
     write_behind: float = 0.0
+    control: str = "tcp://127.0.0.1:*"
+    """where the dispatcher takes commands"""
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
@@ -285,6 +287,7 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
             cache_rows=plan.cache_rows,
             eviction=plan.eviction,
             endpoint=dispatcher,
+            control_endpoint=plan.control,
             silence_seconds=plan.lost_seconds,
             replace_seconds=plan.replace_seconds,
         ),
