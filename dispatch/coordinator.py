@@ -162,19 +162,18 @@ class Coordinator:
         return self.training.decider
 
     def cut_if_due(self, decider: Decider) -> None:
-        """Begins a cut if it is time for one; training goes on meanwhile."""
-        step = self.intake.step
-        if self.cutting.is_due(step) or (self.commands.wants_cut and self.cutting.may_begin(step)):
-            self._order_flush(decider, self._begin_cut())
+        """Begins a cut if it is time for one, or somebody wants one; training goes on meanwhile."""
+        step, is_wanted = self.intake.step, self.commands.wants_cut or self.commands.is_paused
+        is_time = self.cutting.is_due(step) or (is_wanted and self.cutting.may_begin(step))
+        if is_time and (cut := self._begin_cut()):
+            self._order_flush(decider, cut)
 
     def rest(self, decider: Decider) -> None:
-        """Paused: completes what is under way, takes a cut, and waits a little."""
+        """Paused: completes what is under way, and waits a little."""
         self.complete(keep=0)
         if self.state != "paused":
             self.state = "paused"
             self.log.info("paused", step=self.intake.step)
-        if self.cutting.may_begin(self.intake.step):
-            self._order_flush(decider, self._begin_cut())
         self.poll(WAIT_SECONDS)
         if not self.commands.is_paused:
             self.state = "training"

@@ -13,7 +13,7 @@ import structlog
 from dispatch.cuts.retention import discard_after, sweep
 from dispatch.cuts.state import Decided, DispatcherState, Trained, load_index, read_state
 from dispatch.cuts.taking import CutBook, CutFailure
-from dispatch.errors import CutUnusable, NoCut
+from dispatch.errors import CutUnusable, JournalFull, NoCut
 from dispatch.job import DispatchJob
 from dispatch.journal.records import CutTaken
 from dispatch.journal.run import RunJournal
@@ -63,12 +63,18 @@ class Cutting:
         return self._job.cuts.seconds > 0 and monotonic() >= self._due and self.may_begin(step)
 
     def begin(self, decided: Decided) -> int:
-        """Begins a cut after the newest step; returns its number. On record before anyone hears of it."""
-        self._journal.begin_cut(self._book.next_number, decided.step, decided.positions, decided.samples)
-        number = self._book.begin(decided, self._job.shards)
-        self._begun, self._last_step = decided, decided.step
-        self._due = monotonic() + self._job.cuts.seconds
-        return number
+        """Begins a cut after the newest step; returns its number, 0 if there is no room to write that down.
+
+        It is on record before anyone hears of it.
+        """
+        self._due, self._last_step = monotonic() + self._job.cuts.seconds, decided.step
+        try:
+            self._journal.begin_cut(self._book.next_number, decided.step, decided.positions, decided.samples)
+        except JournalFull as error:
+            self._log.error("no cut is taken, and training goes on", reason=str(error))
+            return 0
+        self._begun = decided
+        return self._book.begin(decided, self._job.shards)
 
     def add_state(self, trained: Trained) -> None:
         """The flush of the cut is complete."""
@@ -163,6 +169,9 @@ class Cutting:
         if isinstance(done, CutFailure):
             self._last_step = 0  # what it would have held is part of the next
             return
-        self._journal.take_cut(CutTaken(done.number, done.step, decided.positions, decided.samples))
+        try:
+            self._journal.take_cut(CutTaken(done.number, done.step, decided.positions, decided.samples))
+        except JournalFull as error:  # its manifest is there, and that it was begun is on record
+            self._log.warning("that a cut was taken is not on record", cut=done.number, reason=str(error))
         self._log.info("cut taken", cut=done.number, step=done.step, rows=done.rows)
         self._book.drop_old()

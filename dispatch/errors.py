@@ -7,13 +7,13 @@
 ├── Recoverable      a process of the run is lost, or a cut: the run goes back to a cut and goes on from there
 │   ├── ShardSilent  a PS shard does not answer, or does not finish a round, in time
 │   ├── CrewFailed   a worker or shard is lost, or stopped reporting
-│   └── CutUnusable  the cut to go back to is damaged
+│   ├── CutUnusable  the cut to go back to is damaged
+│   └── JournalFull  the journal cannot be appended for lack of room; the same append may be tried again
 ├── ShardRefused     a PS shard refused a message of the dispatcher
 ├── BadReport        a worker's report cannot be read, or is not of what it was ordered to do
 ├── RunEnded         the run's folder holds a run that is over
 ├── SettingsChanged  a run would go on with settings that its journal rules out
 ├── OtherEvents      the stream does not hold what a step of the journal was trained on
-├── JournalFull      the journal cannot be appended for lack of room; the same append may be tried again
 ├── NoCut            no cut can be used, and the journal does not reach back to the run's start
 ├── CommandRefused   a command was not carried out; the message is the reason
 └── NoAnswer         nobody answers a command in time
@@ -83,7 +83,7 @@ class OtherEvents(DispatchError):
     """The stream does not hold what a step of the journal was trained on."""
 
 
-class JournalFull(DispatchError, LogError):
+class JournalFull(Recoverable, LogError):
     """The journal cannot be appended for lack of room; nothing was lost, and the same append may be tried again."""
 
 

@@ -208,16 +208,19 @@ class Intake:
 
 
 def open_loader(job: DispatchJob, source: Source, history: History) -> Loader:
-    """Starts reading ahead, behind what is on record."""
-    begun = history.begun
+    """Starts reading ahead, behind what is on record and what is to be decided anew."""
+    begun, positions, known = history.begun, dict(history.positions), history.samples
+    for void in history.to_redecide:
+        advance(positions, void, job.folder)
+        known += void.samples
     samples = job.samples or (None if begun is None else begun.samples)
     wanted = LoaderJob(
         job.schema,
         job.stream.batch,
-        start=job.start if begun is None else history.positions,
+        start=job.start if begun is None else positions,
         linger_seconds=job.stream.linger_seconds,
         prefetch=job.stream.prefetch,
-        limit=None if samples is None else max(0, samples - history.samples),
+        limit=None if samples is None else max(0, samples - known),
         stop_at_end=job.stop_at_end,
         read_bytes=job.stream.read_bytes,
         on_out_of_range=job.stream.on_out_of_range,

@@ -10,8 +10,8 @@ written but that a generation starts, or that steps are void because no replacem
 
 from time import monotonic
 
-from dispatch.coordinator import WAIT_SECONDS, Coordinator
-from dispatch.errors import CutUnusable, Recoverable
+from dispatch.coordinator import PAUSE_SECONDS, WAIT_SECONDS, Coordinator
+from dispatch.errors import CutUnusable, JournalFull, Recoverable
 from dispatch.peers.dismissal import dismiss_others
 from dispatch.progress.status import Status
 from dispatch.training import Training
@@ -22,9 +22,14 @@ MOST_FAULTS = 20
 
 
 def abort(coordinator: Coordinator, fault: Recoverable) -> None:
-    """Ends the generation before its time; raises the fault if there were too many in a row."""
-    coordinator.faults += 1
+    """Ends the generation before its time; raises the fault if there were too many in a row.
+
+    A disk that is full is waited for.
+    """
+    is_full = isinstance(fault, JournalFull)
+    coordinator.faults += not is_full
     coordinator.log.error("the run goes back to its last cut", fault=str(fault), in_a_row=coordinator.faults)
+    coordinator.stop.wait(PAUSE_SECONDS if is_full else 0.0)
     coordinator.meter.count("faults")
     if coordinator.faults > MOST_FAULTS:
         raise fault

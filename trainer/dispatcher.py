@@ -183,7 +183,8 @@ class Dispatcher:
     def _interrupts(self, message: Header) -> bool:
         """Whether a message ends the generation that the worker is in."""
         is_new = isinstance(message, Welcome) and message.generation > self._generation
-        return message.run == self._run and (isinstance(message, Admitted | Abort) or is_new)
+        is_final = isinstance(message, Refused) and _is_final(message)
+        return message.run == self._run and (isinstance(message, Admitted | Abort) or is_new or is_final)
 
     def _accepts(self, message: Header) -> bool:
         """Whether a message is for this worker in its generation; notes the message's generation and step if so."""
@@ -199,8 +200,8 @@ class Dispatcher:
         return isinstance(message, Goodbye) and current
 
     def _check_refusal(self, refused: Refused) -> None:
-        """Raises Rejected unless what was refused belongs to a generation that is over: then a Welcome follows."""
-        if not 0 <= refused.generation < refused.current:
+        """Raises Rejected if this worker has no part in the run."""
+        if _is_final(refused):
             kind = Displaced if "a newer worker named" in refused.reason else Rejected
             raise kind(f"the dispatcher at {self._endpoint} refused worker {self._name!r}: {refused.reason}")
 
@@ -222,3 +223,8 @@ class Dispatcher:
 
     def _common(self) -> dict[str, Any]:
         return {"run": self._run, "generation": self._generation, "step": self._step}
+
+
+def _is_final(refused: Refused) -> bool:
+    """Whether no Welcome follows, as one does if what was refused belongs to a generation that is over."""
+    return not 0 <= refused.generation < refused.current

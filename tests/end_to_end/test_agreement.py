@@ -12,6 +12,7 @@ from infra.errors import ConfigError
 from infra.process import Stop
 from infra.wire import Codec, connect, receive, send
 from ps.config import RowConfig
+from ps.main import run_shard
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.test_exactness import expect_equal
 from tests.end_to_end.test_stream import MORE_THAN_NEEDED
@@ -21,7 +22,7 @@ from tests.end_to_end.threads import (
     SMALL_MODEL,
     Plan,
     Threads,
-    running_shards,
+    shard_job,
     start_worker,
     train,
     train_reference,
@@ -71,7 +72,7 @@ def test_a_worker_with_any_other_setting_is_refused_and_harms_nobody(write_topic
     ("changed", "expected"),
     [
         ({"rows": ROWS.model_copy(update={"rate": 0.5})}, "rows.rate is 0.05 in the dispatcher and 0.5 in shard 0"),
-        ({"shards": 3}, "of 3 offered itself to a run with shards 0 to 1"),
+        ({"shards": 3}, "shard 0 of 3 offered itself to a run with shards 0 to 1"),
     ],
 )
 def test_a_shard_with_any_other_setting_is_refused_and_harms_nobody(
@@ -81,8 +82,8 @@ def test_a_shard_with_any_other_setting_is_refused_and_harms_nobody(
 
     def disturb(_: Threads, dispatcher: str, _shards: tuple[str, ...]) -> None:
         wait_for_steps(plan, 2)
-        with pytest.raises(ConfigError) as caught, running_shards(replace(plan, **changed), dispatcher):
-            wait_for_steps(plan, 1 + len(read_manifests(plan.folder / "journal")))
+        with pytest.raises(ConfigError) as caught:
+            run_shard(shard_job(replace(plan, **changed), 0, dispatcher), Stop(), lambda _: None)
         told.append(str(caught.value))
         wait_for_steps(plan, 1 + len(read_manifests(plan.folder / "journal")))
         seen.request("the run went on")

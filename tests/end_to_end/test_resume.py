@@ -159,8 +159,8 @@ def test_a_resume_whose_newest_cut_is_damaged_begins_with_the_one_before(write_t
     with capture_logs() as logs:
         result = train(killed)
     assert part.name in str([line for line in logs if line["log_level"] == "error"])
-    bases = [past.record.base for past in read_history(killed.folder / "journal").generations]
-    assert before in bases
+    starts = [line["step"] for line in logs if line["event"] == "generation started"]
+    assert starts[0] == read_manifest(storage, before).step
     assert model_of(result) == model_of(expected)
 
 
@@ -191,13 +191,14 @@ def test_settings_that_must_stay_are_named_and_the_run_can_still_go_on(write_top
 
 
 def test_steps_that_need_more_workers_than_there_are_are_decided_anew(write_topic: WriteTopic) -> None:
-    plan = Plan(write_topic(STEPS * BATCH), rows=RowConfig(dim=5), silence_seconds=20.0)
+    samples = 15 * BATCH + 5
+    plan = Plan(write_topic(STEPS * BATCH), rows=RowConfig(dim=5), silence_seconds=20.0, samples=samples)
     interrupt(plan, 4)
-    result = train(Plan(**{**vars(plan), "workers": 1, "replace_seconds": 0.0}))
-    assert result.status.samples == STEPS * BATCH
+    result = train(Plan(**{**vars(plan), "workers": 1, "replace_seconds": 0.001}))
+    assert result.status.samples == samples
     history = read_history(plan.folder / "journal")
     assert [len(past.record.members) for past in history.generations] == [1]
-    assert [step.step for step in history.steps] == list(range(1, STEPS + 1))
+    assert [step.step for step in history.steps] == list(range(1, 17))
     assert model_of(train(golden(plan))) == model_of(result)
 
 
@@ -234,7 +235,7 @@ def test_a_shard_that_served_an_earlier_dispatcher_goes_back_to_the_cut(
         interrupt(plan, 4)
         with zmq.Context() as context, closing(ShardClient(context, shards, plan.rows, RUN)) as client:
             client.open(1, 0)
-            assert client.peek(np.arange(1))[1] > 0  # they have trained already
+            assert client.peek(np.arange(1))[0].any(), "they have rows already"
         assert model_of(train(plan)) == model_of(expected)
 
 

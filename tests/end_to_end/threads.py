@@ -57,7 +57,8 @@ RUN = "test"
 SEED = 7
 WAIT_SECONDS = 60.0
 ROWS = RowConfig()
-NO_CUTS = CutConfig(seconds=0)
+NO_CUTS = CutConfig(seconds=0, kept=1000)
+"""none but those that a change of members needs, and the whole journal stays"""
 SMALL_MODEL = ModelConfig(mlp=(16, 8), cross_layers=1)
 
 
@@ -107,6 +108,8 @@ class Plan:
     last_step: int | None = None
     cuts: CutConfig = NO_CUTS
     write_behind: float = 0.0
+    control: str = "tcp://127.0.0.1:*"
+    """where the dispatcher takes commands"""
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
@@ -284,6 +287,7 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
             cache_rows=plan.cache_rows,
             eviction=plan.eviction,
             endpoint=dispatcher,
+            control_endpoint=plan.control,
             silence_seconds=plan.lost_seconds,
             replace_seconds=plan.replace_seconds,
         ),

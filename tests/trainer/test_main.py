@@ -306,6 +306,20 @@ def test_a_worker_that_a_newer_one_displaced_ends_for_good(tmp_path: Path) -> No
         assert isinstance(caught.value, ConfigError)
 
 
+@pytest.mark.parametrize("others", [(), ("absent",)])
+def test_a_worker_that_is_removed_ends_whatever_it_waits_for(tmp_path: Path, others: tuple[str, ...]) -> None:
+    with working(tmp_path, Stop()) as (dispatcher, ended):
+        dispatcher.welcome((NAME, *others))
+        if others:
+            assert isinstance(dispatcher.hear(), Post)  # it waits for the other's
+        else:
+            dispatcher.order(0, generation=1)  # not announced: the shard does not answer
+        assert not dispatcher.has_word()
+        dispatcher.say(Refused, generation=-1, current=1, reason="it was removed")
+        with pytest.raises(Rejected, match="it was removed"):
+            ended.result(20)
+
+
 def test_refusal_ends_the_worker_with_its_reason(tmp_path: Path) -> None:
     with working(tmp_path, Stop()) as (dispatcher, ended):
         dispatcher.hear()

@@ -28,6 +28,9 @@ runpy.run_module("infra.cli.entry", run_name="__main__")
 """
 
 
+ENDPOINTS = "--endpoint tcp://127.0.0.1:* --dispatcher tcp://127.0.0.1:1"
+
+
 def signalled(number: signal.Signals, *arguments: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-c", SIGNAL_AT_IMPORT, str(int(number)), *arguments]
     ended = subprocess.run(argv, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100)
@@ -37,7 +40,7 @@ def signalled(number: signal.Signals, *arguments: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("command", ["demo", "up", "produce", "ps --shard 0 --endpoint tcp://127.0.0.1:*", "api"])
+@pytest.mark.parametrize("command", ["demo", "up", "produce", f"ps --shard 0 {ENDPOINTS}", "api"])
 def test_signal_while_importing_stops_a_command_that_drains(
     tmp_path: Path, command: str, number: signal.Signals
 ) -> None:

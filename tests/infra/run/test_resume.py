@@ -51,12 +51,17 @@ def test_a_folder_without_a_run_is_for_a_new_one(tmp_path: Path) -> None:
         ("rows.dim=8", r"rows\.dim was 4 and is 8"),
         ("seed=7", "seed was 0 and is 7"),
         ("stream.topic=other", r"stream\.topic was clicks and is other"),
-        ("dispatch.workers=1", r"set dispatch\.workers to 2"),
     ],
 )
 def test_what_must_stay_is_named_before_anything_starts(folder: Path, override: str, told: str) -> None:
     with pytest.raises(SettingsChanged, match=told):
         resumed(chosen(folder), None, [f"folder={folder}", override])
+
+
+def test_fewer_workers_than_the_steps_on_record_had_are_no_obstacle(folder: Path) -> None:
+    settings = resumed(chosen(folder), None, [f"folder={folder}", "dispatch.workers=1"])
+    assert settings is not None
+    assert settings.dispatch.workers == 1
 
 
 def test_a_run_that_is_over_is_not_resumed(folder: Path) -> None:

@@ -252,12 +252,14 @@ def test_restart_waits_until_what_it_needs_is_ready(tmp_path: Path) -> None:
     ]
     with Supervisor(specs, tmp_path) as supervisor:
         poll_until(supervisor, supervisor.ready)
-        for name in ("dispatcher", "worker"):
-            kill(supervisor, name)
-        poll_until(supervisor, lambda: len(story(tmp_path)) == 3 and not supervisor.children["worker"].running)
+        dispatcher, worker = (supervisor.children[name] for name in ("dispatcher", "worker"))
+        kill(supervisor, "dispatcher")
+        poll_until(supervisor, lambda: dispatcher.state == "starting" and len(story(tmp_path)) == 3)
+        kill(supervisor, "worker")
+        poll_until(supervisor, lambda: not worker.running)
         for _ in range(20):
             supervisor.poll()
-        assert [supervisor.children[name].state for name in ("dispatcher", "worker")] == ["starting", "pausing"]
+        assert (dispatcher.state, worker.state) == ("starting", "pausing")
         (tmp_path / "go").touch()
         poll_until(supervisor, supervisor.ready)
     assert [line for line in story(tmp_path) if "started" in line] == ["dispatcher started", "worker started"] * 2

@@ -1,0 +1,60 @@
+"""A disk that is full: a cut that finds no room costs that cut alone, and training waits for room for its journal."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from dispatch.journal.history import read_history
+from infra.storage import Storage
+from ps.config import CutConfig
+from ps.cuts.manifest import manifest_numbers
+from tests.disks import fill, small_disk
+from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.interrupting import golden
+from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, model_of, train, wait_for_steps
+
+STEPS, BATCH = 60, 64
+
+
+def plan_on(folder: Path, write_topic: WriteTopic, cuts: CutConfig) -> Plan:
+    """A run in that folder, with its events in another."""
+    events = write_topic(STEPS * BATCH)
+    (folder / "log").symlink_to(events / "log")
+    return Plan(folder, cache_rows=300, cuts=cuts)
+
+
+def test_training_waits_for_room_for_its_journal_and_loses_nothing(tmp_path: Path, write_topic: WriteTopic) -> None:
+    with small_disk(tmp_path / "disk", 16_384) as disk, capture_logs() as logs:
+        plan = plan_on(disk, write_topic, CutConfig(seconds=0))
+
+        def make_room(_threads: Threads, _dispatcher: str, _shards: tuple[str, ...]) -> None:
+            wait_for_steps(plan, 5)
+            filling, until = fill(disk), time.monotonic() + WAIT_SECONDS
+            while not any("training pauses" in line["event"] for line in logs):
+                assert time.monotonic() < until, "the disk did not become full"
+                time.sleep(0.01)
+            filling.unlink()
+
+        result = train(plan, beside=make_room)
+        assert [line["event"] for line in logs].count("training pauses until the journal can be written") == 1
+        assert result.status.samples == STEPS * BATCH
+        history = read_history(disk / "journal")
+        assert history.ended is not None
+        assert model_of(train(golden(replace(plan, folder=disk)))) == model_of(result)
+
+
+def test_a_cut_without_room_costs_that_cut_alone(tmp_path: Path, write_topic: WriteTopic) -> None:
+    with small_disk(tmp_path / "disk", 5_000) as disk, capture_logs() as logs:
+        folder = tmp_path / "of cuts"
+        folder.mkdir()
+        (folder / "cuts").symlink_to(disk)
+        plan = plan_on(folder, write_topic, CutConfig(seconds=0.05, kept=1000))
+        result = train(plan)
+        assert result.status.samples == STEPS * BATCH
+        assert any(line["event"].startswith("cut failed") for line in logs), "there was room for all cuts"
+        history = read_history(folder / "journal")
+        taken = [cut.number for cut in history.cuts]
+        assert taken
+        assert manifest_numbers(Storage.at(folder / "cuts")) == taken
