@@ -29,4 +29,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def fuzz_rounds(request: pytest.FixtureRequest) -> int:
     """By how much a fuzzer multiplies its number of cases; 1 by default."""
     return int(request.config.getoption("--fuzz-rounds"))
-

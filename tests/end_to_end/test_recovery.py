@@ -143,12 +143,16 @@ def test_without_a_cut_that_can_be_used_the_run_begins_with_the_empty_model(writ
     check_run(plan, result, EVENTS)
 
 
-def test_without_a_cut_and_the_first_steps_on_record_the_run_cannot_go_on(write_topic: WriteTopic) -> None:
-    plan = Plan(write_topic(EVENTS), **{**SMALL, "silence_seconds": 1.0}, cuts=CutConfig(seconds=0.02, kept=1))
-    match = "no cut can be used, and the journal does not reach back to the run's start"
-    with pytest.raises(NoCut, match=match), company(plan, Strike("ordered", 16), trims=True) as there:
+def train_and_damage_all(plan: Plan) -> None:
+    with company(plan, Strike("ordered", 16), trims=True) as there:
         there.on_crash = lambda: damage_all(plan)
         there.dispatch()
+
+
+def test_without_a_cut_and_the_first_steps_on_record_the_run_cannot_go_on(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(EVENTS), **{**SMALL, "silence_seconds": 1.0}, cuts=CutConfig(seconds=0.02, kept=1))
+    with pytest.raises(NoCut, match="no cut can be used, and the journal does not reach back to the run's start"):
+        train_and_damage_all(plan)
 
 
 # ── no replacement ────────────────────────────────────────────────────────────────────────────────────────────────────
