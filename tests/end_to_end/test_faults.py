@@ -1,4 +1,4 @@
-"""Real processes that kill themselves at fault points: the supervisor starts them anew, and the run is what it promises.
+"""Real processes that kill themselves at fault points: they are started anew, and the run is what it promises.
 
 ``--all-faults`` sets every fault point there is, in one run for each kind of process.
 """
