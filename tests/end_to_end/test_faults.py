@@ -52,5 +52,5 @@ def test_a_run_survives_faults_of_every_kind_of_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("process", ["worker-1", "ps-0", "dispatcher"])
 def test_a_run_survives_a_kill_at_every_seam_of_a_process(tmp_path: Path, process: str) -> None:
     seams = [name for name, seam in SEAMS.items() if process.startswith(seam.process)]
-    faults = tuple(f"{process}:{seam}:kill" for seam in seams)  # each fires when the ones before it have
+    faults = tuple(f"{process}:{seam}:count={1 if seam == 'start' else 3}:kill" for seam in seams)
     check(tmp_path / "run", faults, up(tmp_path / "run", faults, steps=1200))

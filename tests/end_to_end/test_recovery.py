@@ -12,9 +12,9 @@ from dispatch.journal.records import GenerationStarted, Redecided
 from infra import faults
 from infra.faults import SEAMS
 from infra.storage import Storage
-from ps import shard
 from ps.config import CutConfig, RowConfig
 from ps.cuts.manifest import manifest_numbers, read_manifest
+from ps.cuts.restore import restore
 from ps.protocol import EMPTY_MODEL
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.crashing import Strike, check_run, company, train_struck
@@ -84,14 +84,14 @@ def test_a_crash_while_steps_are_trained_again_begins_that_anew(
 def test_a_shard_that_crashes_while_it_goes_back_to_a_cut_is_replaced(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, restore = Plan(write_topic(EVENTS), **SMALL, cuts=OFTEN), shard.restore
+    plan = Plan(write_topic(EVENTS), **SMALL, cuts=OFTEN)
 
     def crash(storage: Any, number: int, *others: Any) -> Any:
         if number != EMPTY_MODEL:
             faults.reach("going back")
         return restore(storage, number, *others)
 
-    monkeypatch.setattr(shard, "restore", crash)
+    monkeypatch.setattr("ps.shard.restore", crash)
     strikes = Strike("order_received", 12), Strike("going back")
     check_run(plan, train_struck(plan, *strikes), EVENTS)
     assert strikes[1].victim.startswith("ps-")
