@@ -244,8 +244,9 @@ def test_damage_to_any_file_of_a_run_is_named_or_changes_nothing(
         for kind, left in damages((finished / file).read_bytes(), chance, CASES * fuzz_rounds):
             for look in looks:
                 spoil(folder / file, kind, left)
-                with pytest.raises(FreshetError):
-                    check_free(folder)
+                if not (file.parts[0] == "journal" and kind in ("cut", "deleted")):  # without its end it may go on
+                    with pytest.raises(FreshetError):
+                        check_free(folder)
                 found, whole = look_again(look, folder, folder / file), expected[look]
                 assert found is None or found == whole or is_a_part(found, whole, file, kind), (file, kind, look)
                 restore(folder, finished, file)
