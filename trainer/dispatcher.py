@@ -143,15 +143,20 @@ class Dispatcher:
     def next_post(self, timeout_seconds: float) -> tuple[str, bytes] | None:
         """Waits for a post of this generation, or for its end; keeps every other message for later."""
         deadline = time.monotonic() + timeout_seconds
-        while self._socket.poll(max(0, math.ceil((deadline - time.monotonic()) * 1000))):
-            message, arrays = self._receive()
-            if not isinstance(message, Posted):
-                self._kept.append((message, arrays))
-                if self._interrupts(message):
-                    return None
-            elif (message.run, message.generation) == (self._run, self._generation):
-                return message.key, message.value
-        return None
+        while True:
+            kept, self._kept = self._kept, deque()
+            while kept:
+                message, arrays = kept.popleft()
+                is_current = (message.run, message.generation) == (self._run, self._generation)
+                if isinstance(message, Posted) and is_current:
+                    self._kept += kept
+                    return message.key, message.value
+                if not isinstance(message, Posted):
+                    self._kept.append((message, arrays))
+            if any(self._interrupts(message) for message, _ in self._kept):
+                return None
+            if not self._take_in(max(0, math.ceil((deadline - time.monotonic()) * 1000))):
+                return None
 
     def close(self) -> None:
         self._socket.close()
