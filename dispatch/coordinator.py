@@ -77,6 +77,7 @@ class Coordinator:
         rules = job.curve, Refusals(meter), job.dispatch.silence_seconds
         self.crew = Crew(self._context, job.dispatch.endpoint, job.run, roster, providers, *rules)
         resources.callback(self.crew.close)
+        self.crew.generation = self.journal.generation  # workers of that one may still be there
         control = ControlSocket(self._context, job.dispatch.control_endpoint, job.run, job.curve, Refusals(meter))
         self.commands = Commands(control, self.crew, self.journal)
         resources.callback(self.commands.close)
