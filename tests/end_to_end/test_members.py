@@ -198,9 +198,9 @@ def test_a_worker_may_leave_during_a_replay_and_goes_when_it_is_over(
     interrupt(plan, 9)
     asked, leave = list[bytes](), Roster.leave
 
-    def note(roster: Roster, sender: bytes, *arguments: Any) -> None:
+    def note(roster: Roster, sender: bytes, has_trained: bool) -> None:
         asked.append(sender)
-        leave(roster, sender, *arguments)
+        leave(roster, sender, has_trained)
 
     def have_it_leave(coordinator: Coordinator) -> None:
         assert coordinator.state == "replaying"
