@@ -76,6 +76,7 @@ class Coordinator:
         roster, providers = Roster(job.agreement.workers, may_join), Providers(job.shards, job.agreement.shards)
         rules = job.curve, Refusals(meter), job.dispatch.silence_seconds
         self.crew = Crew(self._context, job.dispatch.endpoint, job.run, roster, providers, *rules)
+        self.crew.generation = self.journal.generation  # what arrives of it or of older ones is known to be over
         resources.callback(self.crew.close)
         self.crew.generation = self.journal.generation  # workers of that one may still be there
         control = ControlSocket(self._context, job.dispatch.control_endpoint, job.run, job.curve, Refusals(meter))

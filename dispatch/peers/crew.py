@@ -21,7 +21,7 @@ from dispatch.errors import BadReport
 from dispatch.peers.losses import Losses, lost
 from dispatch.peers.orders import Orders
 from dispatch.peers.providers import Providers
-from dispatch.peers.roster import Member, Roster
+from dispatch.peers.roster import Member, Roster, displaced
 from dispatch.peers.wiring import PeerSocket
 from dispatch.progress.underway import Reported
 from dispatch.protocol import (
@@ -101,6 +101,7 @@ class Crew:
         for member in self.roster.start_over():
             for connection in (member.identity, member.identity + WATCH):
                 self._socket.transmit(connection, Abort(**self.at(step)))
+        self.providers.release()
         self.losses.clear()
 
     def remove(self, name: str) -> None:
@@ -225,7 +226,7 @@ class Crew:
         """Whoever a newer process has replaced is told so; if it was a member, it is lost."""
         while self.roster.displaced:
             member = self.roster.displaced.pop()
-            self.refuse(member.identity, Join.__name__, f"a newer worker named {member.name!r} has joined")
+            self.refuse(member.identity, Join.__name__, displaced(member.name))
             if member in self.roster.members:
                 self.losses.add_for_good(member.name)
 

@@ -1,4 +1,7 @@
-"""Which shards serve a run, and where: each offers itself, and the newest process of a number wins."""
+"""Which shards serve a run, and where: each offers itself, and the newest process of a number wins.
+
+One that a newer process has replaced stays replaced: it may have been stopped, and offer itself again when it goes on.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +31,10 @@ class Providers:
         """settings: those that every shard must share."""
         self.count, self._settings = shards, dict(settings)
         self._known: dict[int, Provider] = {}
+        self._newest: dict[int, bytes] = {}
+        """identity of the last process of each number that was taken"""
+        self._replaced: set[bytes] = set()
+        """identities of those before it"""
         self.in_use: tuple[Provider, ...] = ()
         """those that the current generation uses, by number"""
 
@@ -59,6 +66,11 @@ class Providers:
             )
         if difference := differing(self._settings, "the dispatcher", terms.settings, f"shard {terms.shard}"):
             return difference
+        if sender in self._replaced:
+            return f"a newer process serves as shard {terms.shard}; start no second one of a number"
+        if (before := self._newest.get(terms.shard, sender)) != sender:
+            self._replaced.add(before)
+        self._newest[terms.shard] = sender
         self._known[terms.shard] = Provider(terms.shard, sender, offer.endpoint)
         return None
 
@@ -66,6 +78,10 @@ class Providers:
         """That process cannot be reached."""
         if self._known.get(provider.number) == provider:
             del self._known[provider.number]
+
+    def release(self) -> None:
+        """The generation is over before its time: what becomes of those that it used matters no more."""
+        self.in_use = ()
 
     def use(self) -> tuple[str, ...]:
         """Those known now serve the next generation; returns their endpoints, by number."""

@@ -42,6 +42,10 @@ class Roster:
         self._leaving: set[str] = set()
         """those who asked to go, or are to go"""
         self._removed: set[str] = set()
+        self._newest: dict[str, bytes] = {}
+        """identity of the last process of each name that was taken"""
+        self._replaced: set[bytes] = set()
+        """identities of those before it: one that was stopped may offer itself again when it goes on"""
         self.to_drain: frozenset[str] = frozenset()
         """those whose drain is on record from before this dispatcher was started: they are to go when they join"""
         self.members: tuple[Member, ...] = ()
@@ -86,20 +90,30 @@ class Roster:
         known = {member.name: member for member in self.everyone}.get(join.worker)
         if known is not None and known.identity == sender:
             return None
+        if (reason := self._refusal(sender, join, others=len(self.everyone) - (known is not None))) is not None:
+            return reason
+        if known is not None:
+            self.displaced.append(known)
+            self.drop(known)
+        if (before := self._newest.get(join.worker, sender)) != sender:
+            self._replaced.add(before)
+        self._newest[join.worker] = sender
+        offered = Member(join.worker, sender, join.link_gbit, join.device, join.arithmetic)
+        self._candidates[join.worker] = offered, monotonic()
+        return None
+
+    def _refusal(self, sender: bytes, join: Join, others: int) -> str | None:
+        """Why a worker has no place beside so many others; it displaces nobody then."""
         if join.worker in self._removed:
             return f"worker {join.worker!r} was removed from the run; give this one another --name"
-        others = len(self.everyone) - (known is not None)
+        if sender in self._replaced:
+            return displaced(join.worker)
         if others >= MOST_WORKERS:
             return f"{MOST_WORKERS} workers have joined, the most there can be; start it when another has left"
         if difference := differing(self._settings, "the dispatcher", join.settings, f"worker {join.worker!r}"):
             return difference
         if others and not self._may_sum:
             return str(unencrypted(others + 1))
-        if known is not None:
-            self.displaced.append(known)
-            self.drop(known)
-        offered = Member(join.worker, sender, join.link_gbit, join.device, join.arithmetic)
-        self._candidates[join.worker] = offered, monotonic()
         return None
 
     def has_confirmed(self, sender: bytes) -> bool:
@@ -166,6 +180,11 @@ class Roster:
         gone = tuple(dict.fromkeys(member for member in (*self.members, *leaving) if member not in able))
         self.members = wanted
         return gone
+
+
+def displaced(name: str) -> str:
+    """What a worker is told when a newer process has taken its name."""
+    return f"a newer worker named {name!r} has joined"
 
 
 def by_number(name: str) -> tuple[str, int, str]:

@@ -127,6 +127,9 @@ class SupervisedRun:
 
     def _await_orphans(self) -> None:
         until = time.monotonic() + ORPHAN_SECONDS
+        for _, process in processes_of(self.job.folder):
+            with suppress(psutil.NoSuchProcess):  # one that was stopped while it started has not tied itself to it yet
+                process.resume()
         while names := [name for name, _ in processes_of(self.job.folder)]:
             if time.monotonic() > until:
                 self.surprises.append(f"processes {sorted(names)} outlived their supervisor by {ORPHAN_SECONDS:g} s")

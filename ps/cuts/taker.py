@@ -85,7 +85,7 @@ class CutTaker:
         self._committed: SavedPart | None = None
         self._merging: Merging | None = None
         self._log = structlog.get_logger().bind(process="ps", shard=shard)
-        self._threads = ThreadPoolExecutor(2, "cuts")  # one writes, one merges
+        self._threads = ThreadPoolExecutor(2, f"ps-{shard} cuts")  # one writes, one merges
 
     def check(self, header: Announce) -> None:
         """Raises OutOfOrder for a cut that cannot be taken."""

@@ -108,7 +108,7 @@ def test_a_killed_process_is_replaced_and_the_run_goes_on(tmp_path: Path, victim
     target.send_signal(signal.SIGKILL)
     told = expect_it_goes_on(folder, process, {victim: 1})
     assert f"{victim} was restarted (ended by SIGKILL)" in told
-    assert "why='was ended by SIGKILL'" in (folder / "logs" / "supervisor.log").read_text()
+    assert "why='was ended by SIGKILL'" in (folder / "supervisor.log").read_text()
 
 
 @pytest.mark.timeout(180)

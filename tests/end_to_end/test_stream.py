@@ -25,9 +25,11 @@ from ingest.producing.synthetic import synthetic_events
 from ingest.streams.position import Position
 from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.interrupting import golden
+from tests.end_to_end.processes import wait_until
 from tests.end_to_end.test_exactness import expect_equal
-from tests.end_to_end.threads import Plan, Threads, start_worker, train, train_reference, wait_for_steps
-from trainer.errors import Rejected
+from tests.end_to_end.threads import Plan, Threads, model_of, start_worker, train, train_reference, wait_for_steps
+from trainer.errors import Displaced
 from trainer.worker import Worker
 
 GOOD = 1500
@@ -217,9 +219,12 @@ def test_a_hot_set_that_leaves_no_room_for_a_micro_batch_is_refused_at_start(wri
         train(Plan(write_topic(100), workers=2, policy="fae:0.5", batch=32, cache_rows=200))
 
 
-def test_a_stranger_and_a_second_worker_of_one_name_change_nothing(write_topic: WriteTopic) -> None:
+def test_a_second_worker_of_one_name_takes_over_and_a_stranger_changes_nothing(write_topic: WriteTopic) -> None:
     plan, seen = Plan(write_topic(MORE_THAN_NEEDED), workers=1, batch=32), Stop()
-    refused: list[BaseException] = []
+    told: list[BaseException] = []
+
+    def steps() -> int:
+        return len(read_manifests(plan.folder / "journal"))
 
     def disturb(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         wait_for_steps(plan, 2)
@@ -227,19 +232,21 @@ def test_a_stranger_and_a_second_worker_of_one_name_change_nothing(write_topic: 
             socket.connect(dispatcher)
             socket.send_multipart([b"hello", b"there"])
             assert socket.poll(30_000), "the stranger is answered"
-        second = Threads()
-        start_worker(second, plan, "worker-0", dispatcher)
-        with pytest.raises(Rejected, match="has joined already") as caught:
-            second.join()
-        refused.append(caught.value)
-        wait_for_steps(plan, 1 + len(read_manifests(plan.folder / "journal")))
+        assert max(manifest.generation for manifest in read_manifests(plan.folder / "journal")) == 1
+        start_worker(threads, plan, "worker-0", dispatcher)
+        wait_until(lambda: bool(threads.errors))
+        told.append(threads.errors.pop())
+        before = steps()
+        wait_until(lambda: steps() > before + 4)  # more than may have been on their way
         seen.request("the run went on")
 
     result = train(plan, seen, disturb)
-    assert len(refused) == 1
-    assert result.status.generation == 1
+    assert [type(error) for error in told] == [Displaced]
+    assert "a newer worker named 'worker-0' has joined" in str(told[0])
+    assert result.status.generation > 1
     assert result.status.samples == sum(m.samples for m in result.manifests) < MORE_THAN_NEEDED
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+    assert model_of(train(golden(plan))) == model_of(result)
 
 
 def test_a_model_that_runs_away_is_told(write_topic: WriteTopic) -> None:

@@ -264,44 +264,48 @@ def train(
             if beside is not None:
                 threads.start(beside, threads, dispatcher, shards)
 
-        job = DispatchJob(
-            rows=plan.rows,
-            run=RUN,
-            seed=SEED,
-            folder=plan.folder,
-            stream=plan.stream,
-            dispatch=DispatchConfig(
-                deadline=plan.deadline,
-                link_costs=plan.link_costs,
-                largest_share=(plan.largest_share,),
-                policy=plan.policy,
-                workers=plan.workers,
-                cache_rows=plan.cache_rows,
-                eviction=plan.eviction,
-                endpoint=dispatcher,
-                control_endpoint=plan.control,
-                silence_seconds=plan.lost_seconds,
-                replace_seconds=plan.replace_seconds,
-            ),
-            schema=plan.schema,
-            shards=plan.shards,
-            storage=str((plan.golden or plan.folder) / "cuts"),
-            cuts=plan.cuts,
-            dense=DenseJob(plan.dense_bytes, reduce=plan.reduce),
-            agreement=plan.agreement,
-            samples=plan.samples,
-            stop_at_end=plan.stop_at_end,
-            write_behind=plan.write_behind,
-            golden=Golden(plan.golden, plan.last_step) if plan.golden is not None else None,
-        )
+        job = dispatch_job(plan, dispatcher)
         with closing(plan.source()) as source, closing(plan.letters()) as letters:
             status = run_dispatcher(job, source, letters, stop, start_workers, Meter(registry or CollectorRegistry()))
         threads.join()
         return collect(plan, shards, status)
 
 
-def start_worker(threads: Threads, plan: Plan, name: str, dispatcher: str, stop: Stop | None = None) -> None:
-    job = WorkerJob(
+def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
+    return DispatchJob(
+        rows=plan.rows,
+        run=RUN,
+        seed=SEED,
+        folder=plan.folder,
+        stream=plan.stream,
+        dispatch=DispatchConfig(
+            deadline=plan.deadline,
+            link_costs=plan.link_costs,
+            largest_share=(plan.largest_share,),
+            policy=plan.policy,
+            workers=plan.workers,
+            cache_rows=plan.cache_rows,
+            eviction=plan.eviction,
+            endpoint=dispatcher,
+            control_endpoint=plan.control,
+            silence_seconds=plan.lost_seconds,
+            replace_seconds=plan.replace_seconds,
+        ),
+        schema=plan.schema,
+        shards=plan.shards,
+        storage=str((plan.golden or plan.folder) / "cuts"),
+        cuts=plan.cuts,
+        dense=DenseJob(plan.dense_bytes, reduce=plan.reduce),
+        agreement=plan.agreement,
+        samples=plan.samples,
+        stop_at_end=plan.stop_at_end,
+        write_behind=plan.write_behind,
+        golden=Golden(plan.golden, plan.last_step) if plan.golden is not None else None,
+    )
+
+
+def worker_job(plan: Plan, name: str, dispatcher: str) -> WorkerJob:
+    return WorkerJob(
         name=name,
         run=RUN,
         seed=SEED,
@@ -315,7 +319,10 @@ def start_worker(threads: Threads, plan: Plan, name: str, dispatcher: str, stop:
         link=Link(plan.links[int(name.split("-")[1])]) if plan.links else Link(),
         agreement=plan.agreement,
     )
-    threads.start(run_worker, job, stop or Stop(), lambda: None)
+
+
+def start_worker(threads: Threads, plan: Plan, name: str, dispatcher: str, stop: Stop | None = None) -> None:
+    threads.start(run_worker, worker_job(plan, name, dispatcher), stop or Stop(), lambda: None)
 
 
 def wait_for_steps(plan: Plan, steps: int, generation: int = 1) -> None:

@@ -176,6 +176,19 @@ def test_a_member_that_was_displaced_is_lost_at_once() -> None:
         assert isinstance(newer.hear(), Admitted)
 
 
+def test_one_that_was_displaced_is_refused_when_it_comes_back() -> None:
+    with crew_and("a", "a") as (crew, (stopped, newer)):
+        stopped.join()
+        crew.roster.drop(crew.roster.everyone[0])
+        newer.join()
+        stopped.offer()
+        refusal = stopped.hear()
+        assert isinstance(refusal, Refused)
+        assert "a newer worker named 'a' has joined" in refusal.reason
+        crew.start_generation(1, 0, {"cache_rows": 8})
+        assert isinstance(newer.hear(), Welcome)
+
+
 def test_a_process_that_is_refused_displaces_nobody() -> None:
     with crew_and("a", "a", roster=Roster({"seed": "0"}, may_sum=True)) as (crew, (a, odd)):
         a.settings = {"seed": "0"}

@@ -60,3 +60,33 @@ def test_a_shard_out_of_reach_is_dropped_unless_a_newer_one_has_its_place() -> N
     assert [provider.identity for provider in providers.everyone] == [b"new"]
     providers.drop(Provider(0, b"new", "tcp://127.0.0.1:7000"))
     assert providers.absent == ["shard 0"]
+
+
+def test_one_that_was_replaced_is_refused_when_it_comes_back() -> None:
+    providers = Providers(1, SETTINGS)
+    providers.admit(b"stopped", offer(0, 1))
+    (stopped,) = providers.everyone
+    providers.drop(stopped)
+    assert providers.admit(b"new", offer(0, 1)) is None
+    assert providers.admit(b"stopped", offer(0, 1)) == (
+        "a newer process serves as shard 0; start no second one of a number"
+    )
+    assert [provider.identity for provider in providers.everyone] == [b"new"]
+
+
+def test_one_that_was_out_of_reach_for_a_while_comes_back() -> None:
+    providers = Providers(1, SETTINGS)
+    providers.admit(b"only", offer(0, 1))
+    (only,) = providers.everyone
+    providers.drop(only)
+    assert providers.admit(b"only", offer(0, 1)) is None
+    assert providers.everyone == (only,)
+
+
+def test_a_generation_that_is_over_misses_no_shard() -> None:
+    providers = Providers(1, SETTINGS)
+    providers.admit(b"old", offer(0, 1))
+    providers.use()
+    providers.admit(b"new", offer(0, 1))
+    providers.release()
+    assert providers.replaced == []
