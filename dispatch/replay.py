@@ -34,11 +34,17 @@ def replay(coordinator: Coordinator) -> bool:
     intake.go_live()
     coordinator.crew.roster.is_replaying = False
     is_new = history.begun is None
-    workers = dispatch.workers if is_new else len(history.members) or dispatch.workers
+    workers = dispatch.workers if is_new else len(staying(coordinator)) or 1
     patience = 0.0 if coordinator.commands.has_removed else dispatch.replace_seconds
     assemble(coordinator, workers, None if is_new else patience)
     coordinator.commands.has_removed = False
     return True
+
+
+def staying(coordinator: Coordinator) -> list[str]:
+    """Members of the newest generation that a run which goes on waits for: all but those that are to leave."""
+    history, roster = coordinator.journal.history, coordinator.crew.roster
+    return [name for name in history.members if name not in history.draining and not roster.is_leaving(name)]
 
 
 def train_generation_again(coordinator: Coordinator, past: PastGeneration) -> bool:

@@ -14,6 +14,7 @@ from dispatch.journal.log import read_records
 from dispatch.journal.records import Commanded, Redecided
 from dispatch.main import run_dispatcher
 from infra.kafka.broker import free_port
+from infra.process import Stop
 from tests.end_to_end.interrupting import Crash
 from tests.end_to_end.threads import RUN, WAIT_SECONDS, Plan, Result
 
@@ -84,6 +85,19 @@ def wait_until_at_rest(plan: Plan) -> None:
         return bool(history.cuts) and history.cuts[-1].step == history.step
 
     wait_for(has_rested, "the run is at rest")
+
+
+def stopping(stop: Stop, act: Callable[..., None]) -> Callable[..., None]:
+    """The same act; if it fails, the run that it is done to stops, instead of waiting for what does not come."""
+
+    def act_or_stop(*arguments: Any) -> None:
+        try:
+            act(*arguments)
+        except BaseException:
+            stop.request("the test has failed")
+            raise
+
+    return act_or_stop
 
 
 @contextmanager
