@@ -156,15 +156,12 @@ class Dispatcher:
     def close(self) -> None:
         self._socket.close()
 
-    def _receive(self) -> tuple[Header, Any]:
-        self._heard = time.monotonic()
-        return receive(self._socket, self._receives)
-
     def _take_in(self, timeout_ms: int) -> bool:
         """Takes in what has arrived, waiting so long for the first message; returns whether there was one."""
         found = bool(self._socket.poll(timeout_ms))
         while self._socket.poll(0):
-            self._kept.append(self._receive())
+            self._heard = time.monotonic()
+            self._kept.append(receive(self._socket, self._receives))
         return found
 
     def _kept_post(self) -> Posted | None:
