@@ -146,9 +146,13 @@ class ShardClient:
             self._link.disconnect(socket)
 
     def open(self, generation: int, worker: int) -> None:
-        """Later messages carry this generation and worker number; answers to earlier ones are thrown away."""
+        """Later messages carry this generation and worker number; answers to earlier ones are thrown away.
+
+        So is what was timed and not taken yet: the step may have been interrupted.
+        """
         self._generation, self._worker = generation, worker
         self._asked.clear()
+        self._timer = LinkTimer()
         for socket in self._sockets:
             with suppress(zmq.Again):
                 while True:

@@ -97,6 +97,8 @@ class Dispatcher:
     def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Any]]:
         """What the dispatcher sends, up to and including Goodbye; asks to leave, once a generation, when it is to stop.
 
+        Abort and Admitted end a generation; each is confirmed when the next message is asked for.
+
         A worker that was never welcomed holds no rows, and the dispatcher may be gone, so it leaves by itself. It first
         waits for a Welcome that may be on its way, because the others of that generation would wait for it.
         """
@@ -112,6 +114,7 @@ class Dispatcher:
                 continue
             message, arrays = self._kept.popleft()
             if isinstance(message, Admitted | Abort):
+                yield message, arrays
                 self._confirm(message)
             elif self._accepts(message):
                 asked_at = math.inf if isinstance(message, Welcome) else asked_at
@@ -143,29 +146,31 @@ class Dispatcher:
     def next_post(self, timeout_seconds: float) -> tuple[str, bytes] | None:
         """Waits for a post of this generation, or for its end; keeps every other message for later."""
         deadline = time.monotonic() + timeout_seconds
-        while self._socket.poll(max(0, math.ceil((deadline - time.monotonic()) * 1000))):
-            message, arrays = self._receive()
-            if not isinstance(message, Posted):
-                self._kept.append((message, arrays))
-                if self._interrupts(message):
-                    return None
-            elif (message.run, message.generation) == (self._run, self._generation):
-                return message.key, message.value
+        while not any(self._interrupts(message) for message, _ in self._kept):
+            if (post := self._kept_post()) is not None:
+                return post.key, post.value
+            if not self._take_in(max(0, math.ceil((deadline - time.monotonic()) * 1000))):
+                return None
         return None
 
     def close(self) -> None:
         self._socket.close()
 
-    def _receive(self) -> tuple[Header, Any]:
-        self._heard = time.monotonic()
-        return receive(self._socket, self._receives)
-
     def _take_in(self, timeout_ms: int) -> bool:
         """Takes in what has arrived, waiting so long for the first message; returns whether there was one."""
         found = bool(self._socket.poll(timeout_ms))
         while self._socket.poll(0):
-            self._kept.append(self._receive())
+            self._heard = time.monotonic()
+            self._kept.append(receive(self._socket, self._receives))
         return found
+
+    def _kept_post(self) -> Posted | None:
+        """The first post of this generation that has arrived: it may have come together with the Welcome."""
+        for place, (message, _) in enumerate(self._kept):
+            if isinstance(message, Posted) and (message.run, message.generation) == (self._run, self._generation):
+                del self._kept[place]
+                return message
+        return None
 
     def _confirm(self, message: Admitted | Abort) -> None:
         self.tell(Ready(**self._common()))

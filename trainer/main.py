@@ -28,7 +28,7 @@ import structlog
 import torch
 import zmq
 
-from dispatch.protocol import Goodbye, Order, Saved, Watch, Welcome
+from dispatch.protocol import Abort, Admitted, Goodbye, Order, Saved, Watch, Welcome
 from dispatch.tally import PhaseSeconds
 from infra.errors import Fenced
 from infra.faults import reach
@@ -71,6 +71,8 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
         for message, arrays in dispatcher.messages(stop, job.trainer.silence_seconds):
             with interruptible(dispatcher):
                 match message:
+                    case Abort() | Admitted():
+                        worker.close()  # others may be waiting for it in a sum
                     case Welcome():
                         worker.begin(message)
                         log.info("began", generation=message.generation, number=message.worker, members=message.names)

@@ -238,7 +238,13 @@ def _segments(folder: Path) -> Iterator[Segment]:
     for place, first in enumerate(firsts):
         path = _path(folder, first)
         bodies, end = read_frames(path, OPENING)
-        _check_segment(path, first, expected, end, is_last=place == len(firsts) - 1)
+        if first != expected:
+            before, missing = (_path(folder, number).name for number in (firsts[place - 1], expected))
+            raise LogCorrupt(
+                f"{path} begins with frame {first} of the journal; expected one that begins with frame {expected}: "
+                f"{missing} is missing, or {before} was cut; restore the missing segment from a copy"
+            )
+        _check_segment(path, end, is_last=place == len(firsts) - 1)
         has_begun = has_begun or _begins_with_cut(bodies, folder, first)
         if has_begun:  # else a crash has left it of those that were dropped
             yield Segment(first, bodies, end)
@@ -250,18 +256,13 @@ def _segments(folder: Path) -> Iterator[Segment]:
         )
 
 
-def _check_segment(path: Path, first: int, expected: int, end: int, is_last: bool) -> None:
-    """Raises LogCorrupt unless a segment follows the one before and is whole."""
+def _check_segment(path: Path, end: int, is_last: bool) -> None:
+    """Raises LogCorrupt unless a segment is whole."""
     with naming(path, LogError):
         try:
             size = path.stat().st_size
         except FileNotFoundError as error:
             raise SegmentGone(f"{path} was dropped while it was read; expected it to stay; read again") from error
-    if first != expected:
-        raise LogCorrupt(
-            f"{path} begins with frame {first} of the journal; expected one that begins with frame {expected}; "
-            "restore the missing segment from a copy"
-        )
     if not is_last and size != end:
         raise LogCorrupt(
             f"{path} was cut at byte {end}, and later segments follow it; expected a whole segment; restore it "

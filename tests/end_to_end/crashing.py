@@ -1,7 +1,6 @@
 """Whole runs in threads, some of which crash at a named seam (infra/faults.py) and are started anew."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from ingest.letters.embedded import read_dead_letters
 from ps.main import run_shard
 from tests.end_to_end.interrupting import Crash, golden
 from tests.end_to_end.threads import (
-    WAIT_SECONDS,
     Plan,
     Result,
     Threads,
@@ -45,17 +43,16 @@ class Strike:
     """A crash of whoever first reaches a seam, once training is so far."""
 
     seam: str
+    """of those in the code, or one that the test adds"""
     step: int = 6
     """that somebody must have reached"""
-    process: str = ""
-    """which one; anyone by default"""
     when: Callable[[], bool] = lambda: True
     is_replaced: bool = True
     victim: str = ""
     """who crashed; empty: nobody yet"""
 
     def is_due(self, name: str, newest: int) -> bool:
-        is_it = name.split("-")[0] == SEAMS[self.seam].process and self.process in ("", name)
+        is_it = self.seam not in SEAMS or name.split("-")[0] == SEAMS[self.seam].process
         return is_it and newest >= self.step and not self.victim and self.when()
 
 
@@ -96,7 +93,9 @@ class Company:
         self.endpoint = f"tcp://127.0.0.1:{free_port()}"
         self.shards: dict[int, str] = {}
         """endpoints of the newest of each number"""
-        self.threads, self._stop = Threads(), Stop()
+        self.threads, self.stop = Threads(), Stop()
+        self.on_crash: Callable[[], None] = lambda: None
+        """called when the dispatcher has crashed, before it is started anew"""
 
     def start(self) -> None:
         for number in range(self.plan.shards):
@@ -117,10 +116,7 @@ class Company:
                     return run_dispatcher(job, source, letters, stop or Stop(), lambda *_endpoints: None, meter)
                 except Crash:
                     self.crashes.append(DISPATCHER)
-
-    def end(self) -> None:
-        self._stop.request("test is over")
-        self.threads.join()
+            self.on_crash()
 
     def _keep(self, name: str, run: Callable[..., None], *arguments: Any) -> None:
         def run_again() -> None:
@@ -137,34 +133,37 @@ class Company:
 
     def _serve(self, number: int) -> None:
         job = shard_job(self.plan, number, self.endpoint)
-        run_shard(job, self._stop, lambda endpoint: self.shards.update({number: endpoint}))
+        run_shard(job, self.stop, lambda endpoint: self.shards.update({number: endpoint}))
 
     def _work(self, name: str) -> None:
         run_worker(worker_job(self.plan, name, self.endpoint), Stop(), lambda: None)
 
 
 @contextmanager
-def company(plan: Plan, *strikes: Strike) -> Iterator[Company]:
+def company(plan: Plan, *strikes: Strike, trims: bool = False) -> Iterator[Company]:
     """Shards and workers without a dispatcher; everyone offers itself often, so that tests are short.
 
-    The journal is kept whole, so that a replay begins with the empty model and repeats every step.
+    The journal is kept whole unless ``trims``, so that a replay begins with the empty model and repeats every step.
     """
     there = Company(plan, Strikes(strikes))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(faults, "_armed", there.strikes)
         patched.setattr("trainer.dispatcher.QUIET_SECONDS", SOON_SECONDS)
         patched.setattr("ps.main.OFFER_SECONDS", SOON_SECONDS)
-        patched.setattr(RunJournal, "trim", lambda *_arguments: None)
+        if not trims:
+            patched.setattr(RunJournal, "trim", lambda *_arguments: None)
         there.start()
-        yield there  # after an error workers wait for a dispatcher in vain: they end with the tests
-        there.end()
+        try:
+            yield there
+        finally:
+            there.stop.request("test is over")
+        there.threads.join()
 
 
-def train_struck(plan: Plan, *strikes: Strike, beside: Callable[[Company], None] | None = None) -> Result:
+def train_struck(plan: Plan, *strikes: Strike, on_crash: Callable[[], None] = lambda: None) -> Result:
     """Trains the topic to its end, with crashes; all of them have happened."""
     with company(plan, *strikes) as there:
-        if beside is not None:
-            there.threads.start(beside, there)
+        there.on_crash = on_crash
         status = there.dispatch()
         result = collect(plan, tuple(there.shards[number] for number in range(plan.shards)), status)
     assert sorted(there.crashes) == sorted(strike.victim for strike in strikes)
@@ -189,10 +188,3 @@ def check_run(plan: Plan, result: Result, events: int) -> History:
     assert (history.ended.differs_at, again.ended.differs_at) == (None, None)
     assert again.ended.rows_digest == history.ended.rows_digest
     return history
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.01)

@@ -1,26 +1,169 @@
 """A process of a run that crashes anywhere costs time: the run goes on, and equals a replay of its journal."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dispatch import replay
+from dispatch.errors import NoCut
+from dispatch.journal.log import read_records
+from dispatch.journal.records import GenerationStarted, Redecided
+from infra import faults
 from infra.faults import SEAMS
+from infra.storage import Storage
 from ps.config import CutConfig, RowConfig
+from ps.cuts.manifest import manifest_numbers, read_manifest
+from ps.cuts.restore import restore
+from ps.protocol import EMPTY_MODEL
 from tests.end_to_end.conftest import WriteTopic
-from tests.end_to_end.crashing import Strike, check_run, train_struck
-from tests.end_to_end.threads import Plan
+from tests.end_to_end.crashing import Strike, check_run, company, train_struck
+from tests.end_to_end.threads import NO_CUTS, Plan
 
 STEPS, BATCH = 24, 32
 EVENTS = STEPS * BATCH
 OFTEN = CutConfig(seconds=0.02, kept=1000)
-SMALL: dict[str, Any] = {"batch": BATCH, "rows": RowConfig(dim=4), "cache_rows": 600, "cuts": OFTEN}
+SMALL: dict[str, Any] = {"batch": BATCH, "rows": RowConfig(dim=4), "cache_rows": 600, "silence_seconds": 20.0}
+LATER = 4
+"""steps between two crashes"""
 
 
+@pytest.mark.one_by_one
 @pytest.mark.parametrize("seam", SEAMS)
 def test_a_crash_at_any_seam_costs_time_and_no_bit(write_topic: WriteTopic, seam: str) -> None:
-    plan = Plan(write_topic(EVENTS, poison=0.05), **SMALL)
-    strike = Strike(seam, step=0 if seam == "start" else 6)
-    result = train_struck(plan, strike)
-    history = check_run(plan, result, EVENTS)
+    plan = Plan(write_topic(EVENTS, poison=0.05), **SMALL, cuts=OFTEN)
+    result = train_struck(plan, Strike(seam, step=0 if seam == "start" else 6))
+    check_run(plan, result, EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("process", "how"),
+    [
+        ("worker", {"policy": "esd:1"}),
+        ("ps", {"policy": "joint:2:elastic", "workers": 3}),
+        ("dispatcher", {"policy": "esd:0.5"}),
+    ],
+)
+def test_crashes_at_every_seam_of_a_process_cost_time_and_no_bit(
+    write_topic: WriteTopic, process: str, how: dict[str, Any]
+) -> None:
+    seams = [name for name, seam in SEAMS.items() if seam.process == process]
+    events = (len(seams) + 2) * LATER * BATCH
+    plan = Plan(write_topic(events, poison=0.05), **SMALL, **how, cuts=OFTEN)
+    strikes = [Strike(seam, step=LATER * number) for number, seam in enumerate(seams)]
+    history = check_run(plan, train_struck(plan, *strikes), events)
     assert history.newest is not None
-    assert seam == "start" or history.newest.number > 1
+    assert history.newest.number >= len(seams)
+
+
+@pytest.mark.parametrize("how", [{"reduce": "ring"}, {"policy": "fae:0.15:4", "cache_rows": 900}])
+def test_workers_that_sum_gradients_in_a_ring_recover(write_topic: WriteTopic, how: dict[str, Any]) -> None:
+    plan = Plan(write_topic(EVENTS, poison=0.05), **{**SMALL, **how}, cuts=OFTEN)
+    strikes = Strike("backward", 4), Strike("pull", 9), Strike("journalled", 14)
+    check_run(plan, train_struck(plan, *strikes), EVENTS)
+
+
+# ── a second crash before the first is mended ─────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("seam", ["forward", "push_half_applied", "announced_one_shard"])
+def test_a_crash_while_steps_are_trained_again_begins_that_anew(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, seam: str
+) -> None:
+    plan, repeated, train_again = Plan(write_topic(EVENTS), **SMALL), list[int](), replay.train_again
+
+    def note(coordinator: Any, decider: Any, recorded: Any) -> None:
+        repeated.append(recorded.step)
+        train_again(coordinator, decider, recorded)
+
+    monkeypatch.setattr(replay, "train_again", note)
+    second = Strike(seam, when=lambda: 3 in repeated)
+    result = train_struck(plan, Strike("after_pull", 8), second)
+    assert repeated.count(1) == 2
+    check_run(plan, result, EVENTS)
+
+
+def test_a_shard_that_crashes_while_it_goes_back_to_a_cut_is_replaced(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(write_topic(EVENTS), **SMALL, cuts=OFTEN)
+
+    def crash(storage: Any, number: int, *others: Any) -> Any:
+        if number != EMPTY_MODEL:
+            faults.reach("going back")
+        return restore(storage, number, *others)
+
+    monkeypatch.setattr("ps.shard.restore", crash)
+    strikes = Strike("order_received", 12), Strike("going back")
+    check_run(plan, train_struck(plan, *strikes), EVENTS)
+    assert strikes[1].victim.startswith("ps-")
+
+
+# ── damaged cuts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def damage(folder: Path, number: int) -> None:
+    """Changes a bit in a file that this cut has and no earlier one."""
+    manifest = read_manifest(Storage.at(folder / "cuts"), number)
+    path = folder / "cuts" / manifest.shards[-1].files[-1].name
+    written = bytearray(path.read_bytes())
+    written[-1] ^= 1
+    path.write_bytes(written)
+
+
+def bases(plan: Plan) -> list[int | None]:
+    """The cuts that generations went back to."""
+    records = read_records(plan.folder / "journal")
+    return [record.base for record in records if isinstance(record, GenerationStarted)]
+
+
+@pytest.mark.parametrize("crash", ["journalled", "pull"])
+def test_a_damaged_cut_is_passed_over_and_more_is_trained_again(write_topic: WriteTopic, crash: str) -> None:
+    plan, damaged = Plan(write_topic(EVENTS), **SMALL, cuts=OFTEN), list[int]()
+
+    def damage_newest() -> bool:
+        numbers = manifest_numbers(Storage.at(plan.folder / "cuts"))
+        if len(numbers) > 1 and not damaged:
+            damage(plan.folder, numbers[-1])
+            damaged.append(numbers[-1])
+        return bool(damaged)
+
+    result = train_struck(plan, Strike(crash, 12, when=damage_newest))
+    (gone,) = damaged
+    _, *went_back = (base for base in bases(plan) if base is not None)
+    assert went_back[0] == gone > went_back[1]
+    check_run(plan, result, EVENTS)
+
+
+def damage_all(plan: Plan) -> None:
+    for number in manifest_numbers(Storage.at(plan.folder / "cuts")):
+        damage(plan.folder, number)
+
+
+def test_without_a_cut_that_can_be_used_the_run_begins_with_the_empty_model(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(EVENTS), **SMALL, cuts=OFTEN)
+    result = train_struck(plan, Strike("ordered", 12), on_crash=lambda: damage_all(plan))
+    assert EMPTY_MODEL in bases(plan)[1:]
+    check_run(plan, result, EVENTS)
+
+
+def train_and_damage_all(plan: Plan) -> None:
+    with company(plan, Strike("ordered", 16), trims=True) as there:
+        there.on_crash = lambda: damage_all(plan)
+        there.dispatch()
+
+
+def test_without_a_cut_and_the_first_steps_on_record_the_run_cannot_go_on(write_topic: WriteTopic) -> None:
+    plan = Plan(write_topic(EVENTS), **{**SMALL, "silence_seconds": 1.0}, cuts=CutConfig(seconds=0.02, kept=1))
+    with pytest.raises(NoCut, match="no cut can be used, and the journal does not reach back to the run's start"):
+        train_and_damage_all(plan)
+
+
+# ── no replacement ────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("steps", [(6,), (6, 14)])
+def test_without_a_replacement_steps_are_decided_anew_for_fewer_workers(
+    write_topic: WriteTopic, steps: tuple[int, ...]
+) -> None:
+    plan = Plan(write_topic(EVENTS, poison=0.05), workers=3, **SMALL, cuts=NO_CUTS, replace_seconds=0.2)
+    strikes = [Strike("after_pull", step, is_replaced=False) for step in steps]
+    result = train_struck(plan, *strikes)
+    records = list(read_records(plan.folder / "journal"))
+    assert sum(isinstance(record, Redecided) for record in records) == len(steps)
+    history = check_run(plan, result, EVENTS)
+    assert {len(past.record.members) for past in history.generations} == {3 - len(steps)}

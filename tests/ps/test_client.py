@@ -202,3 +202,16 @@ def test_push_over_a_slow_link_does_not_wait_for_it() -> None:
         client.push(1, TRAIN, ints(4), np.ones((1, SHAPE.total), np.float32), NO_ROWS, NO_PARTS)
         client.ask(1, TRAIN, ints(4), NO_ROWS)
     assert slept == []
+
+
+def test_transfers_of_an_interrupted_step_are_not_counted_in_the_next_generation() -> None:
+    with stage(ROWS) as staged:
+        client = staged.client(0)
+        client.ask(0, TRAIN, ints(1), NO_ROWS)  # never answered
+        client._timer.gave(100, 1.0)
+        client.open(2, 0)
+        assert client.take_link_time() == (0, 0.0)
+        staged.announcer.open(2, workers=1)
+        staged.announcer.announce(0, new=NEW, generation=2)
+        (pulled,) = pull(client, 0, ints(1), NO_ROWS)
+        assert client.take_link_time()[0] <= pulled.nbytes + ints(1).nbytes

@@ -27,6 +27,7 @@ from dispatch.protocol import (
     Order,
     OrderArrays,
     Post,
+    Posted,
     Ready,
     Report,
     Saved,
@@ -355,14 +356,33 @@ class Script:
         """Nothing to close."""
 
 
-def heard_from(script: Script, monkeypatch: pytest.MonkeyPatch, silence_seconds: float = 100) -> list[Header]:
-    """What a worker takes from these messages."""
+@contextmanager
+def speaking(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dispatcher]:
+    """A worker's connection over which these messages come."""
     monkeypatch.setattr("trainer.dispatcher.time", script)
     with zmq.Context() as context:
         dispatcher = Dispatcher(context, "tcp://127.0.0.1:1", NAME, RUN, b"test")
         dispatcher._socket.close(linger=0)
         dispatcher._socket = script  # type: ignore[assignment]
+        yield dispatcher
+
+
+def heard_from(script: Script, monkeypatch: pytest.MonkeyPatch, silence_seconds: float = 100) -> list[Header]:
+    """What a worker takes from these messages."""
+    with speaking(script, monkeypatch) as dispatcher:
         return [message for message, _ in dispatcher.messages(Stop(), silence_seconds)]
+
+
+def test_a_post_that_came_together_with_the_welcome_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def post(key: str, generation: int = 1) -> Posted:
+        return Posted(run=RUN, generation=generation, step=0, key=key, value=b"here")
+
+    script = Script(welcome(), post("old", generation=0), post("a"), IDLE, post("b"), GOODBYE)
+    with speaking(script, monkeypatch) as dispatcher:
+        messages = dispatcher.messages(Stop(), 100)
+        assert next(messages)[0] == welcome()
+        assert [dispatcher.next_post(1.0) for _ in range(2)] == [("a", b"here"), ("b", b"here")]
+        assert [message for message, _ in messages] == [IDLE, GOODBYE]
 
 
 def welcome(run: str = RUN, generation: int = 1) -> Welcome:

@@ -1,0 +1,56 @@
+"""Real processes that kill themselves at fault points: they are started anew, and the run is what it promises.
+
+``--all-faults`` sets every fault point there is, in one run for each kind of process.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from infra.faults import ALLOWED, FAULT, SEAMS, read_fired
+from tests.end_to_end.processes import ROOT, environment, freshet, run
+
+BATCH = 64
+SIZES = f"stream.batch={BATCH}", "dispatch.workers=2", "ps.shards=2", "rows.dim=4"
+SETTINGS = (*SIZES, "api.port=0", "cuts.seconds=0.5")
+SEVERAL = (
+    "worker-1:after_pull:step=8:kill",
+    "worker-0:dense_push_half_sent:step=8:kill",
+    "ps-0:push_half_applied:step=16:kill",
+    "ps-1:gathering:count=1:exit=3",
+    "dispatcher:journalled:step=24:kill",
+    "dispatcher:before_manifest:count=2:raise",
+)
+LIMIT_SECONDS = 500.0
+
+
+def up(folder: Path, faults: tuple[str, ...], steps: int) -> subprocess.CompletedProcess[str]:
+    """Produces events and trains all of them."""
+    given = [part for setting in (*SETTINGS, f"stream.folder={folder.parent / 'log'}") for part in ("--set", setting)]
+    samples = str(steps * BATCH)
+    assert run("produce", "--limit", samples, "--poison", "0.02", *given).returncode == 0
+    env = {**environment(), FAULT: ",".join(faults), ALLOWED: "1"}
+    command = freshet("up", "--samples", samples, "--folder", folder, *given)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+
+
+def check(folder: Path, faults: tuple[str, ...], ended: subprocess.CompletedProcess[str]) -> None:
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert sorted(fired.fault for fired in read_fired(folder)) == sorted(faults)
+    checked = run("verify", folder)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.timeout(400)
+def test_a_run_survives_faults_of_every_kind_of_process(tmp_path: Path) -> None:
+    check(tmp_path / "run", SEVERAL, up(tmp_path / "run", SEVERAL, steps=60))
+
+
+@pytest.mark.one_by_one
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("process", ["worker-1", "ps-0", "dispatcher"])
+def test_a_run_survives_a_kill_at_every_seam_of_a_process(tmp_path: Path, process: str) -> None:
+    seams = [name for name, seam in SEAMS.items() if process.startswith(seam.process)]
+    faults = tuple(f"{process}:{seam}:count={1 if seam == 'start' else 3}:kill" for seam in seams)
+    check(tmp_path / "run", faults, up(tmp_path / "run", faults, steps=1200))
