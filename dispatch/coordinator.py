@@ -78,7 +78,6 @@ class Coordinator:
         self.crew = Crew(self._context, job.dispatch.endpoint, job.run, roster, providers, *rules)
         self.crew.generation = self.journal.generation  # what arrives of it or of older ones is known to be over
         resources.callback(self.crew.close)
-        self.crew.generation = self.journal.generation  # workers of that one may still be there
         control = ControlSocket(self._context, job.dispatch.control_endpoint, job.run, job.curve, Refusals(meter))
         self.commands = Commands(control, self.crew, self.journal)
         resources.callback(self.commands.close)

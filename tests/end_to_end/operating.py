@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -101,17 +101,19 @@ def stopping(stop: Stop, act: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def restarted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Crash]]:
+def restarted(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Iterator[list[Crash]]:
     """Inside, a dispatcher that crashes is started again, while shards and workers stay; yields the crashes."""
     crashes: list[Crash] = []
 
-    def run_again(job: Any, source: Any, letters: Any, stop: Any, on_ready: Any, meter: Any) -> Any:
-        while True:
-            try:
-                return run_dispatcher(job, source, letters, stop, on_ready, meter)
-            except Crash as crash:
-                crashes.append(crash)
-                on_ready = _nothing
+    def run_again(job: Any, source: Any, letters: Any, stop: Stop, on_ready: Any, meter: Any) -> Any:
+        try:
+            return run_dispatcher(job, source, letters, stop, on_ready, meter)
+        except Crash as crash:
+            crashes.append(crash)
+        source.close()
+        letters.close()
+        with closing(plan.source()) as its_source, closing(plan.letters()) as its_letters:
+            return run_again(job, its_source, its_letters, stop, _nothing, meter)
 
     with monkeypatch.context() as patched:
         patched.setattr("tests.end_to_end.threads.run_dispatcher", run_again)

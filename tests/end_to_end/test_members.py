@@ -35,7 +35,7 @@ from tests.end_to_end.operating import (
 from tests.end_to_end.threads import Plan, Result, Threads, model_of, start_worker, train, wait_for_steps
 from trainer.errors import Displaced, Rejected
 
-EVENTS, BATCH = 5_000, 32
+EVENTS, BATCH = 4_000, 32
 OFTEN, NEVER = CutConfig(seconds=0.1, kept=100), CutConfig(seconds=0, kept=100)
 ROWS = RowConfig(dim=4)
 
@@ -234,7 +234,7 @@ def test_a_pause_survives_a_crash_and_a_restart_and_a_command_has_one_effect(
         stop.request("SIGTERM")
 
     crash_once(monkeypatch, Coordinator, "rest", lambda *_: True)
-    with restarted(monkeypatch) as crashes:
+    with restarted(monkeypatch, plan) as crashes:
         train(plan, stop, stopping(stop, pause))
     assert len(crashes) == 1
     at = history_of(plan).step
@@ -275,7 +275,7 @@ def test_a_drain_on_record_is_carried_out_by_the_next_dispatcher(
         seen.request("drained")
 
     crash_once(monkeypatch, Roster, "drain", lambda *_: True)
-    with restarted(monkeypatch) as crashes:
+    with restarted(monkeypatch, plan) as crashes:
         result = train(Plan(**{**vars(plan), "stop_at_end": False}), seen, stopping(seen, drain))
     assert len(crashes) == len(crashed) == 1
     assert (commands_of(plan), redecided(plan)) == ([("drain", "worker-1")], 0)

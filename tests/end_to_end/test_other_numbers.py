@@ -6,6 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dispatch.coordinator import Coordinator
+from dispatch.dense import Reduce
 from ps.config import CutConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden, interrupt
@@ -21,12 +22,14 @@ SGD = ModelConfig(mlp=(16, 8), cross_layers=1, dense_optimizer="sgd")
 
 @pytest.fixture(autouse=True)
 def _cut_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cut is begun after every third step: the steps after the last one are trained again."""
+    """A cut is begun after every third step, and is there when the next one but one is decided."""
     cut_if_due = Coordinator.cut_if_due
 
     def cut(coordinator: Coordinator, decider: Any) -> None:
         coordinator.commands.wants_cut |= coordinator.intake.step % 3 == 0
         cut_if_due(coordinator, decider)
+        while coordinator.intake.step % 3 == 1 and coordinator.cutting.is_underway:
+            coordinator.poll(0.01)
 
     monkeypatch.setattr(Coordinator, "cut_if_due", cut)
 
@@ -58,7 +61,7 @@ def expect_replayed(plan: Plan, **changes: Any) -> None:
     ],
 )
 def test_rows_are_dealt_anew_to_other_shards(
-    write_topic: WriteTopic, rows: RowConfig, model: ModelConfig, reduce: str
+    write_topic: WriteTopic, rows: RowConfig, model: ModelConfig, reduce: Reduce
 ) -> None:
     folder = write_topic(STEPS * BATCH, poison=0.05)
     common: dict[str, Any] = {"folder": folder, "batch": BATCH, "cuts": CUTS, "silence_seconds": 20.0}
@@ -70,7 +73,7 @@ def test_rows_are_dealt_anew_to_other_shards(
 
 
 @pytest.mark.parametrize("reduce", ["hub", "ring"])
-def test_fewer_workers_decide_the_steps_since_the_cut_anew(write_topic: WriteTopic, reduce: str) -> None:
+def test_fewer_workers_decide_the_steps_since_the_cut_anew(write_topic: WriteTopic, reduce: Reduce) -> None:
     folder = write_topic(STEPS * BATCH, poison=0.05)
     common: dict[str, Any] = {"folder": folder, "batch": BATCH, "cuts": CUTS, "silence_seconds": 20.0}
     common |= {"rows": RowConfig(dim=5), "reduce": reduce, "policy": "esd:1", "replace_seconds": 0.2}
