@@ -24,6 +24,7 @@ SEVERAL = (
 )
 SELDOM = {
     "start": "count=1",
+    "push_half_sent": "count=10",
     "idle": "count=2",
     **dict.fromkeys(("cut_flush", "gathering", "before_file", "after_file"), "count=2"),
     **dict.fromkeys(("cut_half_done", "before_manifest", "after_manifest"), "count=2"),
