@@ -23,7 +23,7 @@ from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import live_terms, past_terms
 from dispatch.peers.connections import ShardConnections
 from dispatch.peers.crew import Crew
-from dispatch.peers.dismissal import dismiss_all
+from dispatch.peers.dismissal import dismiss_first, dismiss_others
 from dispatch.peers.losses import silent
 from dispatch.peers.orders import flush_orders, training_orders
 from dispatch.peers.providers import Providers
@@ -81,7 +81,7 @@ class Coordinator:
         control = ControlSocket(self._context, job.dispatch.control_endpoint, job.run, job.curve, Refusals(meter))
         self.commands = Commands(control, self.crew, self.journal)
         resources.callback(self.commands.close)
-        self.connections = ShardConnections(self._context, job, self.crew.providers, self.look_around)
+        self.connections = ShardConnections(self._context, job, self.crew.providers)
         resources.callback(self.connections.close)
         self.publisher = StatusPublisher(self._context, job.dispatch.status_endpoint, job.curve, meter)
         resources.callback(self.publisher.close)
@@ -94,8 +94,9 @@ class Coordinator:
         """in a row, without a new step in between"""
 
     def goes_on(self) -> bool:
-        """Whether there may be more to train than what is on record."""
-        return self.job.golden is None and not self.stop.requested and not self.intake.has_ended
+        """Whether there may be more to train than what is on record, or nobody is there yet to save what it came to."""
+        has_more = not self.intake.has_ended or (self.intake.step > 0 and not self.crew.roster.members)
+        return self.job.golden is None and not self.stop.requested and has_more
 
     # ── once in a while ───────────────────────────────────────────────────────────────────────────────────────────────
     def poll(self, timeout_seconds: float = 0.0) -> bool:
@@ -141,7 +142,7 @@ class Coordinator:
             self.cutting.keep_events(self.intake.start or {})
         self.journal.start_generation(roster.wanted, self.intake.start, terms, self.restore)
         at = self.journal.generation, self.intake.step, terms.workers
-        endpoints = self.connections.open(*at, self.restore, self.training.index.count)
+        endpoints = self.connections.open(*at, self.restore, self.training.index.count, self.look_around)
         takes_dense = self.training.dense.start_generation(terms.workers, terms.uses_hub)
         keeps = self.training.start_generation(terms, roster.wanted, self.policy)
         welcome = {
@@ -203,15 +204,16 @@ class Coordinator:
         limit, reason = self.job.dispatch.drain_seconds, self.stop.reason or "end of stream"
         members = self.crew.roster.members
         digest = self.connections.shards.digest(self.journal.generation) if members else ""
-        if not dismiss_all(self.crew, self.intake.step, limit):
-            self.log.error(
-                "dense weights not saved in time; see the worker's log", worker=members[0].name, seconds=limit
-            )
+        if not dismiss_first(self.crew, self.intake.step, limit):
+            hint = "dense weights not saved in time; see the worker's log"
+            self.log.error(hint, worker=members[0].name, seconds=limit)
         elif members:  # without any, the run has not begun and may begin another time
             is_over = self.intake.has_ended or not self.stop.requested
             write_down = self.journal.end if is_over else self.journal.stop
             write_down(reason, self.intake.step, self.training.index.count, digest)
-            self.cutting.forget_events()
+            if is_over:
+                self.cutting.forget_events()
+        dismiss_others(self.crew, self.intake.step)
         self.state = "done"
         self.publisher.publish(self.status())
         self.log.info("finished", reason=reason, steps=self.training.accounts.times.steps)

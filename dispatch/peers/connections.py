@@ -17,15 +17,8 @@ SHARD_SECONDS = 60.0
 class ShardConnections:
     """Connects to whichever shards have offered themselves."""
 
-    def __init__(
-        self,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        job: DispatchJob,
-        providers: Providers,
-        while_waiting: Callable[[], None],
-    ) -> None:
-        """while_waiting: called now and then while an answer is awaited; may raise."""
-        self._context, self._job, self._providers, self._while_waiting = context, job, providers, while_waiting
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", job: DispatchJob, providers: Providers) -> None:
+        self._context, self._job, self._providers = context, job, providers
         self._shards: Shards | None = None
 
     @property
@@ -37,13 +30,16 @@ class ShardConnections:
         assert self._shards is not None, "no generation has started"
         return self._shards
 
-    def open(self, generation: int, step: int, workers: int, restore: int, rows: int) -> tuple[str, ...]:
+    def open(
+        self, generation: int, step: int, workers: int, restore: int, rows: int, while_waiting: Callable[[], None]
+    ) -> tuple[str, ...]:
         """Starts a generation on every shard, with the model of a cut; returns their endpoints, by number.
 
-        rows: that all shards together must hold then. Raises CutUnusable if they cannot go back to that cut.
+        rows: that all shards together must hold then; while_waiting: called now and then while an answer is awaited,
+        may raise. Raises CutUnusable if they cannot go back to that cut.
         """
         if self._shards is None:
-            told = self._job.run, self._job.curve, SHARD_SECONDS, self._job.agreement.shards, self._while_waiting
+            told = self._job.run, self._job.curve, SHARD_SECONDS, self._job.agreement.shards, while_waiting
             self._shards = Shards(self._context, self._providers.use(), *told)
         try:
             found = sum(self._shards.open(generation, step, workers, restore))

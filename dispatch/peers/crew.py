@@ -72,8 +72,8 @@ class Crew:
         self.providers = providers or Providers(0, {})
         self.refused = refused or Refusals()
         """messages that could not be read or had no place in this run"""
-        self._socket = PeerSocket(context, endpoint, run, curve, self.refused, silence_seconds)
-        self.endpoint = self._socket.endpoint
+        self.socket = PeerSocket(context, endpoint, run, curve, self.refused, silence_seconds)
+        self.endpoint = self.socket.endpoint
         self.generation = 0
         self.losses = Losses()
         self.has_saved = False
@@ -100,7 +100,7 @@ class Crew:
         """Ends the generation before its time: everyone drops what it is doing and confirms."""
         for member in self.roster.start_over():
             for connection in (member.identity, member.identity + WATCH):
-                self._socket.transmit(connection, Abort(**self.at(step)))
+                self.socket.transmit(connection, Abort(**self.at(step)))
         self.providers.release()
         self.losses.clear()
 
@@ -128,7 +128,7 @@ class Crew:
                 self.roster.drop(member)
                 structlog.get_logger().warning("worker dropped: it went before it was needed", worker=member.name)
         for provider in self.providers.everyone:
-            if not self._socket.transmit(provider.identity, Heard(**self.at(step))):
+            if not self.socket.transmit(provider.identity, Heard(**self.at(step))):
                 self.providers.drop(provider)
 
     def check(self) -> None:
@@ -148,7 +148,7 @@ class Crew:
         """
         timeout_ms = int(timeout_seconds * 1000)
         for _ in range(MESSAGES_A_TURN):
-            if (incoming := self._socket.receive(timeout_ms)) is None:
+            if (incoming := self.socket.receive(timeout_ms)) is None:
                 return None
             if reported := self._take(*incoming):
                 return reported
@@ -158,14 +158,14 @@ class Crew:
     def refuse(self, sender: bytes, kind: str, reason: str, generation: int = OF_NONE) -> None:
         """Counts a message as refused and answers it; generation: the message's own."""
         current = self.generation if self.roster.members else self.generation + 1  # that one is over
-        self._socket.refuse(sender, kind, reason, generation, current)
+        self.socket.refuse(sender, kind, reason, generation, current)
 
     def at(self, step: int) -> dict[str, Any]:
         """What every message of this generation carries."""
         return {"run": self._run, "generation": self.generation, "step": step}
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def _take(self, sender: bytes, header: Header | None, arrays: Any, message_bytes: int) -> Reported | None:
         """Carries out or refuses the next message; returns it if it is a report of this generation."""
@@ -220,7 +220,7 @@ class Crew:
         if reason is not None:
             self.refuse(sender, type(offer).__name__, reason)
         else:
-            self._socket.transmit(sender, answer(**self.at(0)))
+            self.socket.transmit(sender, answer(**self.at(0)))
 
     def _tell_displaced(self) -> None:
         """Whoever a newer process has replaced is told so; if it was a member, it is lost."""
@@ -248,7 +248,7 @@ class Crew:
 
     def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> int:
         """Returns how many bytes were sent, 0 if the worker cannot be reached; notes a member that cannot."""
-        sent = self._socket.transmit(member.identity, header, arrays)
+        sent = self.socket.transmit(member.identity, header, arrays)
         if not sent and member in self.roster.members:
             self.losses.add(member.name)
         return sent

@@ -3,17 +3,19 @@
 from time import monotonic
 
 from dispatch.peers.crew import Crew
+from dispatch.peers.losses import lost
+from dispatch.protocol import Idle
 
 WAIT_SECONDS = 1.0
 """how long to listen before everyone is kept alive again"""
 
 
-def dismiss_all(crew: Crew, step: int, patience_seconds: float) -> bool:
-    """Dismisses everyone; returns whether the dense weights were saved.
+def dismiss_first(crew: Crew, step: int, patience_seconds: float) -> bool:
+    """Dismisses the first member, which saves the dense weights before it goes; returns whether it did in time.
 
-    The first member goes first and saves them, as the shards or, in a ring, all members have them. The others go when
-    it has confirmed that, or has not for so many seconds: a worker that ends closes its connections to its peers, which
-    must not happen while one still works.
+    Shards or, in a ring, all members have them. The others go later: a worker that ends closes its connections to its
+    peers, which must not happen while one still works. Raises CrewFailed if the first one is lost before it has saved
+    them: then another one must. Without members there is nothing to save.
     """
     members = crew.roster.members
     for first in members[:1]:
@@ -22,7 +24,10 @@ def dismiss_all(crew: Crew, step: int, patience_seconds: float) -> bool:
     while members and not crew.has_saved and (left := deadline - monotonic()) > 0:
         crew.listen(min(left, WAIT_SECONDS))
         crew.keep_alive(step)
-    dismiss_others(crew, step)
+        if not crew.has_saved and not crew.socket.transmit(members[0].identity, Idle(**crew.at(step))):
+            crew.listen(0.0)  # its last word may have been on its way
+            if not crew.has_saved:
+                raise lost([f"worker {members[0].name}"], crew.silence_seconds)
     return crew.has_saved or not members
 
 

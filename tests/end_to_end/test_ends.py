@@ -9,9 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from dispatch.dense import Reduce
-from dispatch.peers.dismissal import dismiss_all
+from dispatch.journal.history import read_history
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import Plan, train
+from trainer.config import DENSE_FILE
+from trainer.dense import save_dense
 
 NATIVE = ("torch", "zmq", "numba", "llvmlite", "safetensors", "ctypes")
 
@@ -49,16 +51,23 @@ def test_a_cycle_is_found_in_the_garbage() -> None:
     assert any(isinstance(each, list) and each and each[0] is each for each in garbage)
 
 
-def test_weights_not_saved_in_time_are_logged_and_the_others_go_all_the_same(
+def test_another_worker_saves_the_weights_if_the_first_one_cannot(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise OSError("the disk is full")
+    failures = list[object]()
 
-    monkeypatch.setattr("trainer.main.save_dense", fail)
-    monkeypatch.setattr("dispatch.coordinator.dismiss_all", lambda crew, step, _: dismiss_all(crew, step, 0.5))
+    def fail_once(*what: Any) -> None:
+        if not failures:
+            failures.append(what)
+            raise OSError("the disk is full")
+        save_dense(*what)
+
+    monkeypatch.setattr("trainer.main.save_dense", fail_once)
     with capture_logs() as logs, pytest.raises(OSError, match="the disk is full"):
-        train(Plan(write_topic(256), workers=2))
-    (error,) = [line for line in logs if line["log_level"] == "error"]
-    assert (error["worker"], "not saved" in error["event"]) == ("worker-0", True)
+        train(plan := Plan(write_topic(256), workers=2, replace_seconds=0.2))
+    faults = [line["fault"] for line in logs if line["event"] == "the run goes back to its last cut"]
+    assert len(faults) == 1
+    assert faults[0].startswith("lost worker worker-0")
     assert [line["worker"] for line in logs if line["event"] == "left"] == ["worker-1"]
+    assert (plan.folder / DENSE_FILE).exists()
+    assert read_history(plan.folder / "journal").ended is not None

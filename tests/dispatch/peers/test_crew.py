@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from dispatch.errors import BadReport, CrewFailed
 from dispatch.peers.crew import Crew
-from dispatch.peers.dismissal import dismiss_all
+from dispatch.peers.dismissal import dismiss_first, dismiss_others
 from dispatch.peers.roster import Roster
 from dispatch.peers.wiring import FRAME_BYTES
 from dispatch.protocol import (
@@ -305,28 +305,41 @@ def test_everyone_is_kept_alive_members_or_not() -> None:
 def test_others_are_dismissed_when_the_first_member_has_saved_the_dense_weights() -> None:
     with crew_and("a", "b") as (crew, (a, b)), ThreadPoolExecutor(1) as pool:
         in_generation(crew, a, b)
-        ended = pool.submit(dismiss_all, crew, 0, PATIENCE_MILLISECONDS / 1000)
+        ended = pool.submit(dismiss_first, crew, 0, PATIENCE_MILLISECONDS / 1000)
         assert a.hear() == Goodbye(run=RUN, generation=1, step=0, save_dense=True)
         b.send(Saved, generation=1)
         assert isinstance(b.hear(), Idle)  # listened to, and not taken for the first member's word
         assert not ended.done()
         a.send(Saved, generation=1)
         assert ended.result(PATIENCE_MILLISECONDS / 1000) is True
+        dismiss_others(crew, 0)
         assert b.hear_last() == Goodbye(run=RUN, generation=1, step=0, save_dense=False)
 
 
 def test_others_are_dismissed_although_the_first_member_does_not_confirm() -> None:
     with crew_and("a", "b") as (crew, (a, b)):
         in_generation(crew, a, b)
-        assert dismiss_all(crew, 0, patience_seconds=0.1) is False
+        assert dismiss_first(crew, 0, patience_seconds=0.1) is False
+        dismiss_others(crew, 0)
         assert b.hear_last() == Goodbye(run=RUN, generation=1, step=0, save_dense=False)
         assert crew.roster.everyone == ()
+
+
+def test_a_first_member_that_is_lost_before_it_has_saved_the_dense_weights_is_named() -> None:
+    with crew_and("a", "b") as (crew, (a, b)), ThreadPoolExecutor(1) as pool:
+        in_generation(crew, a, b)
+        ended = pool.submit(dismiss_first, crew, 0, PATIENCE_MILLISECONDS / 1000)
+        assert isinstance(a.hear(), Goodbye)
+        a.socket.close()
+        with pytest.raises(CrewFailed, match="lost worker a"):
+            ended.result(PATIENCE_MILLISECONDS / 1000)
 
 
 def test_before_the_first_generation_there_is_nothing_to_save() -> None:
     with crew_and("a") as (crew, (a,)):
         a.join()
-        assert dismiss_all(crew, 0, patience_seconds=30) is True
+        assert dismiss_first(crew, 0, patience_seconds=30) is True
+        dismiss_others(crew, 0)
         assert a.hear() == Goodbye(run=RUN, generation=0, step=0, save_dense=False)
 
 
