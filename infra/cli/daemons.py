@@ -4,8 +4,8 @@ Signal handlers are installed before anything slow is imported, so that SIGTERM 
 """
 
 import struct
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -132,9 +132,22 @@ def dispatcher(
         write_behind=settings.cuts.write_behind if settings.cuts.seconds else 0.0,
         golden=Golden(asked.golden, asked.last_step) if asked.golden is not None else None,
     )
-    with closing(source), closing(kept) as letters:
+    with closing(source), closing(kept) as letters, over_at_once():
         announce = begin(settings, name)
         run_dispatcher(job, source, letters, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
+
+
+@contextmanager
+def over_at_once() -> Iterator[None]:
+    """A dispatcher that ended between the last record and its own end is started anew for nothing: the run is over."""
+    from dispatch.errors import RunEnded
+
+    try:
+        yield
+    except RunEnded as error:
+        if not is_supervised():
+            raise
+        structlog.get_logger().info("nothing is left to do", reason=str(error))
 
 
 @grouped

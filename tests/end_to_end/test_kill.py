@@ -1,6 +1,7 @@
 """A run whose processes are killed goes on in its folder, and equals a replay of its journal. Real processes."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -67,3 +68,6 @@ def test_a_run_whose_processes_are_killed_goes_on_and_equals_the_replay_of_its_j
     assert golden["dense_digest"] == digest_file(folder / "dense.safetensors")
     over = run("up", "--folder", folder)
     assert (over.returncode, "is over: it ended after step" in over.stderr) == (2, True)
+    again = start("dispatcher", "--run-folder", folder, FRESHET_SUPERVISED=str(os.getpid()))
+    output, _ = again.communicate(timeout=90)  # as a supervisor starts one that ended just before its own end
+    assert (again.returncode, "nothing is left to do" in output) == (0, True), output
