@@ -119,7 +119,7 @@ def dispatched(
         listener[0].start()
 
     endpoint = f"tcp://127.0.0.1:{free_port()}"
-    with running_shards(RowConfig(dim=2), dispatcher=endpoint):
+    with running_shards(RowConfig(dim=2), dispatcher=endpoint, storage=str(folder / "cuts")):
         job = DispatchJob(
             run=RUN,
             seed=SEED,
@@ -129,6 +129,7 @@ def dispatched(
             schema=SYNTHETIC,
             rows=RowConfig(dim=2),
             shards=1,
+            storage=str(folder / "cuts"),
             cuts=CutConfig(seconds=0),
             stop_at_end=stop_at_end,
         )

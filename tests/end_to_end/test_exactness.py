@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from dispatch.coordinator import Coordinator
 from dispatch.decide import Decider, Decision, relative_row_costs
 from dispatch.dense import Reduce
 from dispatch.policies.registry import parse_spec
@@ -21,6 +20,7 @@ from dispatch.rows.hot import hot_rows
 from dispatch.rows.index import Index
 from dispatch.rows.plan import RoundPlan
 from dispatch.rows.states import REPLICATED
+from dispatch.training import Training
 from infra.link import Link
 from ps.config import RowConfig
 from ps.protocol import EARLY, EVICT, FLUSH, TRAIN
@@ -199,7 +199,13 @@ def test_a_worker_that_trains_alone_owns_the_dense_weights_until_others_are_trie
     for name in ("SETTLING_STEPS", "LEAST_WAIT", "MOST_WAIT"):
         monkeypatch.setattr(f"dispatch.capacity.participation.{name}", 4)
     decided: list[Decision] = []
-    monkeypatch.setattr(Coordinator, "_tell_parked", lambda _, decision: decided.append(decision))
+    ordered = Training.ordered
+
+    def note(training: Training, decision: Decision) -> None:
+        decided.append(decision)
+        ordered(training, decision)
+
+    monkeypatch.setattr(Training, "ordered", note)
     model = SMALL_MODEL.model_copy(update={"dense_optimizer": dense_optimizer, "dense_rate": 0.01})
     named: dict[str, Any] = {"model": model, "rows": rows_of("adagrad", "float64"), "dense_bytes": 10_000_000}
     result = train(plan := Plan(write_topic(40 * BATCH), 3, "joint:elastic", batch=BATCH, cache_rows=2048, **named))
