@@ -213,7 +213,7 @@ class PeekArrays(NamedTuple):
 
 
 class Peek(Header, frozen=True):
-    """Asks for rows as they are now, outside any round: tests, checkpoints, snapshots. Answered by Rows."""
+    """Asks for rows as they are now, outside any round: dense weights at the end, tests. Answered by Rows."""
 
     ARRAYS: ClassVar = PeekArrays
 

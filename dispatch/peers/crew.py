@@ -7,7 +7,7 @@ A member that cannot be reached any more is lost: what was sent to it before may
 a newer process has taken over. The one that ended or stopped is named, and not those that wait for it.
 
 A message that cannot be read or does not belong here is refused, counted and otherwise without effect, unless a member
-of the generation sent it: then the run stops, since a member that sends such a message cannot be trusted to have
+of the generation sent it: then the dispatcher ends, since a member that sends such a message cannot be trusted to have
 trained. What arrives of an older generation is refused, and never counted against its sender.
 """
 
@@ -243,7 +243,7 @@ class Crew:
             if member.identity == sender and not is_old:
                 raise BadReport(
                     f"worker {member.name} sent a message that cannot be used: {reason}; "
-                    "the run stops, because what this worker trained cannot be trusted; see its log"
+                    "the dispatcher ends, because what this worker trained cannot be trusted; see its log"
                 )
 
     def _send(self, member: Member, header: Header, arrays: Arrays = NO_ARRAYS) -> int:

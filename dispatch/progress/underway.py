@@ -162,6 +162,7 @@ def check_report(name: str, report: Report, logits: int, plan: WorkerPlan, dense
 
 def bad_report(name: str, report: Report, problem: str) -> BadReport:
     return BadReport(
-        f"worker {name} reported step {report.step} (phase {report.phase}), and {problem}; the run stops, because "
-        "what this worker trained cannot be trusted; see its log, and run one version of Freshet in all processes"
+        f"worker {name} reported step {report.step} (phase {report.phase}), and {problem}; the dispatcher ends, "
+        "because what this worker trained cannot be trusted; see its log, and run one version of Freshet in all "
+        "processes"
     )
