@@ -1,14 +1,40 @@
 """Settings of the API process."""
 
-from pydantic import Field
+from pathlib import Path
+
+from pydantic import Field, model_validator
 
 from infra.config import Section
 
 
 class ApiConfig(Section):
-    """Where the control plane listens."""
+    """Where the control plane listens, what it knows, and how much anyone may ask of it."""
 
     host: str = "127.0.0.1"
-    """address to listen on; 0.0.0.0 for every interface of the machine"""
+    """address to listen on; 0.0.0.0 for every interface of the machine, which needs a token in the database"""
     port: int | None = Field(default=None, ge=0, le=65535)
     """port to listen on; 0 for any that is free; none for 8000, or any where that is taken"""
+    runs: Path | None = None
+    """folder of a run, or of several runs; None: the run's own"""
+    database: str | None = None
+    """URL of the database, as in postgresql://user:password@host/name; None: freshet.db beside the run's folder"""
+    tls_certificate: Path | None = None
+    """certificate chain (PEM) to serve HTTPS with; None: plain HTTP"""
+    tls_key: Path | None = None
+    """private key (PEM) of that certificate; None: it is in the same file"""
+    body_bytes: int = Field(default=8 << 20, ge=1024)
+    """of the largest request body"""
+    requests_per_second: float = Field(default=200.0, gt=0, le=100_000)
+    """of one token, or of one address without a token; on average over ten seconds"""
+    concurrency: int = Field(default=64, ge=1, le=10_000)
+    """requests under way at a time, of one token half as many; as many event streams beside them"""
+    receive_seconds: float = Field(default=10.0, gt=0, le=3600)
+    """within which a request must have arrived, its body included"""
+
+    @model_validator(mode="after")
+    def _check_key(self) -> "ApiConfig":
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise ValueError(
+                "a key without a certificate; expected both; set api.tls_certificate, or unset api.tls_key"
+            )
+        return self

@@ -1,7 +1,24 @@
 """Errors of the control plane, each with the HTTP status it is answered with.
 
 FreshetError
-└── ApiError        500   base; the answer is problem+json (RFC 9457) with the error's text as its detail
+└── ApiError            500   base; the answer is problem+json (RFC 9457) with the error's text as its detail
+    ├── JournalDiffers  500   a run's journal is not the one that the database has projected
+    ├── BadRequest      400   a request that cannot be read
+    │   └── BadCursor         a page was asked for with a cursor that no page gave
+    ├── Unauthorized    401   no token, or one that is not valid (any more)
+    ├── Forbidden       403   a token without the scope that the route needs
+    ├── NotFound        404   no such run, worker, command
+    ├── TooSlow         408   a request that did not arrive in time
+    ├── Conflict        409   what is asked for cannot be done as things are
+    ├── VersionOutdated 412   things have changed since the version of If-Match
+    ├── TooLarge        413   a request body above the limit
+    ├── Unprocessable   422   a value that cannot be used
+    │   └── KeyReused         an idempotency key that came with another request before
+    ├── TooMany         429   more requests than the rate limit allows
+    ├── HeadTooLarge    431   a request line and headers above the limit
+    └── NotAvailable    503   nothing is wrong with the request; try again later
+        ├── DatabaseAway      the database cannot be reached, is locked for too long, or has no room left
+        └── Overloaded        too many requests at a time
 """
 
 from typing import ClassVar
@@ -14,3 +31,107 @@ class ApiError(FreshetError):
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
+    retry_after_seconds: ClassVar[int | None] = None
+
+
+class JournalDiffers(ApiError):
+    """A run's journal is not the one that the database has projected."""
+
+    title = "Another journal"
+
+
+class BadRequest(ApiError):
+    """The request cannot be read."""
+
+    status, title = 400, "Bad request"
+
+
+class BadCursor(BadRequest):
+    """A page was asked for with a cursor that no page gave."""
+
+    title = "Bad cursor"
+
+
+class Unauthorized(ApiError):
+    """There is no token, or one that is not valid."""
+
+    status, title = 401, "Unauthorized"
+
+
+class Forbidden(ApiError):
+    """The token lacks a scope."""
+
+    status, title = 403, "Forbidden"
+
+
+class NotFound(ApiError):
+    """There is no such thing."""
+
+    status, title = 404, "Not found"
+
+
+class TooSlow(ApiError):
+    """The request did not arrive in time."""
+
+    status, title = 408, "Request timeout"
+
+
+class Conflict(ApiError):
+    """As things are, it cannot be done."""
+
+    status, title = 409, "Conflict"
+
+
+class VersionOutdated(ApiError):
+    """The journal has gone on since the version that the request expects."""
+
+    status, title = 412, "Outdated"
+
+
+class TooLarge(ApiError):
+    """The body of the request is above the limit."""
+
+    status, title = 413, "Content too large"
+
+
+class Unprocessable(ApiError):
+    """A value cannot be used."""
+
+    status, title = 422, "Invalid request"
+
+
+class KeyReused(Unprocessable):
+    """The idempotency key came with another request before."""
+
+    title = "Idempotency key reused"
+
+
+class TooMany(ApiError):
+    """The rate limit is exceeded."""
+
+    status, title = 429, "Too many requests"
+
+
+class HeadTooLarge(ApiError):
+    """The request line and headers are too long."""
+
+    status, title = 431, "Head too large"
+
+
+class NotAvailable(ApiError):
+    """It cannot be done now, and perhaps later."""
+
+    status, title = 503, "Unavailable"
+    retry_after_seconds = 1
+
+
+class DatabaseAway(NotAvailable):
+    """The database cannot be reached."""
+
+    title = "Database unavailable"
+
+
+class Overloaded(NotAvailable):
+    """There are too many requests at a time."""
+
+    title = "Too many requests at a time"

@@ -20,6 +20,9 @@ class DispatchConfig(Section):
     """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, fae:SHARE:PROFILE_STEPS,
     esd:ALPHA:CRITERION, joint:ROUNDS:ALPHA; the last two may end in :elastic, which gives workers behind slow links
     fewer samples."""
+    alpha: Literal["auto", "fixed"] = "fixed"
+    """Who says how much is solved exactly: the policy's own alpha (fixed), or the dispatcher by how contended the
+    machine is (auto), up to the policy's. What a person sets while the run is under way counts more."""
     opt_backend: OptBackend = "cpu"
     """Where exact assignment runs; auto measures both at start. Without a GPU: on the CPU."""
     workers: int = Field(4, ge=1, le=MOST_WORKERS)
@@ -44,7 +47,12 @@ class DispatchConfig(Section):
     status_endpoint: str = "tcp://127.0.0.1:*"
     """Where the dispatcher publishes its status."""
     control_endpoint: str = "tcp://127.0.0.1:*"
-    """Where the dispatcher takes commands: drain or remove a worker, pause, resume."""
+    """Where the dispatcher takes commands: who takes part, pause, resume, stop, and what may be set meanwhile."""
+    feed_endpoint: str = "tcp://127.0.0.1:*"
+    """Where the dispatcher hands out its journal to the control plane, record by record."""
+    journal_bytes: int = Field(256 << 20, ge=0)
+    """What a journal may take on disk for the sake of a control plane that has not read it yet; what a recovery needs
+    is kept in any case."""
     lookahead: int = Field(1, ge=0, le=16)
     """Steps decided and ordered ahead of the one that is being trained."""
     deadline: bool = False
@@ -67,7 +75,7 @@ class DispatchConfig(Section):
     def _check_policy(cls, policy: str) -> str:
         return str(parse_spec(policy))
 
-    @field_validator("endpoint", "status_endpoint", "control_endpoint")
+    @field_validator("endpoint", "status_endpoint", "control_endpoint", "feed_endpoint")
     @classmethod
     def _check_endpoint(cls, endpoint: str) -> str:
         return check_endpoint(endpoint)

@@ -10,14 +10,19 @@ from time import monotonic
 import structlog
 import zmq
 
+from dispatch.alpha.pilot import AlphaPilot
+from dispatch.control.checking import CommandCheck
 from dispatch.control.commands import Commands
+from dispatch.control.feed_server import FeedServer
+from dispatch.control.protocol import FEED
 from dispatch.control.server import ControlSocket
+from dispatch.control.steering import Steering
 from dispatch.cutting import Cutting
-from dispatch.decide import Decider, Decision, check_cache, needed_rows
-from dispatch.dense import check_reduce, needs_ring
+from dispatch.decide import Decider, Decision
+from dispatch.dense import needs_ring
 from dispatch.errors import BadReport, JournalFull
 from dispatch.intake import Intake
-from dispatch.job import DispatchJob
+from dispatch.job import DispatchJob, check_job
 from dispatch.journal.history import PastGeneration
 from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import live_terms, past_terms
@@ -28,12 +33,10 @@ from dispatch.peers.losses import silent
 from dispatch.peers.orders import flush_orders, training_orders
 from dispatch.peers.providers import Providers
 from dispatch.peers.roster import Roster
-from dispatch.policies.registry import parse_spec
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
-from dispatch.protocol import Report, unencrypted
-from dispatch.rows.hot import check_hot_set
+from dispatch.protocol import Report
 from dispatch.training import Training
 from infra.process import Stop
 from infra.telemetry import Meter, Refusals
@@ -60,11 +63,11 @@ class Coordinator:
         self.job, self.stop, self.meter = job, stop, meter
         self.log = structlog.get_logger()
         self.state: RunState = "waiting"
-        spec = parse_spec(job.dispatch.policy)
-        self.policy, self.needs = spec.build(job.seed, job.dispatch.opt_backend), spec.needs
-        check_job(job, self.needs.elastic, self.needs.hot_share)
-        may_join = job.may_sum or not needs_ring(job.dense.reduce, self.needs.hot_share > 0)
-        self.training = Training(job, self.needs)
+        self.steering = Steering(job, AlphaPilot(job.stream.batch, job.dispatch.workers))
+        needs = self.steering.needs
+        check_job(job, needs.elastic, needs.hot_share)
+        may_join = job.may_sum or not needs_ring(job.dense.reduce, needs.hot_share > 0)
+        self.training = Training(job, needs)
         self.journal = RunJournal(job)
         resources.callback(self.journal.close)
         self.intake = Intake(job, self.journal, source, letters, meter)
@@ -79,14 +82,17 @@ class Coordinator:
         self.crew.generation = self.journal.generation  # what arrives of it or of older ones is known to be over
         resources.callback(self.crew.close)
         control = ControlSocket(self._context, job.dispatch.control_endpoint, job.run, job.curve, Refusals(meter))
-        self.commands = Commands(control, self.crew, self.journal)
+        self.commands = Commands(control, self.crew, self.journal, CommandCheck(job, roster))
         resources.callback(self.commands.close)
         self.connections = ShardConnections(self._context, job, self.crew.providers)
         resources.callback(self.connections.close)
         self.publisher = StatusPublisher(self._context, job.dispatch.status_endpoint, job.curve, meter)
         resources.callback(self.publisher.close)
-        self.endpoints = self.crew.endpoint, self.publisher.endpoint, control.endpoint
-        """where workers and shards, those who want the status, and operators connect to"""
+        reading = job.dispatch.feed_endpoint, job.run, job.curve, Refusals(meter), FEED
+        readers = ControlSocket(self._context, *reading)
+        resources.callback(FeedServer(readers, self.journal).close)
+        self.endpoints = self.crew.endpoint, self.publisher.endpoint, control.endpoint, readers.endpoint
+        """where workers and shards, those who want the status, operators, and readers of the journal connect to"""
         self.restore = EMPTY_MODEL
         """the cut that shards go back to when the next generation starts"""
         self._kept_alive = 0.0
@@ -112,6 +118,8 @@ class Coordinator:
             self.cutting.follow(self.connections.shards, self.crew.generation)
         if self.job.golden is None:
             self.commands.take(self.intake.step, self.training.accounts.parked)
+            if self.commands.stop_reason:
+                self.stop.request(self.commands.stop_reason)
         self.look_around()
         if self.crew.roster.members and not self.crew.roster.wanted:
             self.stop.request("the last worker left")
@@ -134,17 +142,20 @@ class Coordinator:
         roster = self.crew.roster
         roster.most = None if past is None else len(past.record.members)
         if past is None:
-            reason = self.journal.reason_to_start(is_resumed=self.state != "training")
-            terms = live_terms(self.job, self.needs, roster.wanted, reason)
+            self.steering.start_generation(self.commands.desired)
+            is_resumed, is_same_crew = self.state not in ("training", "paused"), not roster.has_changed
+            reason = self.journal.reason_to_start(is_resumed, is_same_crew)
+            terms = live_terms(self.job, self.steering.needs, roster.wanted, reason)
         else:
             terms = past_terms(self.job, past)
         if self.journal.history.begun is None and not self.journal.generation:
             self.cutting.keep_events(self.intake.start or {})
-        self.journal.start_generation(roster.wanted, self.intake.start, terms, self.restore)
+        started = self.journal.start_generation(roster.wanted, self.intake.start, terms, self.restore)
+        self.commands.follow(started)
         at = self.journal.generation, self.intake.step, terms.workers
         endpoints = self.connections.open(*at, self.restore, self.training.index.count, self.look_around)
         takes_dense = self.training.dense.start_generation(terms.workers, terms.uses_hub)
-        keeps = self.training.start_generation(terms, roster.wanted, self.policy)
+        keeps = self.training.start_generation(terms, roster.wanted, self.steering.policy)
         welcome = {
             "cache_rows": terms.cache_rows,
             "uses_hub": terms.uses_hub,
@@ -157,6 +168,9 @@ class Coordinator:
             self.cutting.sweep()
         self.restore = GO_ON
         self.state = "training" if past is None else "replaying"
+        if past is None:
+            self.steering.settle(self.training, self.intake)
+            self.commands.go_live()
         told = {"generation": self.crew.generation, "step": self.intake.step, "hub": terms.uses_hub}
         names = [member.name for member in roster.members]
         self.log.info("generation started", reason=terms.reason, workers=names, caches_kept=sum(keeps), **told)
@@ -164,7 +178,7 @@ class Coordinator:
 
     def cut_if_due(self, decider: Decider) -> None:
         """Begins a cut if it is time for one, or somebody wants one; training goes on meanwhile."""
-        step, is_wanted = self.intake.step, self.commands.wants_cut or self.commands.is_paused
+        step, is_wanted = self.intake.step, self.commands.wants_cut or self.commands.desired.is_paused
         is_time = self.cutting.is_due(step) or (is_wanted and self.cutting.may_begin(step))
         if is_time and (cut := self._begin_cut()):
             self._order_flush(decider, cut)
@@ -176,7 +190,7 @@ class Coordinator:
             self.state = "paused"
             self.log.info("paused", step=self.intake.step)
         self.poll(WAIT_SECONDS)
-        if not self.commands.is_paused:
+        if not self.commands.desired.is_paused:
             self.state = "training"
             self.log.info("goes on", step=self.intake.step)
 
@@ -213,6 +227,8 @@ class Coordinator:
             write_down(reason, self.intake.step, self.training.index.count, digest)
             if is_over:
                 self.cutting.forget_events()
+        else:
+            self.commands.settle_stop(self.intake.step)
         dismiss_others(self.crew, self.intake.step)
         self.state = "done"
         self.publisher.publish(self.status())
@@ -224,7 +240,11 @@ class Coordinator:
         """Which worker trains which sample in the next step; None if the batch has none."""
         if not len(batch.samples):
             return None
-        return decider.decide(self.intake.step + 1, batch.samples.keys_BF, self.training.feedback.budget_seconds)
+        feedback = self.training.feedback
+        decider.write_behind(self.cutting.is_near)
+        decision = decider.decide(self.intake.step + 1, batch.samples.keys_BF, feedback.budget_seconds)
+        self.steering.note(decision, feedback.busy_seconds)
+        return decision
 
     def record(self, batch: Batch, decision: Decision | None) -> None:
         """Gives the batch its step, and writes down what was decided about it, durably.
@@ -263,7 +283,8 @@ class Coordinator:
         """Sends every worker its part of the step."""
         plan, dense, samples = decision.plan, self.training.dense_moves, batch.samples
         order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense))
-        self.training.underway.add(OrderedRound(step, TRAIN, plan, samples.labels_B, dense, order_bytes))
+        ordered = step, TRAIN, plan, samples.labels_B, dense, order_bytes
+        self.training.underway.add(OrderedRound(*ordered, decide_seconds=decision.seconds))
         self.training.ordered(decision)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
@@ -284,12 +305,14 @@ class Coordinator:
 
     def status(self) -> Status:
         intake, accounts = self.intake, self.training.accounts
-        return accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
+        at = self.state, self.crew.generation, intake.step
+        status = accounts.status(*at, intake.events(), intake.fields())
+        return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.version)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _begin_cut(self) -> int:
         decisions = self.training.accounts.decisions.save()
-        told = self.commands.ids, self.commands.is_paused
+        told = self.commands.ids, self.commands.desired
         decided = self.intake.decided(self.crew.generation, self.training.index.count, decisions, *told)
         self.commands.wants_cut = False
         return self.cutting.begin(decided)
@@ -318,23 +341,11 @@ class Coordinator:
 
     def _complete_reported(self) -> None:
         """Adds up the rounds that every worker has reported, in the order in which they were ordered."""
-        for done in self.training.completed(self.crew.roster.members):
+        for done, figures in self.training.completed(self.crew.roster.members):
             if done.is_training:
-                self.journal.complete(done.step, done.logits_B())
+                self.journal.complete(done.step, done.logits_B(), figures)
                 self.faults = 0 if self.state == "training" else self.faults
                 self.meter.count("samples", done.labels_B.size)
                 self.meter.count("steps")
             elif done.cut:
                 self.cutting.add_state(self.training.trained())
-
-
-def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
-    """Raises before anything starts if the settings do not go together."""
-    dispatch, has_hot_set = job.dispatch, hot_share > 0
-    dispatch.check_parking()
-    sizes = dispatch.cache_rows, job.stream.batch, dispatch.workers, job.schema.fields
-    check_cache(*sizes, dispatch.share_bounds if is_elastic else None)
-    check_reduce(job.dense.reduce, dispatch.policy, has_hot_set)
-    if dispatch.workers > 1 and not job.may_sum and needs_ring(job.dense.reduce, has_hot_set):
-        raise unencrypted(dispatch.workers)
-    check_hot_set(hot_share, dispatch.cache_rows, needed_rows(job.stream.batch, dispatch.workers, job.schema.fields))

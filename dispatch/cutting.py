@@ -6,7 +6,7 @@ older than the oldest cut kept goes. Cuts that are found damaged are passed over
 """
 
 from collections.abc import Mapping
-from time import monotonic
+from time import monotonic, time
 
 import structlog
 
@@ -27,6 +27,9 @@ from ingest.streams.position import Position
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
 from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL, CutFailed
+
+NEAR_SHARE = 0.25
+"""of the time between two cuts, in which owners write rows back ahead of the next"""
 
 
 class Cutting:
@@ -61,6 +64,14 @@ class Cutting:
     def is_due(self, step: int) -> bool:
         """Whether it is time for one."""
         return self._job.cuts.seconds > 0 and monotonic() >= self._due and self.may_begin(step)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the next cut is so near that rows written back now will mostly stay as they are until then.
+
+        Where none is planned, it may come at any time.
+        """
+        return monotonic() >= self._due - NEAR_SHARE * self._job.cuts.seconds
 
     def begin(self, decided: Decided) -> int:
         """Begins a cut after the newest step; returns its number, 0 if there is no room to write that down.
@@ -170,7 +181,8 @@ class Cutting:
             self._last_step = 0  # what it would have held is part of the next
             return
         try:
-            self._journal.take_cut(CutTaken(done.number, done.step, decided.positions, decided.samples))
+            cut = CutTaken(done.number, done.step, decided.positions, decided.samples, at_seconds=time())
+            self._journal.take_cut(cut)
         except JournalFull as error:  # its manifest is there, and that it was begun is on record
             self._log.warning("that a cut was taken is not on record", cut=done.number, reason=str(error))
         self._log.info("cut taken", cut=done.number, step=done.step, rows=done.rows)

@@ -9,13 +9,14 @@ Legend: B samples, n workers.
 
 from collections import deque
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 
 from dispatch.arrays import F64, I32, I64, U64
 from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Assignment, Policy, Situation
+from dispatch.assign.worth import saved_share
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.elastic import Elastic, bounds
 from dispatch.capacity.participation import DenseLoad, SetChange
@@ -30,6 +31,8 @@ from infra.errors import ConfigError
 
 RECENT_STEPS = 8
 """over which the time of the rest of the work is taken"""
+COMPARED_STEPS = 16
+"""of so many steps one is compared with Heu, where that is asked for"""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class Decision:
     """who takes part alone by decision, with all others parked and none tried, and so owns the dense weights"""
     hot: I64 | None = None
     """rows that are replicated from this step on; None: as before"""
+    cpu_seconds: float = 0.0
+    """of the deciding thread, within seconds"""
+    saved_share: float | None = None
+    """what exact solving saved of the cost that Heu would have had; None: not looked at in this step"""
 
 
 class Decider:
@@ -77,6 +84,8 @@ class Decider:
         self._policy = policy
         self.alpha = needs.alpha
         """share of exact solving in the next decisions; may be set between two"""
+        self.compares = False
+        """whether every so many steps the cost is compared with Heu's; changes no decision"""
         self._row_cost_n = row_cost_n
         self._value_share = value_share
         self._elastic: Elastic | None = None
@@ -89,7 +98,7 @@ class Decider:
 
     def decide(self, step: int, keys_BF: U64, budget_seconds: float | None = None) -> Decision:
         """budget_seconds: how long it may take; the policy gets what the rest of the work leaves of it."""
-        began = perf_counter()
+        began, cpu_began = perf_counter(), thread_time()
         samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
         hot = self._choose_hot_set(rows)
@@ -114,13 +123,29 @@ class Decider:
             if self._elastic is None:
                 raise
             # the samples had fewer rows in common than expected; the directory has not changed yet
-            safe = replace(situation, capacity_n=self._elastic.safe_capacities(samples, fields))
-            assignment, policy_seconds, plan = self._assign(rows, safe)
+            situation = replace(situation, capacity_n=self._elastic.safe_capacities(samples, fields))
+            assignment, policy_seconds, plan = self._assign(rows, situation)
         sole = self._follow(assignment, plan)
-        seconds = perf_counter() - began
+        seconds, cpu_seconds = perf_counter() - began, thread_time() - cpu_began
         self._other_seconds.append(seconds - policy_seconds)
-        is_late = budget_seconds is not None and seconds > budget_seconds
-        return Decision(rows, assignment.worker_B, plan, seconds, is_late, assignment.was_cut, change, sole, hot)
+        return Decision(
+            rows,
+            assignment.worker_B,
+            plan,
+            seconds,
+            is_late=budget_seconds is not None and seconds > budget_seconds,
+            is_cut=assignment.was_cut,
+            change=change,
+            sole=sole,
+            hot=hot,
+            cpu_seconds=cpu_seconds,
+            saved_share=self._compare(situation, assignment),
+        )
+
+    def _compare(self, situation: Situation, assignment: Assignment) -> float | None:
+        if not self.compares or situation.step % COMPARED_STEPS:
+            return None
+        return saved_share(situation, assignment.worker_B)
 
     def repeat(
         self, step: int, keys_BF: U64, worker_B: I32, sole: int | None = None, hot: I64 | None = None
@@ -144,6 +169,19 @@ class Decider:
         self._row_cost_n = row_cost_n
         if self._elastic is not None:
             self._elastic.charge(row_cost_n)
+
+    def bound(self, shares: ShareBounds) -> None:
+        """Elastic capacities lie within these bounds from now on."""
+        if self._elastic is not None:
+            self._elastic.bound(shares)
+
+    def use(self, policy: Policy) -> None:
+        """Asks another policy from the next decision on: one that needs the same of the directory."""
+        self._policy = policy
+
+    def write_behind(self, is_due: bool) -> None:
+        """Whether owners push rows ahead of a flush from now on."""
+        self._directory.write_behind(is_due)
 
     def flush(self) -> RoundPlan:
         return self._directory.flush()

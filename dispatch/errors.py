@@ -95,5 +95,14 @@ class CommandRefused(DispatchError):
     """A command was not carried out."""
 
 
+class CommandOutdated(CommandRefused):
+    """A command was not carried out, because another came after the version it was given on."""
+
+    def __init__(self, message: str, version: int) -> None:
+        super().__init__(message)
+        self.version = version
+        """the newest"""
+
+
 class NoAnswer(DispatchError):
     """Nobody answers a command in time; it may have been carried out."""

@@ -15,6 +15,7 @@ from dispatch.cuts.state import Decided
 from dispatch.decide import Decision
 from dispatch.errors import OtherEvents
 from dispatch.job import DispatchJob
+from dispatch.journal.desired import Desired
 from dispatch.journal.history import History, advance
 from dispatch.journal.records import StepDecided
 from dispatch.journal.run import RunJournal
@@ -66,6 +67,11 @@ class Intake:
     def has_ended(self) -> bool:
         """Whether the last batch has been handed out."""
         return self._loader is not None and self._loader.ended and self._taken is None and not self._again
+
+    def skip_above(self, events: int | None) -> None:
+        """From the next batch that is formed on, all but the newest are left out once so many wait; None: never."""
+        if self._loader is not None:
+            self._loader.skip_above(events)
 
     def events(self) -> EventCounts:
         """The events that were not trained."""
@@ -129,7 +135,7 @@ class Intake:
         rows: int,
         decisions: DecisionTimesState,
         commands: tuple[str, ...] = (),
-        is_paused: bool = False,
+        desired: Desired | None = None,
     ) -> Decided:
         """What a cut says about all that was decided so far."""
         return Decided(
@@ -143,7 +149,7 @@ class Intake:
             fields=self._watch.save(),
             decisions=decisions,
             commands=commands,
-            is_paused=is_paused,
+            desired=desired or Desired(),
         )
 
     def form_again(self, recorded: StepDecided) -> Batch:
@@ -200,7 +206,7 @@ class Intake:
     def _skip(self, events: int) -> None:
         if events:
             self._skipped += events
-            self._meter.count("skipped", events)
+            self._meter.count("skipped_events", events)
 
     def _count_letters(self, letters: int) -> None:
         self._dead_letters += letters

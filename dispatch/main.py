@@ -37,7 +37,7 @@ def run_dispatcher(
     source: Source,
     letters: DeadLetters,
     stop: Stop,
-    on_ready: Callable[[str, str, str], None],
+    on_ready: Callable[[str, str, str, str], None],
     meter: Meter,
 ) -> Status:
     """Trains until a stop is requested or the stream ends; returns the last status."""
@@ -59,15 +59,16 @@ def train(coordinator: Coordinator) -> None:
     """Trains new steps, behind those on record."""
     while coordinator.goes_on():
         decider = coordinator.start_generation()
-        while coordinator.goes_on() and not coordinator.crew.roster.has_changed:
+        while coordinator.goes_on() and not needs_generation(coordinator):
             coordinator.poll()
             coordinator.cut_if_due(decider)
-            if coordinator.commands.is_paused:
+            if coordinator.commands.desired.is_paused:
                 coordinator.rest(decider)
                 continue
             batch = coordinator.intake.next_batch(WAIT_SECONDS)
-            if batch is None:
+            if batch is None or needs_generation(coordinator):
                 continue
+            coordinator.steering.steer(coordinator.commands, coordinator.training, coordinator.intake)
             decision = coordinator.decide(decider, batch)  # 1
             reach("batch_formed", coordinator.intake.step + 1)
             coordinator.record(batch, decision)  # 2
@@ -81,3 +82,9 @@ def train(coordinator: Coordinator) -> None:
             coordinator.complete(keep=coordinator.job.dispatch.lookahead)  # 6
         coordinator.complete(keep=0)
         coordinator.flush(decider)
+
+
+def needs_generation(coordinator: Coordinator) -> bool:
+    """Whether the next step is for another generation: with other members, or for another kind of policy."""
+    desired, roster = coordinator.commands.desired, coordinator.crew.roster
+    return roster.has_changed or coordinator.steering.needs_generation(desired)

@@ -29,6 +29,11 @@ Positions = Annotated[NDArray[np.int32], "u1", "u2", "i4"]
 Labels = Annotated[NDArray[np.float32], BITS, "f4"]
 
 
+REMOVED, UNCONFIRMED = "removed", "unconfirmed"
+"""told to a worker that an operator has removed, and to one that joined and then was silent, in place of the type of a
+message that was refused"""
+
+
 # ── worker → dispatcher ───────────────────────────────────────────────────────────────────────────────────────────────
 class Join(Header, frozen=True):
     """A worker offers itself; answered by Admitted or Refused at once, and by Welcome when a generation starts."""

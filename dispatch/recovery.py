@@ -29,6 +29,8 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     is_full = isinstance(fault, JournalFull)
     coordinator.faults += not is_full
     coordinator.log.error("the run goes back to its last cut", fault=str(fault), in_a_row=coordinator.faults)
+    if not is_full:
+        write_down(coordinator, fault)
     coordinator.stop.wait(PAUSE_SECONDS if is_full else 0.0)
     coordinator.meter.count("faults")
     if coordinator.faults > MOST_FAULTS:
@@ -41,14 +43,25 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     coordinator.crew.abort(coordinator.intake.step)
 
 
+def write_down(coordinator: Coordinator, fault: Recoverable) -> None:
+    """Puts a fault on record, if there is room: it is for those who look back, and nothing depends on it."""
+    if coordinator.job.golden is not None:
+        return
+    try:
+        coordinator.journal.fault(coordinator.intake.step, fault)
+    except JournalFull as error:
+        coordinator.log.warning("a fault is not on record", reason=str(error))
+
+
 def go_back(coordinator: Coordinator) -> None:
     """To the newest cut that can be used: what was trained after it is forgotten, and what is on record stays."""
     state, index = coordinator.cutting.choose()
     history, decided = coordinator.journal.history, None if state is None else state.decided
     coordinator.restore = EMPTY_MODEL if state is None else state.cut
-    coordinator.training = Training(coordinator.job, coordinator.needs, state, index)
+    coordinator.training = Training(coordinator.job, coordinator.steering.needs, state, index)
     coordinator.intake.go_back(history, decided)
-    coordinator.commands.go_back(history, decided)
+    if coordinator.job.golden is None:  # commands of a run that is replayed are none of this one
+        coordinator.commands.go_back(history, decided)
     coordinator.crew.roster.is_replaying = True
 
 
@@ -84,6 +97,7 @@ def redecide(coordinator: Coordinator) -> None:
 def abandon(coordinator: Coordinator) -> Status:
     """Dismisses all workers before the journal has been replayed; nothing is saved, and nothing is lost."""
     dismiss_others(coordinator.crew, coordinator.intake.step)
+    coordinator.commands.settle_stop(coordinator.intake.step)
     hint = "stopped before the journal was replayed; start again to resume"
     coordinator.log.warning(hint, reason=coordinator.stop.reason)
     return coordinator.status()

@@ -44,7 +44,8 @@ def replay(coordinator: Coordinator) -> bool:
 def staying(coordinator: Coordinator) -> list[str]:
     """Members of the newest generation that a run which goes on waits for: all but those that are to leave."""
     history, roster = coordinator.journal.history, coordinator.crew.roster
-    return [name for name in history.members if name not in history.draining and not roster.is_leaving(name)]
+    draining = coordinator.commands.desired.draining
+    return [name for name in history.members if name not in draining and not roster.is_leaving(name)]
 
 
 def train_generation_again(coordinator: Coordinator, past: PastGeneration) -> bool:

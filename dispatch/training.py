@@ -3,17 +3,21 @@
 All of it follows from a cut and the steps on record after it, so a recovery throws it away and makes it anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from time import time
+from typing import NamedTuple
 
 import numpy as np
 import structlog
 
 from dispatch.assign.situation import Policy
+from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.participation import rows_of_dense
 from dispatch.cuts.state import DispatcherState, Trained
 from dispatch.decide import Decider, Decision
 from dispatch.dense import NO_MOVES, DenseTurns
 from dispatch.job import DispatchJob
+from dispatch.journal.records import StepFigures
 from dispatch.journal.terms import GenerationTerms
 from dispatch.peers.roster import Member
 from dispatch.policies.spec import Needs
@@ -23,6 +27,14 @@ from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
 from ps.protocol import FLUSH
+
+
+class CompletedRound(NamedTuple):
+    """A round that every member has reported."""
+
+    round: OrderedRound
+    figures: StepFigures | None
+    """of a training step"""
 
 
 class Training:
@@ -43,6 +55,8 @@ class Training:
         self._directory: Directory | None = None
         self._members: tuple[Member, ...] = ()
         """of the generation that the directory was made for"""
+        self._links: Mapping[str, float] = {}
+        """speeds that people have told since the workers joined, by name"""
         self._flushed = (0, 0)
         """the step that was flushed last, and how often"""
         if state is not None:
@@ -89,6 +103,21 @@ class Training:
         self._decider = Decider(*known, self._job.rows.shape().value_share, dense)
         return keeps
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of this generation's members, by number."""
+        return tuple(member.name for member in self._members)
+
+    def retell(self, links: Mapping[str, float], bounds: ShareBounds) -> None:
+        """From the next decision on links are as fast as this, where it is told, and shares lie within these bounds."""
+        self._links = links
+        told = [WorkerLink(member.name, self._link_of(member)) for member in self._members]
+        self.decider.charge(self.feedback.start_generation(told))
+        self.decider.bound(bounds)
+
+    def _link_of(self, member: Member) -> float:
+        return self._links.get(member.name, member.link_gbit)
+
     def ordered(self, decision: Decision) -> None:
         """Takes what a decision took, and who is parked from this step on."""
         self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
@@ -97,29 +126,30 @@ class Training:
             self.accounts.set_parked(change.parked(names))
             structlog.get_logger().info("other workers take part", **change.facts(names))
 
-    def completed(self, members: tuple[Member, ...]) -> Iterator[OrderedRound]:
+    def completed(self, members: tuple[Member, ...]) -> Iterator[CompletedRound]:
         """Adds up and yields the rounds that every member has reported, in the order in which they were ordered."""
         for done in self.underway.completed():
             for number, member in enumerate(members):
                 self.accounts.add_round(member.name, done.traffic(number), done.report(number).seconds)
-            if done.is_training:
-                self._complete_step(done)
+            figures = self._complete_step(done) if done.is_training else None
             for member in members:
                 measured = self.feedback.measured_gbit(member.name)
-                self.accounts.set_speeds(member.name, member.link_gbit, measured)
-            yield done
+                self.accounts.set_speeds(member.name, self._link_of(member), measured)
+            yield CompletedRound(done, figures)
 
-    def _complete_step(self, done: OrderedRound) -> None:
-        """Takes what a training step teaches and adds its predictions to the quality."""
+    def _complete_step(self, done: OrderedRound) -> StepFigures:
+        """Takes what a training step teaches and adds its predictions to the quality; returns what it came to."""
         self.feedback.learn(done, self.decider)
         quality = self.accounts.quality
         was_finite = quality.not_finite == 0
-        quality.add(done.logits_B(), done.labels_B)
+        loss = quality.add(done.logits_B(), done.labels_B)
         if was_finite and quality.not_finite:
             hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
             names = [self._members[worker].name for worker in done.diverged]
             structlog.get_logger().error(hint, step=done.step, workers=names)
-        self.accounts.end_step(done.labels_B.size)
+        seconds, samples = self.accounts.end_step(done.labels_B.size), done.labels_B.size
+        clicks = int(np.count_nonzero(done.labels_B))
+        return StepFigures(time(), seconds, done.decide_seconds, samples, clicks, loss, done.moved_bytes())
 
     def flush_phase(self, step: int) -> int:
         """The phase of the next flush after a step: no two at one step are the same round."""

@@ -29,8 +29,8 @@ FAULT = "FRESHET_FAULT"
 ALLOWED = "FRESHET_ALLOW_FAULTS"
 FIRED = "faults.jsonl"
 """in the run's folder"""
-WORKER, SHARD, DISPATCHER = "worker", "ps", "dispatcher"
-PROCESSES = {WORKER: "worker-N", SHARD: "ps-N", DISPATCHER: "dispatcher"}
+WORKER, SHARD, DISPATCHER, API = "worker", "ps", "dispatcher", "api"
+PROCESSES = {WORKER: "worker-N", SHARD: "ps-N", DISPATCHER: "dispatcher", API: "api"}
 """how each kind of process is named"""
 ACTIONS = {
     "kill": "the process kills itself (SIGKILL)",
@@ -77,6 +77,16 @@ SEAMS = {
     "before_manifest": Seam(DISPATCHER, "all files of a cut are durable, and its manifest is not written"),
     "after_manifest": Seam(DISPATCHER, "the manifest of a cut is written, and the cut is not in the journal"),
 }
+"""that every run reaches while it trains"""
+COMMAND_SEAMS = {
+    "command_stored": Seam(API, "a command is in the database, and has not been sent"),
+    "command_received": Seam(DISPATCHER, "it has a command that is not in the journal"),
+    "command_journalled": Seam(DISPATCHER, "a command is in the journal, and nothing has come of it"),
+    "command_answered": Seam(API, "the answer to a command is here, and not in the database"),
+    "command_settled": Seam(API, "the answer to a command is in the database, and nobody has been told"),
+}
+"""that a command passes, in this order"""
+ALL_SEAMS = SEAMS | COMMAND_SEAMS
 
 
 class Fired(msgspec.Struct, frozen=True):
@@ -142,7 +152,7 @@ _armed: Armed | None = None
 
 
 def reach(seam: str, step: int = -1) -> None:
-    """Marks a seam of SEAMS in the code; costs tens of nanoseconds where no fault is set."""
+    """Marks one of ALL_SEAMS in the code; costs tens of nanoseconds where no fault is set."""
     if _armed is not None:
         _armed.reach(seam, step)
 
@@ -202,8 +212,9 @@ def _read(text: str) -> Fault:
     kind = next((kind for kind in PROCESSES if re.fullmatch(rf"{kind}(-\d+)?", process)), None)
     if kind is None:
         raise _unknown(text, "process", process, PROCESSES.values())
-    if seam not in SEAMS or SEAMS[seam].process != kind:
-        raise _unknown(text, f"seam of {PROCESSES[kind]}", seam, [s for s in SEAMS if SEAMS[s].process == kind])
+    if seam not in ALL_SEAMS or ALL_SEAMS[seam].process != kind:
+        known = [name for name, each in ALL_SEAMS.items() if each.process == kind]
+        raise _unknown(text, f"seam of {PROCESSES[kind]}", seam, known)
     if not re.fullmatch(r"kill|stop|raise|exit=\d{1,3}", action):
         raise _unknown(text, "action", action, ACTIONS)
     when = re.fullmatch(r"(step|count)=(\d{1,18})", condition[0]) if condition else None

@@ -11,15 +11,25 @@ import sys
 import time
 from collections import Counter as Tallied
 from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import structlog
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import (
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    start_http_server,
+)
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from infra.errors import ConfigError
 from infra.files import text_log
+from infra.metrics.catalogue import BY_NAME, PREFIX
 
 MASK = "********"
 SECRET_NAME = re.compile(r"secret|password|passwd|passphrase|token|credential|private|api_?key", re.IGNORECASE)
@@ -28,6 +38,14 @@ SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def code_version() -> str:
+    """Of Freshet, as it was installed."""
+    try:
+        return version("freshet")
+    except PackageNotFoundError:  # run from its folder, not installed
+        return "unknown"
 
 
 # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,6 +121,7 @@ def _described(value: Any) -> Any:
 # ── metrics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def start_metrics(port: int = 0, host: str = "127.0.0.1", registry: CollectorRegistry = REGISTRY) -> int:
     """Serves ``/metrics`` from a daemon thread for the rest of the process; returns the real port (0: a free one)."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each counter, which nobody asks for
     try:
         server, _thread = start_http_server(port, host, registry)
     except (OSError, OverflowError) as error:
@@ -114,18 +133,29 @@ def start_metrics(port: int = 0, host: str = "127.0.0.1", registry: CollectorReg
 
 
 class Meter:
-    """Counters, gauges and timers of one process, named ``freshet_…`` and created at first use.
+    """Counters, gauges and timers of one process, made at first use as ``infra.metrics.catalogue`` describes them.
 
-    A name keeps its kind and its labels; using it for another kind raises ValueError.
+    ``count("steps")`` is ``freshet_steps_total``. A name that is not in the catalogue, or is of another kind or has
+    other labels there, raises ValueError.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self._registry = registry
+        self.registry = registry
         self._made: dict[str, Any] = {}
+        self._totals: dict[tuple[str, ...], float] = {}
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
         """Adds to ``freshet_NAME_total``."""
-        self._series(Counter, name, labels).inc(amount)
+        self._series(Counter, f"{name}_total", labels).inc(amount)
+
+    def total(self, name: str, value: float, **labels: str) -> None:
+        """Brings ``freshet_NAME_total`` to a value that is counted elsewhere; one that went back begins anew."""
+        counter, place = self._series(Counter, f"{name}_total", labels), (name, *labels.values())
+        if value < self._totals.get(place, 0.0):
+            counter.reset()
+            self._totals[place] = 0.0
+        counter.inc(value - self._totals.get(place, 0.0))
+        self._totals[place] = value
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Sets ``freshet_NAME``."""
@@ -133,20 +163,23 @@ class Meter:
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
         """Adds one duration to the histogram ``freshet_NAME_seconds``."""
-        self._series(Histogram, f"{name}_seconds", labels, buckets=SECONDS_BUCKETS).observe(seconds)
+        self._series(Histogram, f"{name}_seconds", labels).observe(seconds)
 
-    def _series(self, kind: type[Any], name: str, labels: Mapping[str, str], **options: Any) -> Any:
+    def _series(self, kind: type[Any], name: str, labels: Mapping[str, str]) -> Any:
         metric = self._made.get(name)
         if metric is None:
-            text = name.replace("_", " ")
-            metric = kind(f"freshet_{name}", text, tuple(labels), registry=self._registry, **options)
-            self._made[name] = metric
-        if not isinstance(metric, kind):
-            raise ValueError(
-                f"metric {name!r} is a {type(metric).__name__} and was used as a {kind.__name__}; expected one kind "
-                "for a name; rename one"
-            )
+            metric = self._made[name] = self._make(kind, f"{PREFIX}{name}", tuple(labels))
         return metric.labels(**labels) if labels else metric
+
+    def _make(self, kind: type[Any], name: str, labels: tuple[str, ...]) -> Any:
+        known = BY_NAME.get(name)
+        if known is None or (known.kind, set(known.labels)) != (kind.__name__.lower(), set(labels)):
+            raise ValueError(
+                f"metric {name} is used as a {kind.__name__.lower()} by {labels}; expected {known or 'another name'}; "
+                "enter it in infra/metrics/catalogue.py"
+            )
+        options = {"buckets": SECONDS_BUCKETS} if kind is Histogram else {}
+        return kind(name, known.text, known.labels, registry=self.registry, **options)
 
 
 class Refusals:

@@ -95,6 +95,8 @@ class Refused(Header, frozen=True):
     reason: Annotated[str, Meta(max_length=REASON_CHARACTERS)]
     current: Step = -1
     """the generation of who refused it"""
+    what: Name = ""
+    """type of that message, where it matters to who sent it"""
 
 
 def cut_reason(reason: str) -> str:

@@ -36,6 +36,8 @@ class Message:
     """places of arrays that are equally long"""
     forms: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """names of the forms, by place, of arrays that have several; then the first of all arrays tells which each has"""
+    of_bytes: frozenset[int] = frozenset()
+    """places of arrays of single bytes: there is no part of an element"""
 
     @property
     def frames(self) -> list[bytes]:
@@ -56,7 +58,9 @@ def valid_message(kind: type[Header], float_dtype: str = "f4", **fields: Any) ->
     several = {first + place: each for place, each in enumerate(forms) if len(each) > 1}
     own = [bytes([len(each) - 1 for each in several.values()])] * first
     equal = tuple(tuple(first + names.index(name) for name in group) for group in kind.EQUALLY_LONG)
-    return Message(kind, {"type": described.tag, **made, **fields}, [*own, *arrays], equal=equal, forms=several)
+    of_bytes = frozenset(first + place for place, each in enumerate(forms) if each == ("u1",))
+    told = {"type": described.tag, **made, **fields}
+    return Message(kind, told, [*own, *arrays], equal=equal, forms=several, of_bytes=of_bytes)
 
 
 def spoiled_messages(message: Message, rng: random.Random) -> Iterator[Message]:
@@ -118,7 +122,8 @@ def _spoil_arrays(message: Message, rng: random.Random) -> Iterator[Message]:
     place = rng.randrange(len(message.arrays))
     yield replace(message, arrays=_replaced(message.arrays, place), how=f"no array {place}")
     torn = message.arrays[place] + bytes(rng.randrange(1, 4))
-    yield replace(message, arrays=_replaced(message.arrays, place, torn), how=f"part of an element in {place}")
+    if place not in message.of_bytes:
+        yield replace(message, arrays=_replaced(message.arrays, place, torn), how=f"part of an element in {place}")
     for group in message.equal:
         place = rng.choice(group)
         longer = message.arrays[place] * 2

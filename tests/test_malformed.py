@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from dispatch.control.protocol import CONTROL
+from dispatch.control.protocol import CONTROL, FEED
+from dispatch.control.supervision import AGENT, STARTER
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
 from infra.errors import WireError
-from infra.run.agent.protocol import AGENT
 from infra.wire import Codec, Header
 from ps.protocol import FROM_SHARD, TO_SHARD
 from tests.malformed import bounded_fields, spoiled_messages, valid_message
@@ -19,8 +19,12 @@ PROTOCOLS = {
     "from dispatcher": FROM_DISPATCHER,
     "commands": CONTROL.requests,
     "answers to commands": CONTROL.answers,
+    "readers of the journal": FEED.requests,
+    "pages of the journal": FEED.answers,
     "to supervisor": AGENT.requests,
     "from supervisor": AGENT.answers,
+    "to starter of runs": STARTER.requests,
+    "from starter of runs": STARTER.answers,
 }
 KINDS = sorted({kind for protocol in PROTOCOLS.values() for kind in protocol}, key=lambda kind: kind.__name__)
 

@@ -14,6 +14,7 @@ import zmq
 
 from dispatch.protocol import (
     FROM_DISPATCHER,
+    REMOVED,
     TO_DISPATCHER,
     Abort,
     Admitted,
@@ -30,7 +31,7 @@ from dispatch.protocol import (
 from infra.link import Link, SocketOptions
 from infra.process import Stop
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, receive, send
-from trainer.errors import DispatcherLost, Displaced, Interrupted, Rejected
+from trainer.errors import DispatcherLost, Interrupted, Rejected, Removed, TurnedAway
 
 POLL_MILLISECONDS = 100
 """how late a request to stop may be seen"""
@@ -199,7 +200,7 @@ class Dispatcher:
     def _check_refusal(self, refused: Refused) -> None:
         """Raises Rejected if this worker has no part in the run."""
         if _is_final(refused):
-            kind = Displaced if "a newer worker named" in refused.reason else Rejected
+            kind = {Join.__name__: TurnedAway, REMOVED: Removed}.get(refused.what, Rejected)
             raise kind(f"the dispatcher at {self._endpoint} refused worker {self._name!r}: {refused.reason}")
 
     def _offer_again(self) -> None:

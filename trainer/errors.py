@@ -4,7 +4,8 @@
 ├── DispatcherLost   the dispatcher was silent for too long
 ├── Interrupted      the generation ended while the worker waited for something
 └── Rejected         the dispatcher refused this worker
-    └── Displaced    a newer process of the same name has joined
+    ├── TurnedAway   … before it took part: its settings differ, or a newer one has its name
+    └── Removed      … because an operator removed it: it leaves in order
 """
 
 from infra.errors import ConfigError, FreshetError
@@ -30,8 +31,12 @@ class Rejected(TrainerError):
     """The dispatcher refused this worker."""
 
 
-class Displaced(Rejected, ConfigError):
-    """A newer process of the same name has joined; started again, this one would only displace that one."""
+class TurnedAway(Rejected, ConfigError):
+    """The dispatcher refused to have this worker; started again, it would be refused again."""
+
+
+class Removed(Rejected):
+    """An operator removed this worker from the run, now or before it was started again."""
 
 
 class Interrupted(TrainerError):

@@ -38,6 +38,8 @@ class Opt:
     solve: Solve
     assign: Assign
     again: SolveAgain = solve_again
+    device_seconds: Callable[[], float] | None = None
+    """how long the latest assignment took by the device's own clock; None: there is none but the wall's"""
 
 
 def assign_on_cpu(situation: Situation) -> I32:
@@ -59,7 +61,13 @@ def choose_opt(wanted: OptBackend) -> Opt:
     except NoGpu as error:
         log.warning("no GPU for exact assignment; the CPU does it", wanted=wanted, reason=str(error))
         return CPU
-    gpu = Opt("cuda", solver.solve, solver.assign, lambda cost_kn, capacity_n, _: solver.solve(cost_kn, capacity_n))
+    gpu = Opt(
+        "cuda",
+        solver.solve,
+        solver.assign,
+        lambda cost_kn, capacity_n, _: solver.solve(cost_kn, capacity_n),
+        solver.device_seconds,
+    )
     return gpu if wanted == "cuda" else faster(CPU, gpu)
 
 
@@ -87,6 +95,13 @@ def trial_situation(
         row_cost_n=np.where(np.arange(workers) < (workers + 1) // 2, 1.0, 10.0),
         capacity_n=np.full(workers, -(-samples // workers), np.int64),
     )
+
+
+def trial_seconds(opt: Opt, situation: Situation) -> float:
+    """How long one assignment takes, by the device's own clock where it has one."""
+    began = perf_counter()
+    opt.assign(situation)
+    return opt.device_seconds() if opt.device_seconds is not None else perf_counter() - began
 
 
 def _least_seconds(assign: Assign, situation: Situation) -> float:

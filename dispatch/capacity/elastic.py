@@ -61,6 +61,11 @@ class Elastic:
         """Links cost this much from now on; shares follow slowly."""
         self._row_cost_n = row_cost_n
 
+    def bound(self, shares: ShareBounds) -> None:
+        """Shares lie within these bounds from now on; who is parked and may not be takes part again."""
+        self._least_n, self._largest_n = shares.of(self._share_n.size)
+        self.participation.allow(self._least_n == 0.0)
+
     def choose_members(self, samples: int, fields: int) -> SetChange | None:
         """Decides who takes part in the next step, of so many samples; returns the change if there is one."""
         self._batch = _damped(self._batch, samples)

@@ -188,6 +188,11 @@ class Participation:
         self._tries_n = np.zeros(may_park_n.size, np.int64)
         """steps that are left of its try"""
 
+    def allow(self, may_park_n: Bool) -> None:
+        """These may be parked from now on; others take part."""
+        self._may_park_n = may_park_n
+        self.taking_part_n = self.taking_part_n | ~may_park_n
+
     def choose(self, model: StepModel) -> SetChange | None:
         """Decides on the next step; returns the change if there is one."""
         if not self._may_park_n.any() or not model.samples:

@@ -7,8 +7,8 @@ from typing import Any
 
 import zmq
 
-from dispatch.control.protocol import CONTROL, Accepted, Command, Exchange, Members, Verb
-from dispatch.errors import CommandRefused, NoAnswer
+from dispatch.control.protocol import CONTROL, Accepted, Command, Exchange, Members, Outdated, Verb
+from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer
 from infra.wire import HEADER_BYTES, Codec, Curve, Header, Refused, connect, receive, send
 
 TIMEOUT_SECONDS = 15.0
@@ -22,6 +22,7 @@ def command(
     run: str,
     verb: Verb,
     worker: str = "",
+    value: str = "",
     *,
     key: str = "",
     curve: Curve | None = None,
@@ -31,8 +32,22 @@ def command(
 
     Raises CommandRefused with the dispatcher's reason, or NoAnswer.
     """
-    asked = Command(run=run, generation=-1, step=-1, id=key or uuid.uuid4().hex, verb=verb, worker=worker)
-    answer: Accepted | Members = ask(endpoint, asked, CONTROL, curve, timeout_seconds, AGAIN_SECONDS)
+    its_id = key or uuid.uuid4().hex
+    asked = Command(run=run, generation=-1, step=-1, id=its_id, verb=verb, worker=worker, value=value)
+    return tell(endpoint, asked, curve, timeout_seconds)
+
+
+def tell(
+    endpoint: str, asked: Command, curve: Curve | None = None, timeout_seconds: float = TIMEOUT_SECONDS
+) -> Accepted | Members:
+    """Sends a command until it is answered; raises CommandOutdated, CommandRefused or NoAnswer."""
+    answer: Accepted | Members | Outdated = ask(endpoint, asked, CONTROL, curve, timeout_seconds, AGAIN_SECONDS)
+    if isinstance(answer, Outdated):
+        raise CommandOutdated(
+            f"the command was given on version {asked.expected} of the journal, and others came after it; expected "
+            f"version {answer.version}; look again, and give it anew",
+            answer.version,
+        )
     return answer
 
 
@@ -45,18 +60,31 @@ def ask(
     again_seconds: float = TIMEOUT_SECONDS,
 ) -> Any:
     """Sends a request, again after so many seconds, and returns its answer; raises CommandRefused or NoAnswer."""
+    return request(endpoint, message, exchange, curve, timeout_seconds, again_seconds)[0]
+
+
+def request(
+    endpoint: str,
+    message: Header,
+    exchange: Exchange,
+    curve: Curve | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    again_seconds: float = TIMEOUT_SECONDS,
+    most_bytes: int = HEADER_BYTES,
+) -> tuple[Any, Any]:
+    """The same with the arrays of the answer; most_bytes: of one of them."""
     outgoing, incoming, deadline = Codec(*exchange.requests), Codec(*exchange.answers), monotonic() + timeout_seconds
     with zmq.Context() as context, closing(context.socket(zmq.DEALER)) as socket:
         socket.set(zmq.LINGER, 0)
-        socket.set(zmq.MAXMSGSIZE, HEADER_BYTES)
+        socket.set(zmq.MAXMSGSIZE, most_bytes)
         connect(socket, endpoint, curve)
         while (left := deadline - monotonic()) > 0:
             send(socket, outgoing, message)
             if socket.poll(int(1000 * min(left, again_seconds))):
-                answer, _ = receive(socket, incoming)
+                answer, arrays = receive(socket, incoming)
                 if isinstance(answer, Refused):
                     raise CommandRefused(answer.reason)
-                return answer
+                return answer, arrays
     raise NoAnswer(
         f"nobody answers at {endpoint} within {timeout_seconds:g} seconds; expected a process of run {message.run!r} "
         "there; see its log, and try again"

@@ -1,21 +1,26 @@
-"""What an operator tells a running dispatcher: who may take part, whether to train, when to save.
+"""What an operator tells a running dispatcher: who may take part, whether to train, how to decide.
 
 A command has happened when it is in the journal, and not before. Its id is written down with it, so one that is sent
-again, even to a dispatcher that was started anew, is answered and has no second effect. A pause lasts until somebody
-ends it, whatever is restarted meanwhile.
+again, even to a dispatcher that was started anew, is answered and has no second effect. What is
+set lasts until somebody sets it anew, whatever is restarted meanwhile (``dispatch/journal/desired.py``).
 """
 
+import uuid
 from collections.abc import Collection, Iterable
+from time import time
 
-from dispatch.control.protocol import Accepted, Command, ListedMember, Members, MemberStanding
+from dispatch.control.checking import CommandCheck
+from dispatch.control.protocol import Accepted, Command, ListedMember, Members, MemberStanding, Outdated
 from dispatch.control.server import Asked, ControlSocket
 from dispatch.cuts.state import Decided
-from dispatch.errors import JournalFull
+from dispatch.errors import CommandRefused, JournalFull
+from dispatch.journal.desired import AUTO, NONE, STOPPED, Desired, follow, follow_all
 from dispatch.journal.history import History
-from dispatch.journal.records import Commanded
+from dispatch.journal.records import AlphaChanged, Commanded, GenerationStarted
 from dispatch.journal.run import RunJournal
 from dispatch.peers.crew import Crew
 from dispatch.peers.roster import Member
+from infra.faults import reach
 
 KEPT_IDS = 10_000
 """of commands carried out that a cut names"""
@@ -24,15 +29,20 @@ KEPT_IDS = 10_000
 class Commands:
     """Takes commands between two steps."""
 
-    def __init__(self, socket: ControlSocket, crew: Crew, journal: RunJournal) -> None:
-        self._socket, self._crew, self._journal = socket, crew, journal
+    def __init__(self, socket: ControlSocket, crew: Crew, journal: RunJournal, check: CommandCheck) -> None:
+        self._socket, self._crew, self._journal, self._check = socket, crew, journal, check
         self._done: dict[str, str] = {}
         """what was answered, by id"""
-        self.is_paused = False
+        self._versions: dict[str, int] = {}
+        """of the journal with the command, by id; of those that this process has carried out"""
+        self.desired = Desired()
+        """what people want of the run"""
         self.wants_cut = False
         """whether a cut was asked for and has not been begun"""
         self.has_removed = False
         """whether a worker was removed and no generation has started without it"""
+        self.stop_reason = ""
+        """why the run is to stop; empty: it is not"""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -43,12 +53,29 @@ class Commands:
         """What is on record holds."""
         if decided is not None:
             self._done = dict.fromkeys(decided.commands, "carried out before") | self._done
-            self.is_paused = decided.is_paused
-        for command in history.commands:
-            self._done[command.id] = command.text
-            if command.verb in ("pause", "resume"):
-                self.is_paused = command.verb == "pause"
-        self._crew.roster.to_drain = history.draining
+        self._done |= {command.id: command.text for command in history.commands}
+        self.desired = follow_all(Desired() if decided is None else decided.desired, history.steering)
+        self._crew.roster.to_drain = frozenset(self.desired.draining)
+        self._crew.roster.ban(self.desired.removed)
+
+    def follow(self, started: GenerationStarted) -> None:
+        """A generation has started: those who were to leave and have no part in it have left."""
+        self.desired = follow(self.desired, started)
+
+    def go_live(self) -> None:
+        """The run decides new steps: a stop that is on record from before this dispatcher was started is due."""
+        if self.desired.is_stopping:
+            self.stop_reason = self.stop_reason or "stopped by a command"
+
+    def adapt(self, change: AlphaChanged) -> bool:
+        """The dispatcher itself changes alpha; False if that cannot be written down."""
+        return self._write_down(change) is None
+
+    def settle_stop(self, step: int) -> None:
+        """The run ends with nothing to save: a stop that was asked for is done with."""
+        if self.desired.is_stopping:
+            text = "the run ended before it had anything to save"
+            self._write_down(Commanded(uuid.uuid4().hex, STOPPED, "", step, text, at_seconds=time()))
 
     def take(self, step: int, parked: Collection[str]) -> None:
         """Carries out the commands that have arrived; step: the newest."""
@@ -58,8 +85,9 @@ class Commands:
                 self._socket.answer(asked, self._members(command, parked))
             elif command.id in self._done:
                 self._accept(asked, self._done[command.id])
-            elif (problem := self._problem(command)) is not None:
-                self._socket.refuse(asked, problem, self._crew.generation)
+            elif -1 < command.expected < self._journal.steered:
+                outdated = Outdated(**self._crew.at(0), id=command.id, version=self._journal.version)
+                self._socket.answer(asked, outdated)
             else:
                 self._carry_out(asked, command, step)
 
@@ -67,47 +95,48 @@ class Commands:
         self._socket.close()
 
     def _carry_out(self, asked: Asked, command: Command, step: int) -> None:
-        text = {
-            "drain": f"worker {command.worker} leaves after step {step}",
-            "remove": f"worker {command.worker} is removed; the others go back to the last cut",
-            "pause": f"paused after step {step}",
-            "resume": f"goes on after step {step}",
-            "cut": f"a cut is taken after step {step}",
-        }[command.verb]
+        reach("command_received", step)
         try:
-            self._journal.command(Commanded(command.id, command.verb, command.worker, step, text))
-        except JournalFull as error:
-            self._socket.refuse(asked, f"the command cannot be written down: {error}", self._crew.generation)
+            value = self._check.value(command, self.desired)
+        except CommandRefused as refusal:
+            self._socket.refuse(asked, str(refusal), self._crew.generation)
             return
-        self._done[command.id] = text
+        text = answer_to(command, value, step)
+        told = command.id, command.verb, command.worker, step, text, value, command.actor, command.reason
+        if (problem := self._write_down(Commanded(*told, at_seconds=time()))) is not None:
+            self._socket.refuse(asked, f"the command cannot be written down: {problem}", self._crew.generation)
+            return
+        reach("command_journalled", step)
+        self._done[command.id], self._versions[command.id] = text, self._journal.version
+        self._act(command)
+        self._accept(asked, text)
+
+    def _write_down(self, record: Commanded | AlphaChanged) -> str | None:
+        """Returns why that is not possible now; None: it is on record, and wanted."""
+        try:
+            self._journal.steer(record)
+        except JournalFull as error:
+            return str(error)
+        self.desired = follow(self.desired, record)
+        return None
+
+    def _act(self, command: Command) -> None:
+        """What a command does at once; the rest follows from what is wanted."""
         match command.verb:
             case "drain":
                 self._crew.roster.drain(command.worker)
             case "remove":
                 self._crew.remove(command.worker)
                 self.has_removed = True
-            case "pause" | "resume":
-                self.is_paused = command.verb == "pause"
             case "cut":
                 self.wants_cut = True
-        self._accept(asked, text)
-
-    def _problem(self, command: Command) -> str | None:
-        """Why a command cannot be carried out."""
-        if command.verb not in ("drain", "remove"):
-            return None
-        names = [member.name for member in self._crew.roster.everyone]
-        if command.worker not in names:
-            return f"there is no worker {command.worker!r}; expected one of {', '.join(names) or 'none'}"
-        staying = [name for name in names if name != command.worker and not self._crew.roster.is_leaving(name)]
-        if not staying:
-            return f"worker {command.worker!r} is the last one; expected another that stays; add one first"
-        return None
+            case "stop":
+                self.stop_reason = f"stopped by {command.actor}" if command.actor else "stopped by a command"
 
     def _members(self, command: Command, parked: Collection[str]) -> Members:
         roster = self._crew.roster
         listed = tuple(self._listed(member, parked) for member in _each_once((*roster.members, *roster.everyone)))
-        return Members(**self._crew.at(0), id=command.id, is_paused=self.is_paused, members=listed)
+        return Members(**self._crew.at(0), id=command.id, is_paused=self.desired.is_paused, members=listed)
 
     def _listed(self, member: Member, parked: Collection[str]) -> ListedMember:
         roster = self._crew.roster
@@ -119,11 +148,33 @@ class Commands:
             standing = "lost"
         elif member.name in parked:
             standing = "parked"
-        return ListedMember(name=member.name, state=standing, number=number, link_gbit=member.link_gbit)
+        link_gbit = self.desired.links.get(member.name, member.link_gbit)
+        return ListedMember(name=member.name, state=standing, number=number, link_gbit=link_gbit)
 
     def _accept(self, asked: Asked, text: str) -> None:
-        self._socket.answer(asked, Accepted(**self._crew.at(0), id=asked.message.id, text=text))
+        version = self._versions.get(asked.message.id, -1)
+        self._socket.answer(asked, Accepted(**self._crew.at(0), id=asked.message.id, text=text, version=version))
 
 
 def _each_once(members: Iterable[Member]) -> list[Member]:
     return list({member.name: member for member in members}.values())
+
+
+def answer_to(command: Command, value: str, step: int) -> str:
+    """What a command comes to, for people."""
+    worker, since = command.worker, f"from step {step + 1} on"
+    alpha = "alpha follows contention" if value == AUTO else f"alpha is {value}"
+    return {
+        "drain": f"worker {worker} leaves after step {step}",
+        "remove": f"worker {worker} is removed; the others go back to the last cut",
+        "pause": f"paused after step {step}",
+        "resume": f"goes on after step {step}",
+        "cut": f"a cut is taken after step {step}",
+        "stop": f"stops after step {step}",
+        "alpha": f"{alpha} {since}",
+        "policy": f"policy {value} decides {since}",
+        "deadline": f"decisions are {'' if value == 'true' else 'not '}cut short to be in time {since}",
+        "skip_above": f"events are left out when more than {value} wait" if value != NONE else "no events are left out",
+        "link": f"the link of worker {worker} counts as {value} Gbit/s {since}",
+        "shares": f"worker {worker} gets {value} equal shares of a batch {since}",
+    }[command.verb]

@@ -7,20 +7,44 @@ it out does so once for each id.
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from dispatch.protocol import Gbit
-from infra.wire import REASON_CHARACTERS, Header, Name, Refused
+from infra.wire import REASON_CHARACTERS, Header, Name, Number, Refused, Step
 from ps.protocol import MOST_WORKERS
 
+U8 = Annotated[NDArray[np.uint8], "u1"]
 MOST_LISTED = 4 * MOST_WORKERS
 """of a list: members, those that wait for the next generation, and those that leave"""
 
-Verb = Literal["drain", "remove", "pause", "resume", "list", "cut"]
+Verb = Literal[
+    "drain",
+    "remove",
+    "pause",
+    "resume",
+    "list",
+    "cut",
+    "stop",
+    "alpha",
+    "policy",
+    "deadline",
+    "skip_above",
+    "link",
+    "shares",
+]
 MemberStanding = Literal["waiting", "training", "parked", "draining", "lost"]
 """waiting: it has joined, and the next generation will have it"""
 MemberNumber = Annotated[int, Meta(ge=-1, lt=MOST_WORKERS)]
 """-1: in no generation"""
+
+
+class PageArrays(NamedTuple):
+    """Records of a journal."""
+
+    records: U8
+    """MessagePack: pairs of version and record, one after the other"""
 
 
 class Exchange(NamedTuple):
@@ -38,9 +62,26 @@ class Command(Header, frozen=True):
     """one id, one effect, however often it arrives"""
     verb: Verb
     """drain: the worker leaves after a cut; remove: it is fenced off at once, and the others recover; pause and resume:
-    no new batch until then; list: who takes part; cut: save the model now"""
+    no new batch until then; list: who takes part; cut: save the model now; stop: end in order, to be resumed; the
+    others set a value"""
     worker: Name = ""
-    """of drain and remove"""
+    """of drain, remove, link and shares"""
+    value: Name = ""
+    """alpha: a share from 0 to 1, or auto; policy: as dispatch.policy; deadline: true or false; skip_above: a number of
+    events, or none; link: Gbit/s, 0 if it is not known; shares: LEAST:LARGEST in equal shares of the batch"""
+    actor: Name = ""
+    """who gives it, for the record"""
+    reason: Annotated[str, Meta(max_length=REASON_CHARACTERS)] = ""
+    """why, for the record"""
+    expected: Step = -1
+    """version of the journal that it was given on; refused if a command or a change of α came after it; -1: any"""
+
+
+class ReadJournal(Header, frozen=True):
+    """Asks for what follows a version of the journal; generation and step are -1."""
+
+    cursor: Number
+    """everything up to it is kept where the reader is"""
 
 
 # ── dispatcher → operator ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -50,6 +91,16 @@ class Accepted(Header, frozen=True):
     id: Name
     text: Annotated[str, Meta(max_length=REASON_CHARACTERS)]
     """what has happened, for people"""
+    version: Step = -1
+    """of the journal, with the command in it"""
+
+
+class Outdated(Header, frozen=True):
+    """A command was given on a version of the journal after which another came; it was not carried out."""
+
+    id: Name
+    version: Step
+    """the newest"""
 
 
 class ListedMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,4 +121,17 @@ class Members(Header, frozen=True):
     members: Annotated[tuple[ListedMember, ...], Meta(max_length=MOST_LISTED)]
 
 
-CONTROL = Exchange((Command,), (Accepted, Members, Refused))
+class JournalPage(Header, frozen=True):
+    """The answer to ReadJournal; see ``FeedPage``."""
+
+    ARRAYS = PageArrays
+
+    after: Number
+    next: Number
+    newest: Number
+    records: Annotated[int, Meta(ge=0, lt=1 << 32)]
+    """how many there are"""
+
+
+CONTROL = Exchange((Command,), (Accepted, Outdated, Members, Refused))
+FEED = Exchange((ReadJournal,), (JournalPage, Refused))

@@ -12,7 +12,7 @@ import zmq
 from dispatch.control.protocol import CONTROL, Exchange
 from infra.errors import WireError
 from infra.telemetry import Refusals
-from infra.wire import HEADER_BYTES, Codec, Curve, Header, Refused, bind, cut_reason, send
+from infra.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
 
 MESSAGES_A_TURN = 64
 """taken at once; a sender of more must not keep the process from its work"""
@@ -34,11 +34,12 @@ class ControlSocket:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         endpoint: str,
-        run: str,
+        run: str | None,
         curve: Curve | None = None,
         refused: Refusals | None = None,
         exchange: Exchange = CONTROL,
     ) -> None:
+        """run: the one that requests must be about; None: any"""
         self._run = run
         self._incoming, self._outgoing = Codec(*exchange.requests), Codec(*exchange.answers)
         self._socket = context.socket(zmq.ROUTER)
@@ -59,14 +60,21 @@ class ControlSocket:
             except WireError as error:
                 self._refuse(sender, Refusals.UNREADABLE, str(error))
                 continue
-            if message.run == self._run:
+            if self._run in (message.run, None):
                 return Asked(sender, message)
             reason = f"a command to run {message.run!r} reached run {self._run!r}; expected the endpoint of that run"
             self._refuse(sender, type(message).__name__, reason)
         return None
 
-    def answer(self, asked: Asked, answer: Header) -> None:
-        send(self._socket, self._outgoing, answer, to=asked.sender)
+    def wait(self, seconds: float, end: int) -> bool:
+        """Waits for a request, at most that long; returns whether the pipe whose end this is was closed."""
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(end, zmq.POLLIN)
+        return end in dict(poller.poll(int(1000 * seconds)))
+
+    def answer(self, asked: Asked, answer: Header, arrays: Arrays = NO_ARRAYS) -> None:
+        send(self._socket, self._outgoing, answer, arrays, to=asked.sender)
 
     def refuse(self, asked: Asked, reason: str, generation: int = -1) -> None:
         """Answers a request that was not carried out; generation: the one that refuses it."""
@@ -77,5 +85,5 @@ class ControlSocket:
 
     def _refuse(self, sender: bytes, kind: str, reason: str, generation: int = -1) -> None:
         self.refused.add(kind, sender, reason)
-        refusal = Refused(run=self._run, generation=-1, step=-1, reason=cut_reason(reason), current=generation)
+        refusal = Refused(run=self._run or "", generation=-1, step=-1, reason=cut_reason(reason), current=generation)
         send(self._socket, self._outgoing, refusal, to=sender)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dispatch.arrays import U64
 from dispatch.capacity.link_costs import LinkState
+from dispatch.journal.desired import Desired
 from dispatch.progress.accounts import AccountsState
 from dispatch.progress.times import DecisionTimesState
 from infra.errors import NotStored
@@ -53,7 +54,8 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     decisions: DecisionTimesState | None = None
     commands: tuple[str, ...] = ()
     """ids of those carried out"""
-    is_paused: bool = False
+    desired: Desired = Desired()
+    """what people want of the run"""
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):

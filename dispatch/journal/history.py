@@ -13,14 +13,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dispatch.errors import CutUnusable, RunEnded, SettingsChanged
+from dispatch.journal.desired import Desired, SteeringRecord, follow_all
 from dispatch.journal.log import read_whole
 from dispatch.journal.records import (
+    AlphaChanged,
     AnyRecord,
     Begun,
     Commanded,
     CutBegun,
     CutTaken,
     Ended,
+    Faulted,
     GenerationStarted,
     Redecided,
     StepDecided,
@@ -84,12 +87,20 @@ class History:
     """the same with those that failed, or whose end a crash kept from being written down"""
     last_cut: int = 0
     """highest number of a cut, void and failed ones included"""
-    commands: tuple[Commanded, ...] = ()
-    """all that are on record, whatever the base"""
-    draining: frozenset[str] = frozenset()
-    """workers that are to leave, and no generation has started without"""
+    steering: tuple[SteeringRecord, ...] = ()
+    """all on record that say what people want of the run, whatever the base"""
     to_redecide: tuple[Manifest, ...] = ()
     """batches of void steps, in order, that are to be decided anew"""
+
+    @property
+    def commands(self) -> tuple[Commanded, ...]:
+        """All that are on record, whatever the base."""
+        return tuple(record for record in self.steering if isinstance(record, Commanded))
+
+    @property
+    def draining(self) -> frozenset[str]:
+        """Workers that are to leave, and no generation has started without, as far as the records tell."""
+        return frozenset(follow_all(Desired(), self.steering).draining)
 
     @property
     def steps(self) -> tuple[StepDecided, ...]:
@@ -212,16 +223,22 @@ class _Reading:
         self._void: dict[int, Manifest] = {}
         """to be decided anew, by step"""
         self._is_from_start = False
-        self._commands: list[Commanded] = []
-        self._draining: set[str] = set()
+        self._steering: list[SteeringRecord] = []
 
     def read(self, records: Iterable[AnyRecord]) -> History:
         for record in records:
-            is_first = self._begun is None
-            if self._ended is not None or is_first is not isinstance(record, Begun | CutBegun if is_first else Begun):
+            if self._ended is not None or not self._is_in_place(record):
                 raise self._damaged(f"a record {type(record).__name__} is out of place")
             self._follow(record)
+            if isinstance(record, SteeringRecord):
+                self._steering.append(record)
         return self._history()
+
+    def _is_in_place(self, record: AnyRecord) -> bool:
+        """Whether the run begins with this record, or had begun; it may be commanded, and fail, before it does."""
+        if self._begun is None:
+            return isinstance(record, Begun | CutBegun | Commanded | AlphaChanged | Faulted)
+        return not isinstance(record, Begun)
 
     def _follow(self, record: AnyRecord) -> None:
         match record:
@@ -238,9 +255,6 @@ class _Reading:
                 self._begin_cut(record)
             case CutTaken():
                 self._take_cut(record)
-            case Commanded():
-                self._commands.append(record)
-                self._draining |= {record.worker} if record.verb == "drain" else set()
             case Redecided():
                 self._redecide(record)
             case Stopped():
@@ -255,7 +269,6 @@ class _Reading:
 
     def _start(self, record: GenerationStarted) -> None:
         self._started[record.number] = self._newest = record
-        self._draining &= set(record.members)
 
     def _decide(self, record: StepDecided) -> None:
         manifest = record.manifest
@@ -345,8 +358,7 @@ class _Reading:
             tuple(self._cuts.values()),
             tuple(self._begun_cuts.values()),
             self._last_cut,
-            tuple(self._commands),
-            frozenset(self._draining),
+            tuple(self._steering),
             tuple(self._void[step] for step in sorted(self._void)),
         )
 

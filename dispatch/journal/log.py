@@ -2,6 +2,7 @@
 
     FOLDER/writer.lock                  held by the one writer
            00000000000000000000.log     frames 0.. ; the next segment is named by its first frame
+           unread/                      segments that are kept for those who follow the journal, and nobody else
 
 One append is one frame (``ingest.log.frames``), however many records it brings: it is there as a whole or not at all.
 Appending: 1. write the frame  2. sync it. A crash in between leaves a torn tail, which was never acknowledged and is
@@ -16,22 +17,46 @@ missing or was cut before the last one, a record that is not known.
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from dispatch.errors import JournalFull
-from dispatch.journal.records import AnyRecord, CutBegun, Redecided, StepDecided
+from dispatch.journal.records import (
+    AlphaChanged,
+    AnyRecord,
+    Commanded,
+    CutBegun,
+    Ended,
+    Redecided,
+    StepDecided,
+    Stopped,
+)
 from infra.files import is_full, naming
 from ingest.errors import LogCorrupt, LogError
-from ingest.log.frames import frame, lock, read_frames, sync_folder, truncate, write_durably
+from ingest.log.frames import (
+    END,
+    HEAD,
+    frame,
+    frame_bytes,
+    lock,
+    next_frame,
+    read_frames,
+    sync_folder,
+    truncate,
+    write_durably,
+)
 
 OPENING = b"FRESHJN1"
 """how a segment begins: what it is, and the version of its format"""
 LOCK = "writer.lock"
+UNREAD = "unread"
+"""folder of segments that no cut needs any more, and nobody has read"""
 SEGMENT_BYTES = 64 << 20
+READ_BYTES = 256 << 10
+"""read at once by those who follow a journal"""
 READ_TIMES = 10
 """attempts to read a journal of which the writer drops segments meanwhile"""
 
@@ -104,6 +129,58 @@ class Reach:
         self._cuts = {number: cut for number, cut in self._cuts.items() if cut.first >= needed}
 
 
+class JournalTail:
+    """A place in a journal that another thread or process may be writing: what follows it is read, frame by frame."""
+
+    def __init__(self, folder: Path, cursor: int) -> None:
+        """Behind so many frames, or where the journal begins if that is later."""
+        firsts = [*_firsts(folder / UNREAD), *_firsts(folder)]
+        self._folder = folder
+        self._segment = max((first for first in firsts if first <= cursor), default=min(firsts, default=0))
+        self._at, self._frame = len(OPENING), self._segment
+        """where the next frame begins in the segment, and its number"""
+        self.version = max(cursor, self._segment)
+        """frames that have been read, or dropped before they could be"""
+
+    def read(self, newest: int) -> Iterator[tuple[int, list[AnyRecord]]]:
+        """The frames up to a version, which must all be durable, each with its own.
+
+        Raises SegmentGone if they are dropped meanwhile.
+        """
+        view, begins = b"", self._at
+        while self._frame < newest:
+            size = frame_bytes(view, self._at - begins)
+            if size is None or self._at - begins + size > len(view):
+                view = self._load(size or 0)
+                begins = self._at
+            end = next_frame(view, self._at - begins)
+            if end is None:
+                raise LogCorrupt(
+                    f"{_path(self._folder, self._segment)} is damaged at byte {self._at}: no whole frame begins there; "
+                    f"expected frame {self._frame} of {newest}; restore it from a copy"
+                )
+            body = view[self._at - begins + HEAD.size : end - len(END)]
+            self._at, self._frame = begins + end, self._frame + 1
+            if self._frame > self.version:
+                self.version = self._frame
+                yield self._frame, _decode(body, self._folder, self._segment)
+
+    def _load(self, least: int) -> bytes:
+        """What follows in the segment, so many bytes at least; or in the next one, if this one ends here."""
+        content = self._load_segment(least)
+        if not content and self._segment != self._frame:
+            self._segment, self._at = self._frame, len(OPENING)
+            content = self._load_segment(least)
+        return content
+
+    def _load_segment(self, least: int) -> bytes:
+        for folder in (self._folder, self._folder / UNREAD):  # in this order: segments are moved from one to the other
+            path = _path(folder, self._segment)
+            with naming(path, LogError), suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+                return os.pread(file.fileno(), max(least, READ_BYTES), self._at)
+        raise SegmentGone(f"{path} was dropped while it was read; expected it to stay; read again")
+
+
 class JournalWriter:
     """Appends to a journal; one writer at a time."""
 
@@ -113,13 +190,18 @@ class JournalWriter:
         self._file = -1
         self._noted: list[AnyRecord] = []
         self._reach = Reach()
+        self._frames = 0
+        self.steered = 0
+        """version with the newest command or change of alpha, or later if that has been dropped"""
         with ExitStack() as undo, naming(folder, LogError):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock(folder / LOCK)
             undo.callback(self.close)
             found = Segment(0, [], 0)
+            self.steered = min(_firsts(folder), default=0)
             for found in _segments(folder):
                 for place, body in enumerate(found.bodies):
+                    self._frames = found.first + place + 1
                     self._follow(_decode(body, folder, found.first), found.first, is_first=place == 0)
             self._frames = found.first + len(found.bodies)
             self._open(found.first, found.end)
@@ -152,15 +234,41 @@ class JournalWriter:
         """Keeps a record for the next append."""
         self._noted.append(record)
 
-    def drop_before(self, number: int) -> None:
-        """Removes the segments that neither a cut nor those after it need; none if the cut is not on record."""
-        needed = self._reach.first_needed(number)
+    @property
+    def version(self) -> int:
+        """Frames that are durable."""
+        return self._frames
+
+    def drop_before(self, number: int, seen: int = 0, most_bytes: int = 0) -> bool:
+        """Takes out the segments that neither a cut nor those after it need; none if the cut is not on record.
+
+        seen: up to which version they have been read; others are set aside while all take no more than so many bytes.
+        Returns whether any of those had to go.
+        """
+        needed, aside = self._reach.first_needed(number), self.folder / UNREAD
         with naming(self.folder, LogError):
             for first in _firsts(self.folder):
                 if first < needed:
-                    _path(self.folder, first).unlink()
+                    aside.mkdir(exist_ok=True)
+                    _path(self.folder, first).rename(_path(aside, first))
+                    sync_folder(aside)
                     sync_folder(self.folder)
         self._reach.forget(needed)
+        return self._drop_unread(seen, most_bytes)
+
+    def _drop_unread(self, seen: int, most_bytes: int) -> bool:
+        aside, has_unread = self.folder / UNREAD, False
+        with naming(aside, LogError):
+            paths = [*_segment_paths(aside), *_segment_paths(self.folder)]
+            sizes = [path.stat().st_size for path in paths]
+            left = sum(sizes)
+            for path, after, size in zip(paths, paths[1:], sizes, strict=False):
+                is_unread = int(after.stem) > seen
+                if path.parent != aside or (is_unread and left <= most_bytes):
+                    break
+                path.unlink()
+                left, has_unread = left - size, has_unread or is_unread
+        return has_unread
 
     def close(self) -> None:
         """What was noted and not appended is dropped."""
@@ -187,6 +295,8 @@ class JournalWriter:
         """is_first: whether the segment begins with these records."""
         for place, record in enumerate(records):
             self._reach.add(record, segment, is_first and place == 0)
+            if isinstance(record, Commanded | AlphaChanged):
+                self.steered = self._frames
 
     def _open(self, first: int, end: int) -> None:
         """Goes on in a segment that is whole up to there; 0: begins it. The one before is left when that is done."""
@@ -201,6 +311,16 @@ class JournalWriter:
         if self._file >= 0:
             os.close(self._file)
         self._file, self._path, self._end = file, path, end
+
+
+def rests_at(folder: Path) -> int | None:
+    """The version of a journal that was closed in order and that nobody goes on writing; None of any other."""
+    paths = _segment_paths(folder)
+    if not paths:
+        return None
+    bodies, _ = read_frames(paths[-1], OPENING)
+    last = _decode(bodies[-1], folder, int(paths[-1].stem))[-1] if bodies else None
+    return int(paths[-1].stem) + len(bodies) if isinstance(last, Stopped | Ended) else None
 
 
 def read_records(folder: Path) -> Iterator[AnyRecord]:
@@ -279,6 +399,10 @@ def _firsts(folder: Path) -> list[int]:
     """First frames of the segments there are, in order."""
     with naming(folder, LogError):
         return sorted(int(path.stem) for path in folder.glob("*.log") if path.stem.isdigit())
+
+
+def _segment_paths(folder: Path) -> list[Path]:
+    return [_path(folder, first) for first in _firsts(folder)]
 
 
 def _path(folder: Path, first: int) -> Path:

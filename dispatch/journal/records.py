@@ -35,6 +35,10 @@ class Begun(JournalRecord, frozen=True, tag="begun"):
     """what the first workers reported: torch, device, threads, instructions; each once, in the order of workers"""
     samples: int | None = None
     """after which the run is over"""
+    at_seconds: float = 0.0
+    """when, since 1970; 0: not told"""
+    code: str = ""
+    """version of Freshet"""
 
 
 class GenerationStarted(JournalRecord, frozen=True, tag="generation"):
@@ -50,6 +54,7 @@ class GenerationStarted(JournalRecord, frozen=True, tag="generation"):
     base: int | None
     """the cut that the model goes back to before its first step; 0: the empty model; None: it goes on as it is"""
     reason: str
+    at_seconds: float = 0.0
 
 
 class StepDecided(JournalRecord, frozen=True, tag="step"):
@@ -78,12 +83,29 @@ class StepDecided(JournalRecord, frozen=True, tag="step"):
         return None if self.hot is None else np.frombuffer(self.hot, np.int64)
 
 
+class StepFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a step came to, for those who look back on it; nothing is computed from it."""
+
+    at_seconds: float
+    """when it was completed, since 1970"""
+    seconds: float
+    """from the end of the step before to its own"""
+    decide_seconds: float
+    samples: int
+    clicks: int
+    loss: float
+    """sum of the logloss of its samples; NaN if a prediction was not finite"""
+    moved_bytes: int
+    """over all links, orders and reports included"""
+
+
 class StepDone(JournalRecord, frozen=True, tag="done"):
     """A step has been trained; written with the next record that is."""
 
     step: int
     logits: int
     """digest of the logits of the batch"""
+    figures: StepFigures | None = None
 
 
 class CutBegun(JournalRecord, frozen=True, tag="cut begun"):
@@ -111,6 +133,7 @@ class CutTaken(JournalRecord, frozen=True, tag="cut"):
     """after that step, of every partition that is known"""
     samples: int
     """trained up to that step"""
+    at_seconds: float = 0.0
 
 
 class Commanded(JournalRecord, frozen=True, tag="command"):
@@ -124,6 +147,39 @@ class Commanded(JournalRecord, frozen=True, tag="command"):
     """the newest one then"""
     text: str
     """what was answered"""
+    value: str = ""
+    """what is set, of a command that sets something"""
+    actor: str = ""
+    """who gave it"""
+    reason: str = ""
+    """why, in the words of who gave it"""
+    at_seconds: float = 0.0
+
+
+class AlphaChanged(JournalRecord, frozen=True, tag="alpha"):
+    """The dispatcher itself changed how much is solved exactly, or where."""
+
+    step: int
+    """the newest one then; the change is in force from the next on"""
+    alpha: float
+    backend: str
+    """where exact assignment runs from now on: cpu or cuda"""
+    reason: str
+    readings: dict[str, float]
+    """what it was decided by"""
+    at_seconds: float = 0.0
+
+
+class Faulted(JournalRecord, frozen=True, tag="fault"):
+    """Someone was lost, or something failed, and the run went back to its last cut."""
+
+    step: int
+    """the newest one then"""
+    generation: int
+    kind: str
+    """the error's class"""
+    text: str
+    at_seconds: float = 0.0
 
 
 class Redecided(JournalRecord, frozen=True, tag="redecided"):
@@ -143,6 +199,7 @@ class Stopped(JournalRecord, frozen=True, tag="stopped"):
     rows: int
     rows_digest: str
     """of key, value, state and version of every row"""
+    at_seconds: float = 0.0
 
 
 class Ended(JournalRecord, frozen=True, tag="ended"):
@@ -155,8 +212,20 @@ class Ended(JournalRecord, frozen=True, tag="ended"):
     """of key, value, state and version of every row"""
     differs_at: int | None = None
     """first step whose logits were not those of the journal when it was trained again"""
+    at_seconds: float = 0.0
 
 
 AnyRecord = (
-    Begun | GenerationStarted | StepDecided | StepDone | CutBegun | CutTaken | Commanded | Redecided | Stopped | Ended
+    Begun
+    | GenerationStarted
+    | StepDecided
+    | StepDone
+    | CutBegun
+    | CutTaken
+    | Commanded
+    | AlphaChanged
+    | Faulted
+    | Redecided
+    | Stopped
+    | Ended
 )

@@ -1,6 +1,8 @@
 """The journal of the run that is going on: what is written down, and what a replay is compared with."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import time
 
 import numpy as np
 import structlog
@@ -12,19 +14,23 @@ from dispatch.journal.digest import digest_of
 from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, read_cuts, read_history
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.records import (
+    AlphaChanged,
     Begun,
     Commanded,
     CutBegun,
     CutTaken,
     Ended,
+    Faulted,
     GenerationStarted,
     Redecided,
     StepDecided,
     StepDone,
+    StepFigures,
     Stopped,
 )
 from dispatch.journal.terms import GenerationTerms
 from dispatch.peers.roster import Member
+from infra.telemetry import code_version
 from ingest.streams.position import Position
 from ps.protocol import GO_ON
 
@@ -58,10 +64,29 @@ class RunJournal:
         """number of the newest"""
         self.differs_at: int | None = None
         """first step whose logits were not the same when it was trained again"""
+        self.seen = 0
+        """version up to which somebody has read it since it was opened"""
+        self._warned_at = -1
+        """the same when unread records were last seen to go: one warning is enough until somebody reads on"""
         self._begun, self._newest = found.begun, found.newest
         self._last_cut = found.last_cut
         if golden is not None and found.begun is not None:
             self._writer.note(found.begun)
+
+    @property
+    def own_folder(self) -> Path:
+        """Where it is written."""
+        return self._writer.folder
+
+    @property
+    def version(self) -> int:
+        """How many frames of it are durable."""
+        return self._writer.version
+
+    @property
+    def steered(self) -> int:
+        """Version with the newest command or change of alpha."""
+        return self._writer.steered
 
     @property
     def last_cut(self) -> int:
@@ -77,15 +102,17 @@ class RunJournal:
         found, golden = read_history(self.folder / JOURNAL, base), self._job.golden
         self.history = found if golden is None or golden.last_step is None else found.up_to(golden.last_step)
 
-    def reason_to_start(self, is_resumed: bool) -> str:
-        """Why the next generation starts."""
+    def reason_to_start(self, is_resumed: bool, is_same_crew: bool = False) -> str:
+        """Why the next generation starts; is_same_crew: with the members of the one before."""
         if not self.generation:
             return "start"
-        return "resumed" if is_resumed else "members changed"
+        if is_resumed:
+            return "resumed"
+        return "policy changed" if is_same_crew else "members changed"
 
     def start_generation(
         self, members: Sequence[Member], start: dict[int, Position] | None, terms: GenerationTerms, base: int
-    ) -> None:
+    ) -> GenerationStarted:
         """Writes down who trains from now on and, the first time, how the run begins. Durable when this returns.
 
         start: where partitions begin, if the run does; base: the cut that the model goes back to.
@@ -95,27 +122,28 @@ class RunJournal:
         if begun is None and not self.generation:
             settings, job = dict(self._job.agreement.frozen), self._job
             how = job.run, job.topic, start or {}, settings, digest_of(settings), arithmetic, job.samples
-            opening = (Begun(*how),)
+            opening = (Begun(*how, at_seconds=time(), code=code_version()),)
         elif begun is not None and not set(arithmetic) <= set(begun.arithmetic):
             hint = "other machines than the run began with may round otherwise"
             structlog.get_logger().warning(hint, was=begun.arithmetic, now=arithmetic)
         names = tuple(member.name for member in members)
         fixed = terms.uses_hub, terms.replicas, None if base == GO_ON else base, terms.reason
-        started = GenerationStarted(self.generation + 1, names, *fixed)
+        started = GenerationStarted(self.generation + 1, names, *fixed, at_seconds=time())
         self._writer.append(*opening, started)
         self._begun, self._newest = opening[0] if opening else self._begun, started
         self.generation = started.number
+        return started
 
     def append_step(self, step: StepDecided) -> None:
         """Durable when this returns."""
         self._writer.append(step)
 
-    def complete(self, step: int, logits_B: NDArray[np.float32]) -> None:
+    def complete(self, step: int, logits_B: NDArray[np.float32], figures: StepFigures | None = None) -> None:
         """Takes the logits of a step; compares them with those on record if it was trained before."""
         digest = xxhash.xxh3_64_intdigest(logits_B.tobytes())
         known = self.history.digests.get(step)
         if known is None:
-            self._writer.note(StepDone(step, digest))
+            self._writer.note(StepDone(step, digest, figures))
         elif known != digest and self.differs_at is None:
             self.differs_at = step
             structlog.get_logger().error("trained again, the run differs from its journal", first_step=step)
@@ -137,25 +165,37 @@ class RunJournal:
             self.begin_cut(cut.number, cut.step, cut.positions, cut.samples)
         self._writer.append(cut)
 
-    def command(self, command: Commanded) -> None:
-        """Writes down a command: it has happened when this returns."""
-        self._writer.append(command)
+    def steer(self, change: Commanded | AlphaChanged) -> None:
+        """Writes down a command, or a change of alpha: it has happened when this returns."""
+        self._writer.append(change)
+
+    def fault(self, step: int, fault: Exception) -> None:
+        """Writes down why the run goes back to a cut. Durable when this returns."""
+        told = step, self.generation, type(fault).__name__, str(fault)
+        self._writer.append(Faulted(*told, at_seconds=time()))
 
     def redecide(self, base: int, step: int) -> None:
         """Declares the steps after a cut void. Durable when this returns."""
         self._writer.append(Redecided(base, step))
 
     def trim(self, oldest_kept: int) -> None:
-        """Drops what is on record from before a cut, as far as neither it nor a later one needs it."""
-        self._writer.drop_before(oldest_kept)
+        """Drops what is on record from before a cut, as far as neither it nor a later one needs it.
+
+        What nobody has read stays as long as there is room for it.
+        """
+        has_unread = self._writer.drop_before(oldest_kept, self.seen, self._job.dispatch.journal_bytes)
+        if has_unread and self._warned_at != self.seen:
+            self._warned_at = self.seen
+            hint = "the journal is over dispatch.journal_bytes; its oldest records are gone, and nobody has read them"
+            structlog.get_logger().warning(hint, read_up_to=self.seen, version=self.version)
 
     def stop(self, reason: str, step: int, rows: int, rows_digest: str) -> None:
         """The run is stopped, and may go on. Durable when this returns."""
-        self._writer.append(Stopped(reason, step, rows, rows_digest))
+        self._writer.append(Stopped(reason, step, rows, rows_digest, at_seconds=time()))
 
     def end(self, reason: str, step: int, rows: int, rows_digest: str) -> None:
         """The run is over. Durable when this returns."""
-        self._writer.append(Ended(reason, step, rows, rows_digest, self.differs_at))
+        self._writer.append(Ended(reason, step, rows, rows_digest, self.differs_at, at_seconds=time()))
 
     def close(self) -> None:
         self._writer.close()

@@ -25,6 +25,8 @@ from dispatch.peers.roster import Member, Roster, displaced
 from dispatch.peers.wiring import PeerSocket
 from dispatch.progress.underway import Reported
 from dispatch.protocol import (
+    REMOVED,
+    UNCONFIRMED,
     Abort,
     Admitted,
     GaveUp,
@@ -108,7 +110,7 @@ class Crew:
         """Fences a worker off at once; if it is a member, it is lost."""
         member = self.roster.remove(name)
         if member is not None:
-            self.refuse(member.identity, Join.__name__, f"worker {name!r} was removed from the run")
+            self.refuse(member.identity, REMOVED, f"worker {name!r} was removed from the run")
             if member in self.roster.members:
                 self.losses.add_for_good(name)
 
@@ -121,7 +123,7 @@ class Crew:
         """Sends everyone a sign of life, also those who wait for their first generation; drops those who are gone."""
         for candidate in self.roster.drop_unconfirmed():
             reason = f"worker {candidate.name!r} joined and did not confirm it; start it again"
-            self.refuse(candidate.identity, Join.__name__, reason)
+            self.refuse(candidate.identity, UNCONFIRMED, reason)
             structlog.get_logger().warning("worker dropped: it joined and then was silent", worker=candidate.name)
         for member in self.roster.everyone:
             if not self._send(member, Idle(**self.at(step))) and member not in self.roster.members:
@@ -218,7 +220,8 @@ class Crew:
 
     def _answer(self, sender: bytes, offer: Header, reason: str | None, answer: type[Header]) -> None:
         if reason is not None:
-            self.refuse(sender, type(offer).__name__, reason)
+            is_removed = isinstance(offer, Join) and self.roster.is_removed(offer.worker)
+            self.refuse(sender, REMOVED if is_removed else type(offer).__name__, reason)
         else:
             self.socket.transmit(sender, answer(**self.at(0)))
 

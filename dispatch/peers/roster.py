@@ -4,7 +4,7 @@ A worker that joins is a candidate first. It is asked to confirm, and counts onl
 every one of its members, so a process that cannot answer must never become one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 
@@ -167,6 +167,13 @@ class Roster:
         if found is not None:
             self.drop(found)
         return found
+
+    def is_removed(self, name: str) -> bool:
+        return name in self._removed
+
+    def ban(self, names: Iterable[str]) -> None:
+        """Those who were removed before this dispatcher was started."""
+        self._removed.update(names)
 
     def drop(self, member: Member) -> None:
         self._candidates.pop(member.name, None)

@@ -67,7 +67,7 @@ class PeerSocket:
     def refuse(self, sender: bytes, kind: str, reason: str, generation: int, current: int) -> None:
         """Counts a message of a generation as refused and answers it."""
         self._refused.add(kind, sender, reason)
-        told: dict[str, Any] = {"generation": generation, "step": 0, "current": current}
+        told: dict[str, Any] = {"generation": generation, "step": 0, "current": current, "what": kind}
         self.transmit(sender, Refused(run=self._run, **told, reason=cut_reason(reason)))
 
     def close(self) -> None:

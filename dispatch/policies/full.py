@@ -26,5 +26,9 @@ class FullySynchronised(Spec):
     def needs(self) -> Needs:
         return replace(self.policy.needs, synchronisation="full")
 
+    @property
+    def solves_exactly(self) -> bool:
+        return self.policy.solves_exactly
+
     def build(self, seed: int, opt_backend: OptBackend) -> Policy:
         return self.policy.build(seed, opt_backend)

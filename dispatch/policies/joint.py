@@ -39,6 +39,10 @@ class JointSpec(NamedSpec):
     def needs(self) -> Needs:
         return Needs(elastic=self.elastic, alpha=self.alpha)
 
+    @property
+    def solves_exactly(self) -> bool:
+        return True
+
     def build(self, seed: int, opt_backend: OptBackend) -> Policy:
         from dispatch.assign.backend import choose_opt
         from dispatch.assign.improvement import Joint

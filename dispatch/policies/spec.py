@@ -51,6 +51,11 @@ class Spec(ABC):
     def needs(self) -> Needs:
         return Needs()
 
+    @property
+    def solves_exactly(self) -> bool:
+        """Whether alpha, the share of exact solving, changes anything."""
+        return False
+
     @abstractmethod
     def build(self, seed: int, opt_backend: OptBackend) -> Policy:
         """The policy itself; seed is for those that draw, opt_backend for those that let exact assignment move."""

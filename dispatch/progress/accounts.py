@@ -148,9 +148,9 @@ class Accounts:
         """Sets who is parked: these workers and no others."""
         self._parked = frozenset(workers)
 
-    def end_step(self, samples: int) -> None:
-        """A step ends now; its scores have been added to the quality."""
-        self.times.end(samples)
+    def end_step(self, samples: int) -> float:
+        """A step ends now; its scores have been added to the quality. Returns the seconds it took."""
+        seconds = self.times.end(samples)
         if self._baseline is None and self._mark_at is not None and self.times.samples >= self._mark_at:
             self.decisions.mark()
             self._baseline = Baseline(
@@ -161,6 +161,7 @@ class Accounts:
                 quality=self.quality.mark(),
                 workers={name: account.totals for name, account in self._workers.items()},
             )
+        return seconds
 
     def status(
         self, state: RunState, generation: int, step: int, events: EventCounts, fields: FieldsStatus = NO_FIELDS

@@ -43,7 +43,8 @@ class Feedback:
         """row_bytes: of a row with its state"""
         self._config = config
         self._row_bytes = row_bytes
-        self._is_elastic = is_elastic
+        self.is_elastic, self.has_deadline = is_elastic, config.deadline
+        """whether capacities follow measured times, and decisions must be in time; may be set between two steps"""
         self._links = MeasuredLinks()
         self._workers: tuple[WorkerLink, ...] = ()
         self._busy_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -66,7 +67,7 @@ class Feedback:
         """Whether links cost what their transfers show, and not what is configured."""
         if self._config.link_costs != "auto":
             return self._config.link_costs == "measured"
-        return self._is_elastic and not any(worker.gbit for worker in self._workers)
+        return self.is_elastic and not any(worker.gbit for worker in self._workers)
 
     @property
     def busy_seconds(self) -> float | None:
@@ -76,7 +77,7 @@ class Feedback:
     @property
     def budget_seconds(self) -> float | None:
         """How long the next decision may take; None: no limit."""
-        return self.busy_seconds if self._config.deadline else None
+        return self.busy_seconds if self.has_deadline else None
 
     def measured_gbit(self, worker: str) -> float:
         """Speed of a worker's link as its transfers show it; 0: not known yet."""

@@ -7,6 +7,7 @@ every figure and counted. A figure that is not defined yet (no samples, only one
 """
 
 from dataclasses import dataclass
+from math import nan
 
 import msgspec
 import numpy as np
@@ -75,11 +76,15 @@ class Prequential:
         self._labels = np.zeros(recent_samples)
         self._seen = 0
 
-    def add(self, logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]) -> None:
-        """Adds a batch. Float sums depend on the order of samples in the last bits: add batches as they were formed."""
+    def add(self, logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]) -> float:
+        """Adds a batch and returns the sum of its logloss, NaN if a logit is not finite.
+
+        Float sums depend on the order of samples in the last bits: add batches as they were formed.
+        """
         logits, labels = _checked(logits_B, labels_B)
-        self._sums = _add_up(self._sums, logits, labels)
+        before, self._sums = self._sums, _add_up(self._sums, logits, labels)
         self._remember(logits, labels)
+        return self._sums.loss - before.loss if self._sums.not_finite == before.not_finite else nan
 
     @property
     def not_finite(self) -> int:

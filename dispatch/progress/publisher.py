@@ -5,7 +5,7 @@ from time import monotonic
 import msgspec
 import zmq
 
-from dispatch.progress.status import Status
+from dispatch.progress.status import Status, WorkerStatus
 from dispatch.tally import WorkerTraffic
 from infra.telemetry import Meter
 from infra.wire import Curve, bind
@@ -16,6 +16,7 @@ BYTES = tuple(field for field in WorkerTraffic.__struct_fields__ if field.endswi
 """kinds of traffic that are counted in bytes"""
 ROWS = ("miss_pulls", "update_pushes", "evict_pushes", "behind_pushes", "flush_pushes", "all_reduces")
 """kinds that are counted in rows"""
+BYTES_OF_A_GBIT = 1e9 / 8
 
 
 class StatusPublisher:
@@ -43,29 +44,35 @@ class StatusPublisher:
         self._socket.close()
 
     def _set_gauges(self, status: Status) -> None:
-        quality = status.quality
+        quality, meter = status.quality, self._meter
         gauges = {
-            "lag": status.events.lag,
+            "lag_events": status.events.lag,
             "fields_absent": len(status.fields.absent),
             "generation": status.generation,
+            "journal_version": status.version,
             "samples_per_second": status.samples_per_second,
+            "step_interval_seconds": status.step_ms / 1000,
+            "alpha": status.alpha,
             "logloss": quality.logloss,
             "auc": quality.auc,
             "calibration": quality.calibration,
-            "not_finite": quality.not_finite,
         }
         for name, value in gauges.items():
             if value is not None:
-                self._meter.gauge(name, value)
+                meter.gauge(name, value)
+        meter.total("not_finite", quality.not_finite)
         for field, share in status.fields.present.items():
-            self._meter.gauge("field_present_share", share, field=field)
+            meter.gauge("field_present_ratio", share, field=field)
         for worker in status.workers:
-            for kind in BYTES:
-                self._meter.gauge(
-                    "worker_bytes", getattr(worker.traffic, kind), worker=worker.name, kind=kind.removesuffix("_bytes")
-                )
-            for kind in ROWS:
-                self._meter.gauge("worker_rows", getattr(worker.traffic, kind), worker=worker.name, kind=kind)
-            self._meter.gauge("worker_parked", int(worker.is_parked), worker=worker.name)
-            if worker.measured_gbit is not None:
-                self._meter.gauge("link_gbit", worker.measured_gbit, worker=worker.name)
+            self._set_gauges_of(worker)
+
+    def _set_gauges_of(self, worker: WorkerStatus) -> None:
+        name, meter = worker.name, self._meter
+        for kind in BYTES:
+            moved = getattr(worker.traffic, kind)
+            meter.total("worker_bytes", moved, worker=name, kind=kind.removesuffix("_bytes"))
+        for kind in ROWS:
+            meter.total("worker_rows", getattr(worker.traffic, kind), worker=name, kind=kind)
+        meter.gauge("worker_parked", int(worker.is_parked), worker=name)
+        if worker.measured_gbit is not None:
+            meter.gauge("link_bytes_per_second", worker.measured_gbit * BYTES_OF_A_GBIT, worker=name)

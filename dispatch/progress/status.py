@@ -12,6 +12,9 @@ from dispatch.tally import NO_SECONDS, PhaseSeconds, WorkerTraffic
 
 RunState = Literal["waiting", "replaying", "training", "paused", "draining", "done"]
 
+AlphaMode = Literal["fixed", "manual", "auto"]
+"""fixed: as the policy says; manual: a person's value; auto: the dispatcher follows contention"""
+
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's share of the run."""
@@ -21,6 +24,9 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """shaped or configured link speed; None: not limited"""
     measured_gbit: float | None = None
     """what its latest transfers have come to, delays included; None: not known yet"""
+    least_share: float | None = None
+    """fewest samples it gets under an elastic policy, in equal shares of the batch; None: shares are equal"""
+    largest_share: float | None = None
     is_parked: bool = False
     """whether it gets no samples, because the others are faster without it"""
     traffic: WorkerTraffic = WorkerTraffic()
@@ -85,7 +91,23 @@ class QualityHistory(msgspec.Struct, frozen=True, kw_only=True):
     logloss: tuple[float, ...] = ()
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
+class InForce(msgspec.Struct, frozen=True, kw_only=True):
+    """What people, or the dispatcher by itself, have set."""
+
+    alpha: float | None = None
+    """share of exact solving in force"""
+    alpha_mode: AlphaMode = "fixed"
+    opt_backend: str = ""
+    """where exact assignment runs"""
+    alpha_readings: dict[str, float] = {}
+    """how contended the machine is, where alpha follows that"""
+    version: int = 0
+    """of the journal"""
+    is_paused: bool = False
+    """whether a pause is wanted; the state tells whether it has begun"""
+
+
+class Status(InForce, frozen=True, kw_only=True):
     """A run at one moment."""
 
     run: str

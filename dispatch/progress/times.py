@@ -56,8 +56,8 @@ class StepTimes:
         if idle:
             self.ended = monotonic()
 
-    def end(self, samples: int) -> None:
-        """A step of so many samples ends now."""
+    def end(self, samples: int) -> float:
+        """A step of so many samples ends now; returns the seconds since it began or the one before ended."""
         now = monotonic()
         self.steps += 1
         self.samples += samples
@@ -66,6 +66,7 @@ class StepTimes:
         self._ends.append((now, self.samples))
         while len(self._ends) > 2 and now - self._ends[0][0] > RECENT_SECONDS:
             self._ends.popleft()
+        return self._step_seconds[-1]
 
     def save(self) -> StepTimesState:
         """The counterpart of ``load``."""

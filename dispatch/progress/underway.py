@@ -52,6 +52,8 @@ class OrderedRound:
     """of each worker's order, by worker number"""
     cut: int = 0
     """that a flush is part of; 0: none"""
+    decide_seconds: float = 0.0
+    """how long it took to decide a step"""
     reports: dict[int, Reported] = field(default_factory=dict)
     """by worker number"""
 
@@ -94,6 +96,19 @@ class OrderedRound:
             order_bytes=self.order_bytes[worker],
             report_bytes=report_bytes,
         )
+
+    def moved_bytes(self) -> int:
+        """Over all links, orders and reports included."""
+        told = sum(
+            each.report.pulled_bytes
+            + each.report.pushed_bytes
+            + each.report.reduced_bytes
+            + each.report.dense_up_bytes
+            + each.report.dense_down_bytes
+            + each.message_bytes
+            for each in self.reports.values()
+        )
+        return told + sum(self.order_bytes)
 
     def logits_B(self) -> NDArray[np.float32]:  # noqa: N802 (shape letters)
         """The predictions of all workers, in the order of the batch."""

@@ -44,6 +44,8 @@ class WriteBehind:
     def __init__(self, caches: Caches, share: float) -> None:
         """share: of the rows that a worker pulls in a step; 0: nothing is written behind."""
         self.share = share
+        self.is_due = True
+        """whether rows are pushed now; what waits in the queues stays there"""
         n, C = caches.is_outdated_nC.shape
         self._queues = IdleQueues(np.empty((n, 2 * C if share else 0, 2), np.int32), np.zeros((n, 2), np.int64))
         self.forget()
@@ -60,7 +62,7 @@ class WriteBehind:
 
     def push(self, rows: RowStates, caches: Caches, lines: RoundLines, late_from: int) -> None:
         """Adds this step's rows to the lines, which have all its pulls; rows of step late_from, or after it, stay."""
-        if self.share:
+        if self.share and self.is_due:
             pulls_n = np.bincount(lines.pulls_4[: lines.counts[1], 0], minlength=self._credit_n.size)
             self._credit_n += self.share * pulls_n
             budget_n = self._credit_n.astype(np.int64)

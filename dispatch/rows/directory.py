@@ -85,6 +85,10 @@ class Directory:
         self._late_from = NOTHING_UNDER_WAY
         """the last step; transfers of rows that it trains have to wait for it"""
 
+    def write_behind(self, is_due: bool) -> None:
+        """Whether owners push rows ahead of a flush from now on; by default they do."""
+        self._behind.is_due = is_due
+
     @property
     def nbytes(self) -> int:
         return self._rows.nbytes + self._behind.nbytes + sum(array.nbytes for array in self._caches)

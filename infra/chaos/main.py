@@ -11,10 +11,12 @@ Every fault is a line of chaos.jsonl in the run's folder. Only processes of this
 here, and those that have this folder in their command line.
 """
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ from infra.chaos.progress import Progress
 from infra.chaos.report import ChaosReport
 from infra.chaos.strikes import Strike, Struck, draw_strikes
 from infra.errors import ProcessFailed
+from infra.faults import ALLOWED, FAULT
 from infra.process import Stop
 from infra.verify.finding import Finding
 from infra.verify.leftovers import processes_of
@@ -42,6 +45,8 @@ ORPHAN_SECONDS = 10.0
 """how long processes may outlive a supervisor that was killed"""
 SUPERVISOR = "supervisor"
 VERIFY_SECONDS = 3600.0
+MOST_IN_A_ROW = 4
+"""times that a process is struck while the run makes no progress: a supervisor gives up one that fails more often"""
 MOST_SURPRISES = 20
 """ends of the run that no fault explains, after which it is not started again"""
 POISON_SHARE = "0.01"
@@ -63,6 +68,8 @@ class ChaosJob:
     """of the run: --set and --config with their values"""
     patience_seconds: float = 300.0
     """how long the run may take to complete steps again after the last fault, and to end"""
+    faults: str = ""
+    """fault points at which processes of the run end, as ``infra.faults`` reads them"""
 
 
 def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosReport:
@@ -148,6 +155,8 @@ class Storm:
         self._stopped: list[tuple[float, psutil.Process]] = []
         """when to continue which process"""
         self._sample_at = 0.0
+        self._in_a_row: Counter[str] = Counter()
+        """how often each process was struck since the run was over it the last time"""
 
     def rage(self, until: float, stop: Stop) -> None:
         """Strikes until that time, beginning with the first step."""
@@ -194,12 +203,14 @@ class Storm:
             self._sample_at = now + SAMPLE_SECONDS
             self.census.take(self.run.processes())
         self.progress.look()
+        if self.progress.is_over_it:
+            self._in_a_row.clear()
         time.sleep(TICK_SECONDS)
 
     def strike(self, strike: Strike) -> None:
         """Does it to a process that is there, if there is one."""
         processes = self.run.processes()
-        name = strike.choose(list(processes))
+        name = strike.choose(name for name in processes if self._in_a_row[name] < MOST_IN_A_ROW)
         if name is None:
             self.missed += 1
             return
@@ -212,6 +223,7 @@ class Storm:
             else:
                 process.suspend()
                 self._stopped.append((time.monotonic() + stopped, process))
+        self._in_a_row[name] += 1
         self.progress.strike()
 
     def _wait(self, seconds: float, until: float, stop: Stop) -> bool:
@@ -232,8 +244,11 @@ class Storm:
 def launch(job: ChaosJob, command: str, *arguments: str) -> "subprocess.Popen[bytes]":
     """Starts a command with the settings of the run, in a session of its own."""
     argv = [sys.executable, "-m", "infra.cli.entry", command, *arguments, *job.settings]
+    env = {**os.environ, FAULT: job.faults, ALLOWED: "1"} if job.faults else None
     with (job.folder / OUTPUT).open("ab") as output:
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+        return subprocess.Popen(
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
 
 
 @contextmanager

@@ -1,14 +1,14 @@
 """What is done to a run, and when: drawn from a seed, so that a run of chaos can be repeated."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Literal
 
 import msgspec
 
 Kind = Literal["kill", "stop"]
-Target = Literal["worker", "ps", "dispatcher", "supervisor"]
-WEIGHTS: dict[Target, float] = {"worker": 4, "ps": 3, "dispatcher": 2, "supervisor": 1}
+Target = Literal["worker", "ps", "dispatcher", "supervisor", "nursery"]
+WEIGHTS: dict[Target, float] = {"worker": 4, "ps": 3, "dispatcher": 2, "supervisor": 1, "nursery": 0.5}
 """how often each kind of process is struck, in relation to the others"""
 STOPS = 0.3
 """share of strikes that stop a process for a while; the others kill it"""
@@ -27,8 +27,8 @@ class Strike(msgspec.Struct, frozen=True):
     stopped_seconds: float
     """how long a stopped process stays so"""
 
-    def choose(self, names: list[str]) -> str | None:
-        """One of the processes that there are; None if none is of this kind."""
+    def choose(self, names: Iterable[str]) -> str | None:
+        """One of the processes that may be struck; None if none is of this kind."""
         found = sorted(name for name in names if name.partition("-")[0] == self.target)
         return found[int(self.place * len(found))] if found else None
 

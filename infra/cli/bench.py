@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from benchmarks.report import report, write_json
 from infra.cli.options import grouped
@@ -91,6 +92,54 @@ def checkpoint(
 
     with tempfile.TemporaryDirectory(prefix="freshet-", dir=folder) as place:
         report([run_checkpoint(Path(place), rows, dim, changed, cuts)], output)
+
+
+@app.command()
+def recovery(
+    processes: Annotated[str, typer.Option(help="Kinds of process to strike.")] = "worker,ps,dispatcher,supervisor",
+    stopped: Annotated[float, typer.Option(help="Seconds for which a process is stopped.", min=1)] = 20,
+    rate: Annotated[float, typer.Option(help="Clicks a second.", min=1)] = 2000,
+    folder: Annotated[Path | None, typer.Option(help="Where runs are kept; a temporary folder by default.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
+    output: Output = None,
+) -> None:
+    """Seconds without training after a kill at every seam of every process, and after a stop; each run is verified.
+
+    Example: freshet bench recovery --processes worker,ps --json recovery.json
+    """
+    from benchmarks.durability.recovery import cases, run_recovery
+
+    chosen = list(cases(processes.split(","), stopped))
+    with tempfile.TemporaryDirectory(prefix="freshet-") as place:
+        tell = Console(stderr=True).print
+        results = run_recovery(folder or Path(place), chosen, rate, overrides or (), lambda line: tell(Text(line)))
+    report(results, output)
+    if spoiled := [f"{result.process} {result.name}" for result in results if result.violations]:
+        raise FreshetError(f"'freshet verify' found violations after {', '.join(spoiled)}; expected none; see --folder")
+
+
+@app.command()
+def api(
+    rate: Annotated[float, typer.Option(help="Requests a second in every other window.", min=1)] = 200,
+    seconds: Annotated[float, typer.Option(help="Seconds of a window.", min=1)] = 5,
+    windows: Annotated[int, typer.Option(help="Windows with load, and as many without.", min=1)] = 5,
+    steps: Annotated[int, typer.Option(help="Steps of a past run in the database.", min=1)] = 1_000_000,
+    events: Annotated[int, typer.Option(help="Events to train, written ahead.", min=1000)] = 2_000_000,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
+    output: Output = None,
+) -> None:
+    """Status and history over REST while a run trains, from a process of its own; and what that costs the training.
+
+    Steps a second are compared in alternating windows of one run: without requests, and with --rate of them a second.
+
+    Example: freshet bench api --rate 200 --steps 1000000 --json api.json
+    """
+    from benchmarks.control.api import ApiLoad, run_api_load
+
+    load = ApiLoad(rate, seconds, windows, steps, events)
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        tell = Console(stderr=True).print
+        report([run_api_load(Path(folder), load, overrides or (), lambda line: tell(Text(line)))], output)
 
 
 @app.command()

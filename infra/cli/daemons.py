@@ -3,10 +3,12 @@
 Signal handlers are installed before anything slow is imported, so that SIGTERM always is a request to stop and exit 0.
 """
 
+import platform
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +26,7 @@ from infra.process import Stop, end_with_parent, is_supervised, show_life, stop_
 from infra.run.agreement import agreement_of
 from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
 from infra.run.settings import STORED, Settings
-from infra.telemetry import Meter, configure_logging, describe, start_metrics
+from infra.telemetry import Meter, code_version, configure_logging, describe, start_metrics
 from infra.wire import Curve, load_curve
 
 Name = Annotated[str, typer.Option(help="Name of this process; unique in its run.", callback=check_names)]
@@ -194,6 +196,7 @@ def worker(
     settings = given.load()
     where = dispatcher or settings.dispatch.endpoint
     told = Link(link, is_shaped=settings.trainer.shape_link, payload_share=PAYLOAD_SHARE)
+    from trainer.errors import Removed
     from trainer.job import WorkerJob
     from trainer.main import run_worker
 
@@ -216,24 +219,39 @@ def worker(
     )
     announce = begin(settings, name)
     log_dense_part(settings)
-    run_worker(job, stop, lambda: announce(where), Meter())
+    try:
+        run_worker(job, stop, lambda: announce(where), Meter())
+    except Removed as removed:
+        structlog.get_logger().warning("leaves", reason=str(removed))
 
 
 @grouped
 def api(
     name: Name = "api",
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of a run, or of several runs; short for --set api.runs=.")
+    ] = None,
     *,
     given: RunOptions,
 ) -> None:
-    """Serve the control plane over REST.
+    """Serve the control plane over REST: status and history of runs, commands to them, events from devices.
 
-    Example: freshet api --set api.port=8080
+    Every request needs a token, which 'freshet token create' makes.
+
+    Example: freshet api --runs runs --set api.port=8080
     """
     stop = start()
     settings = given.load()
+    from api.job import ApiJob, database_url
     from api.main import run_api
+    from ingest.kafka.config import SECRETS
 
-    run_api(settings.api.host, settings.api.port, stop, begin(settings, name))
+    where = runs or settings.api.runs or settings.folder
+    if given.run_folder is None:  # it belongs to no run
+        settings = settings.model_copy(update={"folder": where})
+    secrets = {secret: value for secret in SECRETS if (value := getattr(settings.kafka, secret)) is not None}
+    job = ApiJob(settings.api, where, database_url(settings.api.database, where), secrets)
+    run_api(job, stop, begin(settings, name), Meter())
 
 
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,6 +269,7 @@ def begin(settings: Settings, name: str) -> Callable[[str], None]:
     """
     arm(name, settings.folder)
     configure_logging(name, settings.run, settings.telemetry.log_format, settings.telemetry.log_level)
+    _tell_build()
     host = settings.telemetry.metrics_host
     port = start_metrics(settings.telemetry.metrics_port, host)
     metrics = f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
@@ -273,6 +292,12 @@ def begin(settings: Settings, name: str) -> Callable[[str], None]:
 def log_settings(settings: Settings) -> None:
     """Logs the effective settings, without secrets."""
     structlog.get_logger().info("settings", settings=describe(settings.model_dump(mode="json")))
+
+
+@cache
+def _tell_build() -> None:
+    """Once in a process, whatever runs in it."""
+    Meter().gauge("build_info", 1, version=code_version(), python=platform.python_version())
 
 
 def log_dense_part(settings: Settings) -> None:

@@ -2,6 +2,8 @@
 
 A command that drains turns SIGTERM, SIGINT and SIGHUP into a request to stop from its first moment on, and outlives
 its output: a closed terminal or pipe ends nothing. Every other command ends at Ctrl-C with one line and status 130.
+
+Most processes of a run do not begin here but are forked by a nursery, which does, and go on as if they had.
 """
 
 import sys
@@ -28,8 +30,16 @@ DRAINING = (
 )
 
 
+NURSERY = "nursery"
+
+
 def main() -> None:
     """The command ``freshet``."""
+    if sys.argv[1:2] == [NURSERY]:
+        from infra.run.supervision.forking import run_nursery
+
+        if not run_nursery(int(sys.argv[2])):
+            return
     if drains(sys.argv[1:]):
         stop_on_signals()
         keep_output_harmless()

@@ -11,9 +11,10 @@ import zmq
 from rich.console import Console
 from rich.text import Text
 
-from infra.cli import bench, chaos, check, commands, cuts, daemons, members, stream, verify
+from infra.cli import agent, bench, chaos, check, commands, cuts, daemons, stream, token, verify
 from infra.cli.options import SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayFolder, replay_run, show
+from infra.cli.steer import alpha, audit, runs, status, workers
 from infra.errors import ConfigError, FreshetError
 from infra.files import refusal
 from infra.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
@@ -31,10 +32,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench.app, name="bench", rich_help_panel="Look around")
-for process in (daemons.dispatcher, daemons.worker, daemons.ps, daemons.api, daemons.broker, members.agent):
+for process in (daemons.dispatcher, daemons.worker, daemons.ps, daemons.api, daemons.broker, agent.agent):
     app.command(rich_help_panel="Processes")(process)
-app.add_typer(members.workers, name="workers", rich_help_panel="While it runs")
-for change in (members.pause, members.resume):
+app.command(rich_help_panel="While it runs")(status.status)
+for name, group in {"runs": runs.app, "alpha": alpha.app, "workers": workers.app}.items():
+    app.add_typer(group, name=name, rich_help_panel="While it runs")
+for change in (workers.pause, workers.resume, audit.audit):
     app.command(rich_help_panel="While it runs")(change)
 
 Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
@@ -87,6 +90,7 @@ def up(
     from_offsets: daemons.FromOffsets = None,
     json_file: JsonFile = None,
     folder: Folder = None,
+    is_alone: Annotated[bool, typer.Option("--no-api", help="Serve no control plane beside the run.")] = False,
     *,
     given: SettingsOptions,
 ) -> None:
@@ -115,7 +119,8 @@ def up(
         settings = interrupted
     check_start(settings)
     settings, port = _with_kafka(settings) if kafka else (settings, None)
-    _run(settings, Extras(samples=samples, broker_port=port, start_arguments=start), stop, json_file, "up")
+    extras = Extras(api=not is_alone, samples=samples, broker_port=port, start_arguments=start)
+    _run(settings, extras, stop, json_file, "up")
 
 
 app.command(rich_help_panel="Start here")(stream.produce)
@@ -149,6 +154,7 @@ app.command(rich_help_panel="Look around")(check.check)
 app.command(rich_help_panel="Look around")(stream.dead_letters)
 app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
 app.add_typer(cuts.app, name="cuts", rich_help_panel="Look around")
+app.add_typer(token.app, name="token", rich_help_panel="While it runs")
 for look in (commands.settings, commands.keys):
     app.command(rich_help_panel="Look around")(look)
 

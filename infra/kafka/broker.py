@@ -10,6 +10,7 @@ called ``start``, so call it from a thread that lives as long as the broker shou
 """
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -27,6 +28,8 @@ from infra.kafka.jars import find_java, kafka_jars
 from infra.process import SUPERVISED
 
 HOST = "127.0.0.1"
+FREE_PORTS = 15_000, 32_000
+"""below those that connections get, of which one might be taken before it is used"""
 STARTED = b"Kafka Server started"
 PORT_TAKEN = (b"Address already in use", b"Address in use")
 START_SECONDS = 90.0
@@ -257,10 +260,10 @@ class Broker:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on now, of those that systems give to nobody who has not asked for it by number."""
+    while not is_free(port := random.randrange(*FREE_PORTS)):
+        pass
+    return port
 
 
 def is_free(port: int) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 import structlog
 import zmq
 
+from api.job import database_url
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
 from infra.errors import ConfigError, ProcessFailed
@@ -26,11 +27,14 @@ from infra.run.dense_part import DensePart, dense_part, heavy_warning
 from infra.run.display import Display
 from infra.run.network import Network
 from infra.run.settings import Settings, secret_environment, store_settings
-from infra.run.supervisor import ProcessSpec, Supervisor
+from infra.run.supervision.child import ProcessSpec
+from infra.run.supervision.nursery import nursery_in
+from infra.run.supervision.supervisor import Supervisor
 from infra.wire import Curve, connect, load_curve
 from ingest.producing.synthetic import CHUNK, World
 
 API, BROKER, DISPATCHER, WORKER = "api", "broker", "dispatcher", "worker-"
+TOKEN_COMMAND = "'freshet token create'"
 MOST_RESTARTS = 5
 """in a row, without a further step, of a process that a run cannot do without"""
 LATE_STATUS_MILLISECONDS = 200
@@ -74,7 +78,8 @@ def run_cluster(
     settings = with_threads(settings)
     store_settings(settings)
     kept = list(kept_alive(specs(settings, extras), settings, extras))
-    supervisor = Supervisor(kept, settings.folder, lambda: statuses.furthest)
+    nursery = nursery_in(settings.folder, _worker_env(settings))
+    supervisor = Supervisor(kept, settings.folder, lambda: statuses.furthest, nursery)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
     dense = tell_dense_part(settings, display)
     with (
@@ -88,7 +93,7 @@ def run_cluster(
         ) as agent,
         display,
     ):
-        leavers, notices = EarlyLeavers(supervisor), Notices(supervisor)
+        leavers, notices = EarlyLeavers(supervisor), Notices(supervisor, token_command(settings))
 
         def show() -> None:
             agent.serve()
@@ -106,6 +111,15 @@ def run_cluster(
         last = statuses.newest(LATE_STATUS_MILLISECONDS) or unstarted
         summary = summarize(with_best(last, best_auc), outcome.reason, outcome.restarts, outcome.killed)
         return msgspec.structs.replace(summary, dense_weights=dense.weights, dense_bytes=dense.bytes)
+
+
+def token_command(settings: Settings) -> str:
+    """What makes a token for the API of a run; it names the database where that is not the usual one."""
+    usual = database_url(None, Path("runs"))
+    runs = settings.api.runs or settings.folder
+    given, url = settings.api.database, database_url(settings.api.database, runs)
+    where = "" if url == usual else " --database URL" if given is not None else f" --database {url}"
+    return f"'freshet token create --name YOU --scope read --scope control{where}'"
 
 
 def tell_dense_part(settings: Settings, display: Display) -> DensePart:
@@ -189,8 +203,9 @@ class StatusSubscription:
 class Notices:
     """What becomes of the processes: restarts of all, and how those fare that a run can do without; each told once."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+    def __init__(self, supervisor: Supervisor, token_command: str = TOKEN_COMMAND) -> None:
+        """token_command: what makes a token for the API"""
+        self._supervisor, self._token_command = supervisor, token_command
         self._restarts: dict[str, int] = {}
         self._told: set[tuple[str, str]] = set()
 
@@ -206,7 +221,7 @@ class Notices:
             if child.state == "failed":
                 yield f"the run goes on without process {name!r}, which failed: {child.last_words()}"
             elif name == API and child.state == "ready":
-                yield f"API at {child.endpoint}"
+                yield f"API at {child.endpoint}; {self._token_command} makes a token for it"
 
 
 class EarlyLeavers:
@@ -244,7 +259,8 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
         inside = extras.network.inside(number) if extras.network is not None else []
         yield _worker(settings, f"{WORKER}{number}", link, inside)
     if extras.api:
-        yield replace(_listening(settings, API, "api"), restart="on_failure", essential=False, stop_order=4)
+        served = replace(_listening(settings, API, "api"), env=secret_environment(settings), restart="on_failure")
+        yield replace(served, essential=False, stop_order=4)
     if extras.produce is not None:
         yield _producer(settings, extras, extras.produce)
 

@@ -35,6 +35,7 @@ PHASE_COLUMNS = 26
 """what the phases of a step take from the table"""
 MOST_NAMES = 6
 """shown of a list of fields or workers"""
+STOPS = "Ctrl-C drains and stops"
 PARKED = " parked"
 """stands behind the name of a worker that gets no samples"""
 STATE_STYLES: dict[RunState, str] = {
@@ -70,8 +71,9 @@ PHASE_STYLES: dict[Phase, str] = {
 class Picture:
     """Draws a status with rich, laid out for the width of the console."""
 
-    def __init__(self, status: Status, awaited: Sequence[str] = ()) -> None:
-        self.status, self.awaited = status, awaited
+    def __init__(self, status: Status, awaited: Sequence[str] = (), hint: str = STOPS) -> None:
+        """hint: shown below a run that trains"""
+        self.status, self.awaited, self.hint = status, awaited, hint
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status, width = self.status, min(options.max_width, WIDEST_COLUMNS)
@@ -80,7 +82,7 @@ class Picture:
             Group(*_stack(status, self.awaited, width)),
             title=_title(status.run, (f"● {status.state}", f"bold {style}")),
             title_align="left",
-            subtitle=Text.assemble(" Ctrl-C drains and stops ", style="dim") if status.state == "training" else None,
+            subtitle=Text(f" {self.hint} ", style="dim") if self.hint and status.state == "training" else None,
             subtitle_align="right",
             border_style=style,
             box=box.ROUNDED,
@@ -149,6 +151,8 @@ def _facts(status: Status) -> RenderableType:
     facts = [f"step {status.step:,}", f"generation {status.generation}", duration(status.seconds)]
     if status.policy and status.steps:
         facts.append(f"{status.policy} decides in {status.decisions.mean_ms:.1f} ms")
+    if status.alpha is not None:
+        facts.append(_alpha(status))
     if reduced := _reduced(status.workers):
         facts.append(reduced)
     if status.decisions.deadline_misses:
@@ -161,6 +165,12 @@ def _facts(status: Status) -> RenderableType:
     if status.fields.absent:
         lines.append(f"{_absent(status)}\n", style="bold red")
     return Align.left(lines.append(" · ".join(facts), style="dim"))
+
+
+def _alpha(status: Status) -> str:
+    """How much is solved exactly, who sets it, and where."""
+    backend = f", {status.opt_backend}" if status.opt_backend else ""
+    return f"α {status.alpha:g} ({status.alpha_mode}{backend})"
 
 
 def _diverged(status: Status) -> str:
@@ -312,6 +322,7 @@ def plain_line(status: Status, awaited: Sequence[str] = ()) -> str:
         f"loss {ratio(quality.logloss)}, AUC {ratio(quality.auc)}{best}, lag {number(events.lag)}, "
         f"{f'skipped {number(events.skipped)}, ' if events.skipped else ''}"
         f"hits {percent(total.hit_ratio)}, pulled {size(total.pulled_bytes)}, pushed {size(total.pushed_bytes)}"
+        + (f", {_alpha(status)}" if status.alpha is not None and status.alpha_mode != "fixed" else "")
         + (f", no event has {_listed(status.fields.absent)}" if status.fields.absent else "")
         + (f", {reduced}" if (reduced := _reduced(status.workers)) else "")
         + (f", {parked}" if (parked := _parked(status.workers)) else "")
@@ -399,8 +410,14 @@ class Display:
     """Shows statuses as they come: a live picture on a terminal, one line every few seconds elsewhere."""
 
     def __init__(
-        self, console: Console | None = None, line_seconds: float = 5.0, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console | None = None,
+        line_seconds: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+        hint: str = STOPS,
     ) -> None:
+        """hint: shown below a run that trains"""
+        self._hint = hint
         self._console = console or Console()
         self._line_seconds = line_seconds
         self._clock = clock
@@ -438,7 +455,7 @@ class Display:
     def show(self, status: Status, awaited: Sequence[str] = ()) -> None:
         """Redraws the picture; elsewhere prints a line if one is due or the state has changed."""
         if self._live is not None:
-            self._live.update(Picture(status, awaited), refresh=True)
+            self._live.update(Picture(status, awaited, self._hint), refresh=True)
             return
         changed = self._shown is None or self._shown[0] != status.state
         if changed or (self._clock() >= self._next_line and self._shown != (status.state, status.step)):

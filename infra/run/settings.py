@@ -39,7 +39,10 @@ NONE = "none"
 PREFIX = "FRESHET_"
 KAFKA = "FRESHET_KAFKA"
 """addresses of running brokers, host:port,…: short for kafka.servers; no broker is started then"""
-NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, "FRESHET_DATABASE_URL", KAFKA, FAULT, ALLOWED)
+API_URL, TOKEN, CA_FILE = "FRESHET_API_URL", "FRESHET_TOKEN", "FRESHET_CA_FILE"
+"""what commands reach the API with: its address, the secret of a token, whose certificates to trust"""
+CLIENT = (API_URL, TOKEN, CA_FILE)
+NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, "FRESHET_DATABASE_URL", KAFKA, FAULT, ALLOWED, *CLIENT)
 """variables with that prefix that are not settings"""
 
 

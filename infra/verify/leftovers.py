@@ -6,10 +6,11 @@ from pathlib import Path
 import psutil
 
 from infra.run.figures import count
+from infra.run.supervision.nursery import as_started
 from infra.storage import PART
 from infra.verify.finding import Violated, check
 
-COMMANDS = frozenset({"agent", "dispatcher", "worker", "ps", "api", "broker", "produce"})
+COMMANDS = frozenset({"agent", "dispatcher", "worker", "ps", "api", "broker", "produce", "nursery"})
 FOREIGN = frozenset({"broker"})
 """folders of a run in which others write"""
 MOST_NAMED = 5
@@ -28,7 +29,7 @@ def processes_of(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
     """Processes that were started for the run in a folder, with their names."""
     wanted = str(folder.resolve())
     for process in psutil.process_iter(["cmdline", "status", "cwd"]):
-        argv, status = process.info["cmdline"] or [], process.info["status"]
+        argv, status = as_started(process.info["cmdline"] or []), process.info["status"]
         if status == psutil.STATUS_ZOMBIE or "--run-folder" not in argv[:-1] or not COMMANDS & set(argv):
             continue
         given = Path(process.info["cwd"] or "/", argv[argv.index("--run-folder") + 1])

@@ -35,6 +35,8 @@ class BatchFormer:
     """Forms the batches of a job, in order, on the loader's thread; nobody else touches the source."""
 
     def __init__(self, source: Source, job: LoaderJob, lag: Lag) -> None:
+        self.skip_above = job.skip_above
+        """events that may wait before the newest are skipped to, None: any number; may be set by another thread"""
         self._source, self._job, self._lag = source, job, lag
         self._partitions = Partitions(source, job)
         self._left = job.limit
@@ -98,10 +100,11 @@ class BatchFormer:
 
     def _skip_if_late(self) -> None:
         """Leaves out everything that waits, once it is too much."""
-        if self._job.skip_above is None:
+        most = self.skip_above
+        if most is None:
             return
         self._measure()
-        if self._lag.waiting > self._job.skip_above:
+        if self._lag.waiting > most:
             self._partitions.skip_to_end()
 
     def _has_lingered(self, since: float | None) -> bool:

@@ -42,6 +42,10 @@ class Loader:
             self._lag.add_handed(batch)
         return batch
 
+    def skip_above(self, events: int | None) -> None:
+        """From the next batch that is formed on, events are left out once so many wait; None: never."""
+        self._former.skip_above = events
+
     def lag(self) -> int:
         """Events not yet handed out; unread packed records count with the mean size of those read."""
         return self._lag.events

@@ -36,7 +36,7 @@ from ps.store import NEVER, Store
 
 LONGEST_CHAIN = 440
 """files of a cut that one message can name; a longer chain begins anew with all rows"""
-WRITING_MILLISECONDS = 5
+WRITING_MILLISECONDS = 1
 """how late the end of a write may be seen"""
 Outcome = CutSaved | CutFailed
 Chain = tuple[FilePart, ...]

@@ -1,52 +1,26 @@
-"""The API as a real server, and as a process that must stay light."""
+"""The API as a process that listens, encrypts, and stays light."""
 
 import json
+import ssl
 import subprocess
 import sys
-import threading
-import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from queue import Queue
+from pathlib import Path
 
 import pytest
 
-from api.app import create_app
-from api.main import listen, run_api
+from api.config import ApiConfig
+from api.main import listen, tls_context
 from infra.errors import ConfigError
-from infra.process import Stop
+from tests.api.serving import Served, serving
+from tests.certificates import Authority
 
 
-@pytest.fixture
-def server() -> Iterator[str]:
-    stop, ready = Stop(), Queue[str]()
-    thread = threading.Thread(target=run_api, args=("127.0.0.1", 0, stop, ready.put))
-    thread.start()
-    yield ready.get(timeout=30)
-    stop.request("test over")
-    thread.join(30)
-    assert not thread.is_alive()
-
-
-def test_healthz_answers_ok(server: str) -> None:
-    with urllib.request.urlopen(f"{server}/healthz", timeout=10) as answer:
-        assert json.load(answer)["status"] == "ok"
-
-
-def test_metrics_are_prometheus_text(server: str) -> None:
-    with urllib.request.urlopen(f"{server}/metrics", timeout=10) as answer:
-        assert answer.headers["content-type"].startswith("text/plain")
-        assert b"# TYPE" in answer.read()
-
-
-def test_unknown_path_is_problem_json(server: str) -> None:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"{server}/nowhere", timeout=10)
-    with caught.value as answer:
-        assert answer.headers["content-type"] == "application/problem+json"
-        body = json.load(answer)
-    assert (body["status"], body["title"]) == (404, "Not Found")
-    assert "/nowhere" in body["detail"]
+def test_unknown_path_is_problem_json(api: Served) -> None:
+    answer = api.get("/nowhere")
+    assert (answer.status, answer.headers["Content-Type"]) == (404, "application/problem+json")
+    assert "/nowhere" in answer.json["detail"]
+    assert api.ask("DELETE", "/v1/runs").status == 405
 
 
 def test_port_in_use_is_a_config_error() -> None:
@@ -70,5 +44,20 @@ def test_api_does_not_load_torch() -> None:
     assert done.stdout == "False\n"
 
 
-def test_openapi_lists_the_routes() -> None:
-    assert set(create_app().openapi()["paths"]) == {"/healthz", "/metrics"}
+def test_https_with_certificate_files(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("api", "127.0.0.1")
+    database = f"sqlite:///{tmp_path / 'freshet.db'}"
+    with serving(tmp_path, database, tls_certificate=certificate, tls_key=key) as served:
+        assert served.address.startswith("https://")
+        trusting = ssl.create_default_context(cafile=authority.file)
+        with urllib.request.urlopen(f"{served.address}/healthz", timeout=30, context=trusting) as answer:
+            assert json.load(answer)["status"] == "ok"
+
+
+def test_a_certificate_that_cannot_be_used_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "api.pem").write_text("nonsense")
+    with pytest.raises(ConfigError, match=r"correct api\.tls_certificate"):
+        tls_context(ApiConfig(tls_certificate=tmp_path / "api.pem"))
+    with pytest.raises(ValueError, match="a key without a certificate"):
+        ApiConfig(tls_key=tmp_path / "api.key")

@@ -72,3 +72,32 @@ def test_alpha_may_change_between_two_decisions() -> None:
     decider.alpha = 0.25
     decider.decide(2, np.arange(4, dtype=np.uint64).reshape(2, 2))
     assert seen == [0.5, 0.25]
+
+
+def test_every_sixteenth_decision_is_compared_with_heu_where_that_is_asked_for() -> None:
+    parsed = parse_spec("esd:1")
+    decider = Decider(
+        Index(), Directory(np.full(2, 64), "lru", 1), parsed.build(0, "cpu"), parsed.needs, np.array([1.0, 3.0])
+    )
+    keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
+    assert decider.decide(16, keys_BF).saved_share is None
+    decider.compares = True
+    compared = {step: decider.decide(step, keys_BF + np.uint64(step)).saved_share for step in range(17, 49)}
+    assert [step for step, saved in compared.items() if saved is not None] == [32, 48]
+
+
+def test_comparing_changes_no_decision() -> None:
+    made = []
+    for compares in (False, True):
+        parsed = parse_spec("joint:2")
+        directory = Directory(np.full(2, 64), "lru", 1)
+        decider = Decider(Index(), directory, parsed.build(0, "cpu"), parsed.needs, np.array([1.0, 3.0]))
+        decider.compares = compares
+        draw = np.random.default_rng(5)
+        made.append([decider.decide(step, draw.integers(0, 40, (8, 4), np.uint64)).assignment_B for step in range(40)])
+    assert np.array_equal(made[0], made[1])
+
+
+def test_processor_time_is_part_of_a_decisions_time() -> None:
+    decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), Needs(), np.ones(2))
+    assert decider.decide(1, np.arange(32, dtype=np.uint64).reshape(8, 4)).cpu_seconds > 0.0

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,15 +19,19 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+def write_clicks(folder: Path, samples: int, partitions: int = 2, packed: int = 0, poison: float = 0.0) -> Path:
+    """Writes synthetic clicks to a topic below a folder and returns the folder."""
+    config = StreamConfig(folder=folder / "log", partitions=partitions)
+    job = ProducerJob(config, limit=samples, samples_per_record=packed, poison_share=poison, seed=3)
+    run_producer(job, Stop())
+    return folder
+
+
 @pytest.fixture
 def write_topic(tmp_path: Path) -> WriteTopic:
     """Writes synthetic clicks to a topic in a new folder and returns the folder."""
 
-    def write(samples: int, name: str = "run", partitions: int = 2, packed: int = 0, poison: float = 0.0) -> Path:
-        folder = tmp_path / name
-        config = StreamConfig(folder=folder / "log", partitions=partitions)
-        job = ProducerJob(config, limit=samples, samples_per_record=packed, poison_share=poison, seed=3)
-        run_producer(job, Stop())
-        return folder
+    def write(samples: int, name: str = "run", **more: Any) -> Path:
+        return write_clicks(tmp_path / name, samples, **more)
 
     return write

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from infra.run.supervision.nursery import as_started
+
 WAIT_SECONDS = 150.0
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,12 +57,12 @@ def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str] | 
 def children_of(folder: Path) -> list[psutil.Process]:
     """Processes of the run in that folder that are still there."""
     there = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["status"] != psutil.STATUS_ZOMBIE]
-    return [p for p in there if str(folder) in (p.info["cmdline"] or [])]
+    return [p for p in there if str(folder) in as_started(p.info["cmdline"] or [])]
 
 
 def named(folder: Path, names: Sequence[str]) -> list[psutil.Process]:
     """Those of the given names."""
-    return [p for p in children_of(folder) if any(name in (p.info["cmdline"] or []) for name in names)]
+    return [p for p in children_of(folder) if any(name in as_started(p.info["cmdline"] or []) for name in names)]
 
 
 def listening(process: psutil.Process) -> set[int]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 from dispatch.cuts.survey import verify_cuts
 from dispatch.journal.history import read_cuts, read_manifests
@@ -23,7 +24,7 @@ from dispatch.journal.log import JournalWriter
 from infra.errors import FreshetError
 from infra.run.folder import check_free
 from infra.run.settings import Settings, read_stored
-from infra.run.supervisor import last_lines
+from infra.run.supervision.child import last_lines
 from infra.storage import Storage
 from ingest.batches.replay import form_batch
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
@@ -32,7 +33,7 @@ from ingest.log.frames import frame_bytes
 from ingest.log.segments import SEGMENT
 from ps.cuts.manifest import manifest_name, manifest_numbers
 from ps.errors import CutDamaged
-from tests.end_to_end.processes import run
+from tests.end_to_end.processes import run, start
 from trainer.dense import Dense, load_dense
 from trainer.models.registry import build_model
 
@@ -70,6 +71,32 @@ def test_produce_then_up_trains_what_was_produced_over_encrypted_links_and_shows
     letters = run("dead-letters", "--run-folder", finished).stdout.splitlines()
     assert len(letters) == summary["status"]["events"]["dead_letters"] > 10
     assert {"partition", "offset", "index", "reason", "payload"} <= json.loads(letters[0]).keys()
+
+
+def test_a_run_that_is_over_is_not_begun_again(finished: Path) -> None:
+    over = run("up", "--folder", finished)
+    assert (over.returncode, "is over: it ended after step" in over.stderr) == (2, True), over.stderr
+    again = start("dispatcher", "--run-folder", finished, FRESHET_SUPERVISED=str(os.getpid()))
+    output, _ = again.communicate(timeout=90)  # as a supervisor starts one that ended just before its own end
+    assert (again.returncode, "nothing is left to do" in output) == (0, True), output
+
+
+@pytest.mark.timeout(180)
+def test_verify_finds_dense_weights_that_changed(finished: Path, tmp_path: Path) -> None:
+    path = finished / "dense.safetensors"
+    before = path.read_bytes()
+    weights = load_file(path)
+    next(iter(weights.values())).reshape(-1)[0] += 1
+    save_file(weights, path)
+    try:
+        bad = run("verify", finished, "--json", tmp_path / "findings.json")
+    finally:
+        path.write_bytes(before)
+    assert bad.returncode == 1
+    assert "is not what it promises: replay: dense weights; see the table above" in " ".join(bad.stderr.split())
+    found = {each["name"]: each["ok"] for each in json.loads((tmp_path / "findings.json").read_text())}
+    assert {name: ok for name, ok in found.items() if not ok} == {"faults fired": None, "replay: dense weights": False}
+    assert found["replay: predictions"] is found["replay: rows"] is found["no unreferenced file"] is True
 
 
 # ── what the product reads ────────────────────────────────────────────────────────────────────────────────────────────

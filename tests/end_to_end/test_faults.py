@@ -1,6 +1,6 @@
-"""Real processes that kill themselves at fault points: they are started anew, and the run is what it promises.
+"""Real processes that kill themselves at every fault point there is, in one run for each kind of process.
 
-``--all-faults`` sets every fault point there is, in one run for each kind of process.
+They run with ``--all-faults``; ``test_life`` has some fault points of every kind in one run.
 """
 
 import subprocess
@@ -14,14 +14,6 @@ from tests.end_to_end.processes import ROOT, environment, freshet, run
 BATCH = 64
 SIZES = f"stream.batch={BATCH}", "dispatch.workers=2", "ps.shards=2", "rows.dim=4"
 SETTINGS = (*SIZES, "api.port=0", "cuts.seconds=0.5")
-SEVERAL = (
-    "worker-1:after_pull:step=8:kill",
-    "worker-0:dense_push_half_sent:step=8:kill",
-    "ps-0:push_half_applied:step=16:kill",
-    "ps-1:gathering:count=1:exit=3",
-    "dispatcher:journalled:step=24:kill",
-    "dispatcher:before_manifest:count=2:raise",
-)
 SELDOM = {
     "start": "count=1",
     "push_half_sent": "count=10",
@@ -49,11 +41,6 @@ def check(folder: Path, faults: tuple[str, ...], ended: subprocess.CompletedProc
     assert sorted(fired.fault for fired in read_fired(folder)) == sorted(faults)
     checked = run("verify", folder)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
-@pytest.mark.timeout(400)
-def test_a_run_survives_faults_of_every_kind_of_process(tmp_path: Path) -> None:
-    check(tmp_path / "run", SEVERAL, up(tmp_path / "run", SEVERAL, steps=60))
 
 
 @pytest.mark.one_by_one

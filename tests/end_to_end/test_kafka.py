@@ -46,19 +46,18 @@ def copy_log(folder: Path, kafka: TestBroker, topic: str) -> None:
     reader.close()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize(("packed", "poison"), [(0, 0.05), (16, 0.0)])
+@pytest.mark.parametrize(("client", "packed", "poison"), [(CLIENTS[0], 0, 0.05), (CLIENTS[1], 16, 0.0)])
 def test_a_run_over_kafka_equals_the_run_over_the_log_bit_for_bit(
     kafka: TestBroker, write_topic: WriteTopic, tmp_path: Path, client: Client, packed: int, poison: float
 ) -> None:
-    folder = write_topic(900, partitions=3, packed=packed, poison=poison)
+    folder = write_topic(600, partitions=3, packed=packed, poison=poison)
     topic = kafka.new_topic(partitions=3, **{"max.message.bytes": str(LARGE_BYTES)})
     copy_log(folder, kafka, topic)
     over_log = train(Plan(folder, workers=2))
     plan = Plan(tmp_path / "kafka", workers=2, open_source=lambda: KafkaSource(kafka.config(client), topic))
     over_kafka = train(plan)
     assert over_kafka.manifests == over_log.manifests
-    assert sum(manifest.samples for manifest in over_log.manifests) == 900
+    assert sum(manifest.samples for manifest in over_log.manifests) == 600
     assert np.array_equal(over_kafka.rows_RT, over_log.rows_RT)
     assert np.array_equal(over_kafka.versions_R, over_log.versions_R)
     assert over_kafka.dense.keys() == over_log.dense.keys()
@@ -70,7 +69,7 @@ def test_a_run_over_kafka_equals_the_run_over_the_log_bit_for_bit(
 def test_an_interrupted_run_over_kafka_goes_on_and_equals_the_run_over_the_log(
     kafka: TestBroker, write_topic: WriteTopic, tmp_path: Path, client: Client
 ) -> None:
-    folder = write_topic(900, partitions=3, packed=16)
+    folder = write_topic(600, partitions=3, packed=16)
     topic = kafka.new_topic(partitions=3)
     copy_log(folder, kafka, topic)
     over_log = train(Plan(folder, policy="random"))

@@ -19,7 +19,7 @@ from infra.wire import write_curve
 from tests.end_to_end.processes import children_of, ports_of_workers, run, start, wait_until
 
 pytestmark = pytest.mark.timeout(180)
-SMALL = ("stream.batch=64", "dispatch.workers=1", "dispatch.links_gbit=", "ps.shards=1", "api.port=0", "run=shared")
+SMALL = ("stream.batch=64", "dispatch.workers=2", "dispatch.links_gbit=", "ps.shards=1", "api.port=0", "run=shared")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LiveRun:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
     folder = tmp_path_factory.mktemp("live")
-    write_curve(folder / "keys", ("server", "worker-0", "odd"))
+    write_curve(folder / "keys", ("server", "worker-0", "worker-1", "odd"))
     chosen = (*SMALL, f"curve_folder={folder / 'keys'}")
     settings = tuple(part for setting in chosen for part in ("--set", setting))
     run_folder = folder / "run"
@@ -58,8 +58,8 @@ def live(shared: LiveRun) -> LiveRun:
     return shared
 
 
-def test_with_keys_a_worker_alone_listens_for_nobody(live: LiveRun) -> None:
-    assert ports_of_workers(live.folder) == [0]
+def test_with_keys_workers_listen_for_nobody(live: LiveRun) -> None:
+    assert ports_of_workers(live.folder) == [0, 0]
 
 
 def test_a_worker_process_with_another_rate_ends_with_the_reason_and_the_run_goes_on(
@@ -68,7 +68,7 @@ def test_a_worker_process_with_another_rate_ends_with_the_reason_and_the_run_goe
     dispatcher = (live.folder / "endpoints" / "dispatcher").read_text()
     where = ("--dispatcher", dispatcher.split()[0], "--name", "odd")
     odd = run("worker", *live.settings, "--set", "model.dense_rate=0.03", "--set", f"folder={tmp_path}", *where)
-    assert odd.returncode == 1
+    assert odd.returncode == 2
     assert "model.dense_rate is 0.003 in the dispatcher and 0.03 in worker 'odd'" in odd.stdout + odd.stderr
     live.wait_for_steps(live.steps() + 4)
 

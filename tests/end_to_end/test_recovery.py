@@ -24,7 +24,7 @@ STEPS, BATCH = 24, 32
 EVENTS = STEPS * BATCH
 OFTEN = CutConfig(seconds=0.02, kept=1000)
 SMALL: dict[str, Any] = {"batch": BATCH, "rows": RowConfig(dim=4), "cache_rows": 600, "silence_seconds": 20.0}
-LATER = 4
+LATER = 3
 """steps between two crashes"""
 
 
@@ -127,7 +127,11 @@ def test_a_damaged_cut_is_passed_over_and_more_is_trained_again(write_topic: Wri
     result = train_struck(plan, Strike(crash, 12, when=damage_newest))
     (gone,) = damaged
     _, *went_back = (base for base in bases(plan) if base is not None)
-    assert went_back[0] == gone > went_back[1]
+    # A cut that was under way when the newest was damaged may have been taken since, and rests on the damaged file.
+    unusable = [base for base in went_back if base >= gone]
+    assert unusable
+    assert went_back[: len(unusable)] == sorted(unusable, reverse=True)
+    assert went_back[len(unusable)] < gone
     check_run(plan, result, EVENTS)
 
 

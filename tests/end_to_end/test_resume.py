@@ -28,19 +28,41 @@ from ingest.letters.embedded import read_dead_letters
 from ps.client import ShardClient
 from ps.config import CutConfig, RowConfig
 from ps.cuts.manifest import manifest_numbers, read_manifest
-from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.conftest import WriteTopic, write_clicks
 from tests.end_to_end.interrupting import golden, interrupt
-from tests.end_to_end.threads import RUN, Plan, Threads, model_of, running_shards, start_worker, train, wait_for_steps
+from tests.end_to_end.threads import (
+    RUN,
+    Plan,
+    Result,
+    Threads,
+    model_of,
+    running_shards,
+    start_worker,
+    train,
+    wait_for_steps,
+)
 
-STEPS, BATCH = 20, 64
+STEPS, BATCH = 14, 64
+LONG = 40 * BATCH
+"""events of a run in which something happens meanwhile"""
+
+
+COMMON: dict[str, Any] = {"policy": "random", "cache_rows": 300, "rows": RowConfig(dim=5), "silence_seconds": 20.0}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Result]:
+    """A run that nothing happened to, over the same events as those that are killed."""
+    plan = Plan(write_clicks(tmp_path_factory.mktemp("whole"), STEPS * BATCH, poison=0.05), **COMMON)
+    return plan, train(plan)
 
 
 @pytest.mark.parametrize("after", ["decide", "record", "write_dead_letters", "announce", "order", "complete"])
-def test_a_run_killed_after_any_line_goes_on_and_equals_one_that_was_not(write_topic: WriteTopic, after: str) -> None:
-    common: dict[str, Any] = {"policy": "random", "cache_rows": 300, "rows": RowConfig(dim=5), "silence_seconds": 20.0}
-    whole = Plan(write_topic(STEPS * BATCH, "whole", poison=0.05), **common)
-    killed = Plan(write_topic(STEPS * BATCH, "killed", poison=0.05), **common)
-    expected = train(whole)
+def test_a_run_killed_after_any_line_goes_on_and_equals_one_that_was_not(
+    whole: tuple[Plan, Result], write_topic: WriteTopic, after: str
+) -> None:
+    undisturbed, expected = whole
+    killed = Plan(write_topic(STEPS * BATCH, "killed", poison=0.05), **COMMON)
     interrupt(killed, 7, after)
     before = read_history(killed.folder / "journal")
     assert before.step == 7
@@ -51,7 +73,7 @@ def test_a_run_killed_after_any_line_goes_on_and_equals_one_that_was_not(write_t
     assert result.status.quality == expected.status.quality
     assert result.status.events == expected.status.events
     assert [m.ranges for m in result.manifests] == [m.ranges for m in expected.manifests]
-    letters = [list(read_dead_letters(plan.folder / "log")) for plan in (whole, killed)]
+    letters = [list(read_dead_letters(plan.folder / "log")) for plan in (undisturbed, killed)]
     assert [(x.partition, x.offset) for x in letters[0]] == [(x.partition, x.offset) for x in letters[1]]
     assert history.ended is not None
     assert history.ended.differs_at is None
@@ -61,12 +83,12 @@ def test_a_run_goes_on_with_other_caches_shards_and_policy_and_equals_its_replay
     folder, rows = write_topic(STEPS * BATCH), RowConfig(dim=5, optimizer="rowwise_adagrad")
     common: dict[str, Any] = {"folder": folder, "rows": rows, "silence_seconds": 20.0, "workers": 3}
     interrupt(Plan(**common, policy="esd:0.5", cache_rows=300, shards=2), 6)
-    interrupt(Plan(**common, policy="joint:2:elastic", cache_rows=400, shards=1, eviction="lru"), 13)
+    interrupt(Plan(**common, policy="joint:2:elastic", cache_rows=400, shards=1, eviction="lru"), 11)
     last = Plan(**common, policy="het", cache_rows=2048, shards=3)
     result = train(last)
     assert result.status.samples == STEPS * BATCH
     history = read_history(folder / "journal")
-    assert [past.steps[-1].step for past in history.generations] == [6, 13, STEPS]
+    assert [past.steps[-1].step for past in history.generations] == [6, 11, STEPS]
     replayed = train(golden(last, cache_rows=250, shards=2))
     assert model_of(replayed) == model_of(result)
     assert replayed.status.quality == result.status.quality
@@ -78,7 +100,7 @@ def test_a_run_goes_on_with_other_caches_shards_and_policy_and_equals_its_replay
 
 @pytest.mark.parametrize("policy", ["fae:0.15:4", "random"])
 def test_a_journal_with_changing_members_and_a_hot_set_is_replayed(write_topic: WriteTopic, policy: str) -> None:
-    plan = Plan(write_topic(60 * BATCH), 2, policy, cache_rows=700, rows=RowConfig(dim=5), silence_seconds=20.0)
+    plan = Plan(write_topic(LONG), 2, policy, cache_rows=700, rows=RowConfig(dim=5), silence_seconds=20.0)
 
     def join_late(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
         wait_for_steps(plan, 5)
@@ -96,7 +118,7 @@ def test_a_journal_with_changing_members_and_a_hot_set_is_replayed(write_topic: 
 
 @pytest.mark.parametrize("reduce", ["hub", "ring"])
 def test_a_journal_in_which_a_worker_left_is_replayed(write_topic: WriteTopic, reduce: Reduce) -> None:
-    plan, leaves = Plan(write_topic(60 * BATCH), 3, "random", rows=RowConfig(dim=5), reduce=reduce), Stop()
+    plan, leaves = Plan(write_topic(LONG), 3, "random", rows=RowConfig(dim=5), reduce=reduce), Stop()
 
     def leave_early(_threads: Threads, _dispatcher: str, _shards: tuple[str, ...]) -> None:
         wait_for_steps(plan, 5)
@@ -144,10 +166,10 @@ def test_what_is_left_of_the_samples_is_trained_after_an_interruption(write_topi
 
 @pytest.mark.parametrize("of", ["shard", "dispatcher"])
 def test_a_resume_whose_newest_cut_is_damaged_begins_with_the_one_before(write_topic: WriteTopic, of: str) -> None:
-    whole = Plan(write_topic(60 * BATCH, "whole"), policy="random", silence_seconds=20.0)
-    killed = replace(whole, folder=write_topic(60 * BATCH, "killed"), cuts=CutConfig(seconds=0.001, kept=100))
+    whole = Plan(write_topic(LONG, "whole"), policy="random", silence_seconds=20.0)
+    killed = replace(whole, folder=write_topic(LONG, "killed"), cuts=CutConfig(seconds=0.001, kept=100))
     expected = train(whole)
-    interrupt(killed, 50)
+    interrupt(killed, 33)
     storage = Storage.at(killed.folder / "cuts")
     *_, before, newest = manifest_numbers(storage)
     manifest = read_manifest(storage, newest)
@@ -191,14 +213,14 @@ def test_settings_that_must_stay_are_named_and_the_run_can_still_go_on(write_top
 
 
 def test_steps_that_need_more_workers_than_there_are_are_decided_anew(write_topic: WriteTopic) -> None:
-    samples = 15 * BATCH + 5
+    samples = 11 * BATCH + 5
     plan = Plan(write_topic(STEPS * BATCH), rows=RowConfig(dim=5), silence_seconds=20.0, samples=samples)
     interrupt(plan, 4)
     result = train(Plan(**{**vars(plan), "workers": 1, "replace_seconds": 0.001}))
     assert result.status.samples == samples
     history = read_history(plan.folder / "journal")
     assert [len(past.record.members) for past in history.generations] == [1]
-    assert [step.step for step in history.steps] == list(range(1, 17))
+    assert [step.step for step in history.steps] == list(range(1, 13))
     assert model_of(train(golden(plan))) == model_of(result)
 
 

@@ -15,16 +15,16 @@ from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.fixed import empty_caches, train_fixed
 from tests.end_to_end.threads import SMALL_MODEL, Plan, model_of
 
-STEPS, BATCH = 24, 64
+STEPS, BATCH = 14, 64
 PLAIN: dict[str, Any] = {"cache_rows": 4096, "eviction": "lru", "shards": 1, "policy": "random"}
 SMALL = {1: 580, 2: 400, 3: 330, 4: 250}
 """rows of a cache that just holds a micro-batch, by workers"""
 OTHERS: tuple[tuple[dict[str, Any], tuple[int, ...]], ...] = (
     ({"eviction": "emark", "shards": 2, "policy": "random"}, ()),
-    ({"eviction": "lfu", "shards": 3, "policy": "esd:0.5"}, (3, 4, 11, STEPS - 1)),
-    ({"cache_rows": 4096, "eviction": "lru", "shards": 5, "policy": "het"}, (1, 17)),
+    ({"eviction": "lfu", "shards": 3, "policy": "esd:0.5"}, (3, 4, STEPS - 1)),
+    ({"cache_rows": 4096, "eviction": "lru", "shards": 5, "policy": "het"}, (1, 10)),
     ({"cache_rows": 4096, "eviction": "lru", "shards": 2, "policy": "random", "write_behind": 0.3}, ()),
-    ({"eviction": "emark", "shards": 3, "policy": "random", "write_behind": 1.0}, (9,)),
+    ({"eviction": "emark", "shards": 3, "policy": "random", "write_behind": 1.0}, (8,)),
 )
 """small caches unless said otherwise, and the steps that a flush follows"""
 
@@ -80,7 +80,7 @@ def test_a_flush_between_steps_that_are_under_way_changes_no_bit(
     common: dict[str, Any] = {"workers": workers, "reduce": reduce, "batch": BATCH, "rows": RowConfig(dim=7)}
     plain, logits = train_fixed(monkeypatch, Plan(write_topic(STEPS * BATCH), **common, **PLAIN))
     other: dict[str, Any] = {"cache_rows": SMALL[workers], "policy": policy, "write_behind": 0.3}
-    steps = (2, 3, 4, 11)
+    steps = (2, 3, 4, 9)
     flushed, other_logits = train_fixed(
         monkeypatch, Plan(write_topic(STEPS * BATCH, "other"), **common, **other), flush_behind=steps
     )
@@ -96,9 +96,9 @@ def test_caches_kept_over_generations_change_no_bit_and_spare_pulls(
     common: dict[str, Any] = {"workers": workers, "batch": BATCH, "rows": RowConfig(dim=7), "policy": "random"}
     caches: dict[str, Any] = {"cache_rows": 2 * SMALL[workers], "eviction": eviction, "write_behind": 0.3}
     plans = [Plan(write_topic(STEPS * BATCH, name), **common, **caches) for name in ("empty", "kept")]
-    kept, other_logits = train_fixed(monkeypatch, plans[1], flush_after=(5, 6, 15))
+    kept, other_logits = train_fixed(monkeypatch, plans[1], flush_after=(5, 6, 10))
     not_kept = empty_caches(monkeypatch)
-    empty, logits = train_fixed(monkeypatch, plans[0], flush_after=(5, 6, 15))
+    empty, logits = train_fixed(monkeypatch, plans[0], flush_after=(5, 6, 10))
     assert not_kept == [workers] * 3
     pulled = [sum(worker.traffic.miss_pulls for worker in result.status.workers) for result in (empty, kept)]
     assert pulled[1] < pulled[0]

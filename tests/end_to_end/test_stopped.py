@@ -10,9 +10,12 @@ import pytest
 
 from dispatch.journal.history import read_history
 from infra.kafka.broker import free_port
+from infra.process import Stop
+from ingest.config import StreamConfig
+from ingest.main import ProducerJob, run_producer
 from tests.end_to_end.processes import children_of, run, start, wait_until
 
-BATCH, STEPS = 64, 20
+BATCH, STEPS = 64, 8
 
 
 @contextmanager
@@ -32,6 +35,9 @@ def test_processes_that_were_replaced_while_they_were_stopped_are_refused_and_en
     where = f"folder={folder}", f"stream.folder={tmp_path / 'log'}"
     given = [part for setting in (*sizes, *where) for part in ("--set", setting)]
 
+    def produce() -> None:
+        run_producer(ProducerJob(StreamConfig(folder=tmp_path / "log"), limit=STEPS * BATCH), Stop())
+
     def step() -> int:
         return read_history(folder / "journal").step
 
@@ -41,7 +47,7 @@ def test_processes_that_were_replaced_while_they_were_stopped_are_refused_and_en
 
     with leaving_nothing(where[0]):
         dispatching = "--endpoint", endpoint, "--samples", str(3 * STEPS * BATCH), *given
-        assert run("produce", "--limit", str(STEPS * BATCH), *given).returncode == 0
+        produce()
         dispatcher, stopped = start("dispatcher", *dispatching), start_both()
         wait_until(lambda: step() == STEPS, dispatcher)
         for process in stopped:
@@ -49,13 +55,13 @@ def test_processes_that_were_replaced_while_they_were_stopped_are_refused_and_en
         second = run("dispatcher", *dispatching)
         assert (second.returncode, "another process" in second.stderr) == (1, True), second.stderr
         shard, worker = start_both()
-        assert run("produce", "--limit", str(STEPS * BATCH), *given).returncode == 0
+        produce()
         wait_until(lambda: step() > STEPS, dispatcher)
         for process, reason in zip(stopped, ("a newer process serves as shard 0", "a newer worker named"), strict=True):
             process.send_signal(signal.SIGCONT)
             output, _ = process.communicate(timeout=60)
             assert (process.returncode, reason in output) == (2, True), output
-        assert run("produce", "--limit", str(STEPS * BATCH), *given).returncode == 0
+        produce()
         outputs = [process.communicate(timeout=90)[0] for process in (dispatcher, worker)]
         assert (dispatcher.returncode, worker.returncode) == (0, 0), outputs
         shard.terminate()

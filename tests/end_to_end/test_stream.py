@@ -29,7 +29,7 @@ from tests.end_to_end.interrupting import golden
 from tests.end_to_end.processes import wait_until
 from tests.end_to_end.test_exactness import expect_equal
 from tests.end_to_end.threads import Plan, Threads, model_of, start_worker, train, train_reference, wait_for_steps
-from trainer.errors import Displaced
+from trainer.errors import TurnedAway
 from trainer.worker import Worker
 
 GOOD = 1500
@@ -241,7 +241,7 @@ def test_a_second_worker_of_one_name_takes_over_and_a_stranger_changes_nothing(w
         seen.request("the run went on")
 
     result = train(plan, seen, disturb)
-    assert [type(error) for error in told] == [Displaced]
+    assert [type(error) for error in told] == [TurnedAway]
     assert "a newer worker named 'worker-0' has joined" in str(told[0])
     assert result.status.generation > 1
     assert result.status.samples == sum(m.samples for m in result.manifests) < MORE_THAN_NEEDED

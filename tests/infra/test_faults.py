@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra.errors import ConfigError
-from infra.faults import ALLOWED, DISPATCHER, FAULT, SEAMS, SHARD, WORKER, Fault, read_faults, read_fired
+from infra.faults import ALL_SEAMS, ALLOWED, API, DISPATCHER, FAULT, SHARD, WORKER, Fault, read_faults, read_fired
 from tests.end_to_end.processes import ROOT, environment, freshet
 
 PROGRAM = """
@@ -110,8 +110,8 @@ def test_faults_are_read_as_they_are_written() -> None:
     [
         ("", "process '' is not known; expected PROCESS:SEAM"),
         (
-            "api:start:kill",
-            "process 'api' is not known; expected PROCESS:SEAM[:step=N|:count=N]:ACTION with one of wor",
+            "produce:start:kill",
+            "process 'produce' is not known; expected PROCESS:SEAM[:step=N|:count=N]:ACTION with one of wor",
         ),
         ("worker-2:after_lunch:kill", "seam of worker-N 'after_lunch' is not known"),
         ("ps-0:after_pull:kill", "with one of idle, push_half_applied, pull, gathering, before_file, after_file;"),
@@ -127,7 +127,12 @@ def test_a_fault_that_cannot_be_read_is_refused_with_what_is_known(fault: str, t
 
 # ── the seams ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 REACHED = re.compile(r"\breach\(\s*\"(\w+)\"")
-FOLDERS = {WORKER: ("trainer", "ps/client.py"), SHARD: ("ps", "infra/storage.py"), DISPATCHER: ("dispatch",)}
+FOLDERS = {
+    WORKER: ("trainer", "ps/client.py"),
+    SHARD: ("ps", "infra/storage.py"),
+    DISPATCHER: ("dispatch",),
+    API: ("api",),
+}
 
 
 def sources(*places: str) -> list[Path]:
@@ -141,12 +146,14 @@ def reached_in(*places: str) -> list[str]:
 
 
 def test_every_seam_that_the_code_reaches_is_declared() -> None:
-    assert [seam for seam in reached_in("trainer", "ps", "dispatch", "ingest", "infra") if seam not in SEAMS] == []
+    folders = "trainer", "ps", "dispatch", "ingest", "infra", "api"
+    assert [seam for seam in reached_in(*folders) if seam not in ALL_SEAMS] == []
 
 
 @pytest.mark.parametrize("kind", list(FOLDERS))
 def test_every_declared_seam_is_reached_in_one_place(kind: str) -> None:
     found = reached_in(*FOLDERS[kind])
-    declared = [name for name, seam in SEAMS.items() if seam.process == kind]
-    wrong = [f"{seam} ({SEAMS[seam].where}): {found.count(seam)} times" for seam in declared if found.count(seam) != 1]
+    declared = [name for name, seam in ALL_SEAMS.items() if seam.process == kind]
+    where = {name: ALL_SEAMS[name].where for name in declared}
+    wrong = [f"{seam} ({where[seam]}): {found.count(seam)} times" for seam in declared if found.count(seam) != 1]
     assert not wrong, "\n".join(wrong)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -117,15 +117,16 @@ def test_describe_shows_that_a_secret_is_not_set() -> None:
 def test_metrics_are_served_on_the_port_returned() -> None:
     registry = CollectorRegistry()
     meter = Meter(registry)
-    meter.count("rows_pulled", 3, worker="0")
-    meter.count("rows_pulled", 4, worker="0")
-    meter.gauge("lag", 17)
-    meter.observe("step", 0.25, phase="pull")
+    meter.count("refused_messages", 3, message="Push")
+    meter.count("refused_messages", 4, message="Push")
+    meter.gauge("lag_events", 17)
+    meter.observe("worker_phase", 0.25, phase="pull")
     port = start_metrics(registry=registry)
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-    assert 'freshet_rows_pulled_total{worker="0"} 7.0' in text
-    assert "freshet_lag 17.0" in text
-    assert 'freshet_step_seconds_count{phase="pull"} 1.0' in text
+    assert 'freshet_refused_messages_total{message="Push"} 7.0' in text
+    assert "freshet_lag_events 17.0" in text
+    assert 'freshet_worker_phase_seconds_count{phase="pull"} 1.0' in text
+    assert "# HELP freshet_lag_events Events in the stream that are not in a batch yet." in text
 
 
 def test_metrics_port_in_use_is_a_config_error() -> None:
@@ -134,11 +135,26 @@ def test_metrics_port_in_use_is_a_config_error() -> None:
         start_metrics(port, registry=CollectorRegistry())
 
 
-def test_one_name_for_two_kinds_is_refused() -> None:
-    meter = Meter(CollectorRegistry())
-    meter.gauge("lag", 1)
-    with pytest.raises(ValueError, match="Gauge and was used as a Counter"):
-        meter.count("lag")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda meter: meter.gauge("samples_total", 1),
+        lambda meter: meter.count("nothing"),
+        lambda meter: meter.gauge("lag_events", 1, worker="a"),
+        lambda meter: meter.gauge("worker_parked", 1),
+    ],
+)
+def test_a_metric_that_the_catalogue_does_not_have_so_is_refused(use: Callable[[Meter], None]) -> None:
+    with pytest.raises(ValueError, match=r"enter it in infra/metrics/catalogue\.py"):
+        use(Meter(CollectorRegistry()))
+
+
+def test_a_total_that_is_counted_elsewhere_follows_it_and_begins_anew_when_that_does() -> None:
+    registry = CollectorRegistry()
+    meter = Meter(registry)
+    for value in (5, 5, 8, 2):
+        meter.total("worker_rows", value, worker="a", kind="miss_pulls")
+        assert registry.get_sample_value("freshet_worker_rows_total", {"worker": "a", "kind": "miss_pulls"}) == value
 
 
 LOG_A_LINE = """

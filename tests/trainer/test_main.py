@@ -45,7 +45,7 @@ from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
 from trainer.dispatcher import Dispatcher
-from trainer.errors import DispatcherLost, Displaced, Rejected
+from trainer.errors import DispatcherLost, Rejected, Removed, TurnedAway
 from trainer.job import WorkerJob
 from trainer.main import host_of, run_worker
 
@@ -301,8 +301,10 @@ def test_an_abort_ends_an_order_that_waits_and_is_confirmed(tmp_path: Path) -> N
 def test_a_worker_that_a_newer_one_displaced_ends_for_good(tmp_path: Path) -> None:
     with working(tmp_path, Stop()) as (dispatcher, ended):
         dispatcher.welcome()
-        dispatcher.say(Refused, generation=-1, current=1, reason=f"a newer worker named {NAME!r} has joined")
-        with pytest.raises(Displaced, match="a newer worker named") as caught:
+        dispatcher.say(
+            Refused, generation=-1, current=1, what="Join", reason=f"a newer worker named {NAME!r} has joined"
+        )
+        with pytest.raises(TurnedAway, match="a newer worker named") as caught:
             ended.result(60)
         assert isinstance(caught.value, ConfigError)
 
@@ -316,8 +318,8 @@ def test_a_worker_that_is_removed_ends_whatever_it_waits_for(tmp_path: Path, oth
         else:
             dispatcher.order(0, generation=1)  # not announced: the shard does not answer
         assert not dispatcher.has_word()
-        dispatcher.say(Refused, generation=-1, current=1, reason="it was removed")
-        with pytest.raises(Rejected, match="it was removed"):
+        dispatcher.say(Refused, generation=-1, current=1, what="removed", reason="it was removed")
+        with pytest.raises(Removed, match="it was removed"):
             ended.result(20)
 
 

@@ -47,6 +47,8 @@ class CudaSolver:
         self._upload = Upload(self._cupy)
         self._arena = Arena(self._cupy)
         self._lock = Lock()
+        self._begin, self._end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        """on the stream: before the upload of the latest problem, and after its last kernel"""
 
     def solve(self, cost_kn: ArrayLike, capacity_n: ArrayLike) -> I32:
         """The worker of each sample such that no capacity is exceeded and the summed cost is least."""
@@ -74,6 +76,13 @@ class CudaSolver:
             built: F64 = self._build(sent, situation).get()
             return built
 
+    def device_seconds(self) -> float:
+        """From the upload of the latest problem to the end of its last kernel, by the device's own clock.
+
+        A device that is shared with other processes takes longer, whatever the CPU does meanwhile.
+        """
+        return float(self._cupy.cuda.get_elapsed_time(self._begin, self._end)) / 1000
+
     def _checked(self, shape: tuple[int, ...], capacity_n: ArrayLike) -> I64:
         capacity = checked_capacities(shape, capacity_n)
         if shape[1] > MOST_WORKERS:
@@ -91,6 +100,7 @@ class CudaSolver:
         arrays["count"] = np.zeros((len(strides), shape[1]), np.int32)
         arrays["price"] = np.zeros(shape[1])
         arrays["rounds"] = np.zeros(1, np.int32)
+        self._begin.record(self._stream)
         return self._upload.send(arrays, self._stream)
 
     def _build(self, sent: dict[str, Any], situation: Situation) -> Any:
@@ -114,6 +124,8 @@ class CudaSolver:
     def _solve(self, cost: Any, sent: dict[str, Any], samples: int, workers: int) -> I32:
         """Coarse levels find prices, each starting from those of the one before; the last level has every sample."""
         if samples == 0:
+            self._end.record(self._stream)
+            self._stream.synchronize()
             return np.empty(0, dtype=np.int32)
         take = self._arena.take
         at = take("at", (samples,), np.uint8)
@@ -134,6 +146,7 @@ class CudaSolver:
             arguments = (*problem, places, count, first, least, tied, price, at, seated, seat_of, mover)
             arguments = (*arguments, moved, left, stale, sent["rounds"])
             self._kernels["augment"]((1,), (1024,), arguments, shared_mem=_shared_bytes(workers))
+        self._end.record(self._stream)
         return self._upload.receive(at, self._stream).astype(np.int32)
 
 

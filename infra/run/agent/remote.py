@@ -11,7 +11,9 @@ from infra.process import Stop
 from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.cluster import Notices, threads_of
 from infra.run.settings import Settings, store_settings
-from infra.run.supervisor import Outcome, ProcessSpec, Supervisor
+from infra.run.supervision.child import ProcessSpec
+from infra.run.supervision.nursery import nursery_in
+from infra.run.supervision.supervisor import Outcome, Supervisor
 
 MOST_RESTARTS = 20
 """a dispatcher that is away for some minutes does not end its workers for good"""
@@ -39,7 +41,8 @@ def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome
     store_settings(job.settings)
     further = partial(remote_worker, job.settings, job.dispatcher)
     specs = [further(f"{job.prefix}{number}", link) for number, link in enumerate(job.links_gbit)]
-    supervisor = Supervisor(specs, job.settings.folder)
+    nursery = nursery_in(job.settings.folder, {"OMP_NUM_THREADS": str(threads_of(job.settings))})
+    supervisor = Supervisor(specs, job.settings.folder, nursery=nursery)
     notices, at = Notices(supervisor), job.settings.folder / "endpoints" / AGENT_FILE
     with Agent(supervisor, job.settings.run, at, further, job.prefix) as agent:
 

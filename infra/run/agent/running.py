@@ -11,7 +11,7 @@ from infra.run.settings import Settings
 from infra.wire import Curve, load_curve
 
 CONTROL_LINE = 2
-"""of the dispatcher's endpoints: workers', status, control"""
+"""of the dispatcher's endpoints: workers', status, control, feed"""
 
 
 @dataclass(frozen=True)

@@ -187,3 +187,13 @@ def test_the_expanded_hungarian_gives_the_optimum_of_the_cpu(kind: str) -> None:
     rng = np.random.default_rng(2)
     cost, capacity = draw_cost(kind, 200, 5, rng), draw_capacities(200, 5, 11, rng)
     assert_optimal(cost, capacity, hungarian_cuda(cost, capacity).astype(np.int64))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_the_device_times_what_it_solves(solver: CudaSolver) -> None:
+    situation = draw_situation(3)
+    solver.assign(situation)
+    assert solver.device_seconds() > 0.0
+    solver.solve(np.empty((0, 4)), np.ones(4, np.int64))
+    assert solver.device_seconds() >= 0.0

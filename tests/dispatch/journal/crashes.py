@@ -38,14 +38,15 @@ class CrashAfter:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """Every file in and below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def put_back(folder: Path, files: dict[str, bytes]) -> None:
     """Makes a folder hold just these files."""
-    folder.mkdir(exist_ok=True)
-    for path in folder.iterdir():
-        path.unlink()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.unlink()
     for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

@@ -5,16 +5,20 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from dispatch.config import DispatchConfig
-from dispatch.errors import JournalFull
+from dispatch.errors import CrewFailed, JournalFull
 from dispatch.job import DispatchJob, Golden
 from dispatch.journal.history import JOURNAL, read_cuts, read_history
-from dispatch.journal.records import CutTaken
+from dispatch.journal.log import UNREAD, read_records
+from dispatch.journal.records import Begun, Commanded, CutTaken, StepDone
 from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import GenerationTerms
 from dispatch.policies.spec import Needs
+from infra.telemetry import code_version
 from ingest.config import StreamConfig
 from ingest.schema import load_schema
 from ingest.streams.position import Position
@@ -25,16 +29,26 @@ from tests.dispatch.journal.test_cut_segments import full, step
 TERMS = GenerationTerms(1, True, 0, 16, Needs(), "test")
 
 
-def job_in(folder: Path, golden: Golden | None = None) -> DispatchJob:
-    fixed = StreamConfig(), DispatchConfig(), load_schema("synthetic"), RowConfig()
+def job_in(folder: Path, golden: Golden | None = None, journal_bytes: int = 1 << 20) -> DispatchJob:
+    fixed = StreamConfig(), DispatchConfig(journal_bytes=journal_bytes), load_schema("synthetic"), RowConfig()
     return DispatchJob("r", 0, folder, *fixed, shards=1, golden=golden)
+
+
+def begun_in(journal: RunJournal) -> None:
+    """Begins a run."""
+    journal.start_generation([], {0: Position(0)}, TERMS, EMPTY_MODEL)
+
+
+def segments(folder: Path) -> tuple[int, int]:
+    """How many are needed, and how many are kept because nobody has read them."""
+    return len(list((folder / JOURNAL).glob("*.log"))), len(list((folder / JOURNAL / UNREAD).glob("*.log")))
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[RunJournal]:
     """Of a run that has decided steps 1 to 3, taken cut 1 after step 1 and cut 2 after step 3."""
     with closing(RunJournal(job_in(tmp_path))) as made:
-        made.start_generation([], {0: Position(0)}, TERMS, EMPTY_MODEL)
+        begun_in(made)
         made.append_step(step(1))
         made.begin_cut(1, 1, {0: Position(1)}, 2)
         made.append_step(step(2))
@@ -88,7 +102,7 @@ def test_steps_that_are_decided_anew_take_the_place_of_void_ones(journal: RunJou
 def test_what_failed_for_lack_of_room_is_done_again_with_the_same_result(
     journal: RunJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempts: list[Callable[[], None]] = [
+    attempts: list[Callable[[], object]] = [
         lambda: journal.redecide(2, 3),
         lambda: journal.start_generation([], None, TERMS, GO_ON),
         lambda: journal.append_step(step(4, 2)),
@@ -117,3 +131,52 @@ def test_a_run_that_cannot_even_begin_for_lack_of_room_begins_later(
         journal.start_generation([], {0: Position(7)}, TERMS, EMPTY_MODEL)
     history = read_history(tmp_path / JOURNAL)
     assert (history.last_generation, history.positions) == (1, {0: Position(7)})
+
+
+def test_what_nobody_has_read_stays_while_there_is_room(tmp_path: Path) -> None:
+    with closing(RunJournal(job_in(tmp_path))) as kept:
+        begun_in(kept)
+        for number in (1, 2):
+            kept.append_step(step(number))
+            kept.begin_cut(number, number, {0: Position(number)}, 2 * number)
+        kept.trim(2)
+        assert segments(tmp_path) == (1, 2)
+        kept.seen = 2
+        kept.trim(2)
+        assert segments(tmp_path) == (1, 1)
+        kept.seen = kept.version
+        kept.trim(2)
+        assert segments(tmp_path) == (1, 0)
+
+
+def test_what_nobody_has_read_goes_oldest_first_when_there_is_no_room(tmp_path: Path) -> None:
+    with closing(RunJournal(job_in(tmp_path, journal_bytes=0))) as small, capture_logs() as logs:
+        begun_in(small)
+        small.append_step(step(1))
+        small.begin_cut(1, 1, {0: Position(1)}, 2)
+        small.trim(1)
+    assert segments(tmp_path) == (1, 0)
+    assert [log["log_level"] for log in logs if "nobody has read them" in log["event"]] == ["warning"]
+
+
+def test_times_are_on_record_and_old_journals_are_read_without(tmp_path: Path) -> None:
+    with closing(RunJournal(job_in(tmp_path))) as made:
+        begun_in(made)
+        made.fault(0, CrewFailed("worker w is lost"))
+        made.stop("SIGTERM", 0, 0, "")
+    records = list(read_records(tmp_path / JOURNAL))
+    assert all(getattr(record, "at_seconds", 1e10) > 1e9 for record in records)
+    assert [type(record).__name__ for record in records] == ["Begun", "GenerationStarted", "Faulted", "Stopped"]
+    assert isinstance(records[0], Begun)
+    assert records[0].code == code_version()
+    old = msgspec.msgpack.encode({"is": "done", "step": 1, "logits": 7})
+    assert msgspec.msgpack.decode(old, type=StepDone) == StepDone(1, 7, None)
+
+
+def test_a_command_before_the_run_begins_is_kept(tmp_path: Path) -> None:
+    with closing(RunJournal(job_in(tmp_path))) as made:
+        made.steer(Commanded("k", "pause", "", 0, "paused"))
+    with closing(RunJournal(job_in(tmp_path))) as again:
+        assert [command.id for command in again.history.commands] == ["k"]
+        begun_in(again)
+    assert read_history(tmp_path / JOURNAL).last_generation == 1

@@ -37,33 +37,33 @@ def test_known_figures_are_gauges_and_unknown_ones_are_left_out() -> None:
         publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(registry))
         publisher.publish(STATUS)
         publisher.close()
-    values = [registry.get_sample_value(f"freshet_{name}") for name in ("lag", "generation", "auc", "logloss")]
+    values = [registry.get_sample_value(f"freshet_{name}") for name in ("lag_events", "generation", "auc", "logloss")]
     assert values == [7, 2, 0.75, None]
-    speeds = [registry.get_sample_value("freshet_link_gbit", {"worker": name}) for name in "ab"]
-    assert speeds == [0.5, None]
+    speeds = [registry.get_sample_value("freshet_link_bytes_per_second", {"worker": name}) for name in "ab"]
+    assert speeds == [62_500_000, None]
     assert [registry.get_sample_value("freshet_worker_parked", {"worker": name}) for name in "ab"] == [0, 1]
-    shares = [registry.get_sample_value("freshet_field_present_share", {"field": name}) for name in ("user", "item")]
+    shares = [registry.get_sample_value("freshet_field_present_ratio", {"field": name}) for name in ("user", "item")]
     assert (shares, registry.get_sample_value("freshet_fields_absent")) == ([0.5, 0.0], 1)
 
 
-def test_bytes_are_gauges_by_worker_and_kind() -> None:
+def test_bytes_are_counted_by_worker_and_kind() -> None:
     registry = CollectorRegistry()
     with zmq.Context() as context:
         publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(registry))
         publisher.publish(STATUS)
         publisher.close()
     for worker, kind, expected in (("a", "pulled", 70), ("a", "order", 300), ("b", "order", 0), ("a", "samples", None)):
-        assert registry.get_sample_value("freshet_worker_bytes", {"worker": worker, "kind": kind}) == expected
+        assert registry.get_sample_value("freshet_worker_bytes_total", {"worker": worker, "kind": kind}) == expected
 
 
-def test_rows_are_gauges_by_worker_and_kind() -> None:
+def test_rows_are_counted_by_worker_and_kind() -> None:
     registry = CollectorRegistry()
     with zmq.Context() as context:
         publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(registry))
         publisher.publish(STATUS)
         publisher.close()
     for worker, kind, expected in (("a", "miss_pulls", 6), ("a", "behind_pushes", 4), ("b", "evict_pushes", 0)):
-        assert registry.get_sample_value("freshet_worker_rows", {"worker": worker, "kind": kind}) == expected
+        assert registry.get_sample_value("freshet_worker_rows_total", {"worker": worker, "kind": kind}) == expected
 
 
 def test_the_next_status_is_due_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

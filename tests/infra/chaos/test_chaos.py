@@ -23,9 +23,9 @@ from infra.chaos.progress import CONVINCING, Progress
 from infra.chaos.report import ChaosReport, by_kind, show_report
 from infra.chaos.strikes import WEIGHTS, Strike, Struck, draw_strikes
 from infra.verify.finding import Finding
-from tests.end_to_end.processes import children_of, run, wait_until
+from tests.end_to_end.processes import children_of, run, start, wait_until
 
-NAMES = ["worker-0", "worker-1", "worker-2", "ps-0", "ps-1", "dispatcher", "supervisor", "api"]
+NAMES = ["worker-0", "worker-1", "worker-2", "ps-0", "ps-1", "dispatcher", "supervisor", "nursery", "api"]
 Sleeper = Callable[[str], "subprocess.Popen[bytes]"]
 
 
@@ -181,18 +181,30 @@ def test_a_report_tells_faults_use_and_violations() -> None:
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
+KILLS, SEED = 5, 11615
+"""the first five faults of this seed are kills: of a worker, a shard, the dispatcher, a shard and a worker"""
+
+
 @pytest.mark.timeout(300)
-def test_a_run_in_which_nothing_is_struck_passes(tmp_path: Path) -> None:
-    folder, small = tmp_path / "run", ("--set", "dispatch.workers=2", "--set", "rows.dim=4")
-    given = ("--minutes", "0.05", "--every", "0", "--rate", "500", "--seed", "5", "--folder", folder, *small)
-    done = run("chaos", *given, "--json", tmp_path / "report.json")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_a_run_whose_processes_are_killed_at_random_keeps_every_promise(tmp_path: Path) -> None:
+    folder, small = tmp_path / "run", ("--set", "dispatch.workers=2", "--set", "ps.shards=1", "--set", "rows.dim=4")
+    how = ("--minutes", "10", "--every", "3", "--rate", "500", "--seed", str(SEED), "--json", tmp_path / "report.json")
+    chaos = start("chaos", *how, "--folder", folder, *small)
+    try:
+        wait_until(lambda: (folder / RECORD).exists() and len(recorded(folder)) >= KILLS, chaos)
+    finally:
+        chaos.terminate()  # it strikes no more, ends the run and checks it
+        output, _ = chaos.communicate(timeout=240)
+    assert chaos.returncode == 0, output
     told = json.loads((tmp_path / "report.json").read_text())
-    assert (told["struck"], told["surprises"], told["seed"]) == ([], [], 5)
+    assert (told["surprises"], told["seed"]) == ([], SEED)
+    assert {each["process"].partition("-")[0] for each in told["struck"]} == {"worker", "ps", "dispatcher"}
+    assert {each["kind"] for each in told["struck"]} == {"kill"}
     assert told["steps"] > 0
     starts = {each["name"]: each["starts"] for each in told["measured"]}
-    assert {"dispatcher", "ps-0", "ps-1", "supervisor", "worker-0", "worker-1"} <= starts.keys()
+    assert min(starts["dispatcher"], starts["ps-0"], max(starts["worker-0"], starts["worker-1"])) > 1
     found = {finding["name"]: finding["ok"] for finding in told["findings"]}
+    assert {name: ok for name, ok in found.items() if not ok} == {"faults fired": None, "no unreferenced file": None}
     assert found["events add up"] is found["replay: rows"] is found["no process left"] is True
     assert children_of(folder) == []
 

@@ -39,8 +39,14 @@ def signalled(number: signal.Signals, *arguments: str) -> subprocess.CompletedPr
     return ended
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("command", ["demo", "up", "produce", f"ps --shard 0 {ENDPOINTS}", "api"])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("demo", signal.SIGTERM),
+        ("demo", signal.SIGINT),
+        *((command, signal.SIGTERM) for command in ("up", "produce", f"ps --shard 0 {ENDPOINTS}", "api")),
+    ],
+)
 def test_signal_while_importing_stops_a_command_that_drains(
     tmp_path: Path, command: str, number: signal.Signals
 ) -> None:

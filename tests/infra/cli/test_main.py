@@ -33,9 +33,15 @@ COMMANDS = [
         "check",
         "verify",
         "chaos",
+        "status",
+        "audit",
     ),
+    *("runs list", "runs show", "runs create", "runs stop", "runs pause", "runs resume"),
+    *("alpha get", "alpha set", "alpha auto"),
+    *("token create", "token list", "token revoke"),
     *("topics create", "topics list", "topics describe"),
     *("cuts list", "cuts show", "cuts verify", "cuts pin", "cuts unpin"),
+    *("token create", "token list", "token revoke"),
     *("workers add", "workers drain", "workers remove", "workers list"),
     *(
         "bench step",
@@ -47,6 +53,8 @@ COMMANDS = [
         "bench dispatch",
         "bench paper",
         "bench checkpoint",
+        "bench recovery",
+        "bench api",
     ),
 ]
 

@@ -15,7 +15,8 @@ from dispatch.control.server import Asked, ControlSocket
 from infra.run.agent.agent import Agent
 from infra.run.folder import claim
 from infra.run.settings import load_settings, store_settings
-from infra.run.supervisor import ProcessSpec, Supervisor
+from infra.run.supervision.child import ProcessSpec
+from infra.run.supervision.supervisor import Supervisor
 from tests.infra.cli.conftest import Invoke
 
 RUN = "r"
@@ -194,7 +195,7 @@ def test_in_an_agent_s_folder_its_processes_are_listed(invoke: Invoke, tmp_path:
 
 
 def test_nobody_answers_is_told(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.cli.members.AGENT_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("infra.cli.steer.sockets.AGENT_TIMEOUT_SECONDS", 0.05)
     with fake_run(tmp_path / "run", has_agent=False) as run:
         (run.folder / "endpoints" / "agent").write_text(f"ipc://{tmp_path}/nobody")
         done = invoke("workers", "add", "--folder", run.folder)

@@ -134,7 +134,15 @@ def test_a_password_is_in_no_output_and_no_file(tmp_path: Path, command: tuple[s
     login = {"FRESHET_KAFKA__PROTOCOL": "SASL_PLAINTEXT", "FRESHET_KAFKA__USERNAME": "alice"}
     nobody = {"FRESHET_KAFKA__SERVERS": "127.0.0.1:1", "FRESHET_FOLDER": str(tmp_path / "run")}
     stream = {"FRESHET_STREAM__SOURCE": "kafka", "FRESHET_TELEMETRY__LOG_LEVEL": "debug"}
-    env = {**environment(), **given, **login, **nobody, **stream, "FRESHET_PS__SHARDS": "1"}
+    env = {
+        **environment(),
+        **given,
+        **login,
+        **nobody,
+        **stream,
+        "FRESHET_PS__SHARDS": "1",
+        "FRESHET_DISPATCH__WORKERS": "1",
+    }
     done = subprocess.run(freshet(*command), cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
     assert (done.returncode == 0) == (command == ("settings",)), done.stderr
     written = "".join(path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file())

@@ -27,7 +27,8 @@ from infra.run.cluster import (
 from infra.run.display import Display
 from infra.run.network import Network
 from infra.run.settings import load_settings
-from infra.run.supervisor import ProcessSpec, Supervisor
+from infra.run.supervision.child import ProcessSpec
+from infra.run.supervision.supervisor import Supervisor
 from infra.wire import bind
 from ingest.producing.synthetic import CHUNK, World
 
@@ -192,7 +193,8 @@ def test_progress_is_the_furthest_step_of_any_status(tmp_path: Path) -> None:
 def test_an_api_that_fails_is_told_once_with_its_reason_and_where_it_listens_otherwise(tmp_path: Path) -> None:
     fails = "echo settings; echo freshet: the port is taken; exit 2"
     serves = f"printf http://h:1 > {tmp_path / 'at.part'}; mv {tmp_path / 'at.part'} {tmp_path / 'at'}; sleep 60"
-    for script, state, told in ((fails, "failed", "failed: the port is taken"), (serves, "ready", "API at http://h:1")):
+    ready = "API at http://h:1; 'freshet token create' makes a token for it"
+    for script, state, told in ((fails, "failed", "failed: the port is taken"), (serves, "ready", ready)):
         at = tmp_path / "at"
         spec = ProcessSpec("api", ["sh", "-c", script], endpoint_file=at, essential=False, restart="on_failure")
         with Supervisor([spec, ProcessSpec("ps-0", ["sleep", "60"])], tmp_path / state) as supervisor:
@@ -248,5 +250,5 @@ def test_secrets_reach_the_processes_that_talk_to_kafka_and_no_other(tmp_path: P
     settings = ("kafka.protocol=SASL_SSL", "kafka.username=a", "kafka.password=hush")
     found = made(tmp_path, *settings, extras=Extras(produce=()))
     secret = {name for name, spec in found.items() if "hush" in spec.env.values()}
-    assert secret == {"dispatcher", "produce"}
+    assert secret == {"api", "dispatcher", "produce"}
     assert all("hush" not in " ".join(arguments(spec)) for spec in found.values())

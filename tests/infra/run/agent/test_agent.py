@@ -12,12 +12,14 @@ import pytest
 import zmq
 
 from dispatch.control.client import ask
+from dispatch.control.supervision import AGENT, ListProcesses, StartWorker, StopWorker, WorkerEnding, WorkerStarted
 from dispatch.errors import CommandRefused
-from infra.run.agent.agent import SOCKET_FOLDER, Agent
-from infra.run.agent.protocol import AGENT, ListProcesses, StartWorker, StopWorker, WorkerEnding, WorkerStarted
-from infra.run.supervisor import ProcessSpec, Supervisor
+from infra.run.agent.agent import Agent
+from infra.run.agent.sockets import SOCKET_FOLDER
+from infra.run.supervision.child import ProcessSpec
+from infra.run.supervision.supervisor import Supervisor
 from infra.wire import Codec, Refused, connect, receive
-from tests.infra.run.test_supervisor import poll_until
+from tests.infra.run.supervision.test_supervisor import poll_until
 from tests.malformed import spoiled_messages, valid_message
 
 RUN = "r"
@@ -81,6 +83,12 @@ def test_further_workers_get_the_next_free_name_or_their_own(asking: Asking) -> 
     assert asking(StartWorker(**COMMON)) == WorkerStarted(**COMMON, worker="worker-1")
     assert asking(StartWorker(**COMMON, worker="edge", link_gbit=0.5)) == WorkerStarted(**COMMON, worker="edge")
     asking.poll_until(lambda: all(asking.supervisor.children[name].running for name in ("worker-1", "edge")))
+
+
+def test_a_request_that_is_sent_again_starts_no_second_worker(asking: Asking) -> None:
+    first, again = (asking(StartWorker(**COMMON, id="c1")) for _ in range(2))
+    assert first == again == WorkerStarted(**COMMON, worker="worker-1")
+    assert asking(StartWorker(**COMMON, id="c2")).worker == "worker-2"
 
 
 def test_a_worker_is_stopped_and_stays_so(asking: Asking) -> None:

@@ -11,7 +11,7 @@ from infra.process import Stop
 from infra.run.agent import remote
 from infra.run.agent.remote import AgentJob, remote_worker, run_agent
 from infra.run.settings import STORED, Settings, load_settings
-from infra.run.supervisor import ProcessSpec
+from infra.run.supervision.child import ProcessSpec
 
 
 def job(folder: Path, workers: int = 2) -> AgentJob:

@@ -1,0 +1,85 @@
+"""Bearer tokens as requests bring them, kept in memory for a while.
+
+A token that was checked in the last two seconds is not looked up again, so one that is revoked is refused two seconds
+later. While the database is away, tokens that were seen before stay as they were, and unknown ones cannot be checked.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from hmac import compare_digest
+from time import monotonic, time
+
+from api.errors import DatabaseAway, Unauthorized
+from api.store.rows import StoredToken
+from api.store.store import SqlStore
+from api.store.tokens import token_hash
+
+FRESH_SECONDS = 2.0
+"""after which a token is looked up again"""
+LOOKUP_SECONDS = 2.0
+"""how long that may take"""
+AWAY_SECONDS = 2.0
+"""for which a database that did not answer is not asked again"""
+MOST_KEPT = 10_000
+LONGEST = 200
+"""characters of a secret"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A token as the database had it."""
+
+    digest: str
+    token: StoredToken
+    at: float
+    """on the monotonic clock"""
+
+
+class TokenCache:
+    """Who a secret belongs to."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._seen: dict[str, Seen] = {}
+        self._asks_again_at = 0.0
+
+    def is_known(self, secret: str) -> bool:
+        """Whether a secret is that of a token that was valid when it was last looked up."""
+        seen = self._get(secret)
+        return seen is not None and seen.token.is_valid(time())
+
+    async def check(self, secret: str) -> StoredToken:
+        """Raises Unauthorized if a secret is not that of a valid token; DatabaseAway if that cannot be known now."""
+        token = await self._find(secret) if len(secret) <= LONGEST else None
+        if token is None or not token.is_valid(time()):
+            raise Unauthorized("the token is not valid; expected one of 'freshet token create'; make a new one")
+        return token
+
+    async def _find(self, secret: str) -> StoredToken | None:
+        seen, now = self._get(secret), monotonic()
+        if seen is not None and (now - seen.at < FRESH_SECONDS or now < self._asks_again_at):
+            return seen.token
+        try:
+            if now < self._asks_again_at:
+                raise DatabaseAway("the token cannot be checked: the database is away; try again later")
+            token = await asyncio.wait_for(self._store.tokens.find(secret), LOOKUP_SECONDS)
+        except (DatabaseAway, TimeoutError) as error:
+            self._asks_again_at = max(self._asks_again_at, now + AWAY_SECONDS)
+            if seen is not None:
+                return seen.token
+            raise DatabaseAway("the token cannot be checked: the database is away; try again later") from error
+        self._keep(secret, token, now)
+        return token
+
+    def _get(self, secret: str) -> Seen | None:
+        digest = token_hash(secret[:LONGEST])
+        seen = self._seen.get(digest)
+        return seen if seen is not None and compare_digest(seen.digest, digest) else None
+
+    def _keep(self, secret: str, token: StoredToken | None, now: float) -> None:
+        digest = token_hash(secret)
+        self._seen.pop(digest, None)
+        if token is not None:
+            self._seen[digest] = Seen(digest, token, now)
+        if len(self._seen) > MOST_KEPT:
+            del self._seen[next(iter(self._seen))]

@@ -1,0 +1,115 @@
+"""What happened in a run, who changed what, and events that are handed in."""
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+from api.models.base import Answer
+
+
+class StepsPoint(Answer):
+    """Some steps that follow each other."""
+
+    first_step: int
+    last_step: int
+    steps: int
+    samples: int
+    clicks: int
+    loss: float | None
+    """mean logloss of a sample; null if a prediction was not finite"""
+    seconds: float
+    decide_seconds: float
+    moved_bytes: int
+    alpha: float | None
+    first_at: float | None
+    last_at: float | None
+
+
+class GenerationReading(Answer):
+    """A period with fixed members."""
+
+    number: int
+    members: list[str]
+    uses_hub: bool
+    base: int | None
+    reason: str
+    at: float | None
+    version: int
+
+
+class CutReading(Answer):
+    """The model after one step, on disk."""
+
+    number: int
+    step: int
+    samples: int
+    positions: dict[str, Any]
+    """of the stream, by partition"""
+    state: Literal["begun", "taken", "void"]
+    at: float | None
+    version: int
+
+
+class FaultReading(Answer):
+    """Something failed, and the run went back to a cut."""
+
+    version: int
+    step: int
+    generation: int
+    kind: str
+    text: str
+    at: float | None
+
+
+class AuditReading(Answer):
+    """A request that changed something, or was denied."""
+
+    id: int
+    at: float
+    actor: str
+    token: str | None
+    action: str
+    run: str | None
+    status: int
+    detail: dict[str, Any]
+
+
+class RejectedEvent(Answer):
+    """An event that was not written."""
+
+    index: int
+    """in the request, from 0"""
+    reason: str
+
+
+class WrittenEvents(Answer):
+    """What became of the events of a request; those that were accepted are durable."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"accepted": 99, "rejected": [{"index": 7, "reason": "label: 2"}]}]}
+    )
+
+    accepted: int
+    rejected: list[RejectedEvent]
+
+
+class Health(Answer):
+    """The answer to a health check."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+
+
+class Readiness(Answer):
+    """Whether the API can do all that it is for."""
+
+    database: bool
+    runs: int
+    """that are followed"""
+
+
+class MetricsTarget(Answer):
+    """Where Prometheus finds the metrics of a process (HTTP service discovery)."""
+
+    targets: list[str]
+    labels: dict[str, str]

@@ -1,0 +1,228 @@
+"""Runs, what may be changed about them, and what became of a change."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+
+from api.models.base import Answer, Body, Gbit, ProcessName, Reason
+
+
+class RunOutline(Answer):
+    """A run in a list."""
+
+    name: str
+    state: str
+    """waiting, replaying, training, paused, draining or done while its dispatcher answers; else silent, stopped or
+    ended"""
+    version: int
+    """of its journal: the ETag"""
+    step: int | None
+    samples: int | None
+
+
+class RunDetails(RunOutline):
+    """A run as its dispatcher last described it."""
+
+    folder: str
+    topic: str
+    status: dict[str, Any] | None
+    """what the dispatcher published last; null before the first time"""
+    is_live: bool
+    """whether that is a few seconds old at most"""
+
+
+class NewRun(Body):
+    """A run to start."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "clicks", "settings": {"dispatch.workers": "2"}}]}
+    )
+
+    name: ProcessName
+    settings: Annotated[
+        dict[
+            Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)],
+            Annotated[str, StringConstraints(max_length=1000)],
+        ],
+        Field(default_factory=dict, max_length=200, description="as --set takes them, by name"),
+    ]
+
+
+class StartedRun(Answer):
+    """A run that is being started."""
+
+    name: str
+
+
+class Why(Body):
+    """A command without a value."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "maintenance of the links"}]})
+
+    reason: Reason
+
+
+class SetAlpha(Body):
+    """α to use from the next step on."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"value": 0.25, "reason": "the GPU is shared today"}]})
+
+    value: Annotated[float, Field(ge=0, le=1)] | Literal["auto"]
+    reason: Reason
+
+
+class AlphaReading(Answer):
+    """How much is solved exactly, and why."""
+
+    set_value: float | None
+    """that a person has set; null: the dispatcher decides"""
+    value: float | None
+    """in force at the newest step; null: not known yet"""
+    mode: Literal["fixed", "manual", "auto"]
+    """fixed: as the policy says; manual: a person's value; auto: the dispatcher follows contention"""
+    backend: str | None
+    """where exact assignment runs: cpu or cuda; null: not known yet"""
+    reason: str
+    """of the last change"""
+    readings: dict[str, float | None]
+    """what the dispatcher last decided by"""
+    changed_at: float | None
+    """seconds since 1970"""
+
+
+class ChangeSettings(Body):
+    """One setting to change while the run goes on."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"policy": "joint:elastic", "reason": "links differ"}]})
+
+    policy: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
+    """as dispatch.policy"""
+    deadline: bool | None = None
+    """whether decisions are cut short that would take longer than a step"""
+    skip_above: Annotated[int, Field(ge=1, le=1 << 60)] | Literal["none"] | None = None
+    """the lag in events above which the oldest are left out; "none": never"""
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _one(self) -> "ChangeSettings":
+        _check_one(self, "policy", "deadline", "skip_above")
+        return self
+
+
+class EffectiveSettings(Answer):
+    """Settings of a run, secrets masked."""
+
+    started_with: dict[str, Any]
+    """as the run was started"""
+    changed: dict[str, str]
+    """what was set over REST while it ran: the newest value of each"""
+
+
+class AddWorker(Body):
+    """A worker to start on the machine of the run's supervisor."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "worker-7", "link_gbit": 0.5}]})
+
+    name: ProcessName | None = None
+    """by default the next one that is free"""
+    link_gbit: Gbit | None = None
+    reason: Reason
+
+
+class Shares(Body):
+    """How many samples of a batch a worker may get, in equal shares of it."""
+
+    least: Annotated[float, Field(ge=0, le=1000)]
+    largest: Annotated[float, Field(ge=0, le=1000)]
+
+    @model_validator(mode="after")
+    def _order(self) -> "Shares":
+        if self.least > self.largest:
+            raise ValueError("least is above largest")
+        return self
+
+
+class ChangeWorker(Body):
+    """One thing to change about a worker."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"link_gbit": 0.5, "reason": "moved to the new switch"}]})
+
+    link_gbit: Gbit | Literal["unknown"] | None = None
+    shares: Shares | None = None
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _one(self) -> "ChangeWorker":
+        _check_one(self, "link_gbit", "shares")
+        return self
+
+
+def _check_one(body: Body, *names: str) -> None:
+    """Each change is a command of its own, which happens or does not."""
+    given = [name for name in names if getattr(body, name) is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"{len(given)} of {', '.join(names)} are given; expected exactly one; send one request for each"
+        )
+
+
+class WorkerReading(Answer):
+    """One worker of a run."""
+
+    name: str
+    state: str
+    """waiting, training, parked, draining or lost; away: it takes no part now; unknown: the dispatcher does not say"""
+    process: str | None
+    """as its supervisor sees it; null: not supervised here"""
+    link_gbit: float | None
+    """told; null: not limited or not known"""
+    measured_gbit: float | None
+    is_parked: bool
+    share: float | None
+    """of the samples that were trained so far"""
+    seconds: dict[str, float]
+    """of the latest steps, by phase"""
+    traffic: dict[str, int]
+    """since the start of the run: samples, rows and bytes by kind"""
+
+
+class CommandReading(Answer):
+    """A command, and what became of it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "1c5a0f6ad1c94c0c8c9b2f5d4c8f9a10",
+                    "run": "clicks",
+                    "verb": "alpha",
+                    "worker": "",
+                    "value": "0.25",
+                    "expected": -1,
+                    "actor": "ann",
+                    "reason": "the GPU is shared today",
+                    "state": "done",
+                    "text": "α is 0.25 after step 812",
+                    "version": 911,
+                    "created_at": 1763251200.0,
+                    "done_at": 1763251200.02,
+                }
+            ]
+        }
+    )
+
+    id: str
+    run: str
+    verb: str
+    worker: str
+    value: str
+    expected: int
+    actor: str
+    reason: str
+    state: Literal["pending", "done", "refused"]
+    text: str
+    """what was answered"""
+    version: int | None
+    """of the journal with the command in it"""
+    created_at: float
+    done_at: float | None

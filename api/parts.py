@@ -1,0 +1,36 @@
+"""What routes are made of: the database, the runs, the tokens, and whether the process is about to end."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from api.access.tokens import TokenCache
+from api.config import ApiConfig
+from api.runs.followed import FollowedRuns
+from api.runs.samples import SampleSinks
+from api.store.store import SqlStore
+from infra.telemetry import Meter
+
+
+@dataclass(frozen=True)
+class ApiParts:
+    """One of each."""
+
+    config: ApiConfig
+    store: SqlStore
+    runs: FollowedRuns
+    tokens: TokenCache
+    samples: SampleSinks
+    meter: Meter
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """set when event streams should end"""
+
+
+def parts_of(request: Request) -> ApiParts:
+    parts: ApiParts = request.app.state.parts
+    return parts
+
+
+Parts = Annotated[ApiParts, Depends(parts_of)]

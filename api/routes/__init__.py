@@ -1,0 +1,1 @@
+"""What can be asked for, one module per resource."""

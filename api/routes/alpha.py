@@ -1,0 +1,53 @@
+"""α: how much is solved exactly, by whom it is set, and why."""
+
+import asyncio
+from contextlib import suppress
+
+from fastapi import APIRouter, Response
+
+from api.access.rules import needs
+from api.errors import DatabaseAway
+from api.models.runs import AlphaReading, SetAlpha
+from api.parts import Parts
+from api.routes.common import COMMAND_RESPONSES, Followed, Given, etag, give
+from api.store.rows import StoredAlphaChange
+from dispatch.progress.status import Status
+
+AUTO = "auto"
+HISTORY_SECONDS = 1.0
+"""how long to wait for the reason of the last change: what is in force is known without the database"""
+router = APIRouter(prefix="/v1/runs/{run}/alpha", tags=["alpha"])
+
+
+@router.get("", summary="α, and why it is so", **needs("read"))
+async def read_alpha(run: Followed, parts: Parts, response: Response) -> AlphaReading:
+    """What is set and what is in force, and what the last change was decided by."""
+    response.headers["ETag"] = etag(run.version)
+    changes: tuple[StoredAlphaChange, ...] = ()
+    status = run.live.status or Status(run=run.place.name)
+    with suppress(DatabaseAway, TimeoutError):
+        page = await asyncio.wait_for(parts.store.runs.alpha_changes(run.place.name, None, 1), HISTORY_SECONDS)
+        changes = page.rows
+    last = changes[0] if changes else None
+    return AlphaReading(
+        set_value=status.alpha if status.alpha_mode == "manual" else None,
+        value=status.alpha,
+        mode=status.alpha_mode,
+        backend=status.opt_backend or None,
+        reason=last.reason if last is not None else "",
+        readings=status.alpha_readings or (last.readings if last is not None else {}),
+        changed_at=last.at if last is not None else None,
+    )
+
+
+@router.put("", summary="Set α, or have the dispatcher decide", responses=COMMAND_RESPONSES, **needs("control"))
+async def set_alpha(run: Followed, parts: Parts, given: Given, body: SetAlpha) -> Response:
+    """In force from the next decided step on. A value wins over the dispatcher's own until it is released."""
+    value = AUTO if body.value == AUTO else f"{body.value:g}"
+    return await give(parts, run, given, "alpha", value=value, reason=body.reason)
+
+
+@router.delete("", summary="Have the dispatcher decide α", responses=COMMAND_RESPONSES, **needs("control"))
+async def release_alpha(run: Followed, parts: Parts, given: Given) -> Response:
+    """The same as setting it to auto."""
+    return await give(parts, run, given, "alpha", value=AUTO)

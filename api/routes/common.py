@@ -1,0 +1,146 @@
+"""What routes share: names in paths, versions, pages, and how a command is given."""
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Header, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.datastructures import URL
+
+from api.access.rules import Acting
+from api.errors import ApiError, BadRequest, Conflict, NotFound, VersionOutdated
+from api.models.base import Listed
+from api.models.runs import CommandReading
+from api.parts import Parts
+from api.problems import answer_of
+from api.runs.followed import FollowedRun
+from api.runs.outbox import OUTDATED
+from api.store.rows import NewCommand, Page, StoredCommand
+from infra.config import NAME_PATTERN
+from infra.faults import reach
+
+SETTLE_SECONDS = 2.0
+"""how long a request waits for its command to be carried out"""
+MOST_LISTED = 1000
+
+RowT = TypeVar("RowT")
+ItemT = TypeVar("ItemT")
+RunName = Annotated[str, Path(pattern=NAME_PATTERN, max_length=64, description="name of the run", examples=["clicks"])]
+WorkerName = Annotated[str, Path(pattern=NAME_PATTERN, max_length=64, description="its name", examples=["worker-3"])]
+After = Annotated[str | None, Query(max_length=200, description="next of the page before")]
+Limit = Annotated[int, Query(ge=1, le=MOST_LISTED, description="most items of a page")]
+
+
+def followed(run: RunName, parts: Parts) -> FollowedRun:
+    """The run of a path; raises NotFound."""
+    return parts.runs.get(run)
+
+
+Followed = Annotated[FollowedRun, Depends(followed)]
+
+
+async def known(run: RunName, parts: Parts, response: Response) -> str:
+    """The name of a run that is here, or was: SQL still has its history. Raises NotFound."""
+    if run in parts.runs.names:
+        response.headers["ETag"] = etag(parts.runs.get(run).version)
+    elif (stored := await parts.store.runs.get(run)) is not None:
+        response.headers["ETag"] = etag(stored.version)
+    else:
+        raise NotFound(f"there is no run {run!r} here; expected one of GET /v1/runs")
+    return run
+
+
+Known = Annotated[str, Depends(known)]
+
+
+def etag(version: int) -> str:
+    return f'"{version}"'
+
+
+def listed(page: Page[RowT], read: Callable[[RowT], ItemT], request: Request, response: Response) -> Listed[ItemT]:
+    """A page as it is answered, with a link to the next one."""
+    if page.next is not None:
+        link = URL(scope=request.scope).include_query_params(after=page.next)
+        response.headers["Link"] = f'<{link.path}?{link.query}>; rel="next"'
+    return Listed(items=[read(row) for row in page.rows], next=page.next)
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+class Conditions:
+    """What a client says about a command beside its content."""
+
+    def __init__(
+        self,
+        actor: Acting,
+        idempotency_key: Annotated[
+            str | None,
+            Header(
+                min_length=1,
+                max_length=200,
+                pattern=r"^[\x21-\x7e]+$",
+                description="one key, one effect: a request sent again with it is answered as before",
+            ),
+        ] = None,
+        if_match: Annotated[
+            str | None,
+            Header(
+                max_length=40,
+                pattern=r'^(\*|"[0-9]{1,18}")$',
+                description="ETag of what the change is based on: 412 if somebody changed something since",
+            ),
+        ] = None,
+    ) -> None:
+        self.actor = actor
+        self.key = idempotency_key or uuid.uuid4().hex
+        self.expected = -1 if if_match in (None, "*") else int(str(if_match).strip('"'))
+
+
+Given = Annotated[Conditions, Depends()]
+
+COMMAND_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"model": CommandReading, "description": "The command has been carried out and is in the journal"},
+    202: {"model": CommandReading, "description": "The command will be carried out; Location says where to look"},
+}
+
+
+async def give(
+    parts: Parts, run: FollowedRun, given: Conditions, verb: str, *, worker: str = "", value: str = "", reason: str = ""
+) -> Response:
+    """Enters a command, waits a short while for its effect, and answers with what became of it."""
+    name = run.place.name
+    wanted = NewCommand(name, verb, given.key, given.actor.name, worker, value, given.expected, reason)
+    stored = await parts.store.commands.submit(wanted)
+    if stored.state == "pending":
+        reach("command_stored")
+        await run.outbox.settled(stored.id, SETTLE_SECONDS)
+        stored = await parts.store.commands.get(stored.id) or stored  # another process may have settled it
+    return answer_command(stored)
+
+
+def answer_command(stored: StoredCommand) -> Response:
+    told = CommandReading.model_validate(stored).model_dump()
+    if stored.state == "refused":
+        kind: type[ApiError] = VersionOutdated if stored.text.startswith(OUTDATED) else Conflict
+        return answer_of(kind(stored.text), {"command": told})
+    if stored.state == "pending":
+        where = f"/v1/runs/{stored.run}/commands/{stored.id}"
+        return JSONResponse(told, 202, {"Location": where, "Retry-After": "1"})
+    headers = {} if stored.version is None else {"ETag": etag(stored.version)}
+    return JSONResponse(told, 200, headers)
+
+
+def check_ids(names: Iterable[str], name: str, what: str) -> None:
+    """Raises NotFound if a name is none of these."""
+    if name not in names:
+        raise NotFound(f"there is no {what} {name!r}; expected one of {', '.join(sorted(names)) or 'none'}")
+
+
+def page_of(items: Sequence[RowT], after: str | None, limit: int) -> Page[RowT]:
+    """A page of what is in memory; cursors are numbers."""
+    try:
+        start = int(after or 0)
+    except ValueError as error:
+        raise BadRequest(f"after is {after!r}; expected next of the page before") from error
+    end = start + limit
+    return Page(tuple(items[start:end]), str(end) if end < len(items) else None)

@@ -1,0 +1,120 @@
+"""What happens in a run, as server-sent events.
+
+Records of the journal have an id, ``VERSION.PLACE``: a client that comes back with the last one it got misses nothing
+and gets nothing twice. Between them come statuses, without an id, whenever there is a new one, a second apart at least.
+A client that reads slowly holds up itself alone: the next events are read from SQL when it has taken those before.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from time import monotonic
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+
+from api.access.rules import needs
+from api.errors import DatabaseAway
+from api.parts import ApiParts, Parts
+from api.routes.common import Followed, etag
+from api.runs.followed import FollowedRun
+from api.store.rows import StoredEvent
+
+PAGE = 200
+LOOK_SECONDS = 1.0
+"""between two statuses, and two looks for events that no task has told of"""
+HEARTBEAT_SECONDS = 10.0
+FAR = (1 << 62) - 1
+EventId = Annotated[
+    str | None,
+    Header(alias="Last-Event-ID", pattern=r"^[0-9]{1,18}\.[0-9]{1,9}$", description="id of the last event received"),
+]
+AfterVersion = Annotated[
+    int | None, Query(ge=0, le=FAR, description="begin with what follows this version; by default with what is new")
+]
+router = APIRouter(tags=["events"])
+
+
+@router.get(
+    "/v1/runs/{run}/events",
+    summary="Server-sent events",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "A stream that ends when the API does",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        }
+    },
+    **needs("read"),
+)
+async def stream_events(
+    run: Followed, parts: Parts, last_event_id: EventId = None, after: AfterVersion = None
+) -> Response:
+    """Changes of members and α, commands, cuts, faults, and statuses between them."""
+    if last_event_id is not None:
+        version, place = map(int, last_event_id.split("."))
+    else:
+        version, place = (run.version if after is None else after), FAR
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "ETag": etag(run.version)}
+    stream = EventStream(parts, run, version, place)
+    return StreamingResponse(stream.lines(), media_type="text/event-stream", headers=headers)
+
+
+class EventStream:
+    """One client's stream."""
+
+    def __init__(self, parts: ApiParts, run: FollowedRun, version: int, place: int) -> None:
+        """version, place: of the last event that the client has"""
+        self._parts, self._run = parts, run
+        self._version, self._place = version, place
+        self._told: object = None
+        """the status that was sent last"""
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Until the process is about to end or the client has gone."""
+        sent_at = 0.0
+        while not self._parts.closing.is_set():
+            changed = self._run.projector.changed
+            while events := await self._next():
+                yield b"".join(map(_line, events))
+                sent_at = monotonic()
+            if (status := self._status()) is not None:
+                yield b"event: status\ndata: " + status + b"\n\n"
+                sent_at = monotonic()
+            elif monotonic() - sent_at > HEARTBEAT_SECONDS:
+                yield b": still here\n\n"
+                sent_at = monotonic()
+            await self._wait(changed)
+
+    async def _next(self) -> list[StoredEvent]:
+        """What follows the last event that was sent; nothing while the database is away."""
+        try:
+            found = await self._parts.store.runs.events(self._run.place.name, max(0, self._version - 1), PAGE)
+        except DatabaseAway:
+            return []
+        new = [event for event in found if (event.version, event.place) > (self._version, self._place)]
+        if new:
+            self._version, self._place = new[-1].version, new[-1].place
+        return new
+
+    def _status(self) -> bytes | None:
+        status = self._run.live.status
+        if status is None or status is self._told:
+            return None
+        self._told = status
+        return self._run.live.encoded
+
+    async def _wait(self, changed: asyncio.Event) -> None:
+        """For rows that are new, a second, or the end."""
+        waits = [asyncio.create_task(event.wait()) for event in (changed, self._parts.closing)]
+        try:
+            await asyncio.wait(waits, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+def _line(event: StoredEvent) -> bytes:
+    body = msgspec.json.encode({"version": event.version, "at": event.at, **event.body})
+    return f"id: {event.version}.{event.place}\nevent: {event.kind}\ndata: ".encode() + body + b"\n\n"

@@ -1,0 +1,119 @@
+"""What happened in a run, from SQL: steps, generations, cuts, faults, commands; and who changed what."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from api.access.rules import needs
+from api.errors import BadRequest, NotFound
+from api.models.base import Listed
+from api.models.history import AuditReading, CutReading, FaultReading, GenerationReading, StepsPoint
+from api.models.runs import CommandReading
+from api.parts import Parts
+from api.routes.common import After, Known, Limit, listed
+from api.store.rows import Page, StepPoint
+from infra.config import NAME_PATTERN
+
+MOST_STEP = (1 << 62) - 1
+StepNumber = Annotated[int | None, Query(ge=0, le=MOST_STEP)]
+Points = Annotated[int, Query(ge=1, le=2000, description="about how many points all of it comes in")]
+CommandId = Annotated[str, Path(pattern=NAME_PATTERN, max_length=64, examples=["1c5a0f6ad1c94c0c8c9b2f5d4c8f9a10"])]
+RunFilter = Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=64, description="of this run alone")]
+router = APIRouter(tags=["history"])
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """Which steps, and in how many points."""
+
+    first: StepNumber = None
+    last: StepNumber = None
+    points: Points = 500
+
+
+@router.get("/v1/runs/{run}/steps", summary="Steps, downsampled", **needs("read"))
+async def list_steps(
+    run: Known,
+    parts: Parts,
+    request: Request,
+    response: Response,
+    asked: Annotated[StepRange, Depends()],
+    after: After = None,
+    limit: Limit = 1000,
+) -> Listed[StepsPoint]:
+    """Oldest first; all pages together have about so many points, each of one or many steps."""
+    found = await parts.store.runs.steps(run, asked.first, asked.last, asked.points)
+    start = _step(after)
+    rows = [point for point in found if point.first_step >= start]
+    page = Page(tuple(rows[:limit]), str(rows[limit].first_step) if len(rows) > limit else None)
+    return listed(page, _point, request, response)
+
+
+@router.get("/v1/runs/{run}/generations", summary="Generations", **needs("read"))
+async def list_generations(
+    run: Known, parts: Parts, request: Request, response: Response, after: After = None, limit: Limit = 100
+) -> Listed[GenerationReading]:
+    """Newest first."""
+    page = await parts.store.runs.generations(run, after, limit)
+    return listed(page, GenerationReading.model_validate, request, response)
+
+
+@router.get("/v1/runs/{run}/cuts", summary="Cuts", **needs("read"))
+async def list_cuts(
+    run: Known, parts: Parts, request: Request, response: Response, after: After = None, limit: Limit = 100
+) -> Listed[CutReading]:
+    """Newest first."""
+    page = await parts.store.runs.cuts(run, after, limit)
+    return listed(page, CutReading.model_validate, request, response)
+
+
+@router.get("/v1/runs/{run}/faults", summary="Faults", **needs("read"))
+async def list_faults(
+    run: Known, parts: Parts, request: Request, response: Response, after: After = None, limit: Limit = 100
+) -> Listed[FaultReading]:
+    """Newest first: what was lost or failed, so that the run went back to a cut."""
+    page = await parts.store.runs.faults(run, after, limit)
+    return listed(page, FaultReading.model_validate, request, response)
+
+
+@router.get("/v1/runs/{run}/commands", summary="Commands", **needs("read"))
+async def list_commands(
+    run: Known, parts: Parts, request: Request, response: Response, after: After = None, limit: Limit = 100
+) -> Listed[CommandReading]:
+    """Newest first: those that were given over REST."""
+    page = await parts.store.commands.list(run, after, limit)
+    return listed(page, CommandReading.model_validate, request, response)
+
+
+@router.get("/v1/runs/{run}/commands/{command}", summary="One command", **needs("read"))
+async def read_command(run: Known, command: CommandId, parts: Parts) -> CommandReading:
+    """What became of it."""
+    stored = await parts.store.commands.get(command)
+    if stored is None or stored.run != run:
+        raise NotFound(f"run {run!r} has no command {command!r}; expected one of GET /v1/runs/{run}/commands")
+    return CommandReading.model_validate(stored)
+
+
+@router.get("/v1/audit", summary="Who changed what, and who was denied", tags=["audit"], **needs("read"))
+async def list_audit(
+    parts: Parts, request: Request, response: Response, run: RunFilter = None, after: After = None, limit: Limit = 100
+) -> Listed[AuditReading]:
+    """Newest first."""
+    page = await parts.store.audit.list(after, limit, run)
+    return listed(page, AuditReading.model_validate, request, response)
+
+
+def _step(after: str | None) -> int:
+    if after is None:
+        return 0
+    if not (after.isascii() and after.isdigit()):
+        raise BadRequest(f"after is {after!r}; expected next of the page before")
+    return int(after)
+
+
+def _point(row: StepPoint) -> StepsPoint:
+    """With the mean loss of a sample in place of the sum."""
+    loss = row.loss / row.samples if row.loss is not None and row.samples and math.isfinite(row.loss) else None
+    return StepsPoint.model_validate({**asdict(row), "loss": loss})

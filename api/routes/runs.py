@@ -1,0 +1,132 @@
+"""Runs: which there are, how they do, and starting, stopping, pausing them."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from api.access.rules import needs
+from api.errors import Conflict, DatabaseAway, NotAvailable
+from api.models.base import Listed
+from api.models.runs import NewRun, RunDetails, RunOutline, StartedRun, Why
+from api.parts import ApiParts, Parts
+from api.routes.common import (
+    COMMAND_RESPONSES,
+    After,
+    Followed,
+    Given,
+    Limit,
+    RunName,
+    etag,
+    give,
+    listed,
+    page_of,
+)
+from api.runs.places import AGENT, is_run, read_endpoint
+from api.store.rows import Page, StoredRun
+from dispatch.control.client import ask
+from dispatch.control.supervision import STARTER, StartRun
+from dispatch.errors import CommandRefused, NoAnswer
+
+START_SECONDS = 10.0
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+
+@router.get("", summary="All runs", **needs("read"))
+async def list_runs(
+    parts: Parts, request: Request, response: Response, after: After = None, limit: Limit = 100
+) -> Listed[RunOutline]:
+    """By name. While the database is away, those whose folder is here."""
+    try:
+        page: Page[Any] = await parts.store.runs.list(after, limit)
+    except DatabaseAway:
+        page = page_of(parts.runs.names, after, limit)
+    return listed(page, lambda row: outline(parts, row), request, response)
+
+
+@router.get("/{run}", summary="One run", response_model=RunDetails, **needs("read"))
+async def read_run(run: RunName, parts: Parts) -> Response:
+    """What its dispatcher published last. Only a run whose folder is gone is read from SQL."""
+    if run in parts.runs.names:
+        place = parts.runs.get(run).place
+        return details(parts, run, str(place.folder), place.topic())
+    stored = await parts.store.runs.get(run)
+    if stored is None:
+        parts.runs.get(run)  # says so
+    assert stored is not None
+    return details(parts, stored, stored.folder, stored.topic)
+
+
+@router.post(
+    "",
+    status_code=202,
+    summary="Start a run",
+    responses={202: {"model": StartedRun, "description": "The run is being started"}},
+    **needs("control"),
+)
+async def create_run(body: NewRun, parts: Parts, given: Given) -> Response:
+    """Needs an agent that starts runs in the folder of runs. A name is its own idempotency key: one name, one run."""
+    endpoint = None if is_run(parts.runs.root) else read_endpoint(parts.runs.root, AGENT)
+    if endpoint is None:
+        raise Conflict(
+            "no agent starts runs here; expected one that listens at endpoints/agent in the folder of runs; start the "
+            "run by 'freshet up'"
+        )
+    message = StartRun(run=body.name, generation=-1, step=-1, settings=body.settings)
+    try:
+        await asyncio.to_thread(ask, endpoint, message, STARTER, None, START_SECONDS)
+    except CommandRefused as error:
+        raise Conflict(str(error)) from error
+    except NoAnswer as error:
+        raise NotAvailable(str(error)) from error
+    return JSONResponse(StartedRun(name=body.name).model_dump(), 202, {"Location": f"/v1/runs/{body.name}"})
+
+
+@router.post("/{run}/stop", summary="Stop a run in order", responses=COMMAND_RESPONSES, **needs("control"))
+async def stop_run(run: Followed, parts: Parts, given: Given, body: Why | None = None) -> Response:
+    """It takes a cut, and can go on later."""
+    return await give(parts, run, given, "stop", reason=body.reason if body else "")
+
+
+@router.post("/{run}/pause", summary="Pause a run", responses=COMMAND_RESPONSES, **needs("control"))
+async def pause_run(run: Followed, parts: Parts, given: Given, body: Why | None = None) -> Response:
+    """Steps under way are completed; events wait in their topic."""
+    return await give(parts, run, given, "pause", reason=body.reason if body else "")
+
+
+@router.post("/{run}/resume", summary="Go on after a pause", responses=COMMAND_RESPONSES, **needs("control"))
+async def resume_run(run: Followed, parts: Parts, given: Given, body: Why | None = None) -> Response:
+    """Ends a pause, whoever began it."""
+    return await give(parts, run, given, "resume", reason=body.reason if body else "")
+
+
+def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:
+    """Of a run in SQL, or of one that is here."""
+    name, state, version = (row, "silent", 0) if isinstance(row, str) else (row.name, row.state, row.version)
+    status = None
+    if name in parts.runs.names:
+        run = parts.runs.get(name)
+        status, version = run.live.status, max(version, run.version)
+        is_over = state in ("stopped", "ended")
+        if status is not None and not run.live.is_silent:
+            state = status.state
+        elif not is_over:
+            state = "silent"
+    step, samples = (status.step, status.samples) if status is not None else (None, None)
+    return RunOutline(name=name, state=state, version=version, step=step, samples=samples)
+
+
+def details(parts: ApiParts, row: StoredRun | str, folder: str, topic: str) -> Response:
+    """A RunDetails. The status in it is encoded once for all who read it, since many may ask for it, and often."""
+    brief = outline(parts, row)
+    live = parts.runs.get(brief.name).live if brief.name in parts.runs.names else None
+    told = {
+        **brief.model_dump(),
+        "folder": folder,
+        "topic": topic,
+        "status": msgspec.Raw(live.encoded if live is not None else b"null"),
+        "is_live": live is not None and not live.is_silent,
+    }
+    return Response(msgspec.json.encode(told), headers={"ETag": etag(brief.version)}, media_type="application/json")

@@ -1,0 +1,58 @@
+"""Events from devices without a Kafka client."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from api.access.rules import needs
+from api.errors import BadRequest, Unprocessable
+from api.models.history import RejectedEvent, WrittenEvents
+from api.parts import ApiParts, Parts
+from api.problems import answer_of
+from api.runs.followed import FollowedRun
+from infra.config import NAME_PATTERN
+
+RunOfSamples = Annotated[
+    str | None, Query(pattern=NAME_PATTERN, max_length=64, description="name of the run; not needed where there is one")
+]
+EVENT = {"event_time": 1763251200.0, "label": 1, "fields": {"user": "u-17", "item": "i-4711"}}
+BODY: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": {"anyOf": [{"type": "object"}, {"type": "array"}]}, "example": [EVENT]},
+        "application/x-ndjson": {"schema": {"type": "string"}},
+        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+    },
+}
+rule = needs("ingest")
+router = APIRouter(tags=["samples"])
+
+
+@router.post(
+    "/v1/samples",
+    summary="Hand in events",
+    response_model=WrittenEvents,
+    openapi_extra={**rule["openapi_extra"], "requestBody": BODY},
+)
+async def write_samples(request: Request, parts: Parts, run: RunOfSamples = None) -> Response:
+    """An event, a list of them, one a line, or a packed record; answered when what is good is durable.
+
+    What does not fit the run's schema is told event by event; if nothing fits, that is an error.
+    """
+    body = await request.body()
+    if not body.strip():
+        raise BadRequest("the body is empty; expected events")
+    written = await parts.samples.write(_run(parts, run).place, body)
+    rejected = [RejectedEvent(index=index, reason=reason) for index, reason in written.rejects]
+    if not written.accepted:
+        errors = [event.model_dump() for event in rejected]
+        return answer_of(Unprocessable("no event fits the schema of the run; nothing was written"), {"errors": errors})
+    return JSONResponse(WrittenEvents(accepted=written.accepted, rejected=rejected).model_dump())
+
+
+def _run(parts: ApiParts, name: str | None) -> FollowedRun:
+    """Raises NotFound, or Unprocessable where it is not clear which run is meant."""
+    if name is None and len(parts.runs.names) != 1:
+        raise Unprocessable(f"{len(parts.runs.names)} runs are here; expected the name of one; add ?run=NAME")
+    return parts.runs.get(name or parts.runs.names[0])

@@ -1,0 +1,122 @@
+"""Workers of a run: who takes part, and adding, changing, draining, removing them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from api.access.rules import needs
+from api.errors import Conflict
+from api.models.base import Listed
+from api.models.runs import AddWorker, ChangeWorker, Why, WorkerReading
+from api.parts import Parts
+from api.routes.common import (
+    COMMAND_RESPONSES,
+    After,
+    Followed,
+    Given,
+    Limit,
+    WorkerName,
+    etag,
+    give,
+    listed,
+    page_of,
+)
+from api.runs.followed import FollowedRun
+from api.runs.outbox import ADD
+from dispatch.control.supervision import ListedProcess
+from dispatch.errors import CommandRefused, NoAnswer
+from dispatch.progress.status import WorkerStatus
+
+PREFIX = "worker-"
+ANSWER_SECONDS = 1.0
+"""how long a list waits for dispatcher and supervisor"""
+AnyT = TypeVar("AnyT")
+router = APIRouter(prefix="/v1/runs/{run}/workers", tags=["workers"])
+
+
+@router.get("", summary="The workers of a run", **needs("read"))
+async def list_workers(
+    run: Followed, request: Request, response: Response, after: After = None, limit: Limit = 100
+) -> Listed[WorkerReading]:
+    """As the dispatcher knows them, those that have left too, then other workers that are supervised."""
+    response.headers["ETag"] = etag(run.version)
+    return listed(page_of(await _workers(run), after, limit), lambda worker: worker, request, response)
+
+
+@router.post("", summary="Add a worker", responses=COMMAND_RESPONSES, **needs("control"))
+async def add_worker(run: Followed, parts: Parts, given: Given, body: AddWorker) -> Response:
+    """Starts it on the machine of the run's supervisor; it joins at the next step."""
+    if run.place.agent() is None:
+        raise Conflict(
+            f"nobody supervises run {run.place.name!r}; expected a run of 'freshet up'; start the worker by hand"
+        )
+    link = "" if body.link_gbit is None else f"{body.link_gbit:g}"
+    return await give(parts, run, given, ADD, worker=body.name or "", value=link, reason=body.reason)
+
+
+@router.delete("/{worker}", summary="Remove a worker", responses=COMMAND_RESPONSES, **needs("control"))
+async def remove_worker(run: Followed, worker: WorkerName, parts: Parts, given: Given) -> Response:
+    """Excludes it at once, whatever it does: the others go back to the last cut, and its process is stopped."""
+    return await give(parts, run, given, "remove", worker=worker)
+
+
+@router.post("/{worker}/drain", summary="Have a worker leave", responses=COMMAND_RESPONSES, **needs("control"))
+async def drain_worker(
+    run: Followed, worker: WorkerName, parts: Parts, given: Given, body: Why | None = None
+) -> Response:
+    """It leaves after a cut, at a step boundary, at no cost."""
+    return await give(parts, run, given, "drain", worker=worker, reason=body.reason if body else "")
+
+
+@router.patch("/{worker}", summary="Change a worker", responses=COMMAND_RESPONSES, **needs("control"))
+async def change_worker(run: Followed, worker: WorkerName, parts: Parts, given: Given, body: ChangeWorker) -> Response:
+    """The speed of its link, or how much of a batch it may get."""
+    if body.shares is not None:
+        value = f"{body.shares.least:g}:{body.shares.largest:g}"
+        return await give(parts, run, given, "shares", worker=worker, value=value, reason=body.reason)
+    value = "0" if body.link_gbit == "unknown" else f"{body.link_gbit:g}"
+    return await give(parts, run, given, "link", worker=worker, value=value, reason=body.reason)
+
+
+async def _workers(run: FollowedRun) -> list[WorkerReading]:
+    status = run.live.status
+    published = {worker.name: worker for worker in status.workers} if status is not None else {}
+    told, processes = await asyncio.gather(_asked(run.outbox.members), _asked(run.outbox.processes))
+    unknown = dict.fromkeys(published, "unknown")  # its dispatcher is busy or away
+    standings: dict[str, str] = unknown if told is None else {**told}
+    samples = sum(worker.traffic.samples for worker in published.values())
+    names = [name for name in processes or {} if name.startswith(PREFIX)]
+    return [
+        _worker(
+            published.get(name) or WorkerStatus(name=name),
+            standings.get(name, "away"),
+            (processes or {}).get(name),
+            samples,
+        )
+        for name in dict.fromkeys((*standings, *published, *names))
+    ]
+
+
+async def _asked(question: Callable[[], dict[str, AnyT]]) -> dict[str, AnyT] | None:
+    """What a dispatcher or supervisor answers; None if it does not in time."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(question), ANSWER_SECONDS)
+    except (CommandRefused, NoAnswer, TimeoutError):
+        return None
+
+
+def _worker(worker: WorkerStatus, state: str, process: ListedProcess | None, samples: int) -> WorkerReading:
+    return WorkerReading(
+        name=worker.name,
+        state=state,
+        process=process.state if process is not None else None,
+        link_gbit=worker.link_gbit,
+        measured_gbit=worker.measured_gbit,
+        is_parked=worker.is_parked,
+        share=worker.traffic.samples / samples if samples else None,
+        seconds=msgspec.structs.asdict(worker.seconds),
+        traffic=msgspec.structs.asdict(worker.traffic),
+    )

@@ -1,0 +1,113 @@
+"""The runs that this process follows: one set of tasks each, begun when a run is found."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import zmq.asyncio
+
+from api.errors import NotFound
+from api.runs.live import Live
+from api.runs.outbox import Outbox
+from api.runs.places import Place, find_runs
+from api.runs.projector import Projector
+from api.store.store import SqlStore
+from infra.errors import FreshetError
+
+LOOK_SECONDS = 1.0
+"""how often to look for new runs"""
+FINISH_SECONDS = 3.0
+"""for what is left to be projected when this process ends"""
+AGAIN_SECONDS = 1.0
+"""after which a task that failed begins anew"""
+
+
+async def keep_going(work: Callable[[], Awaitable[None]]) -> None:
+    """Does something for as long as the process lives: an error that nobody foresaw is logged, and it begins anew."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            structlog.get_logger().exception("a task of the API failed and begins anew")
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
+@dataclass(frozen=True)
+class FollowedRun:
+    """One run and what is known of it."""
+
+    place: Place
+    live: Live
+    projector: Projector
+    outbox: Outbox
+
+    @property
+    def version(self) -> int:
+        """Of the journal, as far as it is known here: the ETag."""
+        return max(self.projector.newest, self.live.status.version if self.live.status is not None else 0)
+
+    @property
+    def projection_lag(self) -> int:
+        """Versions of the journal that SQL does not have yet, as far as it is known here."""
+        return max(0, self.version - self.projector.projected)
+
+
+class FollowedRuns:
+    """All runs in a folder. Call ``follow`` in a task, and ``close`` at the end."""
+
+    def __init__(self, root: Path, store: SqlStore) -> None:
+        self.root = root
+        self._store = store
+        self._context = zmq.asyncio.Context()
+        self._runs: dict[str, FollowedRun] = {}
+        self._tasks: dict[str, Sequence[asyncio.Task[None]]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._runs)
+
+    def get(self, name: str) -> FollowedRun:
+        """Raises NotFound."""
+        if name not in self._runs:
+            raise NotFound(f"there is no run {name[:64]!r} here; expected one of GET /v1/runs")
+        return self._runs[name]
+
+    async def follow(self) -> None:
+        """Looks for runs until it is cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Begins to follow runs that are new, and anew those whose folder is another one."""
+        for name, place in find_runs(self.root).items():
+            known = self._runs.get(name)
+            if known is None or known.place != place:
+                self._begin(place)
+
+    async def close(self) -> None:
+        tasks = [task for tasks in self._tasks.values() for task in tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(self._finish(run) for run in self._runs.values()))
+        self._context.destroy(linger=0)
+
+    async def _finish(self, run: FollowedRun) -> None:
+        """A run that has just been stopped, often together with this process, is told of to its end."""
+        try:
+            await asyncio.wait_for(run.projector.finish(), FINISH_SECONDS)
+        except (FreshetError, OSError, TimeoutError) as error:
+            structlog.get_logger().warning("the end of a run is not projected", run=run.place.name, reason=str(error))
+
+    def _begin(self, place: Place) -> None:
+        for task in self._tasks.pop(place.name, ()):
+            task.cancel()
+        live, projector = Live(self._context, place), Projector(self._store, place)
+        outbox = Outbox(self._store, place)
+        self._runs[place.name] = FollowedRun(place, live, projector, outbox)
+        work = (live.follow, projector.follow, outbox.deliver)
+        self._tasks[place.name] = [asyncio.create_task(keep_going(each)) for each in work]
+        structlog.get_logger().info("following a run", run=place.name, folder=str(place.folder))

@@ -1,0 +1,167 @@
+"""Sends commands from SQL to where they are carried out, until they are answered, and enters the answers.
+
+    1. a request enters a command as pending  2. it is sent  3. it is in the journal  4. its answer is entered here
+
+The dispatcher carries out one id once, and answers it again from its journal. So a crash after 2 or 3, of anyone, is
+mended by sending it again; nothing that was accepted is lost, and nothing has a second effect.
+"""
+
+import asyncio
+import uuid
+from typing import Any
+
+import structlog
+
+from api.runs.places import CONTROL_WORD, Place
+from api.store.rows import StoredCommand
+from api.store.store import SqlStore
+from dispatch.control.client import ask, tell
+from dispatch.control.protocol import Accepted, Command, Members, MemberStanding
+from dispatch.control.supervision import AGENT, ListedProcess, ListProcesses, StartWorker, StopWorker
+from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer
+from infra.errors import FreshetError
+from infra.faults import reach
+
+ADD = "add"
+"""the one command that goes to the supervisor and not to the dispatcher"""
+OUTDATED = "outdated: "
+"""how the answer begins to a command that was given on an older version"""
+POLL_SECONDS = 1.0
+PAUSE_SECONDS = 1.0
+"""after a failure"""
+MOST_RECENT = 1000
+ANSWER_SECONDS = 5.0
+"""how long an answer may take before a command is sent again"""
+
+
+class Outbox:
+    """Delivers the commands of one run, one after the other."""
+
+    def __init__(self, store: SqlStore, place: Place) -> None:
+        self._store, self._place = store, place
+        self._wake = asyncio.Event()
+        self._waiting: dict[str, asyncio.Event] = {}
+        """set when the command of that id is settled"""
+        self.pending = 0
+        """commands without an answer, when they were last looked at"""
+        self._recent: dict[str, None] = {}
+        """commands that were settled a short while ago"""
+
+    def wake(self) -> None:
+        """A command was entered."""
+        self._wake.set()
+
+    async def settled(self, command_id: str, seconds: float) -> bool:
+        """Waits at most so long for a command's answer; returns whether it came."""
+        if command_id in self._recent:
+            return True
+        event = self._waiting.setdefault(command_id, asyncio.Event())
+        self.wake()
+        try:
+            await asyncio.wait_for(event.wait(), seconds)
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.pop(command_id, None)
+        return True
+
+    async def deliver(self) -> None:
+        """Sends what is pending until it is cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                commands = await self._store.commands.pending(self._place.name)
+                self.pending = len(commands)
+                for command in commands:
+                    await self._send(command)
+                    self.pending -= 1
+                await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
+            except TimeoutError:
+                continue
+            except (FreshetError, OSError) as error:
+                structlog.get_logger().warning("commands wait", run=self._place.name, reason=str(error))
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _send(self, command: StoredCommand) -> None:
+        """Raises NoAnswer if it is not known whether the command was carried out."""
+        try:
+            if command.verb == ADD:
+                text, version = await asyncio.to_thread(self._add_worker, command), None
+            else:
+                answer = await asyncio.to_thread(self._tell_dispatcher, command)
+                text, version = answer.text, answer.version if answer.version >= 0 else None
+            reach("command_answered")
+        except CommandOutdated as outdated:
+            await self._settle(command, "refused", f"{OUTDATED}{outdated}", None)
+        except CommandRefused as refused:
+            await self._settle(command, "refused", str(refused), None)
+        else:
+            await self._settle(command, "done", text, version)
+
+    async def _settle(self, command: StoredCommand, state: Any, text: str, version: int | None) -> None:
+        await self._store.commands.settle(command.id, state, text, version)
+        reach("command_settled")
+        structlog.get_logger().info("command settled", id=command.id, verb=command.verb, state=state, text=text)
+        self._recent[command.id] = None
+        if len(self._recent) > MOST_RECENT:
+            del self._recent[next(iter(self._recent))]
+        if (event := self._waiting.get(command.id)) is not None:
+            event.set()
+
+    def _tell_dispatcher(self, command: StoredCommand) -> Accepted:
+        endpoint = self._place.endpoint(CONTROL_WORD)
+        if endpoint is None:
+            raise NoAnswer(f"the dispatcher of run {self._place.name!r} takes no commands now")
+        message = Command(
+            **self._common(),
+            id=command.id,
+            verb=command.verb,  # type: ignore[arg-type]
+            worker=command.worker,
+            value=command.value,
+            actor=command.actor,
+            reason=command.reason,
+            expected=command.expected,
+        )
+        answer = tell(endpoint, message, self._place.curve(), ANSWER_SECONDS)
+        assert isinstance(answer, Accepted), "it was not asked for a list"
+        if command.verb == "remove":
+            self._stop_process(command.worker)
+        return answer
+
+    def _add_worker(self, command: StoredCommand) -> str:
+        link_gbit = float(command.value or 0.0)
+        message = StartWorker(**self._common(), worker=command.worker, link_gbit=link_gbit, id=command.id)
+        return f"worker {self._ask_agent(message).worker} is being started"
+
+    def _stop_process(self, worker: str) -> None:
+        """Ends the process of a worker that was removed, where its supervisor is known."""
+        try:
+            if worker in self.processes():
+                self._ask_agent(StopWorker(**self._common(), worker=worker))
+        except (NoAnswer, CommandRefused) as error:
+            structlog.get_logger().warning("a removed worker is not stopped", worker=worker, reason=str(error))
+
+    def processes(self) -> dict[str, ListedProcess]:
+        """What the run's supervisor runs, by name; nothing where it has none."""
+        if self._place.agent() is None:
+            return {}
+        return {listed.name: listed for listed in self._ask_agent(ListProcesses(**self._common())).processes}
+
+    def members(self) -> dict[str, MemberStanding]:
+        """How each worker stands, by name, as the dispatcher says; raises NoAnswer."""
+        endpoint = self._place.endpoint(CONTROL_WORD)
+        if endpoint is None:
+            raise NoAnswer(f"the dispatcher of run {self._place.name!r} takes no commands now")
+        asked = Command(**self._common(), id=uuid.uuid4().hex, verb="list")
+        answer = tell(endpoint, asked, self._place.curve(), ANSWER_SECONDS)
+        assert isinstance(answer, Members), "it was asked for a list"
+        return {member.name: member.state for member in answer.members}
+
+    def _ask_agent(self, message: Any) -> Any:
+        endpoint = self._place.agent()
+        if endpoint is None:
+            raise NoAnswer(f"the supervisor of run {self._place.name!r} is away")
+        return ask(endpoint, message, AGENT, timeout_seconds=ANSWER_SECONDS)
+
+    def _common(self) -> dict[str, Any]:
+        return {"run": self._place.name, "generation": -1, "step": -1}

@@ -1,0 +1,110 @@
+"""Where runs are: folders with stored settings, which say how a run is called.
+
+Names of runs come from clients and are compared with those found here; no path is ever made from one.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from dispatch.journal.history import JOURNAL
+from infra.config import check_names
+from infra.errors import ConfigError
+from infra.telemetry import describe
+from infra.wire import Curve, load_curve
+
+STORED_SETTINGS = "settings.json"
+ENDPOINTS = "endpoints"
+DISPATCHER, AGENT = "dispatcher", "agent"
+STATUS_WORD, CONTROL_WORD, FEED_WORD = 1, 2, 3
+"""of the dispatcher's endpoints, after the one that workers join"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One run in its folder."""
+
+    name: str
+    folder: Path
+    settings: Mapping[str, Any] = field(repr=False)
+    """the effective ones, as the run stored them"""
+
+    def endpoint(self, word: int) -> str | None:
+        """One of the dispatcher's; None while there is none."""
+        words = (read_endpoint(self.folder, DISPATCHER) or "").split()
+        return words[word] if len(words) > word else None
+
+    def agent(self) -> str | None:
+        """The endpoint of its supervisor; None if it has none."""
+        return read_endpoint(self.folder, AGENT)
+
+    def curve(self) -> Curve | None:
+        """Keys for its connections; None: they are not encrypted."""
+        folder = self.settings.get("curve_folder")
+        return load_curve(Path(folder), "server") if folder else None
+
+    def topic(self) -> str:
+        stream = self.settings.get("stream", {})
+        return str(stream.get("topic", ""))
+
+    def shown_settings(self) -> dict[str, Any]:
+        """The effective settings without secrets."""
+        return describe({name: value for name, value in self.settings.items() if name != "checksum"})
+
+    def metrics(self) -> dict[str, str]:
+        """Addresses of the metrics of its processes, by name."""
+        files = sorted((self.folder / ENDPOINTS).glob("*.metrics"))
+        return {file.stem: text for file in files if (text := _read(file))}
+
+
+def find_runs(root: Path) -> dict[str, Place]:
+    """The runs in a folder, by name: its own, or those of its children; of two with one name the newer one."""
+    found: dict[str, Place] = {}
+    for folder in _folders(root):
+        place = _place(folder)
+        if place is not None:
+            found[place.name] = place
+    return found
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run, and not one of several runs."""
+    return (folder / STORED_SETTINGS).is_file()
+
+
+def read_endpoint(folder: Path, name: str) -> str | None:
+    """What a process has written there; None before it is ready."""
+    return _read(folder / ENDPOINTS / name)
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    """Oldest first, those of agents, which have no journal, before those of their runs."""
+    if is_run(root):
+        yield root
+        return
+    try:
+        children = [child for child in root.iterdir() if is_run(child)]
+        yield from sorted(children, key=lambda child: ((child / JOURNAL).is_dir(), child.stat().st_mtime))
+    except OSError:
+        return
+
+
+def _place(folder: Path) -> Place | None:
+    """None if its settings cannot be read, as while they are being written."""
+    try:
+        settings = json.loads((folder / STORED_SETTINGS).read_bytes())
+        return Place(check_names(str(settings["run"])), folder, settings)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, ConfigError) as error:
+        structlog.get_logger().debug("no run here", folder=str(folder), reason=str(error))
+        return None
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None

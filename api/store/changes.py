@@ -1,0 +1,270 @@
+"""What records of a journal change in the tables: a pure mapping, from records to rows.
+
+What a record changes follows from the record, its version and what came before it in the same page; only whether the
+run has begun is asked of the database. So pages of any size come to the same rows.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from dispatch.control.feed import FeedPage, Versioned
+from dispatch.journal.records import (
+    AlphaChanged,
+    AnyRecord,
+    Begun,
+    Commanded,
+    CutBegun,
+    CutTaken,
+    Ended,
+    Faulted,
+    GenerationStarted,
+    Redecided,
+    StepDecided,
+    StepDone,
+    Stopped,
+)
+
+Row = dict[str, Any]
+AUTO = "auto"
+GAP = "gap"
+
+
+@dataclass
+class Changes:
+    """Rows by table. What is void goes first; then rows are entered, or take the place of those that are there."""
+
+    has_begun: bool
+    """whether the run has any state but seen"""
+    run: Row = field(default_factory=dict)
+    """columns that change"""
+    steps_void_after: int | None = None
+    """steps after it are removed"""
+    cuts_void_after: int | None = None
+    """cuts of steps after it are void"""
+    steps: dict[int, Row] = field(default_factory=dict)
+    """of level 1; alpha None: as it is, since it was decided in an earlier page; samples None: no figure is told"""
+    restated: dict[int, Row] = field(default_factory=dict)
+    """generations that a cut names again, entered if they are missing"""
+    generations: dict[int, Row] = field(default_factory=dict)
+    alpha_changes: list[Row] = field(default_factory=list)
+    cuts: dict[int, Row] = field(default_factory=dict)
+    faults: list[Row] = field(default_factory=list)
+    events: list[Row] = field(default_factory=list)
+    settled: dict[str, Row] = field(default_factory=dict)
+    """commands that the journal has, by id"""
+
+
+def fold(page: FeedPage, cursor: int, has_begun: bool) -> Changes:
+    """What a page changes in tables that have everything up to a cursor."""
+    changes = Changes(has_begun)
+    records = [one for one in page.records if one.version > cursor]
+    if page.after > cursor:
+        _add_gap(changes, cursor, page.after, records)
+    for version, together in groupby(records, lambda one: one.version):
+        for place, one in enumerate(together):
+            _add(changes, one.record, version, place)
+    return changes
+
+
+def _add_gap(changes: Changes, cursor: int, last: int, records: list[Versioned]) -> None:
+    """Versions were trimmed before they were read: the record that opens what is left says where it goes on."""
+    body = {"first": cursor + 1, "last": last}
+    changes.events.append({"version": last, "place": 0, "kind": GAP, "body": body, "at": None})
+    if records and isinstance(opening := records[0].record, CutBegun) and opening.opens:
+        changes.steps_void_after = opening.step
+
+
+def _add(changes: Changes, record: AnyRecord, version: int, place: int) -> None:
+    if isinstance(record, StepDecided):
+        changes.steps[record.step] = decided(record)
+        return
+    if isinstance(record, StepDone):
+        changes.steps[record.step] = done(record, changes.steps.get(record.step))
+        return
+    changes.events.append(_event(record, version, place))
+    key = {"version": version, "place": place}
+    match record:
+        case Begun():
+            _begin(changes, record)
+        case GenerationStarted():
+            changes.generations[record.number] = _generation(record, version)
+            changes.restated.pop(record.number, None)
+            _set_state(changes, "running", None)
+        case CutBegun():
+            _begin_cut(changes, record, version)
+        case CutTaken():
+            changes.cuts[record.number] = _cut(record, version, "taken", told(record.at_seconds))
+        case Commanded():
+            _settle(changes, record, key)
+        case AlphaChanged():
+            changes.alpha_changes.append(key | _alpha_change(record))
+        case Faulted():
+            changes.faults.append(key | _fault(record))
+        case Redecided():
+            _void(changes, record.step)
+        case Stopped() | Ended():
+            state = "ended" if isinstance(record, Ended) else "stopped"
+            _set_state(changes, state, told(record.at_seconds))
+
+
+# ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+NOT_TRAINED: Row = {
+    "steps": 0,
+    "clicks": 0,
+    "loss": 0.0,
+    "seconds": 0.0,
+    "decide_seconds": 0.0,
+    "moved_bytes": 0,
+    "first_at": None,
+    "last_at": None,
+}
+
+
+def decided(record: StepDecided) -> Row:
+    return NOT_TRAINED | {"step": record.step, "alpha": record.alpha, "samples": record.manifest.samples}
+
+
+def done(record: StepDone, before: Row | None) -> Row:
+    """A trained step; ``before`` is its row as it was decided, if that is known."""
+    row = before or NOT_TRAINED | {"step": record.step, "alpha": None, "samples": None}
+    if (figures := record.figures) is None:
+        return row | {"steps": 1}
+    at = told(figures.at_seconds)
+    return row | {
+        "steps": 1,
+        "samples": figures.samples,
+        "clicks": figures.clicks,
+        "loss": finite(figures.loss),
+        "seconds": figures.seconds,
+        "decide_seconds": figures.decide_seconds,
+        "moved_bytes": figures.moved_bytes,
+        "first_at": at,
+        "last_at": at,
+    }
+
+
+def _void(changes: Changes, step: int) -> None:
+    """Steps after it are decided anew."""
+    changes.steps_void_after = _lower(changes.steps_void_after, step)
+    changes.cuts_void_after = _lower(changes.cuts_void_after, step)
+    changes.steps = {number: row for number, row in changes.steps.items() if number <= step}
+    for row in changes.cuts.values():
+        if row["step"] > step:
+            row["state"] = "void"
+
+
+def _lower(before: int | None, step: int) -> int:
+    return step if before is None else min(before, step)
+
+
+# ── everything else ───────────────────────────────────────────────────────────────────────────────────────────────────
+def _begin(changes: Changes, record: Begun) -> None:
+    begun = {"topic": plain(record.topic), "code": plain(record.code), "begun_at": told(record.at_seconds)}
+    changes.run.update(begun)
+    _set_state(changes, "running", None)
+
+
+def _set_state(changes: Changes, state: str, ended_at: float | None) -> None:
+    changes.run.update(state=state, ended_at=ended_at)
+    changes.has_begun = True
+
+
+def _begin_cut(changes: Changes, record: CutBegun, version: int) -> None:
+    if not changes.has_begun:
+        _begin(changes, record.begun)
+    if record.generation.number not in changes.generations:
+        changes.restated.setdefault(record.generation.number, _generation(record.generation, version))
+    changes.cuts[record.number] = _cut(record, version, "begun", None)
+
+
+def _generation(record: GenerationStarted, version: int) -> Row:
+    return {
+        "number": record.number,
+        "members": plain(record.members),
+        "uses_hub": record.uses_hub,
+        "base": record.base,
+        "reason": plain(record.reason),
+        "at": told(record.at_seconds),
+        "version": version,
+    }
+
+
+def _cut(record: CutBegun | CutTaken, version: int, state: str, at: float | None) -> Row:
+    positions = msgspec.to_builtins(record.positions, str_keys=True)
+    named = {"number": record.number, "step": record.step, "samples": record.samples, "positions": positions}
+    return named | {"state": state, "at": at, "version": version}
+
+
+def _settle(changes: Changes, record: Commanded, key: Row) -> None:
+    answer = {"text": plain(record.text), "version": key["version"], "done_at": told(record.at_seconds)}
+    changes.settled.setdefault(record.id, answer)
+    if record.verb == "alpha":
+        changes.alpha_changes.append(key | _commanded_alpha(record))
+
+
+def _commanded_alpha(record: Commanded) -> Row:
+    by_hand = record.value != AUTO
+    return {
+        "step": record.step,
+        "alpha": float(record.value) if by_hand else None,
+        "mode": "manual" if by_hand else AUTO,
+        "backend": "",
+        "reason": plain(record.reason),
+        "readings": {},
+        "actor": plain(record.actor),
+        "at": told(record.at_seconds),
+    }
+
+
+def _alpha_change(record: AlphaChanged) -> Row:
+    return {
+        "step": record.step,
+        "alpha": finite(record.alpha),
+        "mode": AUTO,
+        "backend": plain(record.backend),
+        "reason": plain(record.reason),
+        "readings": plain(record.readings),
+        "actor": "",
+        "at": told(record.at_seconds),
+    }
+
+
+def _fault(record: Faulted) -> Row:
+    named = {"step": record.step, "generation": record.generation, "kind": plain(record.kind)}
+    return named | {"text": plain(record.text), "at": told(record.at_seconds)}
+
+
+def _event(record: AnyRecord, version: int, place: int) -> Row:
+    body = plain(msgspec.to_builtins(record, str_keys=True))
+    kind = body.pop("is")
+    at = told(body.pop("at_seconds", 0.0))
+    return {"version": version, "place": place, "kind": kind, "body": body, "at": at}
+
+
+# ── values that both databases can hold ───────────────────────────────────────────────────────────────────────────────
+def told(seconds: float) -> float | None:
+    """A time, unless nobody told it."""
+    return seconds if seconds and math.isfinite(seconds) else None
+
+
+def finite(number: float) -> float | None:
+    """A number, unless it is none: JSON has no NaN, and SQLite takes it for null."""
+    return number if math.isfinite(number) else None
+
+
+def plain(value: Any) -> Any:
+    """The same without what PostgreSQL or JSON cannot hold: zero bytes in texts, numbers that are not finite."""
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd")
+    if isinstance(value, float):
+        return finite(value)
+    if isinstance(value, dict):
+        return {plain(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [plain(inner) for inner in value]
+    return value

@@ -1,0 +1,122 @@
+"""Commands on their way to the journal.
+
+A command is entered as pending, sent until it is answered, and done once the journal has it, whoever answered. Its id
+goes with it, so the dispatcher carries it out once, however often it is sent.
+"""
+
+import hashlib
+import time
+import uuid
+from dataclasses import asdict
+
+import msgspec
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from api.errors import KeyReused
+from api.store.changes import plain
+from api.store.engine import Database
+from api.store.paging import columns, read_page, to_row
+from api.store.rows import CommandState, NewCommand, Page, StoredCommand
+from api.store.tables import CommandRow
+
+TICK_SECONDS = 1e-6
+"""between commands of a run, so that their times tell their order, whatever the clock does"""
+
+
+class CommandTable:
+    """Commands, each with an id by which the dispatcher carries it out once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def submit(self, wanted: NewCommand) -> StoredCommand:
+        """Enters a command as pending; the one there is for the same run, actor and key if its content is the same.
+
+        Raises KeyReused if it is not.
+        """
+        wanted = NewCommand(**plain(asdict(wanted)))
+        try:
+            async with self._database.writing() as connection:
+                return await _find(connection, wanted) or await _enter(connection, wanted)
+        except IntegrityError:  # entered by someone else at the same moment
+            async with self._database.reading() as connection:
+                found = await _find(connection, wanted)
+            if found is None:
+                raise
+            return found
+
+    async def pending(self, run: str | None = None, limit: int = 1000) -> tuple[StoredCommand, ...]:
+        """Commands that have not been answered, of a run or of all, oldest first."""
+        query = columns(StoredCommand, CommandRow).where(CommandRow.state == "pending")
+        if run is not None:
+            query = query.where(CommandRow.run == run)
+        async with self._database.reading() as connection:
+            found = await connection.execute(query.order_by(CommandRow.created_at, CommandRow.id).limit(limit))
+            return tuple(to_row(StoredCommand, row) for row in found)
+
+    async def settle(
+        self, command_id: str, state: CommandState, text: str, version: int | None = None
+    ) -> StoredCommand | None:
+        """Enters the answer, unless there is one; the command as it then is, None if there is none of that id."""
+        answer = {"state": state, "text": plain(text), "version": version, "done_at": time.time()}
+        open_one = (CommandRow.id == command_id, CommandRow.state == "pending")
+        async with self._database.writing() as connection:
+            await connection.execute(update(CommandRow).where(*open_one).values(answer))
+            return await _get(connection, command_id)
+
+    async def get(self, command_id: str) -> StoredCommand | None:
+        async with self._database.reading() as connection:
+            return await _get(connection, command_id)
+
+    async def list(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredCommand]:
+        """Newest first."""
+        key = [CommandRow.created_at, CommandRow.id]
+        query = columns(StoredCommand, CommandRow).where(CommandRow.run == run)
+        async with self._database.reading() as connection:
+            return await read_page(connection, StoredCommand, query, key, after, limit)
+
+
+async def _find(connection: AsyncConnection, wanted: NewCommand) -> StoredCommand | None:
+    """The command with the same key; raises KeyReused if it is another one."""
+    here = (CommandRow.run == wanted.run, CommandRow.actor == wanted.actor, CommandRow.key == wanted.key)
+    query = columns(StoredCommand, CommandRow).add_columns(CommandRow.digest).where(*here)
+    found = (await connection.execute(query)).one_or_none()
+    if found is None:
+        return None
+    *values, digest = found
+    if digest != digest_of(wanted):
+        raise KeyReused(
+            f"the idempotency key {wanted.key!r} was used for another command of run {wanted.run}; expected the same "
+            "content; choose a new key for a new command"
+        )
+    return StoredCommand(*values)
+
+
+async def _enter(connection: AsyncConnection, wanted: NewCommand) -> StoredCommand:
+    newest = await connection.scalar(select(func.max(CommandRow.created_at)).where(CommandRow.run == wanted.run))
+    created_at = max(time.time(), (newest or 0.0) + TICK_SECONDS)
+    new = StoredCommand(
+        id=uuid.uuid4().hex,
+        **asdict(wanted),
+        state="pending",
+        text="",
+        version=None,
+        created_at=created_at,
+        done_at=None,
+    )
+    await connection.execute(insert(CommandRow).values(**asdict(new), digest=digest_of(wanted)))
+    return new
+
+
+async def _get(connection: AsyncConnection, command_id: str) -> StoredCommand | None:
+    query = columns(StoredCommand, CommandRow).where(CommandRow.id == command_id)
+    found = (await connection.execute(query)).one_or_none()
+    return None if found is None else to_row(StoredCommand, found)
+
+
+def digest_of(wanted: NewCommand) -> str:
+    """Of what a command says, by which a repetition is known from another command."""
+    content = [wanted.verb, wanted.worker, wanted.value, wanted.expected, wanted.reason]
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()

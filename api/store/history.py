@@ -1,0 +1,69 @@
+"""The history of steps, in as many points as are asked for.
+
+However long a run is, the rows that are read are bounded: they come from the finest level that has at most sixteen of
+them for a point, or from a coarser one where retention has removed finer rows.
+"""
+
+from dataclasses import fields
+from typing import NamedTuple
+
+from sqlalchemy import ScalarSelect, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from api.store.paging import to_row
+from api.store.projection import aggregates
+from api.store.rows import StepPoint
+from api.store.tables import FANOUT, LEVELS, StepRow
+
+MOST_POINTS = 1000
+
+
+class Choice(NamedTuple):
+    """Which rows make up the points."""
+
+    level: int
+    width: int
+    """rows of that level in one point"""
+
+
+async def read_steps(
+    connection: AsyncConnection, run: str, first: int | None, last: int | None, points: int
+) -> tuple[StepPoint, ...]:
+    """Trained steps from first to last, in at most so many points."""
+    query = select(_end(run, 1, newest=True), *(_end(run, level, newest=False) for level in LEVELS))
+    ends, *firsts = (await connection.execute(query)).one()
+    oldest: dict[int, int | None] = dict(zip(LEVELS, firsts, strict=True))
+    begins = oldest[LEVELS[-1]]
+    if begins is None or ends is None:
+        return ()
+    first, last = max(begins, begins if first is None else first), min(ends, ends if last is None else last)
+    if first > last:
+        return ()
+    choice = choose(oldest, first, last, max(1, min(points, MOST_POINTS)))
+    sums = aggregates(choice.width)
+    points_query = select(*(sums[field.name].label(field.name) for field in fields(StepPoint)))
+    here = (StepRow.run == run, StepRow.level == choice.level, StepRow.steps > 0)
+    between = StepRow.bucket.between(first // choice.level, last // choice.level)
+    points_query = points_query.where(*here, between).group_by(sums["bucket"]).order_by(sums["bucket"])
+    return tuple(to_row(StepPoint, row) for row in (await connection.execute(points_query)).all())
+
+
+def choose(oldest: dict[int, int | None], first: int, last: int, points: int) -> Choice:
+    """The finest level with few enough rows that goes back to the first step, and how many of its rows make a point."""
+    begins = oldest[LEVELS[-1]]
+    for level in LEVELS:
+        rows = last // level - first // level + 1
+        goes_back = (found := oldest[level]) is not None and (found <= first or found == begins)
+        if goes_back and (rows <= FANOUT * points or level == LEVELS[-1]):
+            break
+    # buckets are grouped by multiples of the width, so the first and the last point may each be cut short
+    width = -(-rows // (points - 1)) if points > 1 else last // level + 1
+    return Choice(level, width)
+
+
+def _end(run: str, level: int, newest: bool) -> ScalarSelect[int]:
+    """The first step of a level's oldest row, or the last of its newest; null if it has none."""
+    column = StepRow.last_step if newest else StepRow.first_step
+    order = StepRow.bucket.desc() if newest else StepRow.bucket.asc()
+    query = select(column).where(StepRow.run == run, StepRow.level == level, StepRow.steps > 0)
+    return query.order_by(order).limit(1).scalar_subquery()

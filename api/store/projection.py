@@ -1,0 +1,161 @@
+"""A page of a journal becomes rows.
+
+One transaction: 1. lock the run's row and read its cursor; 2. fold what is new into changes; 3. remove what is void;
+4. enter the changes; 5. sum up the steps that were touched, level by level; 6. move the cursor. A crash anywhere leaves
+rows and cursor as they were, and the page is asked for again.
+
+Sums are taken anew from the level below, from at most sixteen rows each, and never added to: so a step that is trained
+again, or is void, cannot be counted twice.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Table, case, delete, func, insert, literal, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from api.errors import JournalDiffers
+from api.store.changes import Changes, Row, fold
+from api.store.tables import (
+    FANOUT,
+    LEVELS,
+    AlphaChangeRow,
+    CommandRow,
+    CutRow,
+    EventRow,
+    FaultRow,
+    GenerationRow,
+    RunRow,
+    SqlTable,
+    StepRow,
+)
+from dispatch.control.feed import FeedPage
+
+SUMMED = ("steps", "samples", "clicks", "seconds", "decide_seconds", "moved_bytes")
+NEW_RUN: Row = {"folder": "", "topic": "", "settings": {}, "code": "", "state": "seen", "version": 0}
+
+
+async def project(connection: AsyncConnection, run: str, page: FeedPage) -> int:
+    """Takes a page in; returns the cursor to ask for next. The connection has a transaction for writing."""
+    await enter(connection, RunRow, [NEW_RUN | {"name": run}], replaces=False)
+    locked = select(RunRow.version, RunRow.state).where(RunRow.name == run).with_for_update()
+    cursor, state = (await connection.execute(locked)).one()
+    if page.newest < cursor:
+        raise JournalDiffers(
+            f"the journal of run {run} has version {page.newest}; expected {cursor} or later, which was read before; "
+            "the name was used by another run: give it another one, or remove it from the database"
+        )
+    if page.next <= cursor:
+        return int(cursor)
+    changes = fold(page, cursor, state != "seen")
+    await _remove_void(connection, run, changes)
+    await _enter_changes(connection, run, changes)
+    await _enter_steps(connection, run, changes)
+    moved = update(RunRow).where(RunRow.name == run).values(version=page.next, **changes.run)
+    await connection.execute(moved)
+    return page.next
+
+
+async def _remove_void(connection: AsyncConnection, run: str, changes: Changes) -> None:
+    if (after := changes.cuts_void_after) is not None:
+        await connection.execute(update(CutRow).where(CutRow.run == run, CutRow.step > after).values(state="void"))
+    if (after := changes.steps_void_after) is not None:
+        for level in LEVELS:
+            void = (StepRow.run == run, StepRow.level == level, StepRow.bucket > after // level)
+            await connection.execute(delete(StepRow).where(*void))
+
+
+async def _enter_changes(connection: AsyncConnection, run: str, changes: Changes) -> None:
+    def of_run(rows: Iterable[Row]) -> list[Row]:
+        return [row | {"run": run} for row in rows]
+
+    await enter(connection, GenerationRow, of_run(changes.restated.values()), replaces=False)
+    await enter(connection, GenerationRow, of_run(changes.generations.values()))
+    await enter(connection, AlphaChangeRow, of_run(changes.alpha_changes))
+    await enter(connection, CutRow, of_run(changes.cuts.values()))
+    await enter(connection, FaultRow, of_run(changes.faults))
+    await enter(connection, EventRow, of_run(changes.events))
+    for command, answer in changes.settled.items():
+        this_one = (CommandRow.id == command, CommandRow.run == run)
+        await connection.execute(update(CommandRow).where(*this_one).values(state="done", **answer))
+
+
+# ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+async def _enter_steps(connection: AsyncConnection, run: str, changes: Changes) -> None:
+    touched = list(changes.steps)
+    if changes.steps_void_after is not None:
+        touched.append(changes.steps_void_after)
+    if not touched:
+        return
+    await _enter_level_1(connection, run, changes.steps.values())
+    for level in LEVELS[1:]:
+        await _sum_up(connection, run, level, min(touched), max(touched))
+
+
+async def _enter_level_1(connection: AsyncConnection, run: str, rows: Iterable[Row]) -> None:
+    """Enters steps. One that was decided in an earlier page keeps its α; its figures too, where none are told."""
+    decided: list[Row] = []
+    trained: list[Row] = []
+    bare: list[Row] = []
+    for row in rows:
+        step = row["step"]
+        place = {"run": run, "level": 1, "bucket": step, "first_step": step, "last_step": step}
+        entered = row | place | {"samples": row["samples"] or 0}
+        del entered["step"]
+        (bare if row["samples"] is None else trained if row["alpha"] is None else decided).append(entered)
+    await enter(connection, StepRow, decided)
+    await enter(connection, StepRow, trained, kept=("alpha",))
+    await enter(connection, StepRow, bare, kept=[name for name in (bare or [{}])[0] if name != "steps"])
+
+
+async def _sum_up(connection: AsyncConnection, run: str, level: int, first: int, last: int) -> None:
+    """Sums of the buckets of a level with these steps, from the level below it."""
+    buckets = (first // level, last // level)
+    here = (StepRow.run == run, StepRow.level == level, StepRow.bucket.between(*buckets))
+    await connection.execute(delete(StepRow).where(*here))
+    below = StepRow.bucket.between(buckets[0] * FANOUT, buckets[1] * FANOUT + FANOUT - 1)
+    sums = aggregates(FANOUT)
+    chosen = select(literal(run), literal(level), *sums.values()).where(
+        StepRow.run == run, StepRow.level == level // FANOUT, below, StepRow.steps > 0
+    )
+    chosen = chosen.group_by(sums["bucket"])
+    await connection.execute(insert(StepRow).from_select(["run", "level", *sums], chosen))
+
+
+def aggregates(buckets: int) -> dict[str, ColumnElement[Any]]:
+    """Columns of a row for so many buckets that follow each other; to be grouped by ``bucket``."""
+    with_alpha = case((StepRow.alpha.is_(None), 0), else_=StepRow.steps)
+    return {
+        "bucket": StepRow.bucket // literal(buckets, literal_execute=True),
+        "first_step": func.min(StepRow.first_step),
+        "last_step": func.max(StepRow.last_step),
+        **{name: func.sum(getattr(StepRow, name)) for name in SUMMED},
+        "loss": case((func.count(StepRow.loss) == func.count(), func.sum(StepRow.loss))),
+        "alpha": func.sum(StepRow.alpha * StepRow.steps) / func.nullif(func.sum(with_alpha), 0),
+        "first_at": func.min(StepRow.first_at),
+        "last_at": func.max(StepRow.last_at),
+    }
+
+
+# ── entering rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
+async def enter(
+    connection: AsyncConnection,
+    into: type[SqlTable],
+    rows: Sequence[Mapping[str, Any]],
+    replaces: bool = True,
+    kept: Sequence[str] = (),
+) -> None:
+    """Enters rows; one that is there is replaced but for the columns ``kept``, or stays."""
+    if not rows:
+        return
+    table = into.__table__
+    assert isinstance(table, Table)
+    keys = [column.name for column in table.primary_key]
+    statement = (sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert)(table)
+    if replaces:
+        changed = {name: statement.excluded[name] for name in rows[0] if name not in (*keys, *kept)}
+        statement = statement.on_conflict_do_update(index_elements=keys, set_=changed)
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=keys)
+    await connection.execute(statement, list(rows))

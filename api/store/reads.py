@@ -1,0 +1,106 @@
+"""Runs as SQL has them: entered from their journals, read by whoever asks."""
+
+from typing import Any, TypeVar
+
+from sqlalchemy import select, update
+
+from api.store.changes import plain
+from api.store.engine import Database
+from api.store.history import read_steps
+from api.store.paging import MOST_ROWS, Key, columns, read_page, to_row
+from api.store.projection import NEW_RUN, enter, project
+from api.store.rows import (
+    Page,
+    StepPoint,
+    StoredAlphaChange,
+    StoredCut,
+    StoredEvent,
+    StoredFault,
+    StoredGeneration,
+    StoredRun,
+)
+from api.store.tables import AlphaChangeRow, CutRow, EventRow, FaultRow, GenerationRow, RunRow
+from dispatch.control.feed import FeedPage
+
+RowT = TypeVar("RowT")
+
+
+class RunTables:
+    """What is known of runs. Lists are newest first, but runs (by name) and events (oldest first)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def see(self, name: str, folder: str, settings: dict[str, Any], topic: str) -> StoredRun:
+        """Enters a run that was found, or what has changed about it."""
+        known = {"folder": plain(folder), "settings": plain(settings)}
+        async with self._database.writing() as connection:
+            await enter(connection, RunRow, [NEW_RUN | {"name": name}], replaces=False)
+            await connection.execute(update(RunRow).where(RunRow.name == name).values(**known))
+            unread = (RunRow.name == name, RunRow.state == "seen")  # afterwards the journal says which it is
+            await connection.execute(update(RunRow).where(*unread).values(topic=plain(topic)))
+            found = await connection.execute(columns(StoredRun, RunRow).where(RunRow.name == name))
+            return to_row(StoredRun, found.one())
+
+    async def cursor(self, run: str) -> int:
+        """Version up to which the run's journal has been projected; 0 for a run that is not known."""
+        async with self._database.reading() as connection:
+            return await connection.scalar(select(RunRow.version).where(RunRow.name == run)) or 0
+
+    async def project(self, run: str, page: FeedPage) -> int:
+        """Takes in a page of the journal, rows and cursor in one transaction; returns the cursor to ask for next.
+
+        What was taken in before is passed over, so pages may be repeated and may overlap.
+        """
+        async with self._database.writing() as connection:
+            return await project(connection, run, page)
+
+    async def get(self, name: str) -> StoredRun | None:
+        async with self._database.reading() as connection:
+            found = (await connection.execute(columns(StoredRun, RunRow).where(RunRow.name == name))).one_or_none()
+            return None if found is None else to_row(StoredRun, found)
+
+    async def list(self, after: str | None = None, limit: int = 100) -> Page[StoredRun]:
+        async with self._database.reading() as connection:
+            query = columns(StoredRun, RunRow)
+            return await read_page(connection, StoredRun, query, [RunRow.name], after, limit, newest_first=False)
+
+    async def generations(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredGeneration]:
+        return await self._page(StoredGeneration, GenerationRow, [GenerationRow.number], run, after, limit)
+
+    async def alpha_changes(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredAlphaChange]:
+        key = [AlphaChangeRow.version, AlphaChangeRow.place]
+        return await self._page(StoredAlphaChange, AlphaChangeRow, key, run, after, limit)
+
+    async def cuts(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredCut]:
+        return await self._page(StoredCut, CutRow, [CutRow.number], run, after, limit)
+
+    async def faults(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredFault]:
+        return await self._page(StoredFault, FaultRow, [FaultRow.version, FaultRow.place], run, after, limit)
+
+    async def events(self, run: str, after_version: int = 0, limit: int = 1000) -> tuple[StoredEvent, ...]:
+        """Events of later versions, oldest first; those of one version together, even if that is over the limit."""
+        limit = max(1, min(limit, MOST_ROWS))
+        query = columns(StoredEvent, EventRow).where(EventRow.run == run, EventRow.version > after_version)
+        ordered = query.order_by(EventRow.version, EventRow.place)
+        async with self._database.reading() as connection:
+            found = (await connection.execute(ordered.limit(limit))).all()
+            if len(found) == limit:
+                last = found[-1]._mapping
+                rest = ordered.where(EventRow.version == last["version"], EventRow.place > last["place"])
+                found = [*found, *(await connection.execute(rest)).all()]
+            return tuple(to_row(StoredEvent, row) for row in found)
+
+    async def steps(
+        self, run: str, first: int | None = None, last: int | None = None, points: int = 500
+    ) -> tuple[StepPoint, ...]:
+        """Trained steps from first to last, in at most so many points; the ends are those of a point."""
+        async with self._database.reading() as connection:
+            return await read_steps(connection, run, first, last, points)
+
+    async def _page(
+        self, kind: type[RowT], table: Any, key: Key, run: str, after: str | None, limit: int
+    ) -> Page[RowT]:
+        async with self._database.reading() as connection:
+            query = columns(kind, table).where(table.run == run)
+            return await read_page(connection, kind, query, key, after, limit)

@@ -1,0 +1,61 @@
+"""The page that describes the tables, made from the models, so that it stays true."""
+
+import ast
+import sys
+from pathlib import Path
+
+from sqlalchemy import Column
+
+from api.store import tables
+from api.store.tables import SqlTable
+
+HEAD = """# Tables
+
+What the control plane keeps in SQL: a SQLite file, or PostgreSQL. The journal of a run is the truth. All tables but
+commands, audit and tokens are read from it, and are entered together with the version that they reach. Times are
+seconds since 1970. The database is brought to the newest schema whenever it is opened.
+
+This page is printed by `python -m api.store.reference`.
+"""
+
+
+def tables_page() -> str:
+    """All tables with their columns, in Markdown."""
+    source = ast.parse(Path(tables.__file__).read_text())
+    return HEAD + "".join(_section(node) for node in source.body if isinstance(node, ast.ClassDef) and _name(node))
+
+
+def _name(node: ast.ClassDef) -> str:
+    """The name of the table that a class describes, if it describes one."""
+    found = [line.value for line in node.body if isinstance(line, ast.Assign) and "tablename" in ast.unparse(line)]
+    return str(ast.literal_eval(found[0])) if found else ""
+
+
+def _section(node: ast.ClassDef) -> str:
+    table = SqlTable.metadata.tables[_name(node)]
+    rows = [f"| `{column.name}` | {_kind(column)} | {_note(node, column.name)} |" for column in table.columns]
+    return "\n".join(
+        [f"\n## {table.name}\n", f"{ast.get_docstring(node)}\n", "| column | type | |", "|---|---|---|", *rows, ""]
+    )
+
+
+def _kind(column: "Column[object]") -> str:
+    notes = [
+        str(column.type).lower(),
+        *(["key"] if column.primary_key else []),
+        *(["or null"] if column.nullable else []),
+    ]
+    return ", ".join(notes)
+
+
+def _note(node: ast.ClassDef, column: str) -> str:
+    """The text under a column's definition."""
+    for line, following in zip(node.body, node.body[1:], strict=False):
+        is_column = isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == column
+        if is_column and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            return " ".join(str(following.value.value).split())
+    return ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(tables_page())

@@ -1,0 +1,126 @@
+"""What is removed from the database so that it does not grow without end.
+
+It goes in small transactions, so that others who write wait for none of them. Coarse levels of steps stay for good: a
+year of a hundred steps a second has 48,000 rows of 65,536 steps.
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Delete, delete, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from api.store.engine import Database
+from api.store.tables import FANOUT, AuditRow, CutRow, EventRow, RunRow, StepRow
+
+BATCH = 2000
+"""rows that one transaction removes at most"""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How much is kept; None: all."""
+
+    steps: dict[int, int | None] = field(
+        default_factory=lambda: {1: 100_000, 16: 1_600_000, 256: 25_600_000, 4096: None, 65536: None}
+    )
+    """by level: rows of so many of a run's newest steps"""
+    events: int | None = 100_000
+    """of a run"""
+    audit: int | None = 1_000_000
+    age_seconds: float | None = None
+    """of events and of the audit trail"""
+
+
+async def prune(database: Database, retention: Retention) -> int:
+    """Removes what need not be kept; returns the number of rows."""
+    async with database.reading() as connection:
+        runs = (await connection.execute(select(RunRow.name))).scalars().all()
+    removed = 0
+    for run in runs:
+        for level, kept in retention.steps.items():
+            if kept is not None:
+                removed += await _prune_steps(database, run, level, kept)
+        removed += await _prune_events(database, run, retention)
+    return removed + await _prune_audit(database, retention)
+
+
+async def _prune_steps(database: Database, run: str, level: int, kept: int) -> int:
+    async with database.reading() as connection:
+        floor = await _floor(connection, run, level, kept)
+        here = (StepRow.run == run, StepRow.level == level)
+        oldest = await connection.scalar(select(func.min(StepRow.bucket)).where(*here))
+    removed = 0
+    while oldest is not None and oldest < floor:
+        oldest = min(floor, oldest + BATCH)
+        removed += await _execute(database, delete(StepRow).where(*here, StepRow.bucket < oldest))
+    return removed
+
+
+async def _floor(connection: AsyncConnection, run: str, level: int, kept: int) -> int:
+    """The oldest bucket that is kept.
+
+    A row of the next level that has the newest step, or that of the newest cut, will be summed up again from this
+    level: after more steps, or after those behind the cut were void. So its rows stay.
+    """
+    newest = await connection.scalar(select(func.max(StepRow.last_step)).where(StepRow.run == run, StepRow.level == 1))
+    taken = (CutRow.run == run, CutRow.state == "taken")
+    cut = await connection.scalar(select(func.max(CutRow.step)).where(*taken))
+    if newest is None:
+        return 0
+    needed = min(newest, newest if cut is None else cut) // (level * FANOUT) * FANOUT
+    return max(0, min((newest + 1 - kept) // level, needed))
+
+
+async def _prune_events(database: Database, run: str, retention: Retention) -> int:
+    key = (EventRow.version, EventRow.place)
+    removed = 0
+    if retention.events is not None:
+        newest = select(EventRow.version).where(EventRow.run == run).order_by(*(column.desc() for column in key))
+        async with database.reading() as connection:
+            last = await connection.scalar(newest.offset(retention.events).limit(1))
+        if last is not None:
+            removed += await _prune_where(database, run, EventRow.version <= last)
+    if retention.age_seconds is not None:
+        removed += await _prune_where(database, run, EventRow.at < time.time() - retention.age_seconds)
+    return removed
+
+
+async def _prune_where(database: Database, run: str, is_old: Any) -> int:
+    """Removes events, oldest first."""
+    old = select(EventRow.version, EventRow.place).where(EventRow.run == run, is_old)
+    old = old.order_by(EventRow.version, EventRow.place).limit(BATCH)
+    chosen = tuple_(EventRow.version, EventRow.place).in_(old)
+    removed = 0
+    while count := await _execute(database, delete(EventRow).where(EventRow.run == run, chosen)):
+        removed += count
+    return removed
+
+
+async def _prune_audit(database: Database, retention: Retention) -> int:
+    async with database.reading() as connection:
+        oldest = await connection.scalar(select(func.min(AuditRow.id)))
+        floor = await _audit_floor(connection, retention)
+    removed = 0
+    while oldest is not None and oldest < floor:
+        oldest = min(floor, oldest + BATCH)
+        removed += await _execute(database, delete(AuditRow).where(AuditRow.id < oldest))
+    return removed
+
+
+async def _audit_floor(connection: AsyncConnection, retention: Retention) -> int:
+    """The oldest entry that is kept."""
+    floor = 0
+    if retention.audit is not None:
+        newest = select(AuditRow.id).order_by(AuditRow.id.desc()).offset(retention.audit).limit(1)
+        floor = (await connection.scalar(newest) or -1) + 1
+    if retention.age_seconds is not None:
+        old = AuditRow.at < time.time() - retention.age_seconds
+        floor = max(floor, (await connection.scalar(select(func.max(AuditRow.id)).where(old)) or -1) + 1)
+    return floor
+
+
+async def _execute(database: Database, statement: Delete) -> int:
+    async with database.writing() as connection:
+        return (await connection.execute(statement)).rowcount

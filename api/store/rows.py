@@ -1,0 +1,222 @@
+"""What the store answers with. Times are seconds since 1970; None where nobody told them."""
+
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+RowT = TypeVar("RowT")
+
+RunState = Literal["seen", "running", "stopped", "ended"]
+"""seen: nothing of its journal has been read yet; stopped: in order, it may go on"""
+CutStanding = Literal["begun", "taken", "void"]
+"""begun: not complete yet, or it failed; void: of steps that were decided anew afterwards"""
+AlphaMode = Literal["manual", "auto"]
+CommandState = Literal["pending", "done", "refused"]
+Scope = Literal["read", "control", "predict", "ingest"]
+SCOPES: tuple[Scope, ...] = ("read", "control", "predict", "ingest")
+
+
+@dataclass(frozen=True)
+class Page(Generic[RowT]):
+    """Some rows of a longer list."""
+
+    rows: tuple[RowT, ...]
+    next: str | None
+    """the cursor to ask for the rows that follow with; None: these are the last"""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run, as far as its journal has been read."""
+
+    name: str
+    folder: str
+    topic: str
+    settings: dict[str, Any]
+    """the effective ones"""
+    code: str
+    """version of Freshet that began it"""
+    state: RunState
+    begun_at: float | None
+    ended_at: float | None
+    """when it was stopped or ended; None while it runs"""
+    version: int
+    """of the journal, up to which it has been read: the ETag"""
+
+
+@dataclass(frozen=True)
+class StoredGeneration:
+    """A period with fixed members."""
+
+    run: str
+    number: int
+    members: tuple[str, ...]
+    uses_hub: bool
+    base: int | None
+    reason: str
+    at: float | None
+    version: int
+
+
+@dataclass(frozen=True)
+class StepPoint:
+    """One or more steps that follow each other, and have been trained."""
+
+    first_step: int
+    last_step: int
+    steps: int
+    """how many; fewer than between the two where the journal was trimmed before it was read"""
+    samples: int
+    clicks: int
+    loss: float | None
+    """sum of the logloss of all samples; None if a prediction was not finite"""
+    seconds: float
+    decide_seconds: float
+    moved_bytes: int
+    alpha: float | None
+    """mean over the steps"""
+    first_at: float | None
+    last_at: float | None
+
+
+@dataclass(frozen=True)
+class StoredAlphaChange:
+    """A change of α: by a person, or by the dispatcher itself."""
+
+    run: str
+    version: int
+    place: int
+    step: int
+    alpha: float | None
+    """None: as it was, and from now on the dispatcher decides"""
+    mode: AlphaMode
+    backend: str
+    reason: str
+    readings: dict[str, float | None]
+    """what it was decided by; None: not finite"""
+    actor: str
+    at: float | None
+
+
+@dataclass(frozen=True)
+class StoredCut:
+    """The model after one step, on disk."""
+
+    run: str
+    number: int
+    step: int
+    samples: int
+    positions: dict[str, Any]
+    """by partition: offset and index"""
+    state: CutStanding
+    at: float | None
+    version: int
+
+
+@dataclass(frozen=True)
+class StoredFault:
+    """Something failed, and the run went back to a cut."""
+
+    run: str
+    version: int
+    place: int
+    step: int
+    generation: int
+    kind: str
+    text: str
+    at: float | None
+
+
+@dataclass(frozen=True)
+class StoredEvent:
+    """A record of the journal that is not about a step; or a gap: versions that were trimmed before they were read."""
+
+    run: str
+    version: int
+    place: int
+    """among the records of its version"""
+    kind: str
+    """the record's tag; or gap: body has the first and the last version that are missing"""
+    body: dict[str, Any]
+    at: float | None
+
+
+@dataclass(frozen=True)
+class StoredCommand:
+    """A command on its way to the journal, or there, or refused."""
+
+    id: str
+    run: str
+    key: str
+    """the client's idempotency key"""
+    verb: str
+    worker: str
+    value: str
+    expected: int
+    """version of the journal that it was given on; -1: any"""
+    actor: str
+    reason: str
+    state: CommandState
+    text: str
+    """the answer"""
+    version: int | None
+    """of the journal that has it"""
+    created_at: float
+    done_at: float | None
+
+
+@dataclass(frozen=True)
+class NewCommand:
+    """A command as a client gives it."""
+
+    run: str
+    verb: str
+    key: str
+    actor: str
+    worker: str = ""
+    value: str = ""
+    expected: int = -1
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class NewAudit:
+    """One request that changed something, or was denied."""
+
+    actor: str
+    action: str
+    """as in POST /v1/runs/{run}/alpha"""
+    status: int
+    """of the answer"""
+    token: str | None = None
+    """id of the token"""
+    run: str | None = None
+    detail: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class StoredAudit:
+    """An entry of the audit trail."""
+
+    id: int
+    at: float
+    actor: str
+    token: str | None
+    action: str
+    run: str | None
+    status: int
+    detail: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StoredToken:
+    """A token without its secret, which is known to its owner alone."""
+
+    id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+
+    def is_valid(self, now: float) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)

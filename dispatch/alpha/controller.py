@@ -1,0 +1,257 @@
+"""From readings to changes of alpha: a pure function, so that a recorded run can be played back.
+
+What it does, in this order:
+
+1. The GPU is contended: exact assignment moves to the CPU, if that is not contended and is fast enough for a step.
+2. Contended where it is, or decisions take nearly as long as steps: alpha is halved, and below 1/8 it is 0.
+3. Calm again: exact assignment moves back to the GPU; then alpha rises by 1/8 at a time, to the ceiling, which is the
+   policy's own alpha. It does not rise where that saved nothing over Heu.
+
+Three readings in a row must agree, each threshold to leave a state is lower than the one to enter it, and two changes
+are a minute apart at least. A rise that had to be taken back makes the next one wait twice as long, up to 8 minutes.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from dispatch.alpha.readings import Readings
+
+Backend = Literal["cpu", "cuda"]
+Verdict = Literal["contended", "between", "calm"]
+
+READINGS = 3
+"""in a row that must agree before anything changes"""
+DWELL_SECONDS = 60.0
+"""least time between two changes"""
+MOST_SETBACKS = 3
+"""that count: each doubles the time before the next rise"""
+STEP_UP = 1 / 8
+LEAST_ALPHA = 1 / 8
+"""anything below becomes 0"""
+
+CPU_CONTENDED, CPU_CALM = 0.35, 0.2
+"""share of the time that decisions lose to others on the CPU"""
+CPU_SLOW, CPU_USUAL = 3.0, 2.0
+"""slowdown of the CPU's trial; it also shows what a hypervisor takes away, which the other sensors do not see"""
+LEAST_PRESSURE = 0.05
+"""of the kernel, where it says so; with less nobody waits for a processor, whatever the other sensors say"""
+LEAST_LOAD = 0.01
+"""of a step's busy time; decisions that take less give nothing back if they are made shorter"""
+LATE, IN_TIME = 0.8, 0.5
+"""decision time against the step's busy time"""
+GPU_CONTENDED, GPU_CALM = 2.0, 1.4
+"""slowdown of the GPU's trial"""
+GPU_TAKEN = 0.9
+"""share of the time in which other processes' kernels run; above it, a slowdown over GPU_CALM is enough"""
+FITS = 0.5
+"""of a step's busy time that the CPU's trial may take where exact assignment moves there"""
+LEAST_SAVED = 0.001
+"""share of Heu's cost; where exact solving at the ceiling saves less, it buys nothing"""
+SAVED_SECONDS = 1800.0
+"""for which that is believed; then alpha rises again, to see"""
+
+
+class Tempo(msgspec.Struct, frozen=True):
+    """How fast the controller may act; other values are for tests."""
+
+    readings: int = READINGS
+    dwell_seconds: float = DWELL_SECONDS
+
+
+USUAL = Tempo()
+
+
+class ControllerState(msgspec.Struct, frozen=True):
+    """What the controller remembers between two readings."""
+
+    alpha: float
+    """in force"""
+    ceiling: float
+    """the policy's own alpha"""
+    backend: Backend
+    """where exact assignment runs"""
+    home: Backend
+    """where it runs if nothing is contended"""
+    contended: int = 0
+    """latest readings in a row that were contended where it runs"""
+    calm: int = 0
+    gpu_calm: int = 0
+    """those in which the GPU was"""
+    changed_at: float | None = None
+    raised_at: float | None = None
+    """the last change, if it was a rise or a move back"""
+    setbacks: int = 0
+    """rises in a row that had to be taken back"""
+    saved_share: float | None = None
+    """what exact solving saved when the ceiling was last in force; a lower alpha may save nothing where that does"""
+    saved_at: float = 0.0
+
+
+class AlphaChange(msgspec.Struct, frozen=True):
+    """What holds from the next decision on, and why."""
+
+    alpha: float
+    backend: Backend
+    reason: str
+    readings: dict[str, float]
+
+
+def control(
+    state: ControllerState, readings: Readings, now: float, tempo: Tempo = USUAL
+) -> tuple[ControllerState, AlphaChange | None]:
+    """Takes a reading; returns the state after it, and what changes, if anything does."""
+    if readings.busy_ms is None:
+        return state, None
+    state = _weigh(_count(state, readings), readings, now)
+    waited = float("inf") if state.changed_at is None else now - state.changed_at
+    if state.contended >= tempo.readings and waited >= tempo.dwell_seconds:
+        return _relieve(state, readings, now, tempo)
+    if waited >= tempo.dwell_seconds * 2**state.setbacks:
+        return _restore(state, readings, now, tempo)
+    return state, None
+
+
+def cpu_verdict(readings: Readings) -> Verdict:
+    """Whether decisions lose time to others on the CPU."""
+    slowdown = readings.cpu_slowdown or 1.0
+    has_pressure = readings.pressure is None or readings.pressure >= LEAST_PRESSURE
+    if (has_pressure and readings.cpu_contention >= CPU_CONTENDED) or slowdown >= CPU_SLOW:
+        return "contended"
+    is_calm = not has_pressure or readings.cpu_contention < CPU_CALM
+    return "calm" if is_calm and slowdown < CPU_USUAL else "between"
+
+
+def gpu_verdict(readings: Readings) -> Verdict:
+    """Whether other processes slow down what this one does on the GPU."""
+    slowdown = readings.gpu_slowdown or 1.0
+    if slowdown < GPU_CALM:
+        return "calm"
+    is_taken = readings.gpu_others is not None and readings.gpu_others >= GPU_TAKEN
+    return "contended" if slowdown >= GPU_CONTENDED or is_taken else "between"
+
+
+def verdict(readings: Readings, backend: Backend) -> Verdict:
+    """Of the place where exact assignment runs, and of decisions that come too late wherever it runs."""
+    load = readings.decide_load or 0.0
+    if load >= LATE:
+        return "contended"
+    found = gpu_verdict(readings) if backend == "cuda" else cpu_verdict(readings)
+    if found == "contended" and load < LEAST_LOAD:
+        return "between"
+    return "between" if found == "calm" and load >= IN_TIME else found
+
+
+def _count(state: ControllerState, readings: Readings) -> ControllerState:
+    """How many readings in a row now say the same."""
+    found, of_gpu = verdict(readings, state.backend), gpu_verdict(readings)
+    return msgspec.structs.replace(
+        state,
+        contended=state.contended + 1 if found == "contended" else 0,
+        calm=state.calm + 1 if found == "calm" else 0,
+        gpu_calm=state.gpu_calm + 1 if of_gpu == "calm" else 0,
+    )
+
+
+def _weigh(state: ControllerState, readings: Readings, now: float) -> ControllerState:
+    """Remembers what the ceiling saves, for as long as that is believed."""
+    if state.alpha == state.ceiling and readings.saved_share is not None:
+        return msgspec.structs.replace(state, saved_share=readings.saved_share, saved_at=now)
+    if now - state.saved_at > SAVED_SECONDS:
+        return msgspec.structs.replace(state, saved_share=None)
+    return state
+
+
+def _relieve(
+    state: ControllerState, readings: Readings, now: float, tempo: Tempo
+) -> tuple[ControllerState, AlphaChange | None]:
+    """Exact assignment moves to the CPU, or alpha falls."""
+    if state.alpha == 0.0:
+        return state, None
+    alpha, backend, cause = state.alpha, state.backend, _cause(readings, state.backend)
+    if backend == "cuda" and gpu_verdict(readings) == "contended" and _fits_the_cpu(readings):
+        backend = "cpu"
+        trial = f"trial {readings.cpu_trial_ms:.1f} ms of a step's {readings.busy_ms:.0f} ms"
+        reason = f"{cause}; exact assignment moves to the CPU, which is free ({trial})"
+    else:
+        alpha = halved(alpha)
+        reason = f"{cause}; alpha falls from {state.alpha:g} to {alpha:g}"
+    wait = tempo.dwell_seconds * 2**state.setbacks
+    is_setback = state.raised_at is not None and now - state.raised_at <= 2 * wait
+    setbacks = min(MOST_SETBACKS, state.setbacks + 1) if is_setback else 0
+    return _changed(state, now, AlphaChange(alpha, backend, reason, readings.figures()), setbacks)
+
+
+def _restore(
+    state: ControllerState, readings: Readings, now: float, tempo: Tempo
+) -> tuple[ControllerState, AlphaChange | None]:
+    """Exact assignment moves back to the GPU, or alpha rises."""
+    figures = readings.figures()
+    if state.backend != state.home and state.gpu_calm >= tempo.readings:
+        reason = f"GPU is free again, its trial {_times(readings.gpu_slowdown)} its best; exact assignment moves back"
+        return _changed(state, now, AlphaChange(state.alpha, state.home, reason, figures), state.setbacks)
+    saved = state.saved_share
+    saves = saved is None or saved >= LEAST_SAVED
+    if state.calm < tempo.readings or state.alpha >= state.ceiling or not saves:
+        return state, None
+    alpha = min(state.ceiling, state.alpha + STEP_UP)
+    worth = "" if saved is None else f"; exact solving saved {saved:.1%} of the cost at {state.ceiling:g}"
+    reason = f"{_ease(readings, state.backend)}{worth}; alpha rises from {state.alpha:g} to {alpha:g}"
+    return _changed(state, now, AlphaChange(alpha, state.backend, reason, figures), state.setbacks)
+
+
+def halved(alpha: float) -> float:
+    """Half of it, or 0 below the least."""
+    return alpha / 2 if alpha / 2 >= LEAST_ALPHA else 0.0
+
+
+def _changed(
+    state: ControllerState, now: float, change: AlphaChange, setbacks: int
+) -> tuple[ControllerState, AlphaChange]:
+    is_raise = change.alpha > state.alpha or (change.backend == state.home != state.backend)
+    after = msgspec.structs.replace(
+        state,
+        alpha=change.alpha,
+        backend=change.backend,
+        contended=0,
+        calm=0,
+        gpu_calm=0,
+        changed_at=now,
+        raised_at=now if is_raise else None,
+        setbacks=setbacks,
+    )
+    return after, change
+
+
+def _fits_the_cpu(readings: Readings) -> bool:
+    """Whether the CPU is not contended, and exact assignment there takes a part of a step only."""
+    if readings.cpu_trial_ms is None or readings.busy_ms is None:
+        return False
+    trial_ms = readings.cpu_trial_ms * (readings.cpu_slowdown or 1.0)
+    return cpu_verdict(readings) != "contended" and trial_ms <= FITS * readings.busy_ms
+
+
+def _cause(readings: Readings, backend: Backend) -> str:
+    """What is contended, in words."""
+    load = readings.decide_load or 0.0
+    if backend == "cuda" and gpu_verdict(readings) == "contended":
+        others = (
+            "" if readings.gpu_others is None else f", and others keep it busy {readings.gpu_others:.0%} of the time"
+        )
+        return f"GPU is contended: its trial takes {_times(readings.gpu_slowdown)} its best{others}"
+    if backend == "cpu" and cpu_verdict(readings) == "contended":
+        if readings.cpu_contention >= CPU_CONTENDED:
+            return f"CPU is contended: decisions lose {readings.cpu_contention:.0%} of their time to other work"
+        return f"CPU is slow: its trial takes {_times(readings.cpu_slowdown)} its best"
+    return f"decisions are late: they take {load:.0%} of the {readings.busy_ms:.0f} ms of a step"
+
+
+def _ease(readings: Readings, backend: Backend) -> str:
+    """What is calm, in words."""
+    if backend == "cuda":
+        return f"GPU is free: its trial takes {_times(readings.gpu_slowdown)} its best"
+    return f"CPU is free: decisions lose {readings.cpu_contention:.0%} of their time to other work"
+
+
+def _times(slowdown: float | None) -> str:
+    return f"{slowdown or 1.0:.1f} times"

@@ -1,0 +1,131 @@
+"""The pilot: looks at the sensors once a second, asks the controller, says what to change.
+
+It lives in the deciding thread and holds it up for a hundredth of the time at most: one trial on the CPU, one on the
+GPU where there is one, and a few small files. What it changes is carried out by the dispatcher's loop, between two
+decisions.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dispatch.alpha.controller import USUAL, AlphaChange, Backend, ControllerState, Tempo, control
+from dispatch.alpha.neighbours import NOT_KNOWN, GpuNeighbours, find_neighbours
+from dispatch.alpha.pressure import CpuPressure, pressure_source
+from dispatch.alpha.readings import Readings
+from dispatch.alpha.run_queue import RunQueue
+from dispatch.alpha.trials import Trial
+from dispatch.alpha.window import DecisionWindow
+from dispatch.assign.backend import TRIAL_SAMPLES, TRIAL_WORKERS, choose_opt, trial_seconds, trial_situation
+from dispatch.assign.choices import OptBackend
+from dispatch.assign.situation import Situation
+
+LOOK_SECONDS = 1.0
+"""between two looks"""
+
+
+def time_trial(backend: Backend, situation: Situation) -> Trial:
+    """A trial of the solver that this process has for the backend."""
+    return Trial(partial(trial_seconds, choose_opt(backend), situation))
+
+
+def own_neighbours() -> GpuNeighbours | None:
+    """Of the GPU that exact assignment uses; None where NVML cannot be used."""
+    import cupy
+
+    bus_id: Any = cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.Device().id)
+    return find_neighbours(bus_id)
+
+
+@dataclass(frozen=True)
+class Sensors:
+    """Where readings come from; tests put others in their place."""
+
+    pressure: CpuPressure = field(default_factory=lambda: CpuPressure(pressure_source()))
+    run_queue: RunQueue = field(default_factory=RunQueue)
+    time_trial: Callable[[Backend, Situation], Trial] = time_trial
+    neighbours: Callable[[], GpuNeighbours | None] = own_neighbours
+
+
+class AlphaPilot:
+    """Follows one run's decisions, from ``begin`` on."""
+
+    def __init__(
+        self,
+        samples: int = TRIAL_SAMPLES,
+        workers: int = TRIAL_WORKERS,
+        sensors: Sensors | None = None,
+        tempo: Tempo = USUAL,
+    ) -> None:
+        """samples, workers: of the trial's batch; those of the run tell whether the CPU is fast enough for it."""
+        self._situation = trial_situation(samples, workers)
+        self._sensors = sensors or Sensors()
+        self._tempo = tempo
+        self._state: ControllerState | None = None
+        self._window = DecisionWindow()
+        self._trials: dict[Backend, Trial] = {}
+        self._neighbours: GpuNeighbours | None = None
+        self._next = 0.0
+        self.last: Readings | None = None
+        """for the status"""
+
+    def begin(self, alpha: float, ceiling: float, backend: OptBackend) -> None:
+        """Starts afresh: at the start of a run, after a recovery, or when a person gives alpha back.
+
+        backend: where exact assignment runs now. What has run on a GPU before comes back to it; else it stays on the
+        CPU. The time since the last change goes on.
+        """
+        place = choose_opt("auto").name if backend == "auto" else backend
+        for timed in {"cpu", place} - self._trials.keys():
+            self._trials[timed] = self._sensors.time_trial(timed, self._situation)
+        if place == "cuda" and self._neighbours is None:
+            self._neighbours = self._sensors.neighbours()
+        home: Backend = "cuda" if "cuda" in self._trials else "cpu"
+        changed_at = None if self._state is None else self._state.changed_at
+        self._state = ControllerState(alpha, ceiling, place, home, changed_at=changed_at)
+        self._window = DecisionWindow()
+        self._sensors.run_queue.read()
+
+    def note(
+        self,
+        decision_seconds: float,
+        cpu_seconds: float,
+        busy_seconds: float | None,
+        saved_share: float | None = None,
+    ) -> None:
+        """Takes what one decision took, and what it saved where that was compared."""
+        self._window.note(decision_seconds, cpu_seconds, busy_seconds, saved_share)
+
+    def look(self, now: float) -> AlphaChange | None:
+        """At most once a second, and if anything was decided since: reads the sensors and asks the controller."""
+        if self._state is None or now < self._next or self._window.is_empty:
+            return None
+        self._next = now + LOOK_SECONDS
+        self.last = self._read(self._state, now)
+        self._state, change = control(self._state, self.last, now, self._tempo)
+        if change is not None and change.alpha == 0.0:
+            self._window.saved_share = None  # nothing will be compared; what was, grows old
+        return change
+
+    def _read(self, state: ControllerState, now: float) -> Readings:
+        wait_share = self._sensors.run_queue.read()  # first: the trials below wait, too
+        for trial in self._trials.values():
+            trial.look(now)
+        cpu, gpu = self._trials["cpu"], self._trials.get("cuda")
+        others = self._neighbours.read() if self._neighbours is not None else NOT_KNOWN
+        window, busy = self._window, self._window.busy_seconds
+        return Readings(
+            decide_p95_ms=window.p95_seconds() * 1000,
+            busy_ms=None if busy is None else busy * 1000,
+            decide_cpu_share=window.close(),
+            wait_share=wait_share,
+            pressure=self._sensors.pressure.read(now),
+            cpu_trial_ms=cpu.least_seconds * 1000,
+            cpu_slowdown=cpu.slowdown,
+            gpu_trial_ms=None if gpu is None else gpu.least_seconds * 1000,
+            gpu_slowdown=None if gpu is None else gpu.slowdown,
+            gpu_others=others.utilisation,
+            gpu_others_memory=others.memory,
+            saved_share=window.saved_share,
+        )

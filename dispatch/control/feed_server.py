@@ -1,0 +1,129 @@
+"""Serves the journal to readers, on a thread of its own: they never wait for a decision, and no decision for them.
+
+Only what is durable is handed out. A reader that has everything waits for the next record, a second at most, and holds
+up nobody. A cursor that is asked for says that everything up to it is kept where the reader is: the journal may then
+drop it (``RunJournal.trim``).
+"""
+
+import os
+import threading
+from contextlib import suppress
+from time import monotonic
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import structlog
+
+from dispatch.control.protocol import JournalPage, PageArrays, ReadJournal
+from dispatch.control.server import Asked, ControlSocket
+from dispatch.journal.log import JournalTail, SegmentGone
+from dispatch.journal.records import AnyRecord, StepDecided
+from dispatch.journal.run import RunJournal
+from infra.errors import FreshetError
+
+HOLD_SECONDS = 1.0
+"""how long a reader that has everything is kept waiting for more"""
+LOOK_SECONDS = 0.02
+"""between two looks at the journal while somebody waits for it"""
+IDLE_SECONDS = 60.0
+MOST_WAITING = 1000
+"""readers; any more are answered at once"""
+PAGE_RECORDS = 500
+PAGE_BYTES = 256 << 10
+KEPT_PLACES = 32
+"""places in the journal that are remembered, so that a reader that goes on need not be looked up"""
+
+
+class WaitingReader(NamedTuple):
+    """A reader that has not been answered."""
+
+    asked: Asked
+    until: float
+    """by the monotonic clock"""
+
+
+class FeedServer:
+    """The thread that answers readers of the journal."""
+
+    def __init__(self, socket: ControlSocket, journal: RunJournal) -> None:
+        """socket: from now on this thread's own."""
+        self._socket, self._journal = socket, journal
+        self._waiting: list[WaitingReader] = []
+        self._places: dict[int, JournalTail] = {}
+        """by the version up to which each has been read"""
+        self._encoder = msgspec.msgpack.Encoder()
+        self._ended, self._wake = os.pipe()
+        self._thread = threading.Thread(target=self._serve, name="feed", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        os.close(self._wake)
+        self._thread.join()
+        os.close(self._ended)
+
+    def _serve(self) -> None:
+        try:
+            while not self._socket.wait(LOOK_SECONDS if self._waiting else IDLE_SECONDS, self._ended):
+                while (asked := self._socket.next()) is not None:
+                    held = 0.0 if len(self._waiting) >= MOST_WAITING else HOLD_SECONDS
+                    self._waiting.append(WaitingReader(asked, monotonic() + held))
+                self._waiting = [waiting for waiting in self._waiting if not self._is_answered(waiting)]
+        finally:
+            self._socket.close()
+
+    def _is_answered(self, waiting: WaitingReader) -> bool:
+        """Answers a reader if there is something new, or it has waited long enough."""
+        asked: ReadJournal = waiting.asked.message
+        newest = self._journal.version
+        if asked.cursor == newest and monotonic() < waiting.until:
+            return False
+        try:
+            self._answer(waiting.asked, asked.cursor, newest)
+        except FreshetError as error:
+            structlog.get_logger().warning("the journal cannot be read for others", reason=str(error))
+            self._socket.refuse(waiting.asked, str(error), self._journal.generation)
+        return True
+
+    def _answer(self, asked: Asked, cursor: int, newest: int) -> None:
+        if cursor > newest:
+            reason = (
+                f"version {cursor} is not in the journal, which has {newest} versions; expected a cursor of this "
+                "journal; begin with 0"
+            )
+            self._socket.refuse(asked, reason, self._journal.generation)
+            return
+        self._journal.seen = max(self._journal.seen, cursor)
+        place = self._find(cursor)
+        after = place.version
+        records = list[bytes]()
+        with suppress(SegmentGone):  # dropped meanwhile: the next request finds what is left
+            self._fill(records, place, newest)
+            self._places[place.version] = place
+        at = {"run": asked.message.run, "generation": self._journal.generation, "step": -1}
+        page = JournalPage(**at, after=after, next=place.version, newest=newest, records=len(records))
+        self._socket.answer(asked, page, PageArrays(np.frombuffer(b"".join(records), np.uint8)))
+
+    def _find(self, cursor: int) -> JournalTail:
+        if (place := self._places.pop(cursor, None)) is not None:
+            return place
+        while len(self._places) >= KEPT_PLACES:
+            self._places.pop(next(iter(self._places)))
+        return JournalTail(self._journal.own_folder, cursor)
+
+    def _fill(self, page: list[bytes], place: JournalTail, newest: int) -> None:
+        """Adds what follows a place, each record encoded with its version."""
+        size = 0
+        for version, records in place.read(newest):
+            for record in records:
+                page.append(self._encoder.encode((version, stripped(record))))
+                size += len(page[-1])
+            if len(page) >= PAGE_RECORDS or size >= PAGE_BYTES:
+                return
+
+
+def stripped(record: AnyRecord) -> AnyRecord:
+    """A record without what only a replay needs."""
+    if isinstance(record, StepDecided):
+        return msgspec.structs.replace(record, assignment=b"", hot=None)
+    return record

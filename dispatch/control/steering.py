@@ -1,0 +1,216 @@
+"""What is in force: the run's settings and, over them, what people have set since, and what the dispatcher adapts.
+
+Everything takes effect between two decisions. A policy that needs other things of the dispatcher than the one before
+(replicas, another synchronisation, elastic capacities) waits for the next generation, which starts at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import monotonic, time
+
+import msgspec
+import structlog
+
+from dispatch.alpha.controller import AlphaChange
+from dispatch.alpha.pilot import AlphaPilot
+from dispatch.assign.choices import OptBackend
+from dispatch.capacity.bounds import ShareBounds
+from dispatch.config import DispatchConfig
+from dispatch.control.checking import wanted_bounds
+from dispatch.control.commands import Commands
+from dispatch.decide import Decision
+from dispatch.intake import Intake
+from dispatch.job import DispatchJob
+from dispatch.journal.desired import NONE, Desired
+from dispatch.journal.records import AlphaChanged
+from dispatch.policies.registry import parse_spec
+from dispatch.policies.spec import Needs
+from dispatch.progress.status import AlphaMode, Status, WorkerStatus
+from dispatch.training import Training
+from infra.errors import ConfigError
+
+
+class Steering:
+    """Applies what is wanted to the parts that decide."""
+
+    def __init__(self, job: DispatchJob, pilot: AlphaPilot) -> None:
+        """pilot: follows how contended the machine is; asked only while alpha is its to change."""
+        self._job, self._pilot = job, pilot
+        self._desired = Desired()
+        """what is in force, but for a policy that waits for the next generation"""
+        self._is_piloted = False
+        """whether the pilot knows where alpha stands"""
+        self.policy_text, self._built_for = "", ""
+        self.backend = backend_of(job.dispatch.opt_backend)
+        """where exact assignment runs"""
+        self._use(job.dispatch.policy)
+
+    @property
+    def mode(self) -> AlphaMode:
+        """Who says how much is solved exactly."""
+        return mode_of(self._desired, self._job.dispatch)
+
+    @property
+    def alpha(self) -> float:
+        """Share of exact solving in force."""
+        return alpha_of(self._desired, self._job.dispatch, self.needs.alpha)
+
+    def needs_generation(self, desired: Desired) -> bool:
+        """Whether what is wanted cannot be had in this generation."""
+        policy = desired.policy or self._job.dispatch.policy
+        return policy != self.policy_text and not _alike(parse_spec(policy).needs, self.needs)
+
+    def start_generation(self, desired: Desired) -> None:
+        """From now on everything that is wanted is in force; to be called before the generation's own parts are."""
+        self._desired, self._is_piloted = desired, False
+        self._use(desired.policy or self._job.dispatch.policy)
+
+    def steer(self, commands: Commands, training: Training, intake: Intake) -> None:
+        """Puts in force what people have set since the last step, and what the dispatcher adapts by itself."""
+        self._apply(commands.desired, training, intake)
+        if (change := self._look()) is not None:
+            told = intake.step, change.alpha, change.backend, change.reason, change.readings
+            if commands.adapt(AlphaChanged(*told, at_seconds=time())):
+                self._move(change.backend, training)
+                self._apply(commands.desired, training, intake)
+                facts = {"alpha": change.alpha, "backend": change.backend, "reason": change.reason}
+                structlog.get_logger().info("alpha changed", **facts)
+
+    def _apply(self, desired: Desired, training: Training, intake: Intake) -> None:
+        """Makes what is wanted hold for the next decision; does nothing if nothing has changed."""
+        if desired is self._desired:
+            return
+        self._desired = desired
+        self._is_piloted = self._is_piloted and self.mode == "auto"
+        policy = desired.policy or self._job.dispatch.policy
+        if policy != self.policy_text and not self.needs_generation(desired):
+            self._use(policy)
+            self._is_piloted = False  # alpha may rise to another value now
+            training.decider.use(self.policy)
+        self.settle(training, intake)
+
+    def settle(self, training: Training, intake: Intake) -> None:
+        """Tells the parts that decide what is in force."""
+        training.decider.alpha = self.alpha
+        training.decider.compares = self.is_piloting
+        deadline = self._desired.deadline
+        training.feedback.is_elastic = self.needs.elastic
+        training.feedback.has_deadline = self._job.dispatch.deadline if deadline is None else deadline
+        training.retell(self.links(), self.bounds(training.names))
+        intake.skip_above(self.skip_above)
+
+    @property
+    def skip_above(self) -> int | None:
+        """Events that may wait before the newest are skipped to; None: any number."""
+        wanted = self._desired.skip_above
+        if not wanted:
+            return self._job.stream.skip_above
+        return None if wanted == NONE else int(wanted)
+
+    def links(self) -> dict[str, float]:
+        """Speeds that people have told, by worker."""
+        return self._desired.links
+
+    def bounds(self, names: Sequence[str]) -> ShareBounds:
+        """Of the elastic capacities of these workers; those of the settings if the wanted ones hold no batch."""
+        configured = self._job.dispatch.share_bounds
+        if not self._desired.shares:
+            return configured
+        try:
+            return wanted_bounds(configured, self._desired, names)
+        except ConfigError as error:
+            structlog.get_logger().warning("share bounds that were set do not fit these workers", reason=str(error))
+            return configured
+
+    def describe(self, status: Status, desired: Desired, names: Sequence[str], version: int) -> Status:
+        """A status with what is in force, alpha as for the next step; names: of members; version: of the journal."""
+        return msgspec.structs.replace(
+            status,
+            policy=self.policy_text,
+            alpha=alpha_of(desired, self._job.dispatch, self.needs.alpha),
+            alpha_mode=mode_of(desired, self._job.dispatch),
+            opt_backend=self.backend,
+            alpha_readings=self._readings(),
+            version=version,
+            is_paused=desired.is_paused,
+            workers=self._bounded(status.workers, names),
+        )
+
+    def _bounded(self, workers: tuple[WorkerStatus, ...], names: Sequence[str]) -> tuple[WorkerStatus, ...]:
+        """With the bounds of their shares, where these are elastic."""
+        if not (self.needs.elastic and names):
+            return workers
+        bounds_2n = (shares.tolist() for shares in self.bounds(names).of(len(names)))
+        bounds = {name: each for name, *each in zip(names, *bounds_2n, strict=True)}
+        return tuple(
+            msgspec.structs.replace(worker, least_share=bounds[worker.name][0], largest_share=bounds[worker.name][1])
+            if worker.name in bounds
+            else worker
+            for worker in workers
+        )
+
+    # ── alpha by contention ───────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def is_piloting(self) -> bool:
+        """Whether alpha follows contention: somebody wants it to, and the policy has any use for it."""
+        return self.mode == "auto" and self._solves_exactly
+
+    def note(self, decision: Decision, busy_seconds: float | None) -> None:
+        """Takes what a decision took; busy_seconds: of a step, where it is known."""
+        if self.is_piloting:
+            if not self._is_piloted:
+                self._pilot.begin(self.alpha, self.needs.alpha, self.backend)
+                self._is_piloted = True
+            self._pilot.note(decision.seconds, decision.cpu_seconds, busy_seconds, decision.saved_share)
+
+    def _readings(self) -> dict[str, float]:
+        """What the pilot saw last, while alpha is its to change."""
+        seen = self._pilot.last if self._is_piloted else None
+        return {} if seen is None else seen.figures()
+
+    def _look(self) -> AlphaChange | None:
+        """What the pilot wants changed, if alpha is its to change."""
+        return self._pilot.look(monotonic()) if self._is_piloted else None
+
+    def _move(self, backend: OptBackend, training: Training) -> None:
+        """Exact assignment runs there from the next decision on."""
+        if backend != self.backend:
+            self.backend = backend
+            self._use(self.policy_text)
+            training.decider.use(self.policy)
+
+    def _use(self, policy: str) -> None:
+        if policy != self.policy_text or self._built_for != self.backend:
+            spec = parse_spec(policy)
+            self.policy, self.needs = spec.build(self._job.seed, self.backend), spec.needs
+            self._solves_exactly = spec.solves_exactly
+            self.policy_text, self._built_for = policy, self.backend
+
+
+def mode_of(desired: Desired, config: DispatchConfig) -> AlphaMode:
+    """Who says how much is solved exactly."""
+    if desired.alpha is not None:
+        return "manual"
+    return "auto" if desired.is_auto or config.alpha == "auto" else "fixed"
+
+
+def alpha_of(desired: Desired, config: DispatchConfig, most: float) -> float:
+    """Share of exact solving; most: that of the policy."""
+    wanted = desired.alpha
+    if wanted is None and mode_of(desired, config) == "auto" and desired.auto_alpha is not None:
+        wanted = min(desired.auto_alpha, most)
+    return most if wanted is None else wanted
+
+
+def _alike(one: Needs, other: Needs) -> bool:
+    """Whether two policies need the same of the dispatcher; alpha may be set at any time."""
+    return replace(one, alpha=0.0) == replace(other, alpha=0.0)
+
+
+def backend_of(wanted: OptBackend) -> OptBackend:
+    """Where exact assignment runs in this process."""
+    if wanted == "cpu":
+        return wanted
+    from dispatch.assign.backend import choose_opt  # loads kernels
+
+    return choose_opt(wanted).name

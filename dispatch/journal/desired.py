@@ -1,0 +1,109 @@
+"""What people want of a run, as far as it lasts: the sum of the commands on record.
+
+A pure function of records, so a dispatcher that is started anew, and one that goes back to a cut, want the same as the
+one before: a cut has what was wanted when it was begun, and the records after it the rest. A record that is followed
+twice changes nothing, since for each thing the newest counts.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dispatch.journal.records import AlphaChanged, AnyRecord, Commanded, GenerationStarted, Stopped
+
+AUTO, NONE = "auto", "none"
+SteeringRecord = Commanded | AlphaChanged | GenerationStarted | Stopped
+STOPPED = "stopped"
+"""verb of the record of a stop that is done with, though nothing was trained that could be saved"""
+
+
+class ShareLimits(msgspec.Struct, frozen=True):
+    """Bounds of one worker's elastic capacity, in equal shares of the batch."""
+
+    least: float
+    largest: float
+
+
+class Desired(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted instead of the settings; None and empty: as they say."""
+
+    is_paused: bool = False
+    is_stopping: bool = False
+    """whether the run is to stop, and has not"""
+    is_auto: bool = False
+    """whether alpha was given back to the dispatcher"""
+    alpha: float | None = None
+    """share of exact solving"""
+    auto_alpha: float | None = None
+    """what the dispatcher itself has chosen last"""
+    policy: str | None = None
+    deadline: bool | None = None
+    skip_above: str = ""
+    """a number of events, or none"""
+    links: dict[str, float] = {}
+    """Gbit/s, by worker; 0: not known"""
+    shares: dict[str, ShareLimits] = {}
+    """by worker"""
+    draining: tuple[str, ...] = ()
+    """workers that are to leave, and no generation has started without"""
+    removed: tuple[str, ...] = ()
+    """workers that may never come back"""
+
+
+def follow(desired: Desired, record: AnyRecord) -> Desired:
+    """What is wanted after a record; the same object if it changes nothing."""
+    match record:
+        case Commanded():
+            return _obey(desired, record)
+        case AlphaChanged():
+            return msgspec.structs.replace(desired, auto_alpha=record.alpha)
+        case GenerationStarted() if desired.draining:
+            still = tuple(name for name in desired.draining if name in record.members)
+            return msgspec.structs.replace(desired, draining=still)
+        case Stopped() if desired.is_stopping:
+            return msgspec.structs.replace(desired, is_stopping=False)
+    return desired
+
+
+def follow_all(desired: Desired, records: Iterable[AnyRecord]) -> Desired:
+    for record in records:
+        desired = follow(desired, record)
+    return desired
+
+
+def _obey(desired: Desired, command: Commanded) -> Desired:
+    changed = msgspec.structs.replace
+    worker, value = command.worker, command.value
+    match command.verb:
+        case "pause" | "resume":
+            return changed(desired, is_paused=command.verb == "pause")
+        case "stop" | "stopped":
+            return changed(desired, is_stopping=command.verb == "stop")
+        case "drain":
+            return changed(desired, draining=_with(desired.draining, worker))
+        case "remove":
+            return changed(desired, removed=_with(desired.removed, worker))
+        case "alpha":
+            is_auto = value == AUTO
+            return changed(desired, is_auto=is_auto, alpha=None if is_auto else float(value))
+        case "policy":
+            return changed(desired, policy=value)
+        case "deadline":
+            return changed(desired, deadline=value == "true")
+        case "skip_above":
+            return changed(desired, skip_above=value)
+        case "link":
+            return changed(desired, links={**desired.links, worker: float(value)})
+        case "shares":
+            return changed(desired, shares={**desired.shares, worker: parse_shares(value)})
+    return desired
+
+
+def parse_shares(written: str) -> ShareLimits:
+    """Of LEAST:LARGEST; raises ValueError for anything else."""
+    least, largest = written.split(":")
+    return ShareLimits(float(least), float(largest))
+
+
+def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return names if name in names else (*names, name)

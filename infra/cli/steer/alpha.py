@@ -1,0 +1,61 @@
+"""``freshet alpha``: how much of a decision is solved exactly."""
+
+from typing import Annotated, Any
+
+import typer
+
+from infra.cli.options import grouped
+from infra.cli.steer.connection import AsJson, CommandOptions, FolderOptions
+from infra.cli.steer.output import print_answer
+
+app = typer.Typer(help="Look at alpha, the share of exact assignment, and set it.", no_args_is_help=True)
+
+
+@app.command("get")
+@grouped
+def get(as_json: AsJson = False, *, where: FolderOptions) -> None:
+    """Show alpha, who sets it, and why it is what it is.
+
+    Example: freshet alpha get
+    """
+    with where.reach() as api:
+        read = api.client.get(api.of_run("/alpha"))
+    print_answer(_described(read), read, as_json)
+
+
+@app.command("set")
+@grouped
+def set_alpha(
+    value: Annotated[float, typer.Argument(help="From 0 to 1.", min=0, max=1)],
+    as_json: AsJson = False,
+    *,
+    how: CommandOptions,
+    where: FolderOptions,
+) -> None:
+    """Set alpha from the next decided step on, until it is released by 'freshet alpha auto'.
+
+    Example: freshet alpha set 0.25 --reason "the GPU is shared today"
+    """
+    _set(value, as_json, how, where)
+
+
+@app.command("auto")
+@grouped
+def auto(as_json: AsJson = False, *, how: CommandOptions, where: FolderOptions) -> None:
+    """Have the dispatcher decide alpha again.
+
+    Example: freshet alpha auto
+    """
+    _set("auto", as_json, how, where)
+
+
+def _set(value: float | str, as_json: bool, how: CommandOptions, where: FolderOptions) -> None:
+    with where.reach() as api:
+        done = api.command("PUT", "/alpha", how, {"value": value})
+    print_answer(done["text"], done, as_json)
+
+
+def _described(read: dict[str, Any]) -> str:
+    value = "not known yet" if read["value"] is None else f"{read['value']:g}"
+    backend = f", on {read['backend']}" if read["backend"] else ""
+    return f"alpha is {value} ({read['mode']}{backend})" + (f": {read['reason']}" if read["reason"] else "")

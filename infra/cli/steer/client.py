@@ -1,0 +1,207 @@
+"""A client of the API: requests with a token, answers as values, every failure as one line.
+
+A request that changes something has an idempotency key. So it is sent again when its answer was lost, and has one
+effect however often it arrived. A command that is accepted and not carried out yet is followed until it is settled.
+"""
+
+import ipaddress
+import ssl
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx2
+
+from infra.errors import ConfigError, FreshetError
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 30.0
+"""the API itself waits some seconds for a command to be carried out"""
+ATTEMPTS = 4
+PAUSE_SECONDS = 0.5
+"""before the second attempt; doubles with each further one"""
+LONGEST_PAUSE_SECONDS = 5.0
+AGAIN = (429, 503)
+"""answers after which a request is sent again: the API, or its database, is busy or away"""
+POLL_SECONDS = 0.5
+"""between two looks at a command that is not settled"""
+PAGE_ITEMS = 100
+GIVE_TOKEN = "give one with --token-file, FRESHET_TOKEN or --token; 'freshet token create' makes one"
+
+
+class ApiAway(FreshetError):
+    """The API does not answer."""
+
+
+class ApiRefused(FreshetError):
+    """The API did not do what it was asked for; the message is the detail of its problem."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ApiClient:
+    """Connections to one API. Use as a context manager: leaving it closes them."""
+
+    def __init__(self, address: str, token: str, ca_file: Path | None = None) -> None:
+        """Raises ConfigError for an address, a token or a file of authorities that cannot be used."""
+        self.address = check_address(address)
+        self._http = httpx2.Client(
+            base_url=self.address,
+            headers={"Authorization": f"Bearer {check_token(token)}"},
+            timeout=httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            verify=authorities(ca_file),
+            trust_env=not is_loopback(self.address),  # no proxy stands between this machine and itself
+        )
+
+    def __enter__(self) -> "ApiClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: str | int) -> Any:
+        """What is there; raises ApiAway or ApiRefused."""
+        return self._read(self._send("GET", path, params=query))
+
+    def items(self, path: str, most: int | None = None, **query: str | int) -> list[dict[str, Any]]:
+        """The items of a list, page by page; most: so many of them."""
+        found: list[dict[str, Any]] = []
+        after: dict[str, str] = {}
+        while most is None or len(found) < most:
+            limit = PAGE_ITEMS if most is None else min(PAGE_ITEMS, most - len(found))
+            page = self.get(path, limit=limit, **query, **after)
+            found += page["items"]
+            if page["next"] is None:
+                break
+            after = {"after": page["next"]}
+        return found
+
+    def change(self, method: str, path: str, body: Mapping[str, Any] | None = None, version: int | None = None) -> Any:
+        """Asks for a change, once; version: refused if anything was changed since then."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        if version is not None:
+            headers["If-Match"] = f'"{version}"'
+        return self._read(self._send(method, path, json=body, headers=headers))
+
+    def follow(self, command: dict[str, Any], wait_seconds: float) -> dict[str, Any]:
+        """The command as it is once it is settled; raises ApiRefused if it is not carried out, or not in that time."""
+        path, until = f"/v1/runs/{command['run']}/commands/{command['id']}", time.monotonic() + wait_seconds
+        while command["state"] == "pending":
+            if time.monotonic() >= until:
+                raise ApiRefused(
+                    f"command {command['id']} ({command['verb']}) waits to be carried out after {wait_seconds:g} "
+                    f"seconds, and will be; expected a dispatcher that answers; look at {self.address}{path} later",
+                    202,
+                )
+            pause(POLL_SECONDS)
+            command = self.get(path)
+        if command["state"] == "refused":
+            raise ApiRefused(one_line(command["text"]), 409)
+        return command
+
+    def _send(self, method: str, path: str, **more: Any) -> httpx2.Response:
+        """Sends a request until it is answered, a few times; raises ApiAway."""
+        lost = ""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = self._http.request(method, path, **more)
+            except httpx2.TransportError as error:
+                lost = one_line(str(error)) or type(error).__name__
+                if attempt == 1 and isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+                    break
+                pause(PAUSE_SECONDS * 2.0 ** (attempt - 1))
+                continue
+            if answer.status_code not in AGAIN or attempt == ATTEMPTS:
+                return answer
+            pause(_told_pause(answer, attempt))
+        raise ApiAway(self._explain(lost))
+
+    def _explain(self, lost: str) -> str:
+        hint = "check that 'freshet up' or 'freshet api' runs, and the address"
+        if "CERTIFICATE_VERIFY_FAILED" in lost:
+            hint = "give the certificate of its authority with --ca-file"
+        return f"the API at {self.address} does not answer: {lost}; expected a control plane there; {hint}"
+
+    def _read(self, answer: httpx2.Response) -> Any:
+        """The value of an answer; raises ApiRefused."""
+        try:
+            value = answer.json()
+        except ValueError:
+            value = None
+        if answer.is_success and isinstance(value, dict | list):
+            return value
+        raise ApiRefused(explain_problem(self.address, answer.status_code, value), answer.status_code)
+
+
+def explain_problem(address: str, status: int, problem: Any) -> str:
+    """One line about an answer that is none of the values asked for."""
+    if not isinstance(problem, dict) or not isinstance(problem.get("detail"), str):
+        return f"{address} answered with status {status} and no problem+json; expected Freshet's API there; check --api"
+    errors = [error for error in problem.get("errors") or () if isinstance(error, dict)]
+    wrong = [f"{'.'.join(map(str, error.get('where', ())))}: {error.get('problem')}" for error in errors]
+    detail = one_line("; ".join([problem["detail"], *wrong]))
+    return f"the API at {address} refuses the token: {detail}; {GIVE_TOKEN}" if status == 401 else detail
+
+
+def one_line(text: str) -> str:
+    """Without line breaks, and without what a terminal would obey."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())
+
+
+def pause(seconds: float) -> None:
+    time.sleep(min(seconds, LONGEST_PAUSE_SECONDS))
+
+
+def _told_pause(answer: httpx2.Response, attempt: int) -> float:
+    told = answer.headers.get("Retry-After", "")
+    return float(told) if told.isdigit() else PAUSE_SECONDS * 2.0 ** (attempt - 1)
+
+
+# ── what is given ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def check_address(address: str) -> str:
+    """The address without a slash at its end; raises ConfigError for one that is none."""
+    try:
+        url = httpx2.URL(address)
+    except httpx2.InvalidURL:
+        url = httpx2.URL("")
+    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
+        raise ConfigError(
+            f"the API's address {address!r} cannot be used; expected http://HOST:PORT or https://HOST:PORT; correct "
+            "--api or FRESHET_API_URL"
+        )
+    return address.rstrip("/")
+
+
+def check_token(token: str) -> str:
+    """Raises ConfigError for what cannot be a token; never shows it."""
+    if not token:
+        raise ConfigError(f"there is no token; expected one for the API; {GIVE_TOKEN}")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ConfigError(f"the token given has other characters than a token; expected its secret alone; {GIVE_TOKEN}")
+    return token
+
+
+def authorities(ca_file: Path | None) -> ssl.SSLContext:
+    """Whose certificates are trusted: the system's authorities, or that of a file; raises ConfigError."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"the certificates in {ca_file} cannot be used: {error}; expected a PEM file; correct --ca-file"
+        ) from error
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is this machine's own."""
+    host = httpx2.URL(address).host
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,190 @@
+"""How commands reach the API, and which run they are about.
+
+The API is the one that --api names, or that of --folder, or that of FRESHET_API_URL, or the one that serves ``runs``:
+the first of these that is given. A process of the API writes its address to ``endpoints/api`` in its folder. A token
+is never looked for.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.config import check_names
+from infra.errors import ConfigError
+from infra.run.settings import API_URL, CA_FILE, PREFIX, TOKEN, check_environment
+
+if TYPE_CHECKING:
+    from infra.cli.steer.client import ApiClient
+
+API, RUNS = "api", Path("runs")
+RUN = f"{PREFIX}RUN"
+PROBE_SECONDS = 1.0
+"""how long an address that was found in a folder may take to accept a connection"""
+OVER = ("stopped", "ended", "silent")
+"""states of runs that a command is hardly about, if there is another"""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+
+@dataclass(frozen=True)
+class ApiOptions:
+    """Which API, who asks it, and about which run."""
+
+    api: Annotated[
+        str, typer.Option("--api", metavar="URL", help=f"The API; or {API_URL}. By default that of runs here.")
+    ] = ""
+    token: Annotated[str, typer.Option("--token", help=f"Secret of a token; or, which nobody sees, {TOKEN}.")] = ""
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with that secret.", show_default=False)
+    ] = None
+    ca_file: Annotated[
+        Path | None,
+        typer.Option("--ca-file", help=f"Authority (PEM) of the API's certificate; or {CA_FILE}.", show_default=False),
+    ] = None
+    run: Annotated[str, typer.Option("--run", help="Name of the run; by default the only one.")] = ""
+
+    @contextmanager
+    def connect(self, folder: Path | None = None) -> Iterator["ApiConnection"]:
+        """folder: of a run, or of several, whose API is meant."""
+        from infra.cli.steer.client import ApiClient
+
+        if self.api and folder is not None:
+            raise ConfigError(f"--api {self.api} and --folder {folder} are both given; expected one; leave one out")
+        check_environment(os.environ)
+        token = self._secret()
+        address = self.api or (find_address(folder) if folder is not None else os.environ.get(API_URL, ""))
+        authority = self.ca_file or (Path(named) if (named := os.environ.get(CA_FILE)) else None)
+        with ApiClient(address or find_address(RUNS), token, authority) as client:
+            yield ApiConnection(client, self._run_in(folder))
+
+    def _secret(self) -> str:
+        """Of the token; raises ConfigError where there is none."""
+        from infra.cli.steer.client import check_token
+
+        if self.token and self.token_file is not None:
+            raise ConfigError("--token and --token-file are both given; expected one of them; leave one out")
+        if self.token_file is None:
+            return check_token(self.token or os.environ.get(TOKEN, ""))
+        try:
+            return check_token(self.token_file.read_text(encoding="ascii").strip())
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"no token can be read from {self.token_file}: {error}; expected a file with a secret alone; correct "
+                "--token-file"
+            ) from error
+
+    def _run_in(self, folder: Path | None) -> str:
+        """The name that is given, or that of the run whose folder is; empty if neither is."""
+        from api.runs.places import find_runs, is_run
+
+        if not self.run and folder is not None and is_run(folder):
+            return next(iter(find_runs(folder)), "")
+        return check_names(self.run or os.environ.get(RUN, "")) if self.run or os.environ.get(RUN) else ""
+
+
+@dataclass(frozen=True)
+class FolderOptions(ApiOptions):
+    """The same, where a folder says which API is meant."""
+
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Folder of a run, or of several: finds their API.")
+    ] = None
+
+    @contextmanager
+    def reach(self) -> Iterator["ApiConnection"]:
+        with self.connect(self.folder) as connection:
+            yield connection
+
+
+@dataclass(frozen=True)
+class CommandOptions:
+    """How a command is given over the API."""
+
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = ""
+    wait: Annotated[float, typer.Option("--wait", help="Seconds until it must be carried out.", min=0)] = 60.0
+    version: Annotated[
+        int | None,
+        typer.Option(
+            "--if-version", help="Not if the run was changed since this version of it.", min=0, show_default=False
+        ),
+    ] = None
+
+    def check_unused(self) -> None:
+        """Raises ConfigError where a command goes over sockets, which know nothing of this."""
+        if self.reason or self.version is not None:
+            raise ConfigError(
+                "--reason and --if-version need the API, and --folder goes around it; expected one or the other; leave "
+                "--folder out, or those"
+            )
+
+
+class ApiConnection:
+    """An API, and the run that is meant."""
+
+    def __init__(self, client: "ApiClient", run: str) -> None:
+        self.client, self._run = client, run
+
+    @cached_property
+    def run(self) -> str:
+        """The run that is named, or the only one; raises ConfigError, which names them, if there is no such."""
+        if self._run:
+            return self._run
+        runs = {run["name"]: run["state"] for run in self.client.items("/v1/runs")}
+        candidates = [name for name, state in runs.items() if state not in OVER] or list(runs)
+        if len(candidates) == 1:
+            return str(candidates[0])
+        there = f"there are {', '.join(candidates)}" if candidates else "there is none"
+        todo = "name one with --run" if candidates else "start one with 'freshet up'"
+        raise ConfigError(f"no run is named, and at {self.client.address} {there}; expected exactly one; {todo}")
+
+    def of_run(self, path: str = "") -> str:
+        return f"/v1/runs/{self.run}{path}"
+
+    def command(
+        self, method: str, path: str, how: CommandOptions, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Has a command about the run carried out, and returns what became of it."""
+        why = {"reason": how.reason} if method != "DELETE" else {}
+        given = None if method == "DELETE" else {**(body or {}), **why}
+        command = self.client.change(method, self.of_run(path), given, how.version)
+        return self.client.follow(command, how.wait)
+
+
+def find_address(folder: Path) -> str:
+    """Where the API of a folder listens; raises ConfigError if none does, or several."""
+    from api.runs.places import is_run, read_endpoint
+
+    own = folder.parent if is_run(folder) else folder
+    others = [folder] if is_run(folder) else sorted(path.parent for path in folder.glob("*/endpoints"))
+    written = {place: address for place in (own, *others) if (address := read_endpoint(place, API))}
+    found = {place: address for place, address in written.items() if _listens(address)}
+    if folder in found or own in found or len(set(found.values())) == 1:
+        return found.get(folder) or found.get(own) or next(iter(found.values()))
+    if found:
+        there = ", ".join(f"{address} ({place})" for place, address in found.items())
+        raise ConfigError(
+            f"several APIs listen for the runs in {folder}: {there}; expected one; give --folder or --api"
+        )
+    raise ConfigError(
+        f"no API listens for the runs in {folder}; expected 'freshet up', or 'freshet api --runs {folder}', to run; "
+        f"start one, or give --api or {API_URL}"
+    )
+
+
+def _listens(address: str) -> bool:
+    """Whether anyone does: an API that ended leaves its address behind."""
+    import httpx2
+
+    try:
+        url = httpx2.URL(address)
+        with socket.create_connection((url.host, url.port or 443), PROBE_SECONDS):
+            return True
+    except (OSError, httpx2.InvalidURL):
+        return False

@@ -1,0 +1,89 @@
+"""Commands about a run in a folder of this machine, over the sockets of its dispatcher and supervisor: no token."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from infra.cli.options import SettingsOptions
+from infra.cli.steer.output import print_answer
+from infra.errors import FreshetError, ProcessFailed
+from infra.run.settings import STORED, Settings, read_stored
+
+if TYPE_CHECKING:
+    from dispatch.control.protocol import Members, Verb
+    from dispatch.control.supervision import ListedProcess
+    from infra.run.agent.running import RunningRun
+
+AGENT_TIMEOUT_SECONDS = 10.0
+
+
+class NoAgent(FreshetError):
+    """Nobody can start a worker here; the message is the command that does."""
+
+
+def find(folder: Path, given: SettingsOptions) -> tuple["RunningRun", Settings]:
+    """The run under way in this folder; of processes started by hand the settings are those given."""
+    from infra.run.agent.running import find_running
+
+    settings = read_stored(folder) if (folder / STORED).exists() else given.load()
+    return find_running(folder, settings), settings
+
+
+def by_hand(running: "RunningRun", settings: Settings, config: Path | None, name: str, link: float | None) -> str:
+    """What to run where nobody can start a worker."""
+    told = f" --config {config}" if config is not None else ""
+    told = f" --run-folder {running.folder}" if (running.folder / STORED).exists() else told
+    where = running.dispatcher() or settings.dispatch.endpoint
+    speed = f" --link {link:g}" if link is not None else ""
+    command = f"freshet worker{told} --name {name or 'NAME'} --dispatcher {where}{speed}"
+    return f"nobody supervises run {running.run!r} in {running.folder}; expected to start the worker by hand: {command}"
+
+
+def ask_agent(running: "RunningRun", request: Any) -> Any:
+    from dispatch.control.client import ask
+    from dispatch.control.supervision import AGENT
+
+    endpoint = running.agent()
+    assert endpoint is not None
+    return ask(endpoint, request, AGENT, timeout_seconds=AGENT_TIMEOUT_SECONDS)
+
+
+def processes(running: "RunningRun") -> Sequence["ListedProcess"]:
+    """Those of the agent; none where there is none."""
+    from dispatch.control.supervision import ListProcesses
+
+    if running.agent() is None:
+        return ()
+    found: Sequence[ListedProcess] = ask_agent(
+        running, ListProcesses(run=running.run, generation=-1, step=-1)
+    ).processes
+    return found
+
+
+def members(running: "RunningRun", is_needed: bool) -> "Members | None":
+    """Those of the dispatcher; None, with a word on stderr, where it does not answer and is not needed."""
+    from dispatch.control.client import command
+    from dispatch.control.protocol import Members
+    from dispatch.errors import NoAnswer
+
+    try:
+        answer = command(running.control(), running.run, "list", curve=running.curve)
+    except (NoAnswer, ProcessFailed) as error:
+        if is_needed:
+            raise
+        typer.echo(f"freshet: {error}", err=True)
+        return None
+    assert isinstance(answer, Members)
+    return answer
+
+
+def tell(running: "RunningRun", verb: "Verb", worker: str, as_json: bool) -> None:
+    """Has the dispatcher carry out a command, and prints its answer."""
+    from dispatch.control.client import command
+    from dispatch.control.protocol import Accepted
+
+    answer = command(running.control(), running.run, verb, worker, curve=running.curve)
+    assert isinstance(answer, Accepted)
+    print_answer(answer.text, {"id": answer.id, "step": answer.step, "text": answer.text}, as_json)

@@ -1,0 +1,93 @@
+"""``freshet status``: how a run does, live or once, as the API tells it."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from infra.cli.options import grouped
+from infra.cli.steer.connection import ApiConnection, AsJson, FolderOptions
+from infra.cli.steer.output import print_json
+from infra.errors import FreshetError
+
+if TYPE_CHECKING:
+    from dispatch.progress.status import Status
+    from infra.run.display import Display
+
+ENDED = ("stopped", "ended")
+
+
+@grouped
+def status(
+    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2, max=5)] = 1.0,
+    as_json: AsJson = False,
+    *,
+    where: FolderOptions,
+) -> None:
+    """Show how a run does: a live picture until the run is over or Ctrl-C, which the run does not notice.
+
+    With --once, or --json, it is shown once.
+
+    Example: freshet status --once
+    """
+    from infra.run.display import Display, Picture
+
+    console = Console()
+    with where.reach() as api:
+        read = api.client.get(api.of_run())
+        if as_json:
+            print_json(read)
+        elif once:
+            found = status_in(read)
+            console.print(Text(describe(read)) if found is None else Picture(found, hint=""))
+        else:
+            watch(api, read, Display(console, hint="Ctrl-C ends the display"), every)
+
+
+def watch(api: ApiConnection, read: dict[str, Any], display: "Display", every_seconds: float) -> None:
+    """Shows a run until it is over; an API that is away for a while is waited for."""
+    from infra.cli.steer.client import ApiAway, pause
+
+    told = ""
+    with display:
+        while True:
+            found, line = status_in(read), describe(read)
+            if found is not None and read["is_live"]:
+                display.show(found)
+                line = ""
+            if line and line != told:
+                display.tell(line)
+            told = line
+            if read["state"] in ENDED and not read["is_live"]:
+                return
+            pause(every_seconds)
+            try:
+                read = api.client.get(api.of_run())
+            except ApiAway as away:
+                if told != str(away):
+                    display.tell(str(away))
+                told = str(away)
+
+
+def status_in(read: dict[str, Any]) -> "Status | None":
+    """What the dispatcher published last; raises FreshetError if this version cannot read it."""
+    from dispatch.progress.status import Status
+
+    if read["status"] is None:
+        return None
+    try:
+        return msgspec.convert(read["status"], Status)
+    except msgspec.ValidationError as error:
+        raise FreshetError(
+            f"the status of run {read['name']!r} cannot be read: {error}; expected one of this version of Freshet; "
+            "update either, or use --json"
+        ) from error
+
+
+def describe(read: dict[str, Any]) -> str:
+    """A run that publishes nothing now."""
+    at = "" if read["step"] is None else f" after step {read['step']:,}"
+    return f"run {read['name']} is {read['state']}{at}"

@@ -1,0 +1,226 @@
+"""The commands that change who takes part in a run, and whether it trains.
+
+With --folder they go over the sockets of a run on this machine and need no token; otherwise over the API.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infra.cli.options import SettingsOptions, grouped
+from infra.cli.steer import sockets
+from infra.cli.steer.connection import ApiOptions, AsJson, CommandOptions
+from infra.cli.steer.output import print_answer, print_json, show_table
+from infra.config import check_names
+from infra.errors import ConfigError
+
+app = typer.Typer(help="Add workers to a run under way, take them away, list them.", no_args_is_help=True)
+
+Folder = Annotated[
+    Path | None,
+    typer.Option("--folder", help="A run's folder: over its sockets, without the API.", show_default=False),
+]
+Worker = Annotated[str, typer.Option("--name", help="Name of the worker.", callback=check_names)]
+Link = Annotated[
+    float | None, typer.Option("--link", help="Speed of its link in Gbit/s.", min=0.001, max=10_000, show_default=False)
+]
+
+
+@app.command("add")
+@grouped
+def add(
+    folder: Folder = None,
+    name: Annotated[str, typer.Option(help="Name of the worker; by default the next one that is free.")] = "",
+    link: Link = None,
+    as_json: AsJson = False,
+    *,
+    given: SettingsOptions,
+    how: CommandOptions,
+    where: ApiOptions,
+) -> None:
+    """Start a further worker on the machine of a run that 'freshet up', 'demo' or 'agent' supervises.
+
+    It joins at the next step. A run that is started again has the workers of its settings, without those added here.
+    Where nobody supervises, the command to run by hand is printed.
+
+    Example: freshet workers add --link 0.5
+    """
+    if name:
+        check_names(name)
+    if folder is not None:
+        _check(how, where)
+        _add_over_sockets(folder, name, link, as_json, given)
+        return
+    body = {"name": name or None, "link_gbit": link}
+    with where.connect() as api:
+        done = api.command("POST", "/workers", how, {key: value for key, value in body.items() if value is not None})
+    print_answer(done["text"], done, as_json)
+
+
+@app.command("drain")
+@grouped
+def drain(
+    name: Worker,
+    folder: Folder = None,
+    as_json: AsJson = False,
+    *,
+    given: SettingsOptions,
+    how: CommandOptions,
+    where: ApiOptions,
+) -> None:
+    """Have a worker leave in an orderly way: after a cut, at a step boundary, at no cost.
+
+    Example: freshet workers drain --name worker-3
+    """
+    if folder is not None:
+        _check(how, where)
+        sockets.tell(sockets.find(folder, given)[0], "drain", name, as_json)
+    else:
+        _over_api("POST", f"/workers/{name}/drain", as_json, how, where)
+
+
+@app.command("remove")
+@grouped
+def remove(
+    name: Worker,
+    folder: Folder = None,
+    as_json: AsJson = False,
+    *,
+    given: SettingsOptions,
+    how: CommandOptions,
+    where: ApiOptions,
+) -> None:
+    """Exclude a worker at once, whatever it does: the others recover, and its process is stopped.
+
+    Example: freshet workers remove --name worker-3
+    """
+    if folder is None:
+        if how.reason:
+            raise ConfigError("--reason is not kept of a worker that is removed; expected none; leave it out")
+        _over_api("DELETE", f"/workers/{name}", as_json, how, where)
+        return
+    _check(how, where)
+    from dispatch.control.supervision import StopWorker
+
+    running, _ = sockets.find(folder, given)
+    sockets.tell(running, "remove", name, as_json)
+    if any(process.name == name for process in sockets.processes(running)):
+        sockets.ask_agent(running, StopWorker(run=running.run, generation=-1, step=-1, worker=name))
+
+
+@app.command("list")
+@grouped
+def list_workers(folder: Folder = None, as_json: AsJson = False, *, given: SettingsOptions, where: ApiOptions) -> None:
+    """Show who takes part in a run, and the processes that are supervised.
+
+    With --folder, while the dispatcher does not answer, because it is being restarted for example, the processes alone
+    are shown.
+
+    Example: freshet workers list
+    """
+    if folder is not None:
+        _check(CommandOptions(), where)
+        _list_over_sockets(folder, as_json, given)
+        return
+    with where.connect() as api:
+        found = api.client.items(api.of_run("/workers"))
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (w["name"], w["state"], w["process"], _figure(w["link_gbit"]), _figure(w["measured_gbit"]), _share(w["share"]))
+        for w in found
+    ]
+    show_table(("worker", "state", "process", "Gbit/s", "measured", "share"), rows)
+
+
+@grouped
+def pause(
+    folder: Folder = None,
+    as_json: AsJson = False,
+    *,
+    given: SettingsOptions,
+    how: CommandOptions,
+    where: ApiOptions,
+) -> None:
+    """Pause a run: steps under way are completed, no new batch is begun, and events wait in their topic.
+
+    Example: freshet pause --folder runs/up-20261115-021100
+    """
+    if folder is not None:
+        _check(how, where)
+        sockets.tell(sockets.find(folder, given)[0], "pause", "", as_json)
+    else:
+        _over_api("POST", "/pause", as_json, how, where)
+
+
+@grouped
+def resume(
+    folder: Folder = None,
+    as_json: AsJson = False,
+    *,
+    given: SettingsOptions,
+    how: CommandOptions,
+    where: ApiOptions,
+) -> None:
+    """Have a run that was paused go on.
+
+    Example: freshet resume --folder runs/up-20261115-021100
+    """
+    if folder is not None:
+        _check(how, where)
+        sockets.tell(sockets.find(folder, given)[0], "resume", "", as_json)
+    else:
+        _over_api("POST", "/resume", as_json, how, where)
+
+
+# ── over the API ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def _over_api(method: str, path: str, as_json: bool, how: CommandOptions, where: ApiOptions) -> None:
+    with where.connect() as api:
+        done = api.command(method, path, how)
+    print_answer(done["text"], done, as_json)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+# ── over sockets ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def _check(how: CommandOptions, where: ApiOptions) -> None:
+    """Raises ConfigError for what is given beside --folder and would be ignored."""
+    how.check_unused()
+    if where.api:
+        raise ConfigError(f"--api {where.api} and --folder are both given; expected one of them; leave one out")
+
+
+def _add_over_sockets(folder: Path, name: str, link: float | None, as_json: bool, given: SettingsOptions) -> None:
+    from dispatch.control.supervision import StartWorker
+
+    running, settings = sockets.find(folder, given)
+    if running.agent() is None:
+        raise sockets.NoAgent(sockets.by_hand(running, settings, given.config, name, link))
+    common: dict[str, Any] = {"run": running.run, "generation": -1, "step": -1}
+    started = sockets.ask_agent(running, StartWorker(**common, worker=name, link_gbit=link or 0.0))
+    print_answer(f"worker {started.worker} is being started", {"worker": started.worker}, as_json)
+
+
+def _list_over_sockets(folder: Path, as_json: bool, given: SettingsOptions) -> None:
+    running, _ = sockets.find(folder, given)
+    processes = sockets.processes(running)
+    needed = not processes
+    members = sockets.members(running, is_needed=needed) if running.has_dispatcher or needed else None
+    if as_json:
+        members_json = None if members is None else {"is_paused": members.is_paused, "members": members.members}
+        print_json({"dispatcher": members_json, "processes": processes})
+        return
+    if members is not None:
+        rows = [(m.name, m.state, m.number if m.number >= 0 else "", m.link_gbit or "") for m in members.members]
+        show_table(("worker", "state", "number", "Gbit/s"), rows)
+    if processes:
+        listed = [(p.name, p.state, p.pid or "", p.restarts, f"{p.seconds:.0f} s") for p in processes]
+        show_table(("process", "state", "pid", "restarts", "since"), listed)

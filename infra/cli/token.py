@@ -1,0 +1,147 @@
+"""``freshet token``: who may use the control plane. Works on its database, whether the API runs or not."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from infra.cli.options import RunOptions, grouped
+from infra.errors import ConfigError
+
+if TYPE_CHECKING:
+    from api.store.rows import StoredToken
+    from api.store.store import SqlStore
+
+UsedT = TypeVar("UsedT")
+UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400, "y": 365 * 86400}
+WIDTH = 160
+"""of tables where the output is no terminal"""
+Url = Annotated[
+    str, typer.Option("--database", metavar="URL", help="The database of the API; by default that of the settings.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+app = typer.Typer(help="Tokens of the API: create, list and revoke them.", no_args_is_help=True)
+
+
+@app.command()
+@grouped
+def create(
+    name: Annotated[str, typer.Option(help="Whose it is, or what it is for.")],
+    scope: Annotated[list[str], typer.Option(help="read, control, predict or ingest; may be repeated.")],
+    expires: Annotated[
+        str | None, typer.Option(help="After how long, as in 12h, 30d or 1y; never by default.", show_default=False)
+    ] = None,
+    database: Url = "",
+    as_json: AsJson = False,
+    *,
+    given: RunOptions,
+) -> None:
+    """Create a token and print its secret, which is shown this once.
+
+    Example: freshet token create --name ann --scope read --scope control --expires 30d
+    """
+    expires_at = None if expires is None else time.time() + parse_seconds(expires)
+    scopes: Any = scope  # checked by the store
+    token, secret = _with_store(
+        database or database_of(given), lambda store: store.tokens.create(name, scopes, expires_at)
+    )
+    if as_json:
+        _echo_json({**_listed(token), "secret": secret})
+        return
+    typer.echo(secret)
+    typer.echo(
+        f"token {token.id} for {token.name}: {', '.join(token.scopes)}; keep its secret, it is not shown again",
+        err=True,
+    )
+
+
+@app.command("list")
+@grouped
+def list_tokens(database: Url = "", as_json: AsJson = False, *, given: RunOptions) -> None:
+    """List all tokens, without their secrets.
+
+    Example: freshet token list
+    """
+    found = _with_store(database or database_of(given), lambda store: store.tokens.list())
+    if as_json:
+        _echo_json([_listed(token) for token in found])
+        return
+    console = Console()
+    table = Table("id", "name", "scopes", "created", "expires", "revoked")
+    for token in found:
+        times = (_when(at) for at in (token.created_at, token.expires_at, token.revoked_at))
+        table.add_row(token.id, token.name, " ".join(token.scopes), *times)
+    console.print(table, width=None if console.is_terminal else WIDTH)
+
+
+@app.command()
+@grouped
+def revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="Of the token.")],
+    database: Url = "",
+    as_json: AsJson = False,
+    *,
+    given: RunOptions,
+) -> None:
+    """Revoke a token: it is refused as soon as the API looks it up again.
+
+    Example: freshet token revoke 3f2a9c01b7d4
+    """
+    found = _with_store(database or database_of(given), lambda store: store.tokens.revoke(token_id))
+    if found is None:
+        raise ConfigError(f"there is no token {token_id}; expected an id that 'freshet token list' shows; correct it")
+    if as_json:
+        _echo_json(_listed(found))
+    else:
+        typer.echo(f"token {found.id} for {found.name} is revoked")
+
+
+def parse_seconds(text: str) -> float:
+    """A duration, as in 30d; raises ConfigError."""
+    found = re.fullmatch(r"([1-9]\d{0,8})([mhdy])", text)
+    if found is None:
+        raise ConfigError(f"{text!r} is no duration; expected a number and m, h, d or y, as in 30d; correct --expires")
+    return int(found[1]) * UNIT_SECONDS[found[2]]
+
+
+def database_of(given: RunOptions) -> str:
+    """The database of the API that serves runs with these settings."""
+    from api.job import database_url
+
+    settings = given.load()
+    runs = settings.api.runs or (given.run_folder or settings.folder).absolute().parent
+    return database_url(settings.api.database, runs)
+
+
+def _with_store(url: str, use: "Callable[[SqlStore], Awaitable[UsedT]]") -> UsedT:
+    """Migrates the database, if need be, and asks it one thing."""
+    from api.store.store import SqlStore
+
+    async def ask() -> UsedT:
+        store = await SqlStore.open(url)
+        try:
+            return await use(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(ask())
+
+
+def _listed(token: "StoredToken") -> dict[str, Any]:
+    return {**vars(token), "scopes": list(token.scopes)}
+
+
+def _when(at: float | None) -> str:
+    return "" if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
+
+
+def _echo_json(value: Any) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())

@@ -1,0 +1,1 @@
+"""Which metrics Freshet's processes have."""

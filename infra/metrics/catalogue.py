@@ -1,0 +1,119 @@
+"""Every metric of every process: its name, kind, labels and meaning. A metric that is not here cannot be made.
+
+Names are Prometheus's: ``freshet_`` in front, base units (seconds, bytes) at the end, ``_total`` on what only grows.
+"""
+
+from typing import Literal, NamedTuple
+
+PREFIX = "freshet_"
+MetricKind = Literal["counter", "gauge", "histogram"]
+DISPATCHER, SHARD, WORKER, API, ALL = "dispatcher", "shard", "worker", "API", "all"
+
+
+class MetricSpec(NamedTuple):
+    """One metric."""
+
+    name: str
+    """in full, as Prometheus has it"""
+    kind: MetricKind
+    process: str
+    """which processes have it"""
+    labels: tuple[str, ...]
+    text: str
+
+
+def _metric(name: str, kind: MetricKind, process: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(f"{PREFIX}{name}", kind, process, labels, text)
+
+
+METRICS = (
+    _metric("build_info", "gauge", ALL, "Always 1; the labels say which version runs.", "version", "python"),
+    # ── progress ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    _metric("samples_total", "counter", DISPATCHER, "Samples trained by this process."),
+    _metric("steps_total", "counter", DISPATCHER, "Steps trained by this process."),
+    _metric("samples_per_second", "gauge", DISPATCHER, "Samples trained a second, over the latest seconds."),
+    _metric("step_interval_seconds", "gauge", DISPATCHER, "Median time from the end of one step to that of the next."),
+    _metric("generation", "gauge", DISPATCHER, "Number of the current generation of members."),
+    _metric("journal_version", "gauge", DISPATCHER, "Version of the run's journal: how many appends it has had."),
+    _metric("faults_total", "counter", DISPATCHER, "Losses after which the run went back to its last cut."),
+    # ── events ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    _metric("lag_events", "gauge", DISPATCHER, "Events in the stream that are not in a batch yet."),
+    _metric("dead_letters_total", "counter", DISPATCHER, "Events that were rejected and kept as dead letters."),
+    _metric("skipped_events_total", "counter", DISPATCHER, "Events left out by the lag policy or lost to retention."),
+    _metric("field_present_ratio", "gauge", DISPATCHER, "Share of the samples that have a value of a field.", "field"),
+    _metric("fields_absent", "gauge", DISPATCHER, "Fields of the schema that none of the latest samples has."),
+    # ── quality ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    _metric("logloss", "gauge", DISPATCHER, "Test-then-train logloss over the whole run."),
+    _metric("auc", "gauge", DISPATCHER, "Test-then-train AUC over the whole run."),
+    _metric("calibration", "gauge", DISPATCHER, "Predicted clicks for each click, over the whole run; 1 is ideal."),
+    _metric("not_finite_total", "counter", DISPATCHER, "Predictions that were not numbers."),
+    # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    _metric("decide_seconds", "histogram", DISPATCHER, "How long it took to decide who trains what."),
+    _metric("decisions_cut_total", "counter", DISPATCHER, "Decisions that were shortened to meet the deadline."),
+    _metric("deadline_misses_total", "counter", DISPATCHER, "Decisions that took longer than the workers were busy."),
+    _metric("alpha", "gauge", DISPATCHER, "Share of exact assignment in force, from 0 to 1."),
+    _metric("link_bytes_per_second", "gauge", DISPATCHER, "Measured speed of a worker's link.", "worker"),
+    _metric("worker_parked", "gauge", DISPATCHER, "1 if a worker gets no samples for being slow, else 0.", "worker"),
+    # ── traffic ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    _metric(
+        "worker_bytes_total",
+        "counter",
+        DISPATCHER,
+        "Bytes moved since the start of the run: pulled and pushed rows, reduced (rows in a ring), dense_up and "
+        "dense_down, order (sent by the dispatcher), report (sent to it).",
+        "worker",
+        "kind",
+    ),
+    _metric(
+        "worker_rows_total",
+        "counter",
+        DISPATCHER,
+        "Rows moved since the start of the run: miss_pulls, update_pushes, evict_pushes, behind_pushes (ahead of a "
+        "cut), flush_pushes, all_reduces.",
+        "worker",
+        "kind",
+    ),
+    # ── cuts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    _metric("cuts_total", "counter", DISPATCHER, "Cuts that were taken."),
+    _metric("cuts_failed_total", "counter", DISPATCHER, "Cuts that could not be taken."),
+    _metric("cut_seconds", "histogram", DISPATCHER, "From the beginning of a cut to its manifest."),
+    _metric("cut_step", "gauge", DISPATCHER, "Step of the newest cut."),
+    # ── workers and shards ────────────────────────────────────────────────────────────────────────────────────────────
+    _metric(
+        "worker_phase_seconds",
+        "histogram",
+        WORKER,
+        "Time of a step by phase: push, pull, forward, backward, reduce, rows.",
+        "phase",
+    ),
+    _metric("ps_messages_total", "counter", SHARD, "Messages that a shard has carried out."),
+    _metric("ps_rows", "gauge", SHARD, "Rows that a shard holds."),
+    _metric(
+        "refused_messages_total",
+        "counter",
+        f"{SHARD}, {DISPATCHER}",
+        "Messages that were not carried out, by type; unreadable where there is none.",
+        "message",
+    ),
+    # ── the control plane ─────────────────────────────────────────────────────────────────────────────────────────────
+    _metric(
+        "api_requests_total",
+        "counter",
+        API,
+        "Requests that were answered, by method, path as in OpenAPI, and status.",
+        "method",
+        "route",
+        "status",
+    ),
+    _metric(
+        "api_request_seconds",
+        "histogram",
+        API,
+        "From the head of a request to the end of its answer; event streams are left out.",
+        "method",
+        "route",
+    ),
+    _metric("api_projection_lag_versions", "gauge", API, "Versions of a journal that SQL does not have yet.", "run"),
+    _metric("api_pending_commands", "gauge", API, "Commands that their run has not answered yet.", "run"),
+)
+BY_NAME = {metric.name: metric for metric in METRICS}

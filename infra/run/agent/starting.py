@@ -1,0 +1,164 @@
+"""``freshet agent --runs``: starts the runs that it is asked for and supervises each, in a session of its own.
+
+A request is checked with the settings it would be started with, is kept in ``requests/NAME.json``, and then starts
+``freshet up`` in a folder of the run's name. The same request again starts no second run; one that was stopped goes on.
+Another request for that name is refused.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import structlog
+
+from api.runs.places import find_runs
+from dispatch.control.server import Asked
+from dispatch.control.supervision import STARTER, RunStarted
+from infra.config import check_names
+from infra.errors import ConfigError
+from infra.files import naming, refusal, try_lock
+from infra.process import Stop, write_whole
+from infra.run.agent.agent import AGENT_FILE
+from infra.run.agent.sockets import PrivateSocket
+from infra.run.checks import check_start
+from infra.run.cluster import Notices
+from infra.run.defaults import up_settings
+from infra.run.resume import resumed
+from infra.run.supervision.child import ProcessSpec
+from infra.run.supervision.supervisor import PASS_SECONDS, Supervisor
+
+LOCK, REQUESTS = "agent.lock", "requests"
+OWN_SETTINGS = ("run", "folder", "api")
+"""settings, or sections, that the agent decides about"""
+STOP_SECONDS = 60.0
+"""that a run may take to stop, beside what its dispatcher may take to drain"""
+
+
+def keep_runs(
+    folder: Path, config: Path | None, common: Sequence[str], stop: Stop, tell: Callable[[str], None]
+) -> None:
+    """Starts and supervises runs until a stop is requested, and then stops them; common: settings of all of them."""
+    with sole_agent(folder), Supervisor([], folder) as supervisor:
+        notices = Notices(supervisor)
+        with RunStarter(supervisor, folder, config, common) as starter:
+
+            def each_pass() -> None:
+                starter.serve()
+                for line in notices.new():
+                    tell(line)
+
+            while not stop.requested:
+                supervisor.poll()
+                each_pass()
+                stop.wait(PASS_SECONDS)
+            supervisor.stop_all(each_pass)
+
+
+@contextmanager
+def sole_agent(folder: Path) -> Iterator[None]:
+    """Raises ConfigError if another agent starts runs in the folder."""
+    with naming(folder):
+        file = try_lock(folder / LOCK)
+    if file is None:
+        raise ConfigError(f"another agent starts runs in {folder}; expected one; stop it, or give another --runs")
+    try:
+        yield
+    finally:
+        os.close(file)
+
+
+class RunStarter:
+    """Answers requests for runs, between the passes of a supervisor. Use as a context manager."""
+
+    def __init__(self, supervisor: Supervisor, folder: Path, config: Path | None, common: Sequence[str]) -> None:
+        self._supervisor, self._folder, self._config, self._common = supervisor, folder, config, common
+        self._private = PrivateSocket(folder / "endpoints" / AGENT_FILE, None, STARTER)
+        self._log = structlog.get_logger("agent")
+
+    def __enter__(self) -> "RunStarter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._private.__exit__(kind, error, traceback)
+
+    def serve(self) -> None:
+        """Answers one request, if one has arrived; never waits."""
+        asked = self._private.control.next()
+        if asked is None:
+            return
+        try:
+            self._start(asked)
+        except ConfigError as error:
+            self._private.control.refuse(asked, str(error))
+        except OSError as error:
+            self._private.control.refuse(asked, refusal(error))
+        else:
+            answer = RunStarted(run=asked.message.run, generation=-1, step=-1)
+            self._private.control.answer(asked, answer)
+
+    def _start(self, asked: Asked) -> None:
+        """Raises ConfigError if there can be no such run."""
+        name, settings = check_names(asked.message.run), asked.message.settings
+        is_known = self._is_known(name, settings)
+        if is_known and self._is_kept(name):
+            return
+        if not is_known:
+            self._check_free(name)
+        spec = self._spec(name, settings)
+        request = self._request(name)
+        request.parent.mkdir(exist_ok=True)
+        write_whole(request, json.dumps(settings, indent=2) + "\n")
+        self._supervisor.add(spec)
+        self._log.info("run added", run=name, settings=settings)
+
+    def _is_known(self, name: str, settings: Mapping[str, str]) -> bool:
+        """Whether the run was asked for before; raises ConfigError if that was with other settings."""
+        try:
+            before = json.loads(self._request(name).read_bytes())
+        except FileNotFoundError:
+            return False
+        if before != settings:
+            raise ConfigError(
+                f"run {name!r} was asked for before with other settings; expected the same, or another name; choose one"
+            )
+        return True
+
+    def _is_kept(self, name: str) -> bool:
+        child = self._supervisor.children.get(name)
+        return child is not None and child.state not in ("finished", "failed")
+
+    def _check_free(self, name: str) -> None:
+        """Raises ConfigError if a run of that name, or anything else, is there already."""
+        if name in find_runs(self._folder) or (self._folder / name).exists():
+            raise ConfigError(f"there is a run, or folder, {name!r} in {self._folder} already; choose another name")
+
+    def _spec(self, name: str, settings: Mapping[str, str]) -> ProcessSpec:
+        """The process of a run; raises ConfigError for settings with which it would not start."""
+        own = [setting for setting in settings if setting.partition(".")[0] in OWN_SETTINGS]
+        if own:
+            raise ConfigError(f"settings {', '.join(own)} are the agent's to decide; expected others; leave them out")
+        folder = self._folder / name
+        fixed = [f"run={name}", f"folder={folder}"]
+        chosen = [*self._common, *(f"{key}={value}" for key, value in settings.items()), *fixed]
+        found = up_settings(self._config, chosen, {})
+        found = resumed(found, self._config, chosen) or found
+        check_start(found)
+        config = [] if self._config is None else ["--config", str(self._config)]
+        overrides = [part for setting in chosen for part in ("--set", setting)]
+        return ProcessSpec(
+            name,
+            [sys.executable, "-m", "infra.cli.entry", "up", "--no-api", *config, *overrides],
+            restart="on_failure",
+            may_finish=True,
+            essential=False,
+            stop_seconds=found.dispatch.drain_seconds + STOP_SECONDS,
+        )
+
+    def _request(self, name: str) -> Path:
+        return self._folder / REQUESTS / f"{name}.json"

@@ -1,0 +1,1 @@
+"""Processes of a run: started, watched, restarted and stopped in order."""

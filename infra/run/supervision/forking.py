@@ -1,0 +1,148 @@
+"""The nursery itself (``infra/run/supervision/nursery.py``): loads what the processes of a run need, and forks them.
+
+It has one thread and no native one: nothing that is loaded here may start any before it is used. What a command needs
+is loaded before its first process is forked, lightest first, so that a dispatcher does not wait for torch; the rest
+while nobody wants anything.
+"""
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+import setproctitle
+
+from infra.process import SUPERVISED, end_with_parent
+from infra.run.supervision.nursery import MESSAGE_BYTES, ProcessEnded, ProcessStarted, Signal, Wanted
+
+LIGHT = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "ps.main", "ingest.opening")
+HEAVY = (*LIGHT, "torch", "trainer.main")
+NEEDED = {"worker": HEAVY}
+"""what must be loaded before a process is forked; of other commands what is light"""
+
+
+class NurserySide:
+    """The nursery's end of the socket, and its children."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._numbers: dict[int, int] = {}
+        """of the children that have not ended, by process id"""
+        self._decoder = msgspec.msgpack.Decoder(Wanted | Signal)
+        self._woken, waker = socket.socketpair()
+        waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._waker = waker
+
+    def serve(self) -> bool:
+        """Returns True in every child, and False when the supervisor has closed the socket."""
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.set_wakeup_fd(self._waker.fileno())
+        while True:
+            is_idle = not self._ready(0.0)
+            if is_idle and load_next(HEAVY):
+                continue
+            ready = self._ready(None)
+            if self._woken in ready:
+                with suppress(BlockingIOError):
+                    self._woken.recv(MESSAGE_BYTES)
+            self._reap()
+            if self._socket not in ready:
+                continue
+            told, files, _, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1)
+            if not told:
+                return False
+            message = self._decoder.decode(told)
+            if isinstance(message, Signal):
+                self._send(message)
+            elif self._fork(message, *files):
+                return True
+
+    def _ready(self, timeout_seconds: float | None) -> list[socket.socket]:
+        """Sockets on which something has arrived."""
+        return select.select([self._socket, self._woken], [], [], timeout_seconds)[0]
+
+    def _send(self, message: Signal) -> None:
+        for pid in [pid for pid, number in self._numbers.items() if number == message.number]:
+            os.kill(pid, message.signal)
+
+    def _fork(self, wanted: Wanted, log: int) -> bool:
+        """Returns whether this is the child."""
+        while load_next(NEEDED.get(wanted.arguments[0], LIGHT)):
+            pass
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._leave()
+            become(wanted, log, parent)
+            return True
+        os.close(log)
+        self._numbers[pid] = wanted.number
+        self._tell(ProcessStarted(wanted.number, pid))
+        return False
+
+    def _leave(self) -> None:
+        """In the child: what belongs to the nursery alone."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for connection in (self._socket, self._woken, self._waker):
+            connection.close()
+
+    def _reap(self) -> None:
+        while self._numbers:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            self._tell(ProcessEnded(self._numbers.pop(pid), os.waitstatus_to_exitcode(status)))
+
+    def _tell(self, message: ProcessStarted | ProcessEnded) -> None:
+        self._socket.send(msgspec.msgpack.encode(message))
+
+
+def run_nursery(descriptor: int) -> bool:
+    """Returns True in every child, whose command is then in ``sys.argv``, and False in the nursery, when it is over.
+
+    descriptor: of the socket to the supervisor.
+    """
+    end_with_parent()
+    connection = socket.socket(fileno=descriptor)
+    connection.setblocking(True)
+    return NurserySide(connection).serve()
+
+
+def load_next(modules: Sequence[str]) -> bool:
+    """Imports the first that is not there yet; returns False if all are.
+
+    What is there is not looked at by the garbage collector of any child, so that its pages stay shared.
+    """
+    missing = next((name for name in modules if name not in sys.modules), None)
+    if missing is None:
+        return False
+    importlib.import_module(missing)
+    gc.collect()
+    gc.freeze()
+    return True
+
+
+def become(wanted: Wanted, log: int, parent: int) -> None:
+    """In the child: takes the command's session, log, environment, arguments and name."""
+    os.setsid()
+    silence = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, target in ((silence, 0), (log, 1), (log, 2)):
+        os.dup2(descriptor, target)
+    os.close(silence)
+    os.close(log)
+    os.environ.update(wanted.environment | {SUPERVISED: str(parent)})
+    end_with_parent()
+    sys.argv = ["freshet", *wanted.arguments]
+    setproctitle.setproctitle(" ".join(sys.argv))
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Only wakes ``select``."""

@@ -1,0 +1,243 @@
+"""Processes that begin with everything imported: a nursery has it once, and forks.
+
+Loading torch and the kernels takes seconds of a processor for every process of a run, and again for each that is
+restarted while all others wait for it. A *nursery* is a process that loads them and does nothing else: no thread, no
+socket but the one to its supervisor, no GPU. Asked for a process, it forks, and the child is the command it was asked
+for, with its own session, log and environment. Children share the pages of what was loaded.
+
+    supervisor ──► nursery      Wanted: a command to become; Signal: for one whose process id is not known yet
+    nursery ──► supervisor      ProcessStarted, ProcessEnded; always in this order for one command
+
+If the supervisor dies, the kernel kills the nursery, and if that dies, its children: everyone is tied to its parent.
+A nursery that dies is replaced when the next process is wanted.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import structlog
+
+from infra.files import open_log
+from infra.process import SUPERVISED
+
+NAME = "nursery"
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""a library that starts threads when it is loaded: they would be missing in every child"""
+COMMAND = (sys.executable, "-m", "infra.cli.entry")
+"""what a command that can be forked begins with"""
+MESSAGE_BYTES = 1 << 16
+ANSWER_SECONDS = 60.0
+"""how long a nursery may take to start a process: it may be loading what that needs"""
+PASS_SECONDS = 0.01
+FORGOTTEN = -signal.SIGKILL
+"""status of a child of a nursery that died: the kernel killed it"""
+
+
+class Wanted(msgspec.Struct, frozen=True, tag=True):
+    """Asks for a process; its log comes as a file descriptor."""
+
+    number: int
+    arguments: tuple[str, ...]
+    """of the command ``freshet``"""
+    environment: dict[str, str]
+    """added to the nursery's own"""
+
+
+class Signal(msgspec.Struct, frozen=True, tag=True):
+    """Asks for a signal to be sent to a process."""
+
+    number: int
+    signal: int
+
+
+class ProcessStarted(msgspec.Struct, frozen=True, tag=True):
+    """A process is there."""
+
+    number: int
+    pid: int
+
+
+class ProcessEnded(msgspec.Struct, frozen=True, tag=True):
+    """A process has ended."""
+
+    number: int
+    status: int
+    """negative: the signal that ended it"""
+
+
+class Forked:
+    """A process that a nursery started or is about to start; what a supervisor needs of ``subprocess.Popen``."""
+
+    def __init__(self, nursery: "Nursery", number: int) -> None:
+        self._nursery, self._number = nursery, number
+        self._asked = time.monotonic()
+        self.pid = 0
+        """0: not known yet"""
+        self.returncode: int | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it should have been started by now."""
+        return not self.pid and time.monotonic() - self._asked > ANSWER_SECONDS
+
+    def poll(self) -> int | None:
+        self._nursery.listen()
+        return self.returncode
+
+    def wait(self) -> int:
+        while (status := self.poll()) is None:
+            time.sleep(PASS_SECONDS)
+        return status
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def send_signal(self, number: int) -> None:
+        """To itself alone."""
+        if self.poll() is None:
+            self._nursery.signal(self._number, self.pid, number)
+
+    def kill_group(self) -> None:
+        """Kills it and whatever it started in its group."""
+        if self.pid:
+            kill_group(self.pid)
+        else:
+            self.send_signal(signal.SIGKILL)
+
+
+class Nursery:
+    """The supervisor's end; the process is started when it is first needed."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        """folder: of the run; environment: added to this process's, before anything is loaded."""
+        self._folder, self._environment = folder, environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._numbers = count(1)
+        self._children: dict[int, Forked] = {}
+        """those that have not ended"""
+        self._decoder = msgspec.msgpack.Decoder(ProcessStarted | ProcessEnded)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def can_start(self, argv: Sequence[str]) -> bool:
+        """Whether a command is one of Freshet's own."""
+        return tuple(argv[: len(COMMAND)]) == COMMAND
+
+    def start(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Forked:
+        """Has a command run; it may not have begun when this returns. Raises OSError if there can be no nursery."""
+        self.listen()
+        if self._socket is None:
+            self._open()
+        assert self._socket is not None
+        child = Forked(self, next(self._numbers))
+        wanted = Wanted(child._number, tuple(argv[len(COMMAND) :]), dict(environment))
+        self._children[child._number] = child
+        try:
+            socket.send_fds(self._socket, [msgspec.msgpack.encode(wanted)], [log.fileno()])
+        except OSError:
+            self.close()
+        return child
+
+    def listen(self) -> None:
+        """Takes what the nursery has told, without waiting."""
+        while self._socket is not None:
+            try:
+                told = self._socket.recv(MESSAGE_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                told = b""
+            if not told:
+                self.close()
+                return
+            self._take(self._decoder.decode(told))
+        if any(child.is_late for child in self._children.values()):
+            structlog.get_logger("supervisor").error("the nursery does not answer; it is replaced", pid=self.pid)
+            self.close()
+
+    def signal(self, number: int, pid: int, which: int) -> None:
+        """Sends a signal to a child, or has the nursery send it where its process id is not known here."""
+        if pid:
+            os.kill(pid, which)
+        elif self._socket is not None:
+            try:
+                self._socket.send(msgspec.msgpack.encode(Signal(number, which)))
+            except OSError:
+                self.close()
+
+    def _take(self, told: ProcessStarted | ProcessEnded) -> None:
+        child = self._children[told.number]
+        if isinstance(told, ProcessStarted):
+            child.pid = told.pid
+        else:
+            child.returncode = told.status
+            del self._children[told.number]
+
+    def _open(self) -> None:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        env = {**os.environ, **ONE_THREAD, **self._environment, SUPERVISED: str(os.getpid())}
+        argv = [*COMMAND, NAME, str(there.fileno()), "--run-folder", str(self._folder)]
+        try:
+            with open_log(self._folder / "logs" / f"{NAME}.log") as log:
+                self._process = subprocess.Popen(
+                    argv,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[there.fileno()],
+                    start_new_session=True,
+                )
+        except OSError:
+            here.close()
+            raise
+        finally:
+            there.close()
+        here.setblocking(False)
+        self._socket = here
+
+    def close(self) -> None:
+        """Ends the nursery; its children go with it. It may be used again."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        for child in self._children.values():
+            if child.pid:
+                kill_group(child.pid)
+            child.returncode = FORGOTTEN
+        self._children.clear()
+
+
+def nursery_in(folder: Path, environment: Mapping[str, str]) -> Nursery | None:
+    """For the run in a folder; None where processes cannot be forked, or not be told apart by their titles."""
+    is_able = sys.platform == "linux" and not any(character.isspace() for character in str(folder))
+    return Nursery(folder, environment) if is_able else None
+
+
+def as_started(cmdline: Sequence[str]) -> list[str]:
+    """The command line of a process, whether it was forked, so that it is in one piece, or not."""
+    words = [word for word in cmdline if word]
+    return words[0].split(" ") if len(words) == 1 else words
+
+
+def kill_group(pid: int) -> None:
+    """Kills a process and whatever it started in its group."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,120 @@
+"""A dispatcher that trains nothing: real sockets, a real journal, and every command carried out by writing it down."""
+
+import json
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import zmq
+
+from dispatch.control.feed_server import FeedServer
+from dispatch.control.protocol import FEED, Accepted, ListedMember, Members, Outdated
+from dispatch.control.server import ControlSocket
+from dispatch.journal.records import Commanded
+from dispatch.journal.run import RunJournal
+from dispatch.progress.status import AlphaMode, Status, WorkerStatus
+from infra.wire import bind
+from ingest.config import StreamConfig
+from ingest.kafka.config import KafkaConfig
+from tests.dispatch.journal.test_cut_segments import step
+from tests.dispatch.journal.test_run import begun_in, job_in
+
+RUN = "r"
+OTHER_WORKER = "nobody"
+
+
+class PretendDispatcher:
+    """One run in a folder, for as long as the context lasts. Refuses what is about worker nobody."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.journal = RunJournal(job_in(folder))
+        begun_in(self.journal)
+        self.status = Status(run=RUN, policy="esd:1", state="training", workers=(WorkerStatus(name="worker-0"),))
+        self.answers = threading.Event()
+        """cleared: commands stay unread"""
+        self.answers.set()
+        self._done: dict[str, Accepted] = {}
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._control = ControlSocket(self._context, "tcp://127.0.0.1:*", RUN)
+        feed = ControlSocket(self._context, "tcp://127.0.0.1:*", RUN, exchange=FEED)
+        self._publisher = self._context.socket(zmq.PUB)
+        self._publisher.set(zmq.LINGER, 0)
+        published = bind(self._publisher, "tcp://127.0.0.1:*")
+        self._feed = FeedServer(feed, self.journal)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        endpoints = ("tcp://127.0.0.1:1", published, self._control.endpoint, feed.endpoint)
+        write_settings(folder)
+        (folder / "endpoints").mkdir(exist_ok=True)
+        (folder / "endpoints" / "dispatcher").write_text("\n".join(endpoints))
+        (folder / "endpoints" / "dispatcher.metrics").write_text("http://127.0.0.1:9001/metrics")
+
+    def __enter__(self) -> "PretendDispatcher":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._feed.close()
+        self._control.close()
+        self._publisher.close()
+        self._context.term()
+        self.journal.close()
+
+    def train(self, first: int, last: int) -> None:
+        """Puts steps on record."""
+        for number in range(first, last + 1):
+            self.journal.append_step(step(number))
+
+    def _serve(self) -> None:
+        while not self._stop.wait(0.02):
+            self._publisher.send(msgspec.json.encode(self.status))
+            while self.answers.is_set() and (asked := self._control.next()) is not None:
+                command = asked.message
+                if command.verb == "list":
+                    listed = ListedMember(name="worker-0", state="training", number=0, link_gbit=0.0)
+                    at: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
+                    self._control.answer(asked, Members(**at, id=command.id, is_paused=False, members=(listed,)))
+                elif command.worker == OTHER_WORKER:
+                    self._control.refuse(asked, f"there is no worker {OTHER_WORKER!r}; expected one of worker-0")
+                elif -1 < command.expected < self.journal.steered:
+                    version = self.journal.version
+                    common: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
+                    self._control.answer(asked, Outdated(**common, id=command.id, version=version))
+                elif command.id in self._done:
+                    self._control.answer(asked, self._done[command.id])
+                else:
+                    self._carry_out(asked)
+
+    def _carry_out(self, asked: Any) -> None:
+        command = asked.message
+        text = f"{command.verb} {command.worker}{command.value} after step 0"
+        told = command.id, command.verb, command.worker, 0, text, command.value, command.actor, command.reason
+        self.journal.steer(Commanded(*told, at_seconds=1.0))
+        common: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
+        accepted = Accepted(**common, id=command.id, text=text, version=self.journal.version)
+        self._done[command.id] = accepted
+        if command.verb == "alpha":
+            mode: AlphaMode = "auto" if command.value == "auto" else "manual"
+            alpha = 1.0 if mode == "auto" else float(command.value)
+            self.status = msgspec.structs.replace(self.status, alpha=alpha, alpha_mode=mode)
+        self._control.answer(asked, accepted)
+
+
+def write_settings(folder: Path, run: str = RUN) -> None:
+    """As much of a run's stored settings as the API reads."""
+    stream = StreamConfig(folder=folder / "topics", schema_name="movielens", partitions=2)
+    settings = {
+        "run": run,
+        "curve_folder": None,
+        "stream": stream.model_dump(mode="json"),
+        "kafka": KafkaConfig().model_dump(mode="json"),
+    }
+    (folder / "settings.json").write_text(json.dumps(settings))

@@ -1,0 +1,111 @@
+"""Databases that are killed, full, locked or not there."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from api.errors import DatabaseAway
+from api.store import engine
+from api.store.rows import NewAudit
+from api.store.store import SqlStore
+from tests.api.store import journals
+from tests.api.store.journals import Frame, page, trained
+from tests.databases import PostgresServer, running_postgres
+from tests.disks import fill, small_disk
+
+FRAMES: list[Frame] = [[journals.begun()], *trained(1, 50)]
+
+
+async def read_all(store: SqlStore) -> tuple[int, int]:
+    """The cursor, and how many steps there are."""
+    return await store.runs.cursor("run"), sum(point.steps for point in await store.runs.steps("run"))
+
+
+def test_a_postgres_killed_in_the_middle_of_a_projection_loses_and_doubles_nothing() -> None:
+    async def run(server: PostgresServer) -> None:
+        store = await SqlStore.open(server.url())
+        await store.runs.project("run", page(FRAMES, 0, 41))
+        with pytest.raises(DatabaseAway):
+            await kill_inside(store, server)
+        with pytest.raises(DatabaseAway, match="does not answer"):
+            await store.check()
+        server.start()
+        assert await read_all(store) == (41, 20)
+        await store.runs.project("run", page(FRAMES, 41))
+        assert await read_all(store) == (101, 50)
+        await store.close()
+
+    with running_postgres() as server:
+        asyncio.run(run(server))
+
+
+async def kill_inside(store: SqlStore, server: PostgresServer) -> None:
+    """Projects a page, and kills the server before the transaction ends."""
+    from api.store.projection import project
+
+    async with store.database.writing() as connection:
+        await project(connection, "run", page(FRAMES, 41))
+        server.kill()
+
+
+async def write_much(store: SqlStore) -> None:
+    for _ in range(1000):
+        await store.audit.add(NewAudit("ann", "x" * 10_000, 200))
+
+
+def test_a_full_disk_loses_nothing_and_is_told(tmp_path: Path) -> None:
+    async def run(disk: Path) -> None:
+        store = await SqlStore.open(f"sqlite:///{disk / 'freshet.db'}")
+        await store.runs.project("run", page(FRAMES, 0, 41))
+        filling = fill(disk)
+        with pytest.raises(DatabaseAway, match=r"full|disk I/O error"):
+            await write_much(store)
+        assert await read_all(store) == (41, 20)
+        filling.unlink()
+        await store.runs.project("run", page(FRAMES, 41))
+        assert await read_all(store) == (101, 50)
+        await store.close()
+
+    with small_disk(tmp_path / "disk", 2000) as disk:
+        asyncio.run(run(disk))
+
+
+def test_a_locked_database_can_be_read_and_is_told_to_who_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        store = await SqlStore.open(f"sqlite:///{tmp_path / 'freshet.db'}")
+        other = sqlite3.connect(tmp_path / "freshet.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert await store.runs.cursor("run") == 0
+        with pytest.raises(DatabaseAway, match="database is locked"):
+            await store.audit.add(NewAudit("ann", "x", 200))
+        other.execute("COMMIT")
+        other.close()
+        await store.audit.add(NewAudit("ann", "x", 200))
+        await store.close()
+
+    monkeypatch.setattr(engine.new_engine, "__defaults__", (0.05,))
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("url", ["postgresql://ann:secret@127.0.0.1:1/x", "sqlite:////proc/no/freshet.db"])
+def test_a_database_that_is_not_there_is_told_without_its_password(url: str) -> None:
+    with pytest.raises(DatabaseAway) as raised:
+        asyncio.run(SqlStore.open(url))
+    assert "secret" not in str(raised.value)
+
+
+def test_a_mistake_of_ours_is_not_taken_for_a_database_that_is_away(database: str) -> None:
+    async def run() -> None:
+        store = await SqlStore.open(database)
+        try:
+            await store.audit.add(NewAudit(None, "x", 200))  # type: ignore[arg-type]
+        finally:
+            await store.close()
+
+    with pytest.raises(DBAPIError, match=r"(?i)null"):
+        asyncio.run(run())

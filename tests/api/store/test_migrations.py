@@ -1,0 +1,115 @@
+"""Migrations on real databases."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+
+from alembic import command
+from api.store import engine
+from api.store.engine import database_url, migrate, migrations, new_engine
+from api.store.tables import SqlTable
+from infra.errors import ConfigError
+
+RACE = "import sys; from api.store.engine import migrate; sys.stdin.read(1); migrate(sys.argv[1])"
+
+
+def on(url: str, ask: Any) -> Any:
+    """What a function says of a connection."""
+
+    async def run() -> Any:
+        opened = new_engine(database_url(url))
+        async with opened.begin() as connection:
+            answer = await connection.run_sync(ask)
+        await opened.dispose()
+        return answer
+
+    return asyncio.run(run())
+
+
+def tables(url: str) -> set[str]:
+    return set(on(url, lambda connection: inspect(connection).get_table_names()))
+
+
+def differences(connection: Connection) -> list[Any]:
+    return list(compare_metadata(MigrationContext.configure(connection), SqlTable.metadata))
+
+
+def alembic(*arguments: str, url: str) -> str:
+    env = {**os.environ, "FRESHET_DATABASE_URL": url}
+    called = [sys.executable, "-m", "alembic", *arguments]
+    return subprocess.run(called, env=env, capture_output=True, text=True, check=True).stdout
+
+
+def test_migrations_make_the_tables_of_the_models(database: str) -> None:
+    migrate(database)
+    assert on(database, differences) == []
+    assert tables(database) == {*SqlTable.metadata.tables, "alembic_version"}
+
+
+def test_migrations_go_down_and_up_again(database: str) -> None:
+    def down(connection: Connection) -> None:
+        config = migrations()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+
+    migrate(database)
+    on(database, down)
+    assert tables(database) == {"alembic_version"}
+    migrate(database)
+    assert on(database, differences) == []
+
+
+def test_a_difference_would_be_found(database: str) -> None:
+    migrate(database)
+    on(database, lambda connection: connection.execute(text("DROP TABLE faults")))
+    assert on(database, differences)[0][0] == "add_table"
+
+
+def test_a_database_of_a_newer_freshet_is_refused(database: str) -> None:
+    migrate(database)
+    on(database, lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+    with pytest.raises(ConfigError, match="its schema is 9999; expected 0001 or an older one"):
+        migrate(database)
+
+
+def test_processes_that_start_at_once_migrate_one_after_the_other(database: str) -> None:
+    called = [sys.executable, "-c", RACE, database]
+    running = [subprocess.Popen(called, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
+    ends = [process.communicate(b"x") for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], ends
+    assert on(database, differences) == []
+
+
+@pytest.mark.parametrize("url", ["mysql://here/db", "sqlite://", "no url"])
+def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="expected as in sqlite"):
+        migrate(url)
+
+
+def test_the_command_alembic_makes_a_database_where_there_is_none(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new' / 'freshet.db'}"
+    alembic("upgrade", "head", url=url)
+    assert "runs" in tables(url)
+    assert "No new upgrade operations" in alembic("check", url=url)
+
+
+def test_the_folder_of_migrations_does_not_shadow_the_library() -> None:
+    assert not Path("alembic/__init__.py").exists()
+
+
+def test_an_installed_freshet_brings_its_own_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree("alembic", tmp_path / "infra" / "deploy" / "alembic")
+    monkeypatch.setattr(engine, "ROOT", tmp_path)
+    assert migrations().get_main_option("script_location") == str(tmp_path / "infra" / "deploy" / "alembic")
+    url = f"sqlite:///{tmp_path / 'freshet.db'}"
+    migrate(url)
+    assert "runs" in tables(url)

@@ -1,0 +1,187 @@
+"""Commands, tokens, the audit trail, reads and retention, on both databases."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from sqlalchemy import func, select
+
+from api.errors import BadCursor, KeyReused
+from api.store.engine import Database
+from api.store.history import choose
+from api.store.retention import Retention
+from api.store.rows import NewAudit, NewCommand
+from api.store.store import SqlStore
+from api.store.tables import FANOUT, LEVELS, StepRow
+from dispatch.journal.records import Redecided
+from infra.errors import ConfigError
+from tests.api.store import journals
+from tests.api.store.journals import Frame, cut_begun, cut_taken, done, page, trained
+
+
+def on(url: str, ask: Callable[[SqlStore], Awaitable[None]]) -> None:
+    async def run() -> None:
+        store = await SqlStore.open(url)
+        try:
+            await ask(store)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_command_sent_again_is_the_same_one(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        wanted = NewCommand("run", "drain", "key", "ann", worker="w1")
+        first = await store.commands.submit(wanted)
+        assert await store.commands.submit(wanted) == first
+        assert (await store.commands.submit(NewCommand("run", "drain", "key", "bob", worker="w1"))).id != first.id
+        with pytest.raises(KeyReused, match="'key' was used for another command"):
+            await store.commands.submit(NewCommand("run", "drain", "key", "ann", worker="w2"))
+
+    on(database, ask)
+
+
+def test_commands_given_at_once_with_one_key_are_one(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        wanted = NewCommand("run", "pause", "key", "ann")
+        given = await asyncio.gather(*(store.commands.submit(wanted) for _ in range(5)))
+        assert len({one.id for one in given}) == 1
+        assert len(await store.commands.pending("run")) == 1
+
+    on(database, ask)
+
+
+def test_pending_commands_come_oldest_first_until_they_are_settled(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        given = [await store.commands.submit(NewCommand("run", "pause", f"k{n}", "ann")) for n in range(4)]
+        settled = await store.commands.settle(given[1].id, "refused", "no")
+        assert settled is not None
+        assert (settled.state, settled.text) == ("refused", "no")
+        assert [one.key for one in await store.commands.pending("run")] == ["k0", "k2", "k3"]
+        first = await store.commands.list("run", limit=3)
+        rest = await store.commands.list("run", first.next, 3)
+        assert [one.key for one in (*first.rows, *rest.rows)] == ["k3", "k2", "k1", "k0"]
+        assert rest.next is None
+
+    on(database, ask)
+
+
+def test_a_token_is_found_by_its_secret_and_the_database_has_no_secret(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        token, secret = await store.tokens.create("ann", ["control", "read"], expires_at=2e9)
+        assert secret.startswith("fr_")
+        assert await store.tokens.find(secret) == token
+        assert (token.scopes, token.is_valid(1.9e9), token.is_valid(2e9)) == (("read", "control"), True, False)
+        assert await store.tokens.find(secret + "x") is None
+        assert secret not in repr(await store.tokens.list())
+        revoked = await store.tokens.revoke(token.id)
+        assert revoked is not None
+        assert not revoked.is_valid(0.0)
+        assert await store.tokens.revoke("none") is None
+        with pytest.raises(ConfigError, match="expected one or more of read"):
+            await store.tokens.create("ann", [])
+
+    on(database, ask)
+
+
+def test_the_audit_trail_is_read_newest_first_in_pages(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        for number in range(5):
+            await store.audit.add(NewAudit("ann", f"POST {number}", 202, run="run", detail={"n": float("nan")}))
+        first = await store.audit.list(limit=3)
+        rest = await store.audit.list(first.next, 3, run="run")
+        assert [one.action[-1] for one in (*first.rows, *rest.rows)] == ["4", "3", "2", "1", "0"]
+        assert rest.rows[0].detail == {"n": None}
+        assert await store.prune(Retention(audit=2)) == 3
+        assert len((await store.audit.list()).rows) == 2
+
+    on(database, ask)
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "W10", "WyJhIl0", "é", "WzFlOTldQQ"])
+def test_a_cursor_that_no_page_gave_is_refused(database: str, cursor: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        with pytest.raises(BadCursor):
+            await store.audit.list(cursor)
+
+    on(database, ask)
+
+
+def test_what_a_run_is_about_is_kept_when_it_is_seen_again(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        await store.runs.project("run", page([[journals.begun()], [journals.generation(0)]]))
+        seen = await store.runs.see("run", "/runs/run", {"seed": 1}, "log:clicks")
+        assert (seen.state, seen.version, seen.settings, seen.code) == ("running", 2, {"seed": 1}, "0.1.0")
+        assert (await store.runs.list()).rows == (seen,)
+        assert await store.runs.get("other") is None
+        assert (await store.runs.generations("run")).rows[0].members == ("a", "b")
+
+    on(database, ask)
+
+
+def test_steps_come_in_as_many_points_as_asked_for(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        await store.runs.project("run", page([[journals.begun()], [done(step) for step in range(1, 1001)]]))
+        for points in (1, 7, 100, 1000):
+            found = await store.runs.steps("run", points=points)
+            assert points / 16 <= len(found) <= points
+            assert (found[0].first_step, found[-1].last_step) == (1, 1000)
+            assert sum(point.samples for point in found) == 8000
+        assert [point.first_step for point in await store.runs.steps("run", 500, 502)] == [500, 501, 502]
+        assert await store.runs.steps("run", 2000) == ()
+
+    on(database, ask)
+
+
+@pytest.mark.parametrize("last", [10, 1000, 10**6, 10**9])
+@pytest.mark.parametrize("points", [2, 10, 500])
+def test_few_rows_are_read_however_long_a_run_is(last: int, points: int) -> None:
+    choice = choose(dict.fromkeys(LEVELS, 1), 1, last, points)
+    if choice.level < LEVELS[-1]:
+        assert last // choice.level + 1 <= FANOUT * points
+    assert last // choice.level // choice.width + 1 <= points
+
+
+def test_pruned_steps_are_read_from_a_coarser_level_and_survive_a_void(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        frames: list[Frame] = [
+            [journals.begun()],
+            [done(step) for step in range(1, 601)],
+            [cut_begun(1, 500)],
+            [cut_taken(1, 500)],
+        ]
+        await store.runs.project("run", page(frames))
+        assert await store.prune(Retention(steps={1: 32})) == 495
+        assert {point.steps for point in await store.runs.steps("run", 1, 40)} <= {15, 16}
+        frames += [[Redecided(1, 500)], *trained(501, 510)]
+        await store.runs.project("run", page(frames, 4))
+        assert sum(point.steps for point in await store.runs.steps("run", points=2)) == 510
+
+    on(database, ask)
+
+
+def test_old_events_are_pruned(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        await store.runs.project("run", page([[journals.generation(number)] for number in range(20)]))
+        assert await store.prune(Retention(events=5)) == 15
+        assert [one.version for one in await store.runs.events("run")] == [16, 17, 18, 19, 20]
+        assert await store.prune(Retention(age_seconds=60.0)) == 5
+
+    on(database, ask)
+
+
+def test_the_plan_of_a_read_of_steps_uses_the_primary_key(tmp_path: object) -> None:
+    query = select(func.count()).where(StepRow.run == "run", StepRow.level == 1, StepRow.bucket.between(1, 2))
+
+    async def run() -> str:
+        url = f"sqlite:///{tmp_path}/freshet.db"
+        await (await SqlStore.open(url)).close()
+        database = Database(url)
+        async with database.reading() as connection:
+            text = str(query.compile(compile_kwargs={"literal_binds": True}))
+            plan = (await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}")).one()
+        await database.close()
+        return str(plan)
+
+    assert "USING PRIMARY KEY (run=? AND level=? AND bucket>? AND bucket<?)" in asyncio.run(run())

@@ -1,0 +1,131 @@
+"""Who may do what: every route of the OpenAPI document, with every kind of token that must not pass."""
+
+import asyncio
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+
+from api.access.rules import OPEN_TO_ALL, rule_of
+from api.access.tokens import Seen, TokenCache
+from api.app import create_app
+from api.errors import DatabaseAway, Unauthorized
+from api.main import check_address
+from api.store.rows import SCOPES
+from api.store.store import SqlStore
+from infra.errors import ConfigError
+from tests.api.serving import Served, new_token
+
+DOCUMENT = create_app().openapi()
+OPERATIONS = [
+    (method.upper(), path, operation["x-scope"])
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+]
+GUARDED = [operation for operation in OPERATIONS if operation[2] != OPEN_TO_ALL]
+TRICKS = [
+    "..",
+    "%2e%2e",
+    "..%2f..",
+    "%00",
+    "r%00",
+    "r%2f..%2fr",
+    "%C3%A9",
+    "%F0%9F%92%A7",
+    "a" * 5000,
+    "%ff",
+    "-r",
+    "r%0d%0a",
+]
+
+
+def test_every_route_has_a_rule_that_openapi_shows() -> None:
+    app = create_app()
+    assert [route for route in app.routes if rule_of(route) not in (*SCOPES, OPEN_TO_ALL)] == []
+    assert {path for _, path, scope in OPERATIONS if scope == OPEN_TO_ALL} == {"/healthz", "/readyz"}
+    for method, path, scope in OPERATIONS:
+        security = DOCUMENT["paths"][path][method.lower()]["security"]
+        assert security == ([] if scope == OPEN_TO_ALL else [{"bearer": []}])
+
+
+def test_a_route_without_a_rule_is_found() -> None:
+    app = FastAPI(openapi_url=None)
+    app.add_api_route("/new", lambda: None)
+    assert rule_of(app.routes[-1]) is None
+
+
+def filled(path: str) -> str:
+    return re.sub(r"\{[a-z]+\}", "r", path)
+
+
+@pytest.mark.parametrize("kind", ["none", "garbage", "revoked", "expired", "of another scope"])
+def test_no_route_lets_a_wrong_token_pass(api: Served, kind: str) -> None:
+    refused = {
+        "none": None,
+        "garbage": "fr_garbage",
+        "revoked": new_token(api.database, SCOPES, is_revoked=True),
+        "expired": new_token(api.database, SCOPES, expires_at=time.time() - 1),
+    }
+    for scope in SCOPES:
+        others = [other for other in SCOPES if other != scope]
+        token = refused[kind] if kind in refused else new_token(api.database, others)
+        for method, path, needed in GUARDED:
+            if needed == scope:
+                answer = api.ask(method, filled(path), b"{broken" if method != "GET" else None, token=token)
+                assert (path, answer.status) == (path, 401 if kind in refused else 403)
+                assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_names_in_paths_reach_no_file(api: Served, trick: str) -> None:
+    for method, path, _ in GUARDED:
+        if "{" in path:
+            answer = api.ask(method, re.sub(r"\{[a-z]+\}", trick, path))
+            assert answer.status in (400, 404, 405, 422), (method, path)
+            assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+def test_a_revoked_token_is_refused_soon_and_a_known_one_outlives_the_database(tmp_path: Path) -> None:
+    async def check() -> None:
+        store = await SqlStore.open(f"sqlite:///{tmp_path / 'freshet.db'}")
+        token, secret = await store.tokens.create("ann", ["read"])
+        cache = TokenCache(store)
+        assert (await cache.check(secret)).id == token.id
+        await store.tokens.revoke(token.id)
+        cache._seen = {digest: _aged(seen) for digest, seen in cache._seen.items()}
+        with pytest.raises(Unauthorized):
+            await cache.check(secret)
+        _, other = await store.tokens.create("bob", ["read"])
+        await cache.check(other)
+        cache._seen = {digest: _aged(seen) for digest, seen in cache._seen.items()}
+        cache._store.tokens.find = _away  # type: ignore[method-assign]
+        assert (await cache.check(other)).name == "bob"
+        with pytest.raises(DatabaseAway):
+            await cache.check("fr_unknown")
+        await store.close()
+
+    asyncio.run(check())
+
+
+def _aged(seen: Seen) -> Seen:
+    return replace(seen, at=seen.at - 60)
+
+
+async def _away(secret: str) -> None:
+    raise DatabaseAway("away")
+
+
+def test_other_machines_are_served_only_where_there_is_a_token(tmp_path: Path) -> None:
+    async def check() -> None:
+        store = await SqlStore.open(f"sqlite:///{tmp_path / 'freshet.db'}")
+        await check_address("127.0.0.1", store)
+        with pytest.raises(ConfigError, match="freshet token create"):
+            await check_address("0.0.0.0", store)
+        await store.tokens.create("ann", ["read"])
+        await check_address("0.0.0.0", store)
+        await store.close()
+
+    asyncio.run(check())

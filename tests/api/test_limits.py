@@ -1,0 +1,141 @@
+"""Limits, with real sockets: large bodies, many requests, slow and silent clients; others are still served."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from api.access import connections
+from tests.api.serving import Served, new_token, serving, until
+
+MOST = 20
+"""connections"""
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(connections, "MOST_CONNECTIONS", MOST)
+        database = f"sqlite:///{folder / 'freshet.db'}"
+        settings = {"body_bytes": 4096, "receive_seconds": 0.5, "requests_per_second": 5.0}
+        with serving(folder, database, **settings) as served:
+            yield served
+
+
+def head(api: Served, text: str) -> bytes:
+    return f"{text} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.token}\r\n".encode()
+
+
+def raw(api: Served, *parts: bytes) -> bytes:
+    """Sends, and returns what is answered until the connection is closed."""
+    with socket.create_connection(("127.0.0.1", api.port), timeout=30) as connection:
+        for part in parts:
+            connection.sendall(part)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_a_body_that_is_announced_too_large_is_not_waited_for(limited: Served) -> None:
+    answer = raw(limited, head(limited, "POST /v1/samples"), b"Content-Length: 1000000000\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"application/problem+json" in answer
+
+
+def test_a_body_that_grows_too_large_is_cut_off(limited: Served) -> None:
+    chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
+    answer = raw(limited, head(limited, "POST /v1/samples"), b"Transfer-Encoding: chunked\r\n\r\n", chunk * 5)
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_that_does_not_arrive_is_given_up(limited: Served) -> None:
+    answer = raw(limited, head(limited, "POST /v1/samples"), b"Content-Length: 100\r\n\r\n", b"x")
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def expect_problem(answer: bytes, status: int) -> None:
+    """The whole of an answer from in front of the application."""
+    told, _, body = answer.partition(b"\r\n\r\n")
+    assert told.startswith(f"HTTP/1.1 {status} ".encode()), answer
+    assert b"content-type: application/problem+json" in told
+    assert b"connection: close" in told
+    assert (len(json.loads(body)["detail"]) > 10, json.loads(body)["status"]) == (True, status)
+
+
+def test_a_head_that_does_not_arrive_is_given_up(limited: Served) -> None:
+    expect_problem(raw(limited, b"GET /healthz HTTP/1.1\r\nHost:"), 408)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01\x02\x00\x01\xfc\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"POST /v1/samples HTTP/1.1\r\nHost: x\r\nContent-Length: one\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_answered_as_a_problem(limited: Served, request_bytes: bytes) -> None:
+    expect_problem(raw(limited, request_bytes), 400)
+
+
+def test_a_body_whose_chunks_are_not_chunks_is_answered_as_a_problem(limited: Served) -> None:
+    parts = head(limited, "POST /v1/samples"), b"Transfer-Encoding: chunked\r\n\r\n", b"nonsense\r\n"
+    expect_problem(raw(limited, *parts), 400)
+
+
+def test_a_silent_connection_is_closed(limited: Served) -> None:
+    assert raw(limited) == b""
+
+
+def test_idle_connections_lock_nobody_out(limited: Served) -> None:
+    with ExitStack() as opened:
+        for _ in range(4 * MOST):
+            opened.enter_context(socket.create_connection(("127.0.0.1", limited.port)))
+        assert limited.ask("GET", "/healthz", token=None).status == 200
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
+def test_a_head_that_is_too_long_is_refused(limited: Served, end: bytes) -> None:
+    filler = b"x" * connections.HEAD_BYTES
+    expect_problem(raw(limited, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + filler + end), 431)
+
+
+def test_a_head_as_long_as_may_be_is_served(limited: Served) -> None:
+    parts = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ", b"\r\n\r\n"
+    filler = b"x" * (connections.HEAD_BYTES - sum(map(len, parts)))
+    assert raw(limited, filler.join(parts)).startswith(b"HTTP/1.1 200")
+
+
+def test_more_requests_than_allowed_are_refused_and_health_is_not(limited: Served) -> None:
+    answers = [limited.get("/v1/runs") for _ in range(60)]
+    refused = [answer for answer in answers if answer.status == 429]
+    assert refused
+    assert int(refused[0].headers["Retry-After"]) >= 1
+    assert limited.ask("GET", "/healthz", token=None).status == 200
+    assert limited.ask("GET", "/v1/runs", token=None).status in (401, 429)
+
+
+def test_a_stream_of_events_ends_with_the_process(tmp_path: Path) -> None:
+    from tests.api.dispatcher import PretendDispatcher
+    from tests.api.serving import until
+
+    with PretendDispatcher(tmp_path / "r"), ExitStack() as later:
+        with serving(tmp_path, f"sqlite:///{tmp_path / 'freshet.db'}") as served:
+            until(lambda: served.get("/v1/runs/r").json.get("is_live"))
+            connection = later.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=30))
+            connection.sendall(head(served, "GET /v1/runs/r/events") + b"\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        rest = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert rest.endswith(b"0\r\n\r\n")
+
+
+def test_slow_bodies_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
+    with serving(tmp_path, f"sqlite:///{tmp_path / 'freshet.db'}", concurrency=2) as api:
+        other = new_token(api.database, ("read",))
+        with socket.create_connection(("127.0.0.1", api.port), timeout=30) as slow:
+            slow.sendall(head(api, "POST /v1/samples") + b"Content-Length: 100\r\n\r\n[")
+            until(lambda: api.get("/v1/runs").status == 503)
+            assert api.ask("GET", "/v1/runs", token=other).status == 200

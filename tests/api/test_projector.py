@@ -1,0 +1,60 @@
+"""The end of a run, which its dispatcher writes and then is gone, reaches the database all the same."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from api.runs import projector
+from api.runs.places import Place
+from api.runs.projector import Projector
+from api.store.rows import StoredRun
+from api.store.store import SqlStore
+from dispatch.journal.history import JOURNAL
+from dispatch.journal.run import RunJournal
+from tests.dispatch.journal.test_cut_segments import step
+from tests.dispatch.journal.test_run import begun_in, job_in
+
+
+def written(folder: Path, *, is_stopped: bool, steps: int = 1) -> int:
+    """The version of a journal that nobody writes any more."""
+    journal = RunJournal(job_in(folder))
+    begun_in(journal)
+    for number in range(1, steps + 1):
+        journal.append_step(step(number))
+    if is_stopped:
+        journal.stop("asked to", steps, 0, "")
+    journal.close()
+    return journal.version
+
+
+def finished(folder: Path) -> StoredRun | None:
+    async def finish() -> StoredRun | None:
+        store = await SqlStore.open(f"sqlite:///{folder / 'freshet.db'}")
+        try:
+            await Projector(store, Place("r", folder, {})).finish()
+            return await store.runs.get("r")
+        finally:
+            await store.close()
+
+    return asyncio.run(finish())
+
+
+def test_a_run_that_was_stopped_is_projected_to_its_end_without_a_dispatcher(tmp_path: Path) -> None:
+    version = written(tmp_path, is_stopped=True)
+    found = finished(tmp_path)
+    assert found is not None
+    assert (found.state, found.version) == ("stopped", version)
+
+
+def test_a_run_that_was_interrupted_waits_for_its_dispatcher(tmp_path: Path) -> None:
+    written(tmp_path, is_stopped=False)
+    assert finished(tmp_path) is None
+
+
+def test_what_is_left_of_a_long_run_comes_in_few_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = written(tmp_path, is_stopped=True, steps=20)
+    monkeypatch.setattr(projector, "PAGE_RECORDS", 8)
+    pages = list(projector.read_rest(tmp_path / JOURNAL, 1))
+    assert [page.after for page in pages] == [1, *(page.next for page in pages[:-1])]
+    assert (len(pages), pages[-1].next) == (3, version)

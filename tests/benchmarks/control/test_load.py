@@ -1,0 +1,56 @@
+"""Clients of the API's benchmark, and how windows of a run are counted."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from benchmarks.control.api import steps_per_second
+from benchmarks.control.load import AskedRoute, ask_together
+from infra.errors import FreshetError
+
+
+class TokenDoor(BaseHTTPRequestHandler):
+    """200 to those with the token."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        is_known = self.headers["Authorization"] == "Bearer secret"
+        self.send_response(200 if is_known else 401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), TokenDoor) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_every_request_is_timed_and_no_more_are_sent_than_asked_for(address: str) -> None:
+    latencies = ask_together(AskedRoute(address, "/", "secret", 0.19, 50.0, 2))
+    assert 1 <= latencies.requests <= 10
+    assert 0 < latencies.p50_ms <= latencies.p99_ms
+
+
+def test_an_answer_that_is_no_200_spoils_the_measurement(address: str) -> None:
+    with pytest.raises(FreshetError, match="401"):
+        ask_together(AskedRoute(address, "/", "other", 0.2, 0.0, 2))
+
+
+def test_steps_are_counted_by_window() -> None:
+    assert steps_per_second([0.5, 1.0, 1.5, 2.0, 3.5], [(0.0, 2.0), (2.0, 4.0)]) == [1.5, 1.0]
+
+
+def test_a_window_without_a_step_is_no_measurement() -> None:
+    with pytest.raises(FreshetError, match="raise --events"):
+        steps_per_second([0.5], [(0.0, 1.0), (1.0, 2.0)])

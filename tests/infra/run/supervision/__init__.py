@@ -1,0 +1,1 @@
+"""Tests of starting, watching and stopping processes."""

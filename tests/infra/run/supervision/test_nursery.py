@@ -1,0 +1,107 @@
+"""A real nursery: what it forks is the command, with its own log, environment, session and exit status."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.process import WRONG_SETTING
+from infra.run.supervision.forking import HEAVY
+from infra.run.supervision.nursery import COMMAND, FORGOTTEN, Forked, Nursery, as_started, nursery_in
+from tests.end_to_end.processes import wait_until
+
+WAITING = "worker", "--name", "worker-7", "--dispatcher", "tcp://127.0.0.1:9"
+"""a command that goes on until it is stopped: nobody is there whom it could join"""
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    (tmp_path / "logs").mkdir()
+    made = nursery_in(tmp_path, {})
+    if made is None:
+        pytest.skip("processes are forked on Linux alone")
+    yield made
+    made.close()
+
+
+def start(nursery: Nursery, log: Path, *arguments: str, **environment: str) -> Forked:
+    with log.open("wb") as file:
+        return nursery.start([*COMMAND, *arguments], environment, file)
+
+
+def await_pid(child: Forked) -> psutil.Process:
+    wait_until(lambda: child.poll() is None and bool(child.pid))
+    return psutil.Process(child.pid)
+
+
+def test_a_forked_process_is_the_command_with_its_environment_log_and_status(nursery: Nursery, tmp_path: Path) -> None:
+    told = start(nursery, tmp_path / "told", "settings", FRESHET_SEED="77")
+    refused = start(nursery, tmp_path / "refused", "settings", FRESHET_SEED="many")
+    assert (told.wait(), refused.wait()) == (0, WRONG_SETTING)
+    assert '"seed": 77' in (tmp_path / "told").read_text()
+    assert "seed" in (tmp_path / "refused").read_text()
+
+
+def test_a_forked_process_has_a_session_of_its_own_and_is_known_by_its_command(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    child = start(nursery, tmp_path / "log", *WAITING)
+    process = await_pid(child)
+    wait_until(lambda: as_started(process.cmdline()) == ["freshet", *WAITING])
+    assert os.getsid(child.pid) == child.pid
+    assert process.ppid() == nursery.pid
+
+
+def test_a_nursery_that_has_loaded_everything_has_one_thread(nursery: Nursery, tmp_path: Path) -> None:
+    await_pid(start(nursery, tmp_path / "log", *WAITING))
+    assert nursery.pid is not None
+    assert "torch" in HEAVY
+    assert any("libtorch" in file.path for file in psutil.Process(nursery.pid).memory_maps())
+    assert psutil.Process(nursery.pid).num_threads() == 1
+
+
+def test_a_process_that_is_not_there_yet_can_be_stopped(nursery: Nursery, tmp_path: Path) -> None:
+    child = start(nursery, tmp_path / "log", *WAITING)
+    assert not child.pid
+    child.terminate()
+    assert child.wait() in (0, -signal.SIGTERM)
+
+
+def test_a_signal_and_a_kill_reach_it(nursery: Nursery, tmp_path: Path) -> None:
+    stopped, killed = (start(nursery, tmp_path / name, *WAITING) for name in ("stopped", "killed"))
+    wait_until(lambda: bool(await_pid(killed)) and "worker-7" in (tmp_path / "stopped").read_text())
+    stopped.terminate()
+    killed.kill_group()
+    assert (stopped.wait(), killed.wait()) == (0, -signal.SIGKILL)
+
+
+def test_children_of_a_nursery_that_is_killed_die_and_the_next_has_another(nursery: Nursery, tmp_path: Path) -> None:
+    child = start(nursery, tmp_path / "log", *WAITING)
+    process, before = await_pid(child), nursery.pid
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    assert child.wait() == FORGOTTEN
+    wait_until(lambda: not process.is_running())
+    assert start(nursery, tmp_path / "next", "settings").wait() == 0
+    assert nursery.pid != before
+
+
+def test_a_nursery_that_does_not_answer_is_replaced(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert start(nursery, tmp_path / "first", "settings").wait() == 0
+    assert nursery.pid is not None
+    os.kill(nursery.pid, signal.SIGSTOP)
+    monkeypatch.setattr("infra.run.supervision.nursery.ANSWER_SECONDS", 0.1)
+    assert start(nursery, tmp_path / "lost", "settings").wait() == FORGOTTEN
+    monkeypatch.undo()
+    assert start(nursery, tmp_path / "next", "settings").wait() == 0
+
+
+def test_other_programs_and_folders_with_spaces_are_left_alone(nursery: Nursery, tmp_path: Path) -> None:
+    assert not nursery.can_start(["ip", "netns", "exec", "worker", sys.executable, "-m", "infra.cli.entry"])
+    assert nursery_in(tmp_path / "my runs", {}) is None
