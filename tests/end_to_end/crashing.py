@@ -63,16 +63,26 @@ class Strikes:
     strikes: Sequence[Strike]
     newest: int = 0
     """step that anyone has reached"""
+    dying: set[str] = field(default_factory=set)
+    """who crashed in one of its threads, and goes on in others until they reach a seam, too"""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reach(self, seam: str, step: int) -> None:
         name = name_of(threading.current_thread())
         with self._lock:
+            if name in self.dying:
+                raise Crash(f"{name} in another of its threads")
             self.newest = max(self.newest, step)
             for strike in self.strikes:
                 if strike.seam == seam and strike.is_due(name, self.newest):
                     strike.victim = name
+                    self.dying.add(name)
                     raise Crash(f"{name} at {seam}")
+
+    def bury(self, name: str) -> None:
+        """The one of that name has crashed in all of its threads."""
+        with self._lock:
+            self.dying.discard(name)
 
     def is_replaced(self, name: str) -> bool:
         """Whether the one of that name that has crashed is started anew."""
@@ -115,6 +125,7 @@ class Company:
                 try:
                     return run_dispatcher(job, source, letters, stop or Stop(), lambda *_endpoints: None, meter)
                 except Crash:
+                    self.strikes.bury(DISPATCHER)
                     self.crashes.append(DISPATCHER)
             self.on_crash()
 
@@ -125,6 +136,7 @@ class Company:
                 try:
                     return run(*arguments)
                 except Crash:
+                    self.strikes.bury(name)
                     self.crashes.append(name)
                     if not self.strikes.is_replaced(name):
                         return None
