@@ -15,7 +15,7 @@ PYTHON ?=
 FRESHET_TORCH ?=
 SYSTEM ?= yes
 BIN := .venv/bin
-PACKAGES := ingest dispatch trainer ps api infra benchmarks
+PACKAGES := ingest dispatch trainer ps api serving infra benchmarks
 STAMP := .venv/.freshet-setup
 
 .DEFAULT_GOAL := help

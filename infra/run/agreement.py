@@ -125,6 +125,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "trainer.silence_seconds",
     ),
     "read by the control plane alone": ("api.*",),
+    "read by serving, and by the dispatcher, which publishes for it": ("serving.*",),
     "logs and metrics of one process": ("telemetry.*",),
 }
 """why the others may"""

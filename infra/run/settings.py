@@ -29,6 +29,7 @@ from ingest.config import StreamConfig
 from ingest.kafka.config import SECRETS, KafkaConfig
 from ingest.schema import Schema, load_schema
 from ps.config import CutConfig, PsConfig, RowConfig
+from serving.config import ServingConfig
 from trainer.config import ModelConfig, TrainerConfig
 
 STORED = "settings.json"
@@ -89,6 +90,7 @@ class Settings(BaseSettings):
     model: ModelConfig = ModelConfig()
     trainer: TrainerConfig = TrainerConfig()
     api: ApiConfig = ApiConfig()
+    serving: ServingConfig = ServingConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 
     @classmethod

@@ -31,6 +31,37 @@ class ShardPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last one"""
 
 
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether the model of a cut may be served; it is part of the chain of files either way."""
+
+    reasons: tuple[str, ...] = ()
+    """to hold it back; none: it is good"""
+
+    @property
+    def is_good(self) -> bool:
+        return not self.reasons
+
+
+class CutFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the verdict looked at, and how new the events are that the model has learnt from."""
+
+    samples: int = 0
+    """the most recent ones, that the figures are about"""
+    logloss: float = 0.0
+    """of predictions made before training on the sample"""
+    average_logloss: float = 0.0
+    """its moving average over cuts before"""
+    calibration: float = 1.0
+    """predicted clicks over clicks"""
+    changed_share: float = 0.0
+    """of rows, since the cut before"""
+    average_changed_share: float = 0.0
+    non_finite: int = 0
+    """values of changed rows and dense weights"""
+    newest_event_seconds: float = 0.0
+    """event time of the newest sample, since 1970; 0: not known"""
+
+
 class CutManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model after one step, in files."""
 
@@ -46,6 +77,10 @@ class CutManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     shards: tuple[ShardPart, ...]
     """by number; row r of the run is number r // n on shard r % n of these n"""
     dispatcher: FilePart
+    line: int = 0
+    """how often steps had been decided anew before; a version of the model is (line, step)"""
+    verdict: Verdict = Verdict()
+    figures: CutFigures = CutFigures()
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,47 @@
+"""Which version people want served: one small file beside the cuts, so that it works with training and SQL down.
+
+    cuts/serving.json    {"pinned": 7, "released": [9]}
+
+Whoever pins a version also keeps its cut (``dispatch.cuts.retention.pin``). Servers look at the file several times a
+second. A missing file means: the newest version that is good.
+"""
+
+import msgspec
+
+from infra.errors import NotStored
+from infra.storage import Storage
+from ps.errors import CutDamaged
+
+CHOICE = "serving.json"
+
+
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What people want served."""
+
+    pinned: int | None = None
+    """the cut that is served until it is unpinned, whatever its verdict; None: the newest good one"""
+    released: tuple[int, ...] = ()
+    """cuts that may be served although their verdict holds them back"""
+    actor: str = ""
+    """who wanted this"""
+    reason: str = ""
+    at_seconds: float = 0.0
+    """since 1970"""
+
+
+def read_choice(storage: Storage) -> Choice:
+    """What is wanted; raises CutDamaged for a file that is none of ours."""
+    try:
+        return msgspec.json.decode(bytes(storage.read(CHOICE)), type=Choice)
+    except NotStored:
+        return Choice()
+    except msgspec.DecodeError as error:
+        raise CutDamaged(
+            f"{storage.where(CHOICE)} cannot be read: {error}; expected which version is to be served; write it anew "
+            "with 'freshet snapshots pin' or 'unpin'"
+        ) from error
+
+
+def write_choice(storage: Storage, choice: Choice) -> None:
+    """Durable at return; the counterpart of ``read_choice``."""
+    storage.write(CHOICE, [msgspec.json.encode(choice) + b"\n"])
