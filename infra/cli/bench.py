@@ -298,6 +298,29 @@ class TrainOptions:
 
 
 @app.command()
+def freshness(
+    rate: Annotated[float, typer.Option(help="Events a second.", min=1)] = 2000,
+    seconds: Annotated[float, typer.Option(help="Seconds for which a client asks.", min=1)] = 60,
+    window: Annotated[float, typer.Option(help="Seconds of a window with or without publishing.", min=1)] = 15,
+    windows: Annotated[int, typer.Option(help="Windows of each kind.", min=1)] = 3,
+    events: Annotated[int, typer.Option(help="Events to train in the windows, written ahead.", min=1000)] = 4_000_000,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
+    output: Output = None,
+) -> None:
+    """How old a click is when the model that learnt from it first answers, seen by a client; and what that costs.
+
+    Steps a second are compared in alternating windows of one run: with publishing, and without anyone who serves.
+
+    Example: freshet bench freshness --rate 2000 --json freshness.json
+    """
+    from benchmarks.serving.freshness import FreshnessLoad, run_freshness
+
+    load, tell = FreshnessLoad(rate, seconds, window, windows, events), Console(stderr=True).print
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        report([run_freshness(Path(folder), load, overrides or (), lambda line: tell(Text(line)))], output)
+
+
+@app.command()
 @grouped
 def train(
     what: TrainOptions,

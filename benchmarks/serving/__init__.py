@@ -1,0 +1,1 @@
+"""What serving costs, and how fresh its model is."""

@@ -1,0 +1,275 @@
+"""How old a click is when the model that has learnt from it first answers, seen by a client; and what that costs.
+
+Freshness. ``freshet produce`` writes events at the given rate, ``freshet up`` trains and serves them, and a client asks
+for predictions all the time. Each answer names its version, each record of the log says when it was appended, and the
+journal says which step trained it. So the freshness of an event is known without the run's own figures: from its append
+until the client first had an answer of a version with its step. That includes the time between two questions.
+
+Cost. Events are written ahead and trained as fast as possible. The serving process is stopped (SIGSTOP) and let go on
+in turn: nobody who serves, no publishing. Steps a second of neighbouring windows are compared. What the serving process
+itself needs of the cores is part of the cost.
+"""
+
+import asyncio
+import http.client
+import json
+import statistics
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from api.job import database_url
+from api.store.rows import Scope
+from api.store.store import SqlStore
+from benchmarks.control.api import step_times, steps_per_second
+from dispatch.journal.history import JOURNAL
+from dispatch.journal.log import read_records
+from dispatch.journal.records import StepDecided
+from infra.chaos.main import ChaosJob, SupervisedRun, end, launch, running
+from infra.chaos.progress import Progress
+from infra.errors import FreshetError
+from ingest.log.embedded import LogReader
+
+SERVE = "serve"
+"""name of the serving process"""
+TOPIC = "clicks"
+SETTLED_STEPS = 30
+QUIET_SECONDS = 12.0
+"""until a dispatcher knows that nobody serves any more"""
+RETURN_SECONDS = 4.0
+"""until a serving process that goes on has caught up"""
+TICK_SECONDS = 0.02
+PATIENCE_SECONDS = 120.0
+READ_BYTES = 16 << 20
+SAMPLE = {"fields": {"user": "u1", "item": 1, "category": "c1", "device": "phone", "position": 1, "hour": 1}}
+SETTINGS = (
+    *("dispatch.workers=2", "ps.shards=1", "stream.batch=512", "rows.dim=16", f"stream.topic={TOPIC}"),
+    *("api.port=0", "serving.port=0", "cuts.kept=100000"),  # all, so that the journal stays whole
+)
+"""of both runs, before those that are given"""
+
+
+@dataclass(frozen=True)
+class FreshnessLoad:
+    """What is measured, and for how long."""
+
+    rate: float
+    """events a second"""
+    seconds: float
+    window_seconds: float
+    windows: int
+    """of each kind"""
+    events: int
+    """written ahead, for the windows"""
+
+
+@dataclass(frozen=True)
+class FreshnessResult:
+    """Times of events are from their append to the first answer of a version that has learnt from them."""
+
+    events_per_second: float
+    events: int
+    p50_seconds: float
+    p99_seconds: float
+    worst_seconds: float
+    versions: int
+    """that the client saw"""
+    answers_per_second: float
+    steps_per_second_published: float
+    steps_per_second_alone: float
+    ratio: float
+    """median over pairs of windows: steps a second with publishing to those without"""
+
+
+@dataclass
+class Asked:
+    """What a client saw, in the order of time."""
+
+    times: list[float] = field(default_factory=list)
+    """of answers, since 1970"""
+    versions: list[tuple[int, int]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+def run_freshness(
+    folder: Path, load: FreshnessLoad, settings: Sequence[str], tell: Callable[[str], None]
+) -> FreshnessResult:
+    """Both parts, each a run of its own."""
+    asked, ages = _measure_ages(_job(folder / "fresh", load.rate, settings), load, tell)
+    published, alone = _measure_cost(_job(folder / "cost", 0.0, settings), load, tell)
+    p50, p99, worst = np.quantile(ages, (0.5, 0.99, 1.0))
+    return FreshnessResult(
+        events_per_second=len(ages) / load.seconds,
+        events=len(ages),
+        p50_seconds=float(p50),
+        p99_seconds=float(p99),
+        worst_seconds=float(worst),
+        versions=len(set(asked.versions)),
+        answers_per_second=len(asked.times) / (asked.times[-1] - asked.times[0]),
+        steps_per_second_published=statistics.median(published),
+        steps_per_second_alone=statistics.median(alone),
+        ratio=statistics.median(a / b for a, b in zip(published, alone, strict=True)),
+    )
+
+
+def _job(place: Path, rate: float, settings: Sequence[str]) -> ChaosJob:
+    place.mkdir(parents=True)
+    overrides = f"stream.folder={place / 'log'}", *SETTINGS, *settings
+    options = tuple(part for override in overrides for part in ("--set", override))
+    return ChaosJob(place, 0, 0.0, 0.0, rate, options, PATIENCE_SECONDS)
+
+
+# ── freshness ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None]) -> tuple[Asked, list[float]]:
+    token = asyncio.run(_token(database_url(None, job.folder.parent)))
+    producing = launch(job, "produce", "--rate", str(load.rate))
+    try:
+        with running(job) as run:
+            address = _await_serving(run)
+            tell(f"asking for {load.seconds:g} s")
+            with _asking(address, token) as asked:
+                time.sleep(load.seconds + RETURN_SECONDS)
+            _check(asked)
+    finally:
+        end(producing, PATIENCE_SECONDS)
+    since, until = asked.times[0], asked.times[0] + load.seconds
+    appended = [(at, step) for at, step in _trained(job.folder) if since <= at < until]
+    if not appended:
+        raise FreshetError(f"no event was trained in {load.seconds:g} s; expected some; see {job.folder}")
+    return asked, ages_of(appended, asked)
+
+
+async def _token(database: str) -> str:
+    store = await SqlStore.open(database)
+    try:
+        scopes: tuple[Scope, ...] = ("predict", "read")
+        _, secret = await store.tokens.create("bench", scopes, None)
+        return secret
+    finally:
+        await store.close()
+
+
+@contextmanager
+def _asking(address: str, token: str) -> Iterator[Asked]:
+    """A client that asks as often as it can, with a short pause between an answer and the next question."""
+    asked, is_over = Asked(), threading.Event()
+    thread = threading.Thread(target=_ask, args=(address, token, asked, is_over))
+    thread.start()
+    try:
+        yield asked
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _ask(address: str, token: str, asked: Asked, is_over: threading.Event) -> None:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=PATIENCE_SECONDS)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    body = json.dumps([SAMPLE])
+    try:
+        while not asked.faults and not is_over.wait(TICK_SECONDS):
+            connection.request("POST", "/v1/predict", body, headers)
+            answer = connection.getresponse()
+            content = answer.read()
+            if answer.status != http.client.OK:
+                asked.faults.append(f"{answer.status} {content[:200]!r}")
+                return
+            version = json.loads(content)["version"]
+            asked.times.append(time.time())
+            asked.versions.append((version["line"], version["step"]))
+    except (OSError, http.client.HTTPException) as error:
+        asked.faults.append(repr(error))
+    finally:
+        connection.close()
+
+
+def _check(asked: Asked) -> None:
+    if asked.faults or len(asked.times) < 2:
+        raise FreshetError(f"/v1/predict answered {asked.faults[:1] or 'nothing'}; expected 200; see the log of serve")
+    if asked.versions != sorted(asked.versions):
+        raise FreshetError("the served version went backwards; expected later ones only; see the log of serve")
+
+
+def ages_of(appended: Sequence[tuple[float, int]], asked: Asked) -> list[float]:
+    """Of events (append time, step that trained them); raises FreshetError if one was never served."""
+    steps = [step for _, step in asked.versions]
+    ages = []
+    for at, step in appended:
+        first = bisect_left(steps, step)
+        if first == len(steps):
+            raise FreshetError(f"step {step} was not served in the end; expected it; see the log of serve")
+        ages.append(asked.times[first] - at)
+    return ages
+
+
+def _trained(folder: Path) -> Iterator[tuple[float, int]]:
+    """Append time and step of every record that was trained; one record is one event here."""
+    reader, ends = LogReader(folder / "log", TOPIC), _step_ends(folder)
+    try:
+        for partition, places in ends.items():
+            offsets, offset = [end for end, _ in places], 0
+            while offset < offsets[-1] and (records := reader.read(partition, offset, READ_BYTES)):
+                for record in records:
+                    place = bisect_left(offsets, record.offset + 1)
+                    if place < len(places):
+                        yield record.time_ms / 1000, places[place][1]
+                offset = records[-1].offset + 1
+    finally:
+        reader.close()
+
+
+def _step_ends(folder: Path) -> Mapping[int, list[tuple[int, int]]]:
+    """Per partition, (offset after its last record, step), ascending."""
+    ends: dict[int, list[tuple[int, int]]] = {}
+    for record in read_records(folder / JOURNAL):
+        if isinstance(record, StepDecided):
+            for part in record.manifest.ranges:
+                ends.setdefault(part.partition, []).append((part.end.offset, record.step))
+    return ends
+
+
+# ── cost ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _measure_cost(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None]) -> tuple[list[float], list[float]]:
+    tell(f"writing {load.events:,} events")
+    if status := launch(job, "produce", "--limit", str(load.events), "--packed", "64").wait(PATIENCE_SECONDS):
+        raise FreshetError(f"freshet produce ended with status {status}; expected 0; see {job.folder}")
+    published, alone = [], []
+    with running(job) as run:
+        _await_serving(run)
+        for number in range(load.windows):
+            tell(f"windows {number + 1} of {load.windows}")
+            published.append(_window(load.window_seconds))
+            serving = run.processes()[SERVE]
+            serving.suspend()
+            try:
+                time.sleep(QUIET_SECONDS)
+                alone.append(_window(load.window_seconds))
+            finally:
+                serving.resume()
+            time.sleep(RETURN_SECONDS)
+    rates = steps_per_second(step_times(job.folder), [*published, *alone])
+    return rates[: load.windows], rates[load.windows :]
+
+
+def _window(seconds: float) -> tuple[float, float]:
+    began = time.time()
+    time.sleep(seconds)
+    return began, time.time()
+
+
+def _await_serving(run: SupervisedRun) -> str:
+    """Where predictions are served, once the run trains."""
+    progress, endpoint = Progress(run.job.folder), run.job.folder / "endpoints" / SERVE
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not endpoint.exists() or (progress.read_newest() or (0, 0))[1] < SETTLED_STEPS:
+        if time.monotonic() > until or run.process.poll() is not None:
+            raise FreshetError(f"no run after {PATIENCE_SECONDS:g} s; expected one that serves; see {run.job.folder}")
+        time.sleep(0.2)
+    return endpoint.read_text().strip()
