@@ -7,16 +7,19 @@ from a cut and the steps after it: ``Training``, shown by ``StatusPublisher``.
 from contextlib import ExitStack
 from time import monotonic
 
+import msgspec
 import structlog
 import zmq
 
 from dispatch.alpha.pilot import AlphaPilot
+from dispatch.control.audience import Audience
 from dispatch.control.checking import CommandCheck
 from dispatch.control.commands import Commands
 from dispatch.control.feed_server import FeedServer
 from dispatch.control.protocol import FEED
 from dispatch.control.server import ControlSocket
 from dispatch.control.steering import Steering
+from dispatch.control.versions import Versions
 from dispatch.cutting import Cutting
 from dispatch.decide import Decider, Decision
 from dispatch.dense import needs_ring
@@ -90,7 +93,9 @@ class Coordinator:
         resources.callback(self.publisher.close)
         reading = job.dispatch.feed_endpoint, job.run, job.curve, Refusals(meter), FEED
         readers = ControlSocket(self._context, *reading)
-        resources.callback(FeedServer(readers, self.journal).close)
+        audience = Audience()
+        resources.callback(FeedServer(readers, self.journal, audience).close)
+        self.versions = Versions(audience, self.cutting, self.journal, self.intake)
         self.endpoints = self.crew.endpoint, self.publisher.endpoint, control.endpoint, readers.endpoint
         """where workers and shards, those who want the status, operators, and readers of the journal connect to"""
         self.restore = EMPTY_MODEL
@@ -114,8 +119,7 @@ class Coordinator:
         while self._receive(0.0):
             has_report = True
         self._complete_reported()
-        if self.connections.are_open:
-            self.cutting.follow(self.connections.shards, self.crew.generation)
+        self.versions.follow(self.connections, self.crew.generation)
         if self.job.golden is None:
             self.commands.take(self.intake.step, self.training.accounts.parked)
             if self.commands.stop_reason:
@@ -154,6 +158,7 @@ class Coordinator:
         self.commands.follow(started)
         at = self.journal.generation, self.intake.step, terms.workers
         endpoints = self.connections.open(*at, self.restore, self.training.index.count, self.look_around)
+        self.versions.start_generation(self.connections)
         takes_dense = self.training.dense.start_generation(terms.workers, terms.uses_hub)
         keeps = self.training.start_generation(terms, roster.wanted, self.steering.policy)
         welcome = {
@@ -180,7 +185,8 @@ class Coordinator:
         """Begins a cut if it is time for one, or somebody wants one; training goes on meanwhile."""
         step, is_wanted = self.intake.step, self.commands.wants_cut or self.commands.desired.is_paused
         is_time = self.cutting.is_due(step) or (is_wanted and self.cutting.may_begin(step))
-        if is_time and (cut := self._begin_cut()):
+        is_publication = not is_time and self.cutting.is_publication_due(step)
+        if (is_time or is_publication) and (cut := self._begin_cut(is_publication)):
             self._order_flush(decider, cut)
 
     def rest(self, decider: Decider) -> None:
@@ -306,16 +312,17 @@ class Coordinator:
     def status(self) -> Status:
         intake, accounts = self.intake, self.training.accounts
         at = self.state, self.crew.generation, intake.step
-        status = accounts.status(*at, intake.events(), intake.fields())
+        known = accounts.status(*at, intake.events(), intake.fields())
+        status = msgspec.structs.replace(known, served=self.versions.status())
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.version)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _begin_cut(self) -> int:
+    def _begin_cut(self, is_publication: bool = False) -> int:
         decisions = self.training.accounts.decisions.save()
         told = self.commands.ids, self.commands.desired
         decided = self.intake.decided(self.crew.generation, self.training.index.count, decisions, *told)
         self.commands.wants_cut = False
-        return self.cutting.begin(decided)
+        return self.cutting.begin(decided, is_publication)
 
     def _order_flush(self, decider: Decider, cut: int) -> int:
         """Announces and orders a flush behind the newest step; returns its phase. cut: that it is part of, 0: none."""

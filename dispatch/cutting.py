@@ -1,5 +1,7 @@
 """Cuts in the dispatcher's loop: when one is due, what becomes of it, and which one a recovery goes back to.
 
+While somebody serves the model, a cut is also due every ``serving.publish_seconds``: a version of the model is a cut.
+
 A cut begins behind an ordered step: its flush is one more round, and the next steps are decided meanwhile. It exists
 once its manifest is written (``dispatch/cuts/taking.py``); then the journal says so, the shards hear of it, and what is
 older than the oldest cut kept goes. Cuts that are found damaged are passed over.
@@ -10,6 +12,7 @@ from time import monotonic, time
 
 import structlog
 
+from dispatch.cuts.gate import GateState
 from dispatch.cuts.retention import discard_after, sweep
 from dispatch.cuts.state import Decided, DispatcherState, Trained, load_index, read_state
 from dispatch.cuts.taking import CutBook, CutFailure
@@ -38,12 +41,16 @@ class Cutting:
     def __init__(self, job: DispatchJob, journal: RunJournal, meter: Meter) -> None:
         self._job, self._journal = job, journal
         self.storage = Storage.at(job.storage)
-        self._book = CutBook(self.storage, job.run, job.cuts.kept, journal.last_cut, meter)
+        told = self.storage, job.run, job.cuts.kept, journal.last_cut, meter, job.publishing.gate
+        self._book = CutBook(*told)
         self._begun: Decided | None = None
         """of the cut that is being taken"""
         self._last_step = 0
         """that a cut was begun after"""
         self._due = monotonic() + job.cuts.seconds
+        self._publication_due = 0.0
+        self.has_audience = False
+        """whether somebody serves the model"""
         self.damaged: set[int] = set()
         """cuts that cannot be gone back to"""
         self._log = structlog.get_logger()
@@ -65,34 +72,40 @@ class Cutting:
         """Whether it is time for one."""
         return self._job.cuts.seconds > 0 and monotonic() >= self._due and self.may_begin(step)
 
+    def is_publication_due(self, step: int) -> bool:
+        """Whether it is time for one that is only to be served."""
+        return self.has_audience and monotonic() >= self._publication_due and self.may_begin(step)
+
     @property
     def is_near(self) -> bool:
         """Whether the next cut is so near that rows written back now will mostly stay as they are until then.
 
-        Where none is planned, it may come at any time.
+        Where none is planned, it may come at any time; and while the model is served, the next is always near.
         """
-        return monotonic() >= self._due - NEAR_SHARE * self._job.cuts.seconds
+        return self.has_audience or monotonic() >= self._due - NEAR_SHARE * self._job.cuts.seconds
 
-    def begin(self, decided: Decided) -> int:
+    def begin(self, decided: Decided, is_publication: bool = False) -> int:
         """Begins a cut after the newest step; returns its number, 0 if there is no room to write that down.
 
-        It is on record before anyone hears of it.
+        It is on record before anyone hears of it. is_publication: whether it is only to be served.
         """
-        self._due, self._last_step = monotonic() + self._job.cuts.seconds, decided.step
+        now, self._last_step = monotonic(), decided.step
+        self._publication_due = now + self._job.publishing.seconds
+        self._due = self._due if is_publication else now + self._job.cuts.seconds
         try:
             self._journal.begin_cut(self._book.next_number, decided.step, decided.positions, decided.samples)
         except JournalFull as error:
             self._log.error("no cut is taken, and training goes on", reason=str(error))
             return 0
         self._begun = decided
-        return self._book.begin(decided, self._job.shards)
+        return self._book.begin(decided, self._job.shards, is_publication, self._journal.line)
 
     def add_state(self, trained: Trained) -> None:
         """The flush of the cut is complete."""
         self._book.add_state(trained)
 
-    def follow(self, shards: Shards, generation: int) -> None:
-        """Takes what shards say about their parts, and what has become of the cut."""
+    def follow(self, shards: Shards, generation: int) -> CutManifest | None:
+        """Takes what shards say about their parts, and what has become of the cut; returns it once it exists."""
         for shard, told in shards.check():
             if isinstance(told, CutFailed):
                 self._book.fail(told.cut, f"shard {shard}: {told.reason}")
@@ -106,6 +119,7 @@ class Cutting:
             self._journal.trim(dropped.retained.oldest)
             if dropped.positions is not None:
                 self.keep_events(dropped.positions)
+        return done if isinstance(done, CutManifest) else None
 
     def keep_events(self, positions: Mapping[int, Position]) -> None:
         """Makes the embedded log keep what comes after these positions, up to its cap."""
@@ -146,9 +160,9 @@ class Cutting:
                 self._log.error("a cut cannot be used; the one before is tried", cut=number, reason=str(error))
                 self.damaged.add(number)
                 continue
-            self._last_step = state.decided.step
+            self._last_step, self._book.gate = state.decided.step, state.gate
             return state, index
-        self._last_step = 0
+        self._last_step, self._book.gate = 0, GateState()
         try:
             self._journal.read_again(EMPTY_MODEL)
         except CutUnusable as error:
@@ -185,5 +199,7 @@ class Cutting:
             self._journal.take_cut(cut)
         except JournalFull as error:  # its manifest is there, and that it was begun is on record
             self._log.warning("that a cut was taken is not on record", cut=done.number, reason=str(error))
-        self._log.info("cut taken", cut=done.number, step=done.step, rows=done.rows)
+        self._log.info("cut taken", cut=done.number, step=done.step, rows=done.rows, line=done.line)
+        if not done.verdict.is_good and self.has_audience:
+            self._log.warning("version held back", cut=done.number, step=done.step, reasons=done.verdict.reasons)
         self._book.drop_old()

@@ -19,6 +19,7 @@ from dispatch.journal.desired import Desired
 from dispatch.journal.history import History, advance
 from dispatch.journal.records import StepDecided
 from dispatch.journal.run import RunJournal
+from dispatch.progress.freshness import Freshness
 from dispatch.progress.status import EventCounts, FieldsStatus
 from dispatch.progress.times import DecisionTimesState
 from infra.process import Stop
@@ -44,6 +45,7 @@ class Intake:
         self.step = 0
         """number of the newest step"""
         self._samples = self._dead_letters = self._skipped = 0
+        self.freshness, self._newest_event_seconds = Freshness(), 0.0
         self._positions: dict[int, Position] = {}
         """after the newest step, of every partition that is known"""
         self._last_letters: tuple[DeadLetter, ...] = ()
@@ -103,7 +105,7 @@ class Intake:
         sole = None if decision is None else decision.sole
         self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot))
         self._taken = None
-        self._follow(manifest)
+        self._follow(manifest, batch)
         if batch.skipped:
             self._skip(batch.skipped_events)
             self._log.warning("events left out", events=batch.skipped_events, ranges=len(batch.skipped))
@@ -123,6 +125,7 @@ class Intake:
         self.step, self._samples = history.base.step, history.base.samples
         self._positions = dict(history.base.positions)
         self._dead_letters, self._skipped = (decided.dead_letters, decided.skipped) if decided is not None else (0, 0)
+        self._newest_event_seconds = 0.0 if decided is None else decided.newest_event_seconds
         self._last_letters = ()
         self._watch = FieldWatch(self._job.schema, self._job.stream.absent_window, self._job.stream.on_absent_field)
         if decided is not None and decided.fields is not None:
@@ -146,6 +149,7 @@ class Intake:
             rows=rows,
             dead_letters=self._dead_letters,
             skipped=self._skipped,
+            newest_event_seconds=self._newest_event_seconds,
             fields=self._watch.save(),
             decisions=decisions,
             commands=commands,
@@ -156,7 +160,7 @@ class Intake:
         """The batch of a step on record; raises OtherEvents if the stream holds other events than it did then."""
         manifest = recorded.manifest
         batch = self._form(manifest)
-        self._follow(manifest)
+        self._follow(manifest, batch)
         self._watch.add(len(batch.samples), batch.present_S, batch.examples)
         self._skip(manifest.skipped_events)
         self._count_letters(manifest.rejected)
@@ -172,13 +176,17 @@ class Intake:
         if self._loader is None:
             self._loader = open_loader(self._job, self._source, self._journal.history)
 
-    def _follow(self, manifest: Manifest) -> None:
+    def _follow(self, manifest: Manifest, batch: Batch) -> None:
         """Takes a step as the newest."""
         if not self._positions:
             self._positions = dict(self.start or {})
         advance(self._positions, manifest, self._job.folder)
         self.step = manifest.step
         self._samples += manifest.samples
+        if len(batch.samples):
+            times_B = batch.samples.times_B
+            self.freshness.add(self.step, batch.arrived_B, times_B)
+            self._newest_event_seconds = max(self._newest_event_seconds, float(times_B.max()))
 
     def _form(self, manifest: Manifest) -> Batch:
         batch = form_batch(self._source, self._job.schema, manifest.ranges, self._job.stream.read_bytes)

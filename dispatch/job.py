@@ -43,6 +43,24 @@ class DenseJob:
 
 
 @dataclass(frozen=True)
+class GateRule:
+    """How far a version may be from the usual; settings of serving, where they are explained."""
+
+    logloss: float = 0.15
+    calibration: float = 0.25
+    changed_share: float = 0.5
+    samples: int = 4096
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """How often a version of the model goes out while somebody serves it, and which is held back."""
+
+    seconds: float = 1.0
+    gate: GateRule = field(default_factory=GateRule)
+
+
+@dataclass(frozen=True)
 class DispatchJob:
     """One run of the dispatcher."""
 
@@ -61,6 +79,7 @@ class DispatchJob:
     storage: str = ""
     """where cuts are: a folder or a URL"""
     cuts: CutConfig = field(default_factory=CutConfig)
+    publishing: Publishing = field(default_factory=Publishing)
     samples: int | None = None
     """stop after exactly so many samples"""
     mark_at: int | None = None

@@ -92,6 +92,7 @@ def redecide(coordinator: Coordinator) -> None:
     coordinator.log.warning(hint, cut=coordinator.restore)
     coordinator.journal.redecide(coordinator.restore, coordinator.intake.step)
     coordinator.cutting.void_after(coordinator.restore)
+    coordinator.versions.withdraw()
 
 
 def abandon(coordinator: Coordinator) -> Status:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -40,6 +40,16 @@ class StoredFile:
     def close(self) -> None:
         with _naming(self._where):
             self._file.close()
+
+
+class Readable(Protocol):
+    """Files that can be read whole, by name: stored ones, or those that came another way."""
+
+    def where(self, name: str) -> str:
+        """The full path of a file, as messages name it."""
+
+    def read(self, name: str) -> memoryview:
+        """All of a file; raises NotStored if there is none."""
 
 
 class Storage:

@@ -70,12 +70,14 @@ class PsConfig(Section):
     """shard processes; row r lives on shard r % shards as number r // shards"""
     endpoints: tuple[str, ...] = ()
     """tcp://HOST:PORT of each shard; empty lets the supervisor choose"""
+    publisher_endpoints: tuple[str, ...] = ()
+    """tcp://HOST:PORT at which each shard publishes files of cuts for servers; empty: any free port beside its own"""
     chunk_rows: int = Field(default=65536, ge=1)
     """rows by which a shard's memory grows at a time"""
     held_bytes: int = Field(default=HELD_BYTES, ge=1 << 20)
     """bytes of messages that a shard holds while their round is not announced or not complete; more are refused"""
 
-    @field_validator("endpoints")
+    @field_validator("endpoints", "publisher_endpoints")
     @classmethod
     def _check_endpoints(cls, endpoints: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(check_endpoint(endpoint) for endpoint in endpoints)

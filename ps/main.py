@@ -41,6 +41,7 @@ from infra.wire import (
 from ps.config import CutConfig, DenseRule, PsConfig, RowConfig
 from ps.cuts.digest import digest_store
 from ps.cuts.gather import RowCopy
+from ps.cuts.publication import FilePublisher
 from ps.cuts.restore import ModelSettings
 from ps.cuts.taker import CutTaker
 from ps.protocol import (
@@ -92,6 +93,8 @@ class ShardJob:
     storage: str = ""
     """where cuts are: a folder or a URL; empty: none can be taken"""
     cuts: CutConfig = field(default_factory=CutConfig)
+    publisher_endpoint: str = ""
+    """where to publish the files of cuts for servers; empty: at any free port of the address that it listens at"""
 
 
 def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter | None = None) -> None:
@@ -109,9 +112,12 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
         resources.enter_context(guarded(context, job.curve))
         socket = resources.enter_context(open_socket(context))
         endpoint = bind(socket, job.endpoint, job.curve)
+        cuts.publisher = FilePublisher(context, job.publisher_endpoint or beside(job.endpoint), job.curve)
+        resources.callback(cuts.publisher.close)
         on_ready(endpoint)
         log.info("ready", endpoint=endpoint, shards=job.config.shards, row_floats=state.store.shape.total)
-        offer = resources.enter_context(closing(Offer(context, job, offered_at(endpoint, job.run, terms))))
+        offered = offered_at(endpoint, job.run, terms, cuts.publisher.endpoint)
+        offer = resources.enter_context(closing(Offer(context, job, offered)))
         resources.callback(cuts.close)
         while not stop.requested:
             offer.renew()
@@ -127,8 +133,13 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
         log.info("stopped", reason=stop.reason, rows=len(state.store), refused=dict(refused.by_type))
 
 
-def offered_at(endpoint: str, run: str, terms: Terms) -> Serve:
-    return Serve(run=run, generation=-1, step=0, endpoint=endpoint, terms=terms)
+def beside(endpoint: str) -> str:
+    """Any free port of the same address."""
+    return f"{endpoint.rpartition(':')[0]}:*" if endpoint.startswith("tcp://") else f"{endpoint}-files"
+
+
+def offered_at(endpoint: str, run: str, terms: Terms, publisher: str = "") -> Serve:
+    return Serve(run=run, generation=-1, step=0, endpoint=endpoint, terms=terms, publisher=publisher)
 
 
 class Offer:

@@ -232,6 +232,8 @@ class Serve(Header, frozen=True):
     endpoint: Name
     """where it listens"""
     terms: Terms
+    publisher: Name = ""
+    """where it publishes the files of cuts as it writes them; empty: nowhere"""
 
 
 class Heard(Header, frozen=True):
@@ -265,6 +267,8 @@ class CutSaved(Header, frozen=True):
     """oldest first: a base and changes to it; of a row that several hold, the last counts"""
     rows: Number
     """that the shard held then"""
+    non_finite: Number = 0
+    """values of rows that changed since the cut before, and of its dense weights, that are NaN or infinite"""
 
 
 class CutFailed(Header, frozen=True):

@@ -9,7 +9,7 @@ import structlog
 import zmq.asyncio
 
 from api.errors import NotFound
-from api.runs.live import Live
+from api.runs.live import LiveStatus
 from api.runs.outbox import Outbox
 from api.runs.places import Place, find_runs
 from api.runs.projector import Projector
@@ -39,7 +39,7 @@ class FollowedRun:
     """One run and what is known of it."""
 
     place: Place
-    live: Live
+    live: LiveStatus
     projector: Projector
     outbox: Outbox
 
@@ -105,7 +105,7 @@ class FollowedRuns:
     def _begin(self, place: Place) -> None:
         for task in self._tasks.pop(place.name, ()):
             task.cancel()
-        live, projector = Live(self._context, place), Projector(self._store, place)
+        live, projector = LiveStatus(self._context, place), Projector(self._store, place)
         outbox = Outbox(self._store, place)
         self._runs[place.name] = FollowedRun(place, live, projector, outbox)
         work = (live.follow, projector.follow, outbox.deliver)

@@ -19,7 +19,7 @@ LOOK_SECONDS = 1.0
 """how often to look whether the dispatcher has another address"""
 
 
-class Live:
+class LiveStatus:
     """Subscribes to one run."""
 
     def __init__(self, context: zmq.asyncio.Context, place: Place) -> None:

@@ -18,7 +18,7 @@ from api.store.tables import FANOUT, LEVELS, StepRow
 MOST_POINTS = 1000
 
 
-class Choice(NamedTuple):
+class LevelChoice(NamedTuple):
     """Which rows make up the points."""
 
     level: int
@@ -48,7 +48,7 @@ async def read_steps(
     return tuple(to_row(StepPoint, row) for row in (await connection.execute(points_query)).all())
 
 
-def choose(oldest: dict[int, int | None], first: int, last: int, points: int) -> Choice:
+def choose(oldest: dict[int, int | None], first: int, last: int, points: int) -> LevelChoice:
     """The finest level with few enough rows that goes back to the first step, and how many of its rows make a point."""
     begins = oldest[LEVELS[-1]]
     for level in LEVELS:
@@ -58,7 +58,7 @@ def choose(oldest: dict[int, int | None], first: int, last: int, points: int) ->
             break
     # buckets are grouped by multiples of the width, so the first and the last point may each be cut short
     width = -(-rows // (points - 1)) if points > 1 else last // level + 1
-    return Choice(level, width)
+    return LevelChoice(level, width)
 
 
 def _end(run: str, level: int, newest: bool) -> ScalarSelect[int]:

@@ -1,5 +1,7 @@
 """Serves the journal to readers, on a thread of its own: they never wait for a decision, and no decision for them.
 
+Servers of the model talk to it, too: they say what they serve, and hear of new versions (``Audience``).
+
 Only what is durable is handed out. A reader that has everything waits for the next record, a second at most, and holds
 up nobody. A cursor that is asked for says that everything up to it is kept where the reader is: the journal may then
 drop it (``RunJournal.trim``).
@@ -15,7 +17,8 @@ import msgspec
 import numpy as np
 import structlog
 
-from dispatch.control.protocol import JournalPage, PageArrays, ReadJournal
+from dispatch.control.audience import Audience
+from dispatch.control.protocol import JournalPage, Live, Newest, PageArrays, ReadJournal
 from dispatch.control.server import Asked, ControlSocket
 from dispatch.journal.log import JournalTail, SegmentGone
 from dispatch.journal.records import AnyRecord, StepDecided
@@ -46,9 +49,9 @@ class WaitingReader(NamedTuple):
 class FeedServer:
     """The thread that answers readers of the journal."""
 
-    def __init__(self, socket: ControlSocket, journal: RunJournal) -> None:
+    def __init__(self, socket: ControlSocket, journal: RunJournal, audience: Audience | None = None) -> None:
         """socket: from now on this thread's own."""
-        self._socket, self._journal = socket, journal
+        self._socket, self._journal, self._audience = socket, journal, audience or Audience()
         self._waiting: list[WaitingReader] = []
         self._places: dict[int, JournalTail] = {}
         """by the version up to which each has been read"""
@@ -66,6 +69,8 @@ class FeedServer:
         try:
             while not self._socket.wait(LOOK_SECONDS if self._waiting else IDLE_SECONDS, self._ended):
                 while (asked := self._socket.next()) is not None:
+                    if isinstance(asked.message, Live):
+                        self._audience.hear(asked.message)
                     held = 0.0 if len(self._waiting) >= MOST_WAITING else HOLD_SECONDS
                     self._waiting.append(WaitingReader(asked, monotonic() + held))
                 self._waiting = [waiting for waiting in self._waiting if not self._is_answered(waiting)]
@@ -73,7 +78,9 @@ class FeedServer:
             self._socket.close()
 
     def _is_answered(self, waiting: WaitingReader) -> bool:
-        """Answers a reader if there is something new, or it has waited long enough."""
+        """Answers a reader or a server if there is something new, or it has waited long enough."""
+        if isinstance(waiting.asked.message, Live):
+            return self._is_told(waiting)
         asked: ReadJournal = waiting.asked.message
         newest = self._journal.version
         if asked.cursor == newest and monotonic() < waiting.until:
@@ -83,6 +90,15 @@ class FeedServer:
         except FreshetError as error:
             structlog.get_logger().warning("the journal cannot be read for others", reason=str(error))
             self._socket.refuse(waiting.asked, str(error), self._journal.generation)
+        return True
+
+    def _is_told(self, waiting: WaitingReader) -> bool:
+        """Tells a server of the newest version if it does not know it, or has waited long enough."""
+        if not self._audience.has_news(waiting.asked.message) and monotonic() < waiting.until:
+            return False
+        newest, publishers = self._audience.newest, self._audience.publishers
+        at = {"run": waiting.asked.message.run, "generation": self._journal.generation, "step": newest.step}
+        self._socket.answer(waiting.asked, Newest(**at, cut=newest.cut, line=newest.line, publishers=publishers))
         return True
 
     def _answer(self, asked: Asked, cursor: int, newest: int) -> None:

@@ -1,4 +1,4 @@
-"""The messages between a running dispatcher and whoever operates it: the command line, the control plane.
+"""The messages between a running dispatcher and whoever operates it, or serves its model.
 
 A command has an id that its sender chooses. It is sent again with the same id until it is answered, so whoever carries
 it out does so once for each id.
@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from dispatch.protocol import Gbit
+from dispatch.protocol import MOST_SHARDS, Gbit
 from infra.wire import REASON_CHARACTERS, Header, Name, Number, Refused, Step
 from ps.protocol import MOST_WORKERS
 
@@ -84,6 +84,23 @@ class ReadJournal(Header, frozen=True):
     """everything up to it is kept where the reader is"""
 
 
+class Live(Header, frozen=True):
+    """A server says which version it serves, about once a second; step: of that version, -1 if it has none.
+
+    Answered by Newest: at once if there is a version that the server does not know, else within a second.
+    """
+
+    line: Number
+    cut: Number
+    """0: none"""
+    at_seconds: Annotated[float, Meta(ge=0, le=1e11)]
+    """since 1970, when it was first served"""
+    name: Name
+    """of the server"""
+    known: Number = 0
+    """the newest cut that it has heard of, served or not"""
+
+
 # ── dispatcher → operator ─────────────────────────────────────────────────────────────────────────────────────────────
 class Accepted(Header, frozen=True):
     """A command was carried out, or will be with the step named here."""
@@ -133,5 +150,15 @@ class JournalPage(Header, frozen=True):
     """how many there are"""
 
 
+class Newest(Header, frozen=True):
+    """The newest version there is; step: of that version. The answer to Live."""
+
+    cut: Number
+    """its manifest is in the storage of cuts; 0: see there, none was taken since the dispatcher started"""
+    line: Number
+    publishers: Annotated[tuple[Name, ...], Meta(max_length=MOST_SHARDS)] = ()
+    """where the shards publish the files of cuts as they write them"""
+
+
 CONTROL = Exchange((Command,), (Accepted, Outdated, Members, Refused))
-FEED = Exchange((ReadJournal,), (JournalPage, Refused))
+FEED = Exchange((ReadJournal, Live), (JournalPage, Newest, Refused))

@@ -1,5 +1,8 @@
 """Which cuts are kept, and which files: the newest cuts, pinned ones, and whatever one of them names.
 
+Cuts that were taken only to be served do not count among the newest: there is one a second, and a run must be able to
+go back further than that. Of these, those among the newest two cuts are kept, because servers may be reading them.
+
     cuts/00000007.pinned    cut 7 stays until this file is removed ('freshet cuts unpin')
 
 Cuts go in this order: their manifests, and then the files that no other manifest names. A crash in between leaves files
@@ -21,6 +24,8 @@ from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL, FilePart
 
 PINNED = re.compile(r"(\d{8,})\.pinned")
+SERVED = 2
+"""newest cuts that are kept even if they were taken only to be served"""
 NUMBERED = re.compile(r"(\d{8,})[./].+")
 """every file of a cut"""
 
@@ -80,14 +85,25 @@ def files_of(manifest: CutManifest) -> set[str]:
 def drop_old(storage: Storage, most: int) -> Retained:
     """Removes all but the newest cuts, as many as that, and pinned ones. For a run that goes on."""
     numbers, pinned = manifest_numbers(storage), pinned_numbers(storage)
-    newest = numbers[-most:]
-    kept = [number for number in numbers if number in newest or number in pinned]
+    served = _publications(storage, numbers)
+    newest = [number for number in numbers if number not in served][-most:]
+    wanted = pinned.union(newest, served.intersection(numbers[-SERVED:]))
+    kept = [number for number in numbers if number in wanted]
     gone = [number for number in numbers if number not in kept]
     needed = _needed(storage, kept) if gone else None
     if needed is not None:
         remove(storage, gone, needed)
     oldest = newest[0] if len(newest) == most else EMPTY_MODEL
     return Retained(tuple(kept if needed is not None else numbers), oldest)
+
+
+def _publications(storage: Storage, numbers: Iterable[int]) -> set[int]:
+    """Which of these cuts were taken only to be served; one that cannot be read counts as one that was not."""
+    found: set[int] = set()
+    for number in numbers:
+        with suppress(CutDamaged):
+            found.update({number} if read_manifest(storage, number).is_publication else ())
+    return found
 
 
 def discard_after(storage: Storage, number: int) -> None:

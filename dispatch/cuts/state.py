@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dispatch.arrays import U64
 from dispatch.capacity.link_costs import LinkState
+from dispatch.cuts.gate import GateState
 from dispatch.journal.desired import Desired
 from dispatch.progress.accounts import AccountsState
 from dispatch.progress.times import DecisionTimesState
@@ -49,6 +50,8 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int = 0
     skipped: int = 0
     """events"""
+    newest_event_seconds: float = 0.0
+    """event time of the newest sample, since 1970; 0: not known"""
     fields: FieldCounts | None = None
     """which fields the samples had"""
     decisions: DecisionTimesState | None = None
@@ -73,6 +76,8 @@ class DispatcherState(msgspec.Struct, frozen=True):
     """its number"""
     decided: Decided
     trained: Trained
+    gate: GateState = GateState()
+    """with this cut in it"""
 
 
 # ── one record, written and read ──────────────────────────────────────────────────────────────────────────────────────

@@ -36,7 +36,7 @@ class CutContent(msgspec.Struct, frozen=True, kw_only=True):
     """by the dispatcher, up to the cut's step"""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class CutReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether one cut is whole."""
 
     number: int
@@ -62,7 +62,7 @@ def describe_cut(storage: Storage, number: int) -> CutContent:
     return CutContent(cut=cut, decided=read_state(storage, manifest).decided)
 
 
-def verify_cuts(storage: Storage, numbers: Iterable[int]) -> Iterator[Verdict]:
+def verify_cuts(storage: Storage, numbers: Iterable[int]) -> Iterator[CutReport]:
     """Reads every file of these cuts, each once; cuts that are removed meanwhile are left out."""
     checked: dict[FilePart, str | None] = {}
     for number in numbers:
@@ -71,11 +71,11 @@ def verify_cuts(storage: Storage, numbers: Iterable[int]) -> Iterator[Verdict]:
             yield verdict
 
 
-def _verify_cut(storage: Storage, number: int, checked: dict[FilePart, str | None]) -> Verdict:
+def _verify_cut(storage: Storage, number: int, checked: dict[FilePart, str | None]) -> CutReport:
     try:
         manifest = read_manifest(storage, number)
     except CutDamaged as error:
-        return Verdict(number=number, files=0, nbytes=0, damage=(str(error),))
+        return CutReport(number=number, files=0, nbytes=0, damage=(str(error),))
     files = parts_of(manifest)
     for file in files:
         if file not in checked:
@@ -83,7 +83,7 @@ def _verify_cut(storage: Storage, number: int, checked: dict[FilePart, str | Non
     damage = tuple(found for file in files if (found := checked[file]) is not None)
     if not damage:
         damage = _damage_inside(storage, manifest)
-    return Verdict(number=number, files=len(files) + 1, nbytes=sum(file.nbytes for file in files), damage=damage)
+    return CutReport(number=number, files=len(files) + 1, nbytes=sum(file.nbytes for file in files), damage=damage)
 
 
 def _damage_of(storage: Storage, file: FilePart) -> str | None:

@@ -20,8 +20,11 @@ from typing import NamedTuple
 
 import structlog
 
+from dispatch.cuts.gate import CutReadings, GateState, Judgement, judge
 from dispatch.cuts.retention import Retained, drop_old, highest_number
 from dispatch.cuts.state import Decided, DispatcherState, Trained, read_state, write_state
+from dispatch.job import GateRule
+from dispatch.progress.prequential import recent_quality
 from infra.errors import FreshetError
 from infra.faults import reach
 from infra.storage import Storage
@@ -57,25 +60,43 @@ class Underway:
     shards: int
     decided: Decided
     began: float
+    is_publication: bool = False
+    line: int = 0
     trained: Trained | None = None
     parts: dict[int, ShardPart] = field(default_factory=dict)
     """by shard"""
+    non_finite: int = 0
+    """values, of all shards that have saved their parts"""
     failure: str | None = None
-    writing: "Future[CutManifest] | None" = None
+    writing: "Future[tuple[CutManifest, GateState]] | None" = None
 
     @property
     def is_ready(self) -> bool:
         """Whether nothing is missing but the manifest."""
         return self.trained is not None and len(self.parts) == self.shards
 
+    def readings(self, samples: int) -> CutReadings:
+        """What the gate looks at, once nothing is missing; samples: the latest, so many at most."""
+        assert self.trained is not None
+        parts = self.parts.values()
+        is_compared = all(len(part.files) > 1 for part in parts)  # a chain that begins anew holds all rows
+        changed = sum(part.files[-1].rows for part in parts) if is_compared else None
+        recent = recent_quality(self.trained.accounts.quality, samples)
+        known = self.decided.samples, self.decided.rows, changed, self.non_finite
+        return CutReadings(recent, *known, self.decided.newest_event_seconds)
+
 
 class CutBook:
     """The dispatcher's record of the cut that is being taken: one at a time, none of whose calls waits."""
 
-    def __init__(self, storage: Storage, run: str, most: int, last: int, meter: Meter) -> None:
-        """most: cuts that are kept; last: highest number of a cut that the journal knows."""
+    def __init__(
+        self, storage: Storage, run: str, most: int, last: int, meter: Meter, rule: GateRule | None = None
+    ) -> None:
+        """most: cuts that are kept; last: highest number of a cut that the journal knows; rule: of the gate."""
         self._storage, self._run, self._most, self._meter = storage, run, most, meter
         self._last = max(last, highest_number(storage))
+        self._rule, self.gate = rule or GateRule(), GateState()
+        """what the gate compares the next cut with"""
         self._underway: Underway | None = None
         self._dropping: Future[Dropped] | None = None
         self._thread = ThreadPoolExecutor(1, "cuts")
@@ -96,11 +117,14 @@ class CutBook:
         """Of the cut that is being taken."""
         return None if self._underway is None else self._underway.number
 
-    def begin(self, decided: Decided, shards: int) -> int:
-        """Begins the next cut, after the newest step and before another one is decided; returns its number."""
+    def begin(self, decided: Decided, shards: int, is_publication: bool = False, line: int = 0) -> int:
+        """Begins the next cut, after the newest step and before another one is decided; returns its number.
+
+        is_publication: whether it is taken only to be served; line: how often steps have been decided anew.
+        """
         assert self._underway is None, "a cut is being taken"
         self._last += 1
-        self._underway = Underway(self._last, shards, decided, time.monotonic())
+        self._underway = Underway(self._last, shards, decided, time.monotonic(), is_publication, line)
         return self._last
 
     def saved(self, shard: int, message: CutSaved) -> None:
@@ -110,6 +134,7 @@ class CutBook:
             self._thread.submit(self._remove, message.cut, message.parts)
             return
         cut.parts[shard] = ShardPart(shard, message.rows, tuple(message.parts))
+        cut.non_finite += message.non_finite
         reach("cut_half_done", message.step)
         self._write_if_ready(cut)
 
@@ -143,7 +168,9 @@ class CutBook:
         self._meter.count("cuts")
         self._meter.observe("cut", time.monotonic() - cut.began)
         self._meter.gauge("cut_step", cut.decided.step)
-        return cut.writing.result()
+        manifest, self.gate = cut.writing.result()
+        self._meter.count("versions_held", int(not manifest.verdict.is_good))
+        return manifest
 
     def abandon(self, reason: str) -> CutManifest | CutFailure | None:
         """Gives up the cut that is being taken, if any; waits if its manifest is just being written."""
@@ -182,13 +209,15 @@ class CutBook:
         if cut.is_ready and cut.writing is None and cut.failure is None:
             cut.writing = self._thread.submit(self._write, cut)
 
-    def _write(self, cut: Underway) -> CutManifest:
+    def _write(self, cut: Underway) -> tuple[CutManifest, GateState]:
         """On the thread: makes the cut exist, or removes what there is of it."""
         assert cut.trained is not None
         files = [file for part in cut.parts.values() for file in part.files]
+        judged = judge(self._rule, self.gate, cut.readings(self._rule.samples))
         try:
-            files.append(write_state(self._storage, DispatcherState(cut.number, cut.decided, cut.trained)))
-            manifest = self._manifest(cut, files[-1])
+            state = DispatcherState(cut.number, cut.decided, cut.trained, judged.state)
+            files.append(write_state(self._storage, state))
+            manifest = self._manifest(cut, files[-1], judged)
             reach("before_manifest", cut.decided.step)
             write_manifest(self._storage, manifest)
             reach("after_manifest", cut.decided.step)
@@ -197,9 +226,9 @@ class CutBook:
                 self._storage.delete(manifest_name(cut.number))
                 self._remove(cut.number, files)
             raise
-        return manifest
+        return manifest, judged.state
 
-    def _manifest(self, cut: Underway, dispatcher: FilePart) -> CutManifest:
+    def _manifest(self, cut: Underway, dispatcher: FilePart, judged: Judgement) -> CutManifest:
         """Raises CutDamaged if shards hold other rows than were given out."""
         manifest = CutManifest(
             run=self._run,
@@ -209,6 +238,10 @@ class CutBook:
             at_seconds=time.time(),
             shards=tuple(cut.parts[shard] for shard in range(cut.shards)),
             dispatcher=dispatcher,
+            is_publication=cut.is_publication,
+            line=cut.line,
+            verdict=judged.verdict,
+            figures=judged.figures,
         )
         if manifest.rows != cut.decided.rows:
             raise CutDamaged(

@@ -89,6 +89,8 @@ class History:
     """highest number of a cut, void and failed ones included"""
     steering: tuple[SteeringRecord, ...] = ()
     """all on record that say what people want of the run, whatever the base"""
+    line: int = 0
+    """how often steps have been declared void, since the run began"""
     to_redecide: tuple[Manifest, ...] = ()
     """batches of void steps, in order, that are to be decided anew"""
 
@@ -217,7 +219,7 @@ class _Reading:
         """kept ones"""
         self._digests: dict[int, int] = {}
         self._positions: dict[int, Position] = {}
-        self._last, self._last_cut = 0, 0
+        self._last, self._last_cut, self._line = 0, 0, 0
         self._begun_cuts: dict[int, CutBegun] = {}
         self._cuts: dict[int, CutTaken] = {}
         self._void: dict[int, Manifest] = {}
@@ -286,6 +288,7 @@ class _Reading:
         if self._begun is None:
             self._begin(cut.begun, Base(cut.number, cut.step, cut.positions, cut.samples))
             self._start(cut.generation)
+            self._line = cut.line
         if cut.begun != self._begun or cut.generation != self._newest:
             raise self._damaged(f"cut {cut.number} is of another run or generation")
         self._check_cut(cut)
@@ -320,6 +323,7 @@ class _Reading:
         if self._stopped is not None and self._stopped.step > record.step:
             self._stopped = None
         self._positions, self._last = dict(base.positions), record.step
+        self._line += 1
 
     def _find_base(self, record: Redecided) -> Base | None:
         """The cut, or another one of the same step: its own record may have been dropped."""
@@ -359,6 +363,7 @@ class _Reading:
             tuple(self._begun_cuts.values()),
             self._last_cut,
             tuple(self._steering),
+            self._line,
             tuple(self._void[step] for step in sorted(self._void)),
         )
 

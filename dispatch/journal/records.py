@@ -122,6 +122,8 @@ class CutBegun(JournalRecord, frozen=True, tag="cut begun"):
     """the newest"""
     opens: bool = True
     """whether all steps after it, void ones to be decided anew included, follow this record"""
+    line: int = 0
+    """how often steps had been decided anew before"""
 
 
 class CutTaken(JournalRecord, frozen=True, tag="cut"):

@@ -69,7 +69,8 @@ class RunJournal:
         self._warned_at = -1
         """the same when unread records were last seen to go: one warning is enough until somebody reads on"""
         self._begun, self._newest = found.begun, found.newest
-        self._last_cut = found.last_cut
+        self._last_cut, self.line = found.last_cut, found.line
+        """how often steps have been declared void: a version of the model is (line, step)"""
         if golden is not None and found.begun is not None:
             self._writer.note(found.begun)
 
@@ -156,7 +157,8 @@ class RunJournal:
         """
         assert self._begun is not None, "the run has not begun"
         assert self._newest is not None, "no generation has started"
-        self._writer.begin_cut(CutBegun(number, step, dict(positions), samples, self._begun, self._newest))
+        known = dict(positions), samples, self._begun, self._newest
+        self._writer.begin_cut(CutBegun(number, step, *known, line=self.line))
         self._last_cut = number
 
     def take_cut(self, cut: CutTaken) -> None:
@@ -177,6 +179,7 @@ class RunJournal:
     def redecide(self, base: int, step: int) -> None:
         """Declares the steps after a cut void. Durable when this returns."""
         self._writer.append(Redecided(base, step))
+        self.line += 1
 
     def trim(self, oldest_kept: int) -> None:
         """Drops what is on record from before a cut, as far as neither it nor a later one needs it.

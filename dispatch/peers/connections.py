@@ -30,6 +30,11 @@ class ShardConnections:
         assert self._shards is not None, "no generation has started"
         return self._shards
 
+    @property
+    def publishers(self) -> tuple[str, ...]:
+        """Where the shards in use publish the files of cuts; those that publish none are left out."""
+        return tuple(provider.publisher for provider in self._providers.in_use if provider.publisher)
+
     def open(
         self, generation: int, step: int, workers: int, restore: int, rows: int, while_waiting: Callable[[], None]
     ) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ class Provider:
     identity: bytes
     """routing id of its socket: a process of its own"""
     endpoint: str
+    publisher: str = ""
+    """where it publishes the files of cuts; empty: nowhere"""
 
     @property
     def name(self) -> str:
@@ -71,7 +73,7 @@ class Providers:
         if (before := self._newest.get(terms.shard, sender)) != sender:
             self._replaced.add(before)
         self._newest[terms.shard] = sender
-        self._known[terms.shard] = Provider(terms.shard, sender, offer.endpoint)
+        self._known[terms.shard] = Provider(terms.shard, sender, offer.endpoint, offer.publisher)
         return None
 
     def drop(self, provider: Provider) -> None:

@@ -128,6 +128,13 @@ class Prequential:
         self._seen += len(logits)
 
 
+def recent_quality(state: PrequentialState, samples: int) -> Quality:
+    """Over the latest samples, so many at most and no more than are kept."""
+    size = len(state.logits)
+    at = (state.seen - 1 - np.arange(min(samples, state.seen, size))) % size
+    return measure(_add_up(_nothing(), state.logits[at], state.labels[at]))
+
+
 def measure(sums: ScoreSums) -> Quality:
     """The quality that follows from the sums."""
     misses, clicks = (int(count) for count in sums.counts_2K.sum(axis=1))

@@ -5,7 +5,7 @@ from time import monotonic
 import msgspec
 import zmq
 
-from dispatch.progress.status import Status, WorkerStatus
+from dispatch.progress.status import ServedStatus, Status, WorkerStatus
 from dispatch.tally import WorkerTraffic
 from infra.telemetry import Meter
 from infra.wire import Curve, bind
@@ -45,7 +45,7 @@ class StatusPublisher:
 
     def _set_gauges(self, status: Status) -> None:
         quality, meter = status.quality, self._meter
-        gauges = {
+        gauges: dict[str, float | None] = {
             "lag_events": status.events.lag,
             "fields_absent": len(status.fields.absent),
             "generation": status.generation,
@@ -57,6 +57,8 @@ class StatusPublisher:
             "auc": quality.auc,
             "calibration": quality.calibration,
         }
+        if status.served.servers or status.served.cut:
+            gauges |= _served_gauges(status.served)
         for name, value in gauges.items():
             if value is not None:
                 meter.gauge(name, value)
@@ -76,3 +78,15 @@ class StatusPublisher:
         meter.gauge("worker_parked", int(worker.is_parked), worker=name)
         if worker.measured_gbit is not None:
             meter.gauge("link_bytes_per_second", worker.measured_gbit * BYTES_OF_A_GBIT, worker=name)
+
+
+def _served_gauges(served: ServedStatus) -> dict[str, float | None]:
+    return {
+        "servers": served.servers,
+        "served_step": served.step,
+        "served_line": served.line,
+        "version_held": int(bool(served.held)),
+        "freshness_p50_seconds": served.freshness.p50_seconds,
+        "freshness_p99_seconds": served.freshness.p99_seconds,
+        "served_age_seconds": served.freshness.age_seconds,
+    }

@@ -59,6 +59,37 @@ class EventCounts(msgspec.Struct, frozen=True, kw_only=True):
     """left out by the lag policy, or gone by retention"""
 
 
+class FreshnessStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How fresh the served model is."""
+
+    p50_seconds: float | None = None
+    """from the arrival of an event in the log to the first answer of a model that has learnt from it; of the events
+    that became part of a served model in the latest half to whole minute"""
+    p99_seconds: float | None = None
+    age_seconds: float | None = None
+    """since the event time of the newest event that the served model has learnt from"""
+    events: int = 0
+    """measured so far"""
+    forgotten: int = 0
+    """events that waited too long to be measured: no version with them was served"""
+
+
+class ServedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Which version of the model is served, and which is the newest."""
+
+    servers: int = 0
+    """that have said what they serve in the latest seconds"""
+    cut: int = 0
+    """that the server heard last serves; 0: none yet"""
+    line: int = 0
+    step: int = 0
+    newest_cut: int = 0
+    """since the dispatcher started; 0: none yet"""
+    held: tuple[str, ...] = ()
+    """why the newest version is held back; none: it is good"""
+    freshness: FreshnessStatus = FreshnessStatus()
+
+
 class FieldsStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the schema's fields the events have."""
 
@@ -139,6 +170,7 @@ class Status(InForce, frozen=True, kw_only=True):
     fields: FieldsStatus = NO_FIELDS
     decisions: DecisionStatus = DecisionStatus()
     workers: tuple[WorkerStatus, ...] = ()
+    served: ServedStatus = ServedStatus()
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from infra.errors import ConfigError
 from infra.run.figures import count, size
 
 if TYPE_CHECKING:
-    from dispatch.cuts.survey import CutContent, FoundCut, Verdict
+    from dispatch.cuts.survey import CutContent, CutReport, FoundCut
     from infra.storage import Storage
 
 WIDTH = 160
@@ -184,7 +184,7 @@ def _print_content(found: "CutContent") -> None:
     _print_table(("of", "file", "rows", "size", "checksum"), rows)
 
 
-def _print_verdicts(verdicts: "list[Verdict]") -> None:
+def _print_verdicts(verdicts: "list[CutReport]") -> None:
     for verdict in verdicts:
         state = "damaged" if verdict.damage else "whole"
         typer.echo(f"cut {verdict.number}: {state}, {count(verdict.files, 'file')}, {size(verdict.nbytes)}")

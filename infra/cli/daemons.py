@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import structlog
 import typer
@@ -28,6 +28,9 @@ from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
 from infra.run.settings import STORED, Settings
 from infra.telemetry import Meter, code_version, configure_logging, describe, start_metrics
 from infra.wire import Curve, load_curve
+
+if TYPE_CHECKING:
+    from dispatch.job import Publishing
 
 Name = Annotated[str, typer.Option(help="Name of this process; unique in its run.", callback=check_names)]
 FromTime = Annotated[
@@ -86,6 +89,7 @@ def ps(
         agreement=agreement_of(settings),
         storage=settings.cuts.url or str(settings.folder / "cuts"),
         cuts=settings.cuts,
+        publisher_endpoint=_publisher_at(settings, shard),
     )
     run_shard(job, stop, begin(settings, name), Meter())
 
@@ -124,6 +128,7 @@ def dispatcher(
         shards=settings.ps.shards,
         storage=settings.cuts.url or str(settings.folder / "cuts"),
         cuts=settings.cuts,
+        publishing=_publishing(settings),
         dense=DenseJob(dense_part(settings).bytes, copies, trainer.reduce, trainer.unencrypted_reduce),
         samples=asked.samples,
         stop_at_end=asked.stop_at_end,
@@ -323,6 +328,20 @@ def curve_of(settings: Settings, name: str) -> Curve | None:
             "'freshet keys'; copy them again, or make new ones for all"
         )
     return curve
+
+
+def _publisher_at(settings: Settings, shard: int) -> str:
+    """Where a shard publishes files of cuts; empty: it chooses."""
+    given = settings.ps.publisher_endpoints
+    return _at(given, shard, "ps.publisher_endpoints") if given else ""
+
+
+def _publishing(settings: Settings) -> "Publishing":
+    from dispatch.job import GateRule, Publishing
+
+    serving = settings.serving
+    limits = serving.gate_logloss, serving.gate_calibration, serving.gate_live_rows, serving.gate_samples
+    return Publishing(serving.publish_seconds, GateRule(*limits))
 
 
 def _at(endpoints: tuple[str, ...], number: int, setting: str) -> str:

@@ -78,6 +78,15 @@ METRICS = (
     _metric("cuts_failed_total", "counter", DISPATCHER, "Cuts that could not be taken."),
     _metric("cut_seconds", "histogram", DISPATCHER, "From the beginning of a cut to its manifest."),
     _metric("cut_step", "gauge", DISPATCHER, "Step of the newest cut."),
+    # ── versions that are served ──────────────────────────────────────────────────────────────────────────────────────
+    _metric("versions_held_total", "counter", DISPATCHER, "Cuts whose model was held back from being served."),
+    _metric("version_held", "gauge", DISPATCHER, "1 if the newest version is held back, else 0."),
+    _metric("servers", "gauge", DISPATCHER, "Servers that have said what they serve in the latest seconds."),
+    _metric("served_step", "gauge", DISPATCHER, "Step of the version that is served."),
+    _metric("served_line", "gauge", DISPATCHER, "Times that steps had been decided anew before the served version."),
+    _metric("served_age_seconds", "gauge", DISPATCHER, "Since the event time of the newest event it has learnt from."),
+    _metric("freshness_p50_seconds", "gauge", DISPATCHER, "From an event's arrival to its first answer, median."),
+    _metric("freshness_p99_seconds", "gauge", DISPATCHER, "From an event's arrival to its first answer, 99 in 100."),
     # ── workers and shards ────────────────────────────────────────────────────────────────────────────────────────────
     _metric(
         "worker_phase_seconds",

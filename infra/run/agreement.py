@@ -68,6 +68,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.control_endpoint",
         "dispatch.feed_endpoint",
         "ps.endpoints",
+        "ps.publisher_endpoints",
         "cuts.url",
     ),
     "read by the dispatcher alone, which tells workers and shards what concerns them": (

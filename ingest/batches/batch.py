@@ -23,6 +23,9 @@ class Batch:
     dead_letters: tuple[DeadLetter, ...]
     present_S: NDArray[np.int64]
     """samples that have a value, per field of the schema"""
+    arrived_B: NDArray[np.int64]
+    """when the record of each sample was appended to the log, unix milliseconds; a producer's own time in a topic of
+    Kafka whose timestamps are of type CreateTime"""
     examples: tuple[bytes, ...] = ()
     """some records that were read lately, as they came"""
     skipped: tuple[Range, ...] = ()
@@ -42,7 +45,9 @@ def join_batch(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:
     letters = tuple(_dead_letter(r.partition, bad) for r, decoded in parts for bad in decoded.rejects)
     samples = [decoded.samples for _, decoded in parts if len(decoded)]
     joined = join_samples(samples) if samples else no_samples(schema.fields, schema.dense)
-    return Batch(tuple(r for r, _ in parts), joined, letters, count_present(joined, schema))
+    arrived = [decoded.arrived_B for _, decoded in parts if len(decoded)]
+    arrived_B = np.concatenate(arrived) if arrived else np.empty(0, np.int64)
+    return Batch(tuple(r for r, _ in parts), joined, letters, count_present(joined, schema), arrived_B)
 
 
 def _dead_letter(partition: int, bad: Reject) -> DeadLetter:

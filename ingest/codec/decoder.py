@@ -23,6 +23,9 @@ KEPT_BYTES = 1_000_000
 """At most this much of a rejected payload is kept, so that its letter fits into a Kafka topic with default settings."""
 
 
+PlaceColumns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""at_B, after_B and arrived_B of Decoded"""
+
 KINDS = {
     "not decodable": "no JSON, no UTF-8, a name twice in an object, or a packed record that is broken",
     "lone surrogate": "an escape such as \\ud800 without its other half, which is no character",
@@ -61,6 +64,8 @@ class Decoded:
     """offset and index of each sample (B × 2)"""
     after_B: NDArray[np.int64]
     """the position after each sample (B × 2)"""
+    arrived_B: NDArray[np.int64]
+    """when the record of each sample was appended, unix milliseconds"""
     rejects: tuple[Reject, ...]
     end: Position
     """the position after all of them"""
@@ -88,7 +93,8 @@ class Decoder:
 
     def nothing(self, at: Position) -> Decoded:
         empty = np.empty((0, 2), np.int64)
-        return Decoded(no_samples(self.schema.fields, self.schema.dense), empty, empty, (), at)
+        samples, never = no_samples(self.schema.fields, self.schema.dense), np.empty(0, np.int64)
+        return Decoded(samples, empty, empty, never, (), at)
 
     def _decode_json(self, records: Sequence[Record]) -> Decoded:
         samples, faults = self._json.decode([record.payload for record in records])
@@ -96,7 +102,8 @@ class Decoder:
         at_B[:, 0] = [record.offset for record in records]
         after_B = at_B + np.array([1, 0])
         payloads = {row: records[row].payload for row in faults}
-        return _sift(samples, faults, at_B, after_B, payloads, Position(records[-1].offset + 1))
+        columns = at_B, after_B, np.array([record.time_ms for record in records], np.int64)
+        return _sift(samples, faults, columns, payloads, Position(records[-1].offset + 1))
 
     def _decode_packed(self, records: Sequence[Record]) -> Decoded:
         counts = [self._packed.count(record.payload) for record in records]
@@ -113,13 +120,18 @@ class Decoder:
         at_B, after_B = _packed_positions([record.offset for record, _ in good], [count for _, count in good])
         which_B = np.repeat(np.arange(len(good)), [count for _, count in good])
         payloads = {row: self._packed.sample_bytes(good[which_B[row]][0].payload, int(at_B[row, 1])) for row in faults}
-        sifted = _sift(samples, faults, at_B, after_B, payloads, end)
+        arrived_B = np.array([record.time_ms for record, _ in good], np.int64)[which_B]
+        sifted = _sift(samples, faults, (at_B, after_B, arrived_B), payloads, end)
         rejects = tuple(sorted((*sifted.rejects, *bad), key=lambda reject: reject.position)) if bad else sifted.rejects
         return Decoded(*_parts(sifted), rejects, end)
 
 
-def _parts(decoded: Decoded) -> tuple[Samples, NDArray[np.int64], NDArray[np.int64]]:
-    return decoded.samples, decoded.at_B, decoded.after_B
+def _parts(decoded: Decoded) -> tuple[Samples, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    return decoded.samples, decoded.at_B, decoded.after_B, decoded.arrived_B
+
+
+def _columns(decoded: Decoded, part: slice) -> PlaceColumns:
+    return decoded.at_B[part], decoded.after_B[part], decoded.arrived_B[part]
 
 
 def _packed_positions(offsets: Sequence[int], counts: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -136,18 +148,18 @@ def _packed_positions(offsets: Sequence[int], counts: Sequence[int]) -> tuple[ND
 def _sift(
     samples: Samples,
     faults: Faults,
-    at_B: NDArray[np.int64],
-    after_B: NDArray[np.int64],
+    columns: PlaceColumns,
     payloads: dict[int, bytes],
     end: Position,
 ) -> Decoded:
     """Separates good samples from rejects."""
+    at_B, after_B, arrived_B = columns
     if not faults:
-        return Decoded(samples, at_B, after_B, (), end)
+        return Decoded(samples, *columns, (), end)
     good_B = np.ones(len(samples), np.bool_)
     good_B[list(faults)] = False
     rejects = tuple(_reject(_position(at_B[row]), faults[row], payloads[row]) for row in sorted(faults))
-    return Decoded(samples.where(good_B), at_B[good_B], after_B[good_B], rejects, end)
+    return Decoded(samples.where(good_B), at_B[good_B], after_B[good_B], arrived_B[good_B], rejects, end)
 
 
 def _reject(position: Position, reason: str, payload: bytes) -> Reject:
@@ -163,7 +175,7 @@ def _from(decoded: Decoded, start: Position) -> Decoded:
     skipped = count_before(decoded, start)
     rejects = tuple(reject for reject in decoded.rejects if reject.position >= start)
     samples = decoded.samples.slice(skipped, len(decoded))
-    return Decoded(samples, decoded.at_B[skipped:], decoded.after_B[skipped:], rejects, decoded.end)
+    return Decoded(samples, *_columns(decoded, slice(skipped, None)), rejects, decoded.end)
 
 
 def count_before(decoded: Decoded, position: Position) -> int:
@@ -177,9 +189,9 @@ def cut(decoded: Decoded, count: int, end: Position) -> tuple[Decoded, Decoded]:
     """The first count samples with the rejects before end, and the rest."""
     before = tuple(reject for reject in decoded.rejects if reject.position < end)
     after = decoded.rejects[len(before) :]
-    head = Decoded(decoded.samples.slice(0, count), decoded.at_B[:count], decoded.after_B[:count], before, end)
-    rest = decoded.samples.slice(count, len(decoded))
-    return head, Decoded(rest, decoded.at_B[count:], decoded.after_B[count:], after, decoded.end)
+    first, rest = decoded.samples.slice(0, count), decoded.samples.slice(count, len(decoded))
+    head = Decoded(first, *_columns(decoded, slice(0, count)), before, end)
+    return head, Decoded(rest, *_columns(decoded, slice(count, None)), after, decoded.end)
 
 
 def end_of(decoded: Decoded, count: int) -> Position:
@@ -195,6 +207,7 @@ def join_decoded(parts: Sequence[Decoded]) -> Decoded:
         join_samples([part.samples for part in parts]),
         np.concatenate([part.at_B for part in parts]),
         np.concatenate([part.after_B for part in parts]),
+        np.concatenate([part.arrived_B for part in parts]),
         tuple(reject for part in parts for reject in part.rejects),
         parts[-1].end,
     )

@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from infra.errors import NotStored
-from infra.storage import Storage
+from infra.storage import Readable, Storage
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
 
@@ -79,10 +79,15 @@ def new_name(cut: int, kind: str, shard: int) -> str:
 # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def write_columns(storage: Storage, name: str, columns: Columns) -> FilePart:
     """Writes a file; durable at return."""
+    return write_chunks(storage, name, content_of(columns), len(columns.numbers_K))
+
+
+def content_of(columns: Columns) -> tuple[Any, ...]:
+    """The content of a file, in pieces: its header, and the arrays that are not empty."""
     index = xxhash.xxh3_128(columns.numbers_K.data)
     index.update(columns.keys_K.data)
     header = header_of([(array.dtype, array.shape) for array in columns], index.hexdigest())
-    return write_chunks(storage, name, (header, *(array for array in columns if array.size)), len(columns.numbers_K))
+    return header, *(array for array in columns if array.size)
 
 
 def write_chunks(storage: Storage, name: str, chunks: Iterable[Any], rows: int) -> FilePart:
@@ -112,7 +117,7 @@ def header_of(arrays: Iterable[tuple[np.dtype[Any], tuple[int, ...]]], index_che
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def read_columns(storage: Storage, part: FilePart) -> Columns:
+def read_columns(storage: Readable, part: FilePart) -> Columns:
     """All of a file, verified."""
     with _damage(storage, part):
         content = storage.read(part.name)
@@ -216,7 +221,7 @@ def _check(is_right: bool, what: str) -> None:
 
 
 @contextmanager
-def _damage(storage: Storage, part: FilePart) -> Iterator[None]:
+def _damage(storage: Readable, part: FilePart) -> Iterator[None]:
     """Names the file in a message about damage."""
     try:
         yield

@@ -44,36 +44,52 @@ def changed_reference(steps: list[int], since: int, known: int, end: int) -> lis
 
 
 @kernel
-def _copy_row(rows: Any, chunk_rows: int, number: int, k: int, values_KW: Any, state_KS: Any) -> None:
+def _copy_row(rows: Any, chunk_rows: int, number: int, k: int, values_KW: Any, state_KS: Any) -> int:
+    """Copies one row; returns how many of its values are NaN or infinite."""
     columns = values_KW.shape[1] + state_KS.shape[1]
     row = chunk_at(rows, number // chunk_rows, chunk_rows, columns, values_KW.dtype)[number % chunk_rows]
+    non_finite = 0
     for c in range(values_KW.shape[1]):
         values_KW[k, c] = row[c]
+        non_finite += not np.isfinite(row[c])
     for c in range(state_KS.shape[1]):
         state_KS[k, c] = row[values_KW.shape[1] + c]
+    return non_finite
 
 
 @kernel
 def _copy_slice(
     rows: Any, chunk_rows: int, numbers_K: Any, places: Any, is_copied_K: Any, values_KW: Any, state_KS: Any
-) -> None:
-    """Copies the rows at some places that have not been copied."""
+) -> int:
+    """Copies the rows at some places that have not been copied; returns how many values are not finite."""
+    non_finite = 0
     for k in range(places[0], places[1]):
         if not is_copied_K[k]:
-            _copy_row(rows, chunk_rows, numbers_K[k], k, values_KW, state_KS)
+            non_finite += _copy_row(rows, chunk_rows, numbers_K[k], k, values_KW, state_KS)
             is_copied_K[k] = True
+    return non_finite
 
 
 @kernel
 def _keep(
     rows: Any, chunk_rows: int, numbers_K: Any, changing: Any, is_copied_K: Any, values_KW: Any, state_KS: Any
-) -> None:
-    """Copies those of the rows about to change that belong to the cut and have not been copied."""
+) -> int:
+    """Copies those of the rows about to change that belong to the cut and have not been copied.
+
+    Returns how many values are not finite.
+    """
+    non_finite = 0
     for number in changing:
         k = np.searchsorted(numbers_K, number)
         if k < numbers_K.size and numbers_K[k] == number and not is_copied_K[k]:
-            _copy_row(rows, chunk_rows, number, k, values_KW, state_KS)
+            non_finite += _copy_row(rows, chunk_rows, number, k, values_KW, state_KS)
             is_copied_K[k] = True
+    return non_finite
+
+
+def non_finite_reference(values_KW: NDArray[Any]) -> int:
+    """Values of all rows that are NaN or infinite."""
+    return int(np.count_nonzero(~np.isfinite(values_KW)))
 
 
 class RowCopy:
@@ -90,6 +106,8 @@ class RowCopy:
         self._values_KW = np.empty((count, store.shape.value), store.rows.dtype)
         self._state_KS = np.empty((count, store.shape.state), store.rows.dtype)
         self._is_copied_K = np.zeros(count, np.bool_)
+        self.non_finite = 0
+        """values copied so far that are NaN or infinite"""
         self._next = 0
         self._slice_rows = max(1, SLICE_BYTES // (store.shape.total * store.rows.dtype.itemsize))
 
@@ -100,13 +118,15 @@ class RowCopy:
     def keep(self, changing: NDArray[np.int64]) -> None:
         """To be called before rows change."""
         if not self.is_complete:
-            _keep(*self._table, self._numbers_K, changing, self._is_copied_K, self._values_KW, self._state_KS)
+            copied = self._is_copied_K, self._values_KW, self._state_KS
+            self.non_finite += _keep(*self._table, self._numbers_K, changing, *copied)
 
     def go_on(self) -> None:
         """Copies the next slice."""
         end = min(self._next + self._slice_rows, len(self._numbers_K))
         places = np.array([self._next, end])
-        _copy_slice(*self._table, self._numbers_K, places, self._is_copied_K, self._values_KW, self._state_KS)
+        copied = self._is_copied_K, self._values_KW, self._state_KS
+        self.non_finite += _copy_slice(*self._table, self._numbers_K, places, *copied)
         self._keys_K[self._next : end] = self._store.keys(self._numbers_K[self._next : end])
         self._next = end
 

@@ -15,7 +15,7 @@ import msgspec
 import xxhash
 
 from infra.errors import NotStored
-from infra.storage import Storage
+from infra.storage import Readable, Storage
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
 
@@ -77,6 +77,8 @@ class CutManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     shards: tuple[ShardPart, ...]
     """by number; row r of the run is number r // n on shard r % n of these n"""
     dispatcher: FilePart
+    is_publication: bool = False
+    """whether it was taken only to be served: such cuts are kept for a short time"""
     line: int = 0
     """how often steps had been decided anew before; a version of the model is (line, step)"""
     verdict: Verdict = Verdict()
@@ -105,7 +107,7 @@ def write_manifest(storage: Storage, manifest: CutManifest) -> FilePart:
     return FilePart(name, len(content), xxhash.xxh3_128_hexdigest(content))
 
 
-def read_manifest(storage: Storage, number: int) -> CutManifest:
+def read_manifest(storage: Readable, number: int) -> CutManifest:
     """What a cut consists of; raises CutDamaged, which names the file, unless it is what was written."""
     where = storage.where(manifest_name(number))
     try:

@@ -5,7 +5,7 @@ A cut goes through these steps, and their order is the guarantee:
 1. its flush is announced: the number of rows is noted, and dense weights are copied as they pass (ps/dense/lane.py);
 2. the flush has been applied: which rows changed since the last committed cut is settled (ps/cuts/gather.py);
 3. those rows are copied, a slice between two messages, and before they change again;
-4. a thread writes them into a file, while training goes on;
+4. a thread publishes them for servers and writes them into a file, while training goes on;
 5. the file is durable, and the dispatcher hears of it and of those that it builds on;
 6. the dispatcher has written the manifest of the cut: only now do the next cuts build on it.
 
@@ -25,9 +25,10 @@ from infra.errors import StorageError
 from infra.faults import reach
 from infra.storage import Storage
 from infra.wire import cut_reason
-from ps.cuts.files import new_name, write_columns
+from ps.cuts.files import Columns, content_of, new_name, write_chunks
 from ps.cuts.gather import RowCopy
 from ps.cuts.merge import first_to_merge, merge
+from ps.cuts.publication import FilePublisher
 from ps.cuts.restore import SavedPart
 from ps.dense.range import DenseCopy
 from ps.errors import CutDamaged, OutOfOrder
@@ -61,6 +62,12 @@ class Taking:
     def is_copied(self) -> bool:
         return self.copy is not None and self.copy.is_complete and self.dense.is_complete
 
+    @property
+    def non_finite(self) -> int:
+        """Values of the rows and of the dense range that are NaN or infinite."""
+        assert self.copy is not None, "no row has been copied"
+        return self.copy.non_finite + int(np.count_nonzero(~np.isfinite(self.dense.whole)))
+
 
 @dataclass(frozen=True)
 class Merging:
@@ -73,9 +80,11 @@ class Merging:
 class CutTaker:
     """Takes one cut at a time."""
 
-    def __init__(self, storage: Storage | None, shard: int = 0, deltas: int = 8) -> None:
+    def __init__(
+        self, storage: Storage | None, shard: int = 0, deltas: int = 8, publisher: FilePublisher | None = None
+    ) -> None:
         """storage: None if no cuts are kept; deltas: files of changes before they are merged."""
-        self.storage = storage
+        self.storage, self.publisher = storage, publisher
         self._shard = shard
         self._deltas = deltas
         self._announced: dict[int, Taking] = {}
@@ -138,7 +147,7 @@ class CutTaker:
         elif taking.is_copied:
             assert self.storage is not None
             columns, name = taking.copy.columns(taking.dense.whole), new_name(taking.header.cut, "shard", self._shard)
-            taking.written = self._threads.submit(write_columns, self.storage, name, columns)
+            taking.written = self._threads.submit(self._write, self.storage, name, columns)
 
     def patience(self, milliseconds: int) -> int:
         """How long to wait for a message, of so long, before going on."""
@@ -174,6 +183,13 @@ class CutTaker:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def _write(self, storage: Storage, name: str, columns: Columns) -> FilePart:
+        """On a thread: servers get the content before the disk does; what counts for them is the manifest."""
+        pieces = content_of(columns)
+        if self.publisher is not None:
+            self.publisher.publish(name, pieces)
+        return write_chunks(storage, name, pieces, len(columns.numbers_K))
+
     def _end(self, taking: Taking, written: "Future[FilePart]") -> Outcome:
         header = taking.header
         try:
@@ -182,7 +198,7 @@ class CutTaker:
             self._log.error("cut not saved; training goes on", cut=header.cut, step=header.step, reason=str(error))
             return _failed(taking, str(error))
         self._saved[header.cut] = SavedPart(header.cut, header.step, taking.rows, chain)
-        return CutSaved(**_at(header), parts=list(chain), rows=taking.rows)
+        return CutSaved(**_at(header), parts=list(chain), rows=taking.rows, non_finite=taking.non_finite)
 
     def _begin_merging(self, saved: SavedPart) -> None:
         first = first_to_merge(saved.chain, self._deltas)

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from dispatch.config import DispatchConfig
 from dispatch.dense import Reduce
-from dispatch.job import DenseJob, DispatchJob, Golden
+from dispatch.job import DenseJob, DispatchJob, Golden, Publishing
 from dispatch.journal.history import read_manifests
 from dispatch.main import run_dispatcher
 from dispatch.peers.shards import Shards
@@ -110,6 +110,9 @@ class Plan:
     write_behind: float = 0.0
     control: str = "tcp://127.0.0.1:*"
     """where the dispatcher takes commands"""
+    feed: str = "tcp://127.0.0.1:*"
+    """where it hears of servers"""
+    publishing: Publishing = field(default_factory=Publishing)
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
@@ -288,6 +291,7 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
             eviction=plan.eviction,
             endpoint=dispatcher,
             control_endpoint=plan.control,
+            feed_endpoint=plan.feed,
             silence_seconds=plan.lost_seconds,
             replace_seconds=plan.replace_seconds,
         ),
@@ -295,6 +299,7 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
         shards=plan.shards,
         storage=str((plan.golden or plan.folder) / "cuts"),
         cuts=plan.cuts,
+        publishing=plan.publishing,
         dense=DenseJob(plan.dense_bytes, reduce=plan.reduce),
         agreement=plan.agreement,
         samples=plan.samples,

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dispatch.cuts.retention import (
     Retained,
@@ -133,4 +134,25 @@ def test_cuts_of_void_steps_go_but_pinned_ones(storage: Storage) -> None:
     pin(storage, 5)
     discard_after(storage, 2)
     assert manifest_numbers(storage) == [1, 2, 5]
+    assert is_whole(storage)
+
+
+@pytest.mark.parametrize(
+    ("served", "most", "kept", "oldest"),
+    [
+        ((), 2, (4, 5), 4),
+        ((2, 3, 4, 5), 2, (1, 4, 5), 0),
+        ((3, 4, 5), 2, (1, 2, 4, 5), 1),
+        ((2, 4), 2, (3, 4, 5), 3),
+        ((1, 2, 3), 1, (5,), 5),
+        ((1, 2, 3, 4, 5), 3, (4, 5), 0),
+    ],
+)
+def test_cuts_taken_only_to_be_served_do_not_count_and_the_newest_two_stay(
+    storage: Storage, served: tuple[int, ...], most: int, kept: tuple[int, ...], oldest: int
+) -> None:
+    for number in served:
+        write_manifest(storage, replace(read_manifest(storage, number), is_publication=True))
+    assert drop_old(storage, most) == Retained(kept, oldest)
+    assert tuple(manifest_numbers(storage)) == kept
     assert is_whole(storage)

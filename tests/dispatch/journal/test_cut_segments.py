@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from dispatch.errors import CutUnusable, JournalFull
 from dispatch.journal.history import History, read_cuts, read_history
@@ -289,3 +290,18 @@ def test_a_reader_begins_again_when_segments_are_dropped_under_it(tmp_path: Path
         list(records)
     assert issubclass(SegmentGone, LogError)
     assert read_history(tmp_path).base.number == 3
+
+
+def test_how_often_steps_were_decided_anew_is_known_after_their_records_are_dropped(tmp_path: Path) -> None:
+    journal = JournalWriter(tmp_path)
+    journal.append(BEGUN, GENERATION, step(1), step(2))
+    journal.append(Redecided(0, 0), step(1), step(2))
+    journal.begin_cut(structs.replace(begin(1, 2), line=1))
+    journal.append(step(3), Redecided(1, 2), step(3))
+    journal.begin_cut(structs.replace(begin(2, 3), line=2))
+    journal.append(step(4))
+    journal.close()
+    for oldest in (1, 2):
+        drop_before(tmp_path, oldest)
+        assert read_history(tmp_path).base.number == oldest
+        assert read_history(tmp_path).line == read_cuts(tmp_path).line == 2

@@ -1,0 +1,82 @@
+"""Those who serve the model: whether there are any, what they serve, and what they are told of new versions.
+
+Two threads meet here: that of the socket (``dispatch/control/feed_server.py``), which hears who serves and answers,
+and the dispatcher's loop, which takes cuts and says which is the newest. Each value is replaced whole.
+
+What is announced never goes back: a later announcement has a higher (line, step). When steps are declared void,
+versions made of them are withdrawn, and nothing is announced before the first cut behind them.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic
+from typing import NamedTuple
+
+from dispatch.control.protocol import Live
+
+LIVE_SECONDS = 10.0
+"""after its last message, that a server counts as serving"""
+MOST_HEARD = 1024
+"""messages that wait for the loop"""
+MOST_SERVERS = 4096
+"""that are remembered by name"""
+
+
+class Announced(NamedTuple):
+    """The newest version there is."""
+
+    cut: int = 0
+    """0: none since this dispatcher started, or since steps were declared void; the storage knows those before"""
+    line: int = 0
+    step: int = -1
+
+
+class Audience:
+    """The servers of one run."""
+
+    def __init__(self) -> None:
+        self.newest = Announced()
+        self.publishers: tuple[str, ...] = ()
+        """where the shards publish their files, by number"""
+        self._heard: deque[Live] = deque(maxlen=MOST_HEARD)
+        self._seen: dict[str, float] = {}
+        """when each server was last heard, by the monotonic clock"""
+
+    # ── on the socket's thread ────────────────────────────────────────────────────────────────────────────────────────
+    def hear(self, live: Live) -> None:
+        """A server says what it serves."""
+        self._heard.append(live)
+
+    def has_news(self, live: Live) -> bool:
+        """Whether there is a version that the server did not know."""
+        return self.newest.cut > live.known
+
+    # ── in the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def take(self) -> list[Live]:
+        """What servers have said since the last call."""
+        taken = [self._heard.popleft() for _ in range(len(self._heard))]
+        now = monotonic()
+        for live in taken:
+            if live.name in self._seen or len(self._seen) < MOST_SERVERS:
+                self._seen[live.name] = now
+        if any(now - seen > LIVE_SECONDS for seen in self._seen.values()):
+            self._seen = {name: seen for name, seen in self._seen.items() if now - seen <= LIVE_SECONDS}
+        return taken
+
+    @property
+    def servers(self) -> int:
+        """Those heard in the last seconds."""
+        return len(self._seen)
+
+    def announce(self, cut: int, line: int, step: int) -> None:
+        """A cut exists; servers that wait hear of it, unless it is older than what they have heard of."""
+        if (line, step) >= (self.newest.line, self.newest.step):
+            self.newest = Announced(cut, line, step)
+
+    def withdraw(self, line: int) -> None:
+        """Steps are void, and versions made of them are no more; the next one is of this line."""
+        self.newest = Announced(0, line, -1)
+
+    def publish_at(self, endpoints: Sequence[str]) -> None:
+        """The shards of the current generation publish here."""
+        self.publishers = tuple(endpoints)

@@ -1,0 +1,77 @@
+"""Tells a dispatcher what a server serves, and hears of new versions, for as long as the server runs."""
+
+from time import monotonic
+from typing import Any
+
+import structlog
+import zmq
+
+from dispatch.control.protocol import FEED, Live, Newest
+from infra.errors import WireError
+from infra.wire import HEADER_BYTES, Codec, Curve, Refused, connect, receive, send
+
+ANSWER_SECONDS = 3.0
+"""longer than the dispatcher keeps a server waiting that knows the newest version"""
+
+
+class LiveClient:
+    """One server's connection to the dispatcher of a run; not to be used by two threads at a time.
+
+    A dispatcher that is restarted at the same endpoint is found again: after each missing answer the connection is made
+    anew, so that no late answer is taken for that to a later message.
+    """
+
+    def __init__(self, endpoint: str, run: str, curve: Curve | None, name: str) -> None:
+        self._endpoint, self._run, self._curve, self.name = endpoint, run, curve, name
+        self._requests, self._answers = Codec(*FEED.requests), Codec(*FEED.answers)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._told = ""
+        """the last refusal that was logged"""
+
+    def live(self, line: int, step: int, cut: int, at_seconds: float, known: int = 0) -> Live:
+        """What this server serves, and since when; known: the newest cut that it has heard of."""
+        at: dict[str, Any] = {"run": self._run, "generation": -1, "step": step}
+        return Live(**at, line=line, cut=cut, at_seconds=at_seconds, name=self.name, known=known)
+
+    def tell(self, live: Live, timeout_seconds: float = ANSWER_SECONDS) -> Newest | None:
+        """Sends what is served; returns the newest version once it is newer than what the server knows.
+
+        The dispatcher answers within a second in any case. None: it did not answer, or refused.
+        """
+        deadline = monotonic() + timeout_seconds
+        socket = self._socket = self._socket or self._connect()
+        send(socket, self._requests, live)
+        if socket.poll(int(1000 * max(0.0, deadline - monotonic()))):
+            try:
+                answer, _ = receive(socket, self._answers)
+            except WireError as error:
+                self._log(str(error))
+            else:
+                if isinstance(answer, Newest):
+                    return answer
+                self._log(answer.reason if isinstance(answer, Refused) else type(answer).__name__)
+        self._disconnect()
+        return None
+
+    def close(self) -> None:
+        self._disconnect()
+        self._context.term()
+
+    def _connect(self) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(zmq.DEALER)
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.MAXMSGSIZE, HEADER_BYTES)
+        connect(socket, self._endpoint, self._curve)
+        return socket
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _log(self, reason: str) -> None:
+        if reason != self._told:
+            self._told = reason
+            hint = "the dispatcher does not take what this server says"
+            structlog.get_logger().warning(hint, endpoint=self._endpoint, reason=reason)

@@ -1,0 +1,57 @@
+"""Versions of the model in the dispatcher's loop: announced when their cuts exist, followed until they are served."""
+
+from typing import Any
+
+from dispatch.control.audience import Audience
+from dispatch.control.protocol import Live
+from dispatch.cutting import Cutting
+from dispatch.intake import Intake
+from dispatch.journal.run import RunJournal
+from dispatch.peers.connections import ShardConnections
+from dispatch.progress.status import ServedStatus
+
+
+class Versions:
+    """What the loop does for those who serve the model."""
+
+    def __init__(self, audience: Audience, cutting: Cutting, journal: RunJournal, intake: Intake) -> None:
+        self._audience, self._cutting, self._journal, self._intake = audience, cutting, journal, intake
+        self._held: tuple[str, ...] = ()
+        """why the newest version is held back"""
+        self._live: Live | None = None
+        """what was heard last from a server that has a version"""
+
+    def start_generation(self, connections: ShardConnections) -> None:
+        """Shards may have been replaced."""
+        self._audience.publish_at(connections.publishers)
+
+    def follow(self, connections: ShardConnections, generation: int) -> None:
+        """Takes what servers have said, and what has become of the cut that is being taken."""
+        for live in self._audience.take():
+            self._hear(live)
+        self._cutting.has_audience = self._audience.servers > 0
+        if not connections.are_open:
+            return
+        if (cut := self._cutting.follow(connections.shards, generation)) is not None:
+            self._held = cut.verdict.reasons
+            self._audience.announce(cut.number, cut.line, cut.step)
+
+    def withdraw(self) -> None:
+        """Steps have been declared void, and so are versions made of them."""
+        self._held = ()
+        self._audience.withdraw(self._journal.line)
+
+    def status(self) -> ServedStatus:
+        newest, live = self._audience.newest.cut, self._live
+        known: dict[str, Any] = {"servers": self._audience.servers, "newest_cut": newest, "held": self._held}
+        if live is None:
+            return ServedStatus(**known)
+        freshness = self._intake.freshness.status()
+        return ServedStatus(**known, cut=live.cut, line=live.line, step=live.step, freshness=freshness)
+
+    def _hear(self, live: Live) -> None:
+        if not live.cut:
+            return
+        self._live = live
+        if live.line == self._journal.line and live.step <= self._intake.step:
+            self._intake.freshness.live(live.step, live.at_seconds)

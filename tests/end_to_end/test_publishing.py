@@ -1,0 +1,167 @@
+"""Versions of the model while somebody serves it: published, judged, measured, and never older than before."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dispatch.control.live_client import LiveClient
+from dispatch.cuts import retention
+from dispatch.job import GateRule, Publishing
+from infra.kafka.broker import free_port
+from infra.storage import Storage
+from ingest.log.embedded import LogReader
+from ingest.streams.source import Record
+from ps.config import CutConfig, RowConfig
+from ps.cuts.files import read_columns
+from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
+from ps.cuts.publication import DeliveredFiles, Deliveries
+from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.crashing import Strike, check_run, train_struck
+from tests.end_to_end.threads import RUN, Plan, train
+
+SMALL: dict[str, Any] = {"batch": 32, "rows": RowConfig(dim=4), "cache_rows": 600, "silence_seconds": 20.0}
+AT_ONCE = Publishing(seconds=0.0)
+
+
+class StandIn:
+    """Stands in for a server: says that it serves whatever it hears of, and reads its newest files."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._client = LiveClient(plan.feed, RUN, None, "stand-in")
+        self._deliveries = Deliveries()
+        self.files = DeliveredFiles(Storage.at(plan.folder / "cuts"), self._deliveries)
+        self.heard: list[tuple[int, int, int]] = []
+        """line, step and cut of each version"""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        line, step, cut = 0, -1, 0
+        with closing(self._client), closing(self._deliveries):
+            while not self._over.is_set():
+                told = self._client.tell(self._client.live(line, step, cut, time.time(), known=cut), 0.5)
+                if told is None or told.cut in (0, cut):
+                    continue
+                self._deliveries.follow(told.publishers)
+                line, step, cut = told.line, told.step, told.cut
+                self.heard.append((line, step, cut))
+                self._read(cut)
+
+    def _read(self, cut: int) -> None:
+        try:
+            for shard in read_manifest(self.files.storage, cut).shards:
+                read_columns(self.files, shard.files[-1])
+        except Exception as error:
+            if cut in manifest_numbers(self.files.storage):
+                raise AssertionError(f"cut {cut} cannot be read") from error
+
+
+@contextmanager
+def served(plan: Plan) -> Iterator[StandIn]:
+    with closing(StandIn(plan)) as there:
+        yield there
+
+
+def planned(folder: Path, **values: Any) -> Plan:
+    fixed: dict[str, Any] = {**SMALL, "feed": f"tcp://127.0.0.1:{free_port()}", "publishing": AT_ONCE}
+    return Plan(folder, **{**fixed, **values})
+
+
+def manifests(plan: Plan) -> list[CutManifest]:
+    storage = Storage.at(plan.folder / "cuts")
+    return [read_manifest(storage, number) for number in manifest_numbers(storage)]
+
+
+@pytest.fixture
+def keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All versions are kept, for the test to look at."""
+    monkeypatch.setattr(retention, "SERVED", 100_000)
+
+
+def test_versions_go_out_while_somebody_serves_and_change_no_bit(keeps_all: None, write_topic: WriteTopic) -> None:
+    plan = planned(write_topic(48 * 32), write_behind=0.5)
+    with served(plan) as server:
+        result = train(plan)
+    assert len(server.heard) >= 3
+    assert server.heard == sorted(server.heard)
+    assert server.files.delivered > 0
+    published = [cut for cut in manifests(plan) if cut.is_publication]
+    assert {cut for _, _, cut in server.heard} <= {cut.number for cut in manifests(plan)}
+    assert len(published) >= 3
+    assert all(cut.figures.newest_event_seconds > 0 for cut in published)
+    found = result.status.served
+    assert found.servers == 1
+    assert found.step > 0
+    assert found.freshness.events > 0
+    assert found.freshness.p50_seconds is not None
+    assert found.freshness.age_seconds is not None
+    check_run(plan, result, 48 * 32)  # trained again, without a server
+
+
+class Flipped(LogReader):
+    """A log in which the labels of some records are the wrong way round."""
+
+    first, last = 40 * 32, 52 * 32
+
+    def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> list[Record]:
+        return [self._turned(record) for record in super().read(partition, offset, max_bytes)]
+
+    def _turned(self, record: Record) -> Record:
+        if not self.first <= record.offset < self.last:
+            return record
+        event = msgspec.json.decode(record.payload)
+        event["label"] = 1 - event["label"]
+        return msgspec.structs.replace(record, payload=msgspec.json.encode(event))
+
+
+def test_versions_are_held_back_while_labels_are_flipped_and_good_again_later(
+    keeps_all: None, write_topic: WriteTopic
+) -> None:
+    folder = write_topic(100 * 32, partitions=1)
+    rule = GateRule(samples=256)
+    plan = planned(folder, publishing=Publishing(0.0, rule), open_source=lambda: Flipped(folder / "log", "clicks"))
+    with served(plan):
+        train(plan)
+    held = {cut.step: cut.verdict.reasons for cut in manifests(plan)}
+    flipped = [reasons for step, reasons in held.items() if 45 <= step <= 52]
+    assert flipped
+    assert all(flipped)
+    assert any("logloss" in reason for reasons in flipped for reason in reasons)
+    assert held[max(held)] == ()
+
+
+@pytest.mark.parametrize(
+    "seams", [("pull", "journalled", "gathering"), ("before_manifest", "push_half_applied", "after_manifest")]
+)
+def test_publishing_goes_on_after_crashes_and_never_goes_back(write_topic: WriteTopic, seams: tuple[str, ...]) -> None:
+    events = 40 * 32
+    plan = planned(write_topic(events), cuts=CutConfig(seconds=0.3, kept=1000))
+    with served(plan) as server:
+        result = train_struck(plan, *(Strike(seam, 8 + 8 * number) for number, seam in enumerate(seams)))
+    check_run(plan, result, events)
+    assert server.heard == sorted(server.heard)
+    assert server.heard[-1][1] > 8 + 8 * len(seams) - 8
+    assert result.status.served.freshness.events > 0
+
+
+def test_versions_of_void_steps_are_followed_by_those_of_a_higher_line(write_topic: WriteTopic) -> None:
+    events = 40 * 32
+    plan = planned(write_topic(events), replace_seconds=0.1, cuts=CutConfig(seconds=0.3, kept=1000))
+    with served(plan) as server:
+        result = train_struck(plan, Strike("forward", 12, is_replaced=False))
+    assert result.status.samples == events
+    lines = [line for line, _, _ in server.heard]
+    assert server.heard == sorted(server.heard)
+    assert lines[-1] == max(cut.line for cut in manifests(plan))
+    assert lines[-1] <= 1

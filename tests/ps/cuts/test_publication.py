@@ -1,0 +1,173 @@
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from infra.storage import Storage
+from infra.wire import guarded, load_curve, write_curve
+from ps.cuts import publication
+from ps.cuts.files import content_of, read_columns, write_columns
+from ps.cuts.gather import non_finite_reference
+from ps.cuts.manifest import read_manifest
+from ps.cuts.publication import DeliveredFiles, Deliveries, FilePublisher
+from ps.errors import CutDamaged
+from ps.protocol import CutSaved
+from tests.ps.cuts.driving import WIDTH, Driven
+from tests.ps.cuts.test_files import columns
+
+ANY = "tcp://127.0.0.1:*"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.001)
+
+
+def subscribed(deliveries: Deliveries, *publishers: FilePublisher) -> None:
+    """Returns once files of these publishers arrive."""
+    deliveries.follow(publisher.endpoint for publisher in publishers)
+    for number, publisher in enumerate(publishers):
+
+        def arrives(name: str = f"first-{number}", publisher: FilePublisher = publisher) -> bool:
+            publisher.publish(name, [b"x"])
+            return name in deliveries.names
+
+        until(arrives)
+    for name in deliveries.names:
+        deliveries.take(name)
+
+
+@pytest.fixture
+def publisher() -> Iterator[FilePublisher]:
+    with zmq.Context() as context, closing(FilePublisher(context, ANY, None)) as made:
+        yield made
+
+
+def test_file_arrives_as_it_is_stored_and_is_read_through_the_overlay(tmp_path: Path, publisher: FilePublisher) -> None:
+    storage, held = Storage.at(tmp_path), columns(1, 4, 9, dense=5)
+    part = write_columns(storage, "00000001/a", held)
+    with closing(Deliveries()) as deliveries:
+        subscribed(deliveries, publisher)
+        publisher.publish(part.name, content_of(held))
+        until(lambda: part.name in deliveries.names)
+        storage.delete(part.name)
+        files = DeliveredFiles(storage, deliveries)
+        found = read_columns(files, part)
+    assert all(np.array_equal(a, b) for a, b in zip(found, held, strict=True))
+    assert (files.delivered, files.stored) == (1, 0)
+
+
+def test_file_that_did_not_arrive_or_is_damaged_is_read_from_storage(tmp_path: Path, publisher: FilePublisher) -> None:
+    storage, held = Storage.at(tmp_path), columns(1, 2)
+    part = write_columns(storage, "00000001/a", held)
+    with closing(Deliveries()) as deliveries:
+        files = DeliveredFiles(storage, deliveries)
+        read_columns(files, part)
+        subscribed(deliveries, publisher)
+        publisher.publish(part.name, [b"pickled"])
+        until(lambda: part.name in deliveries.names)
+        with pytest.raises(CutDamaged, match="is damaged: it has 7 bytes"):
+            read_columns(files, part)
+        read_columns(files, part)
+    assert (files.delivered, files.stored) == (1, 2)
+
+
+def test_memory_of_deliveries_is_bounded_and_the_newest_files_are_kept(publisher: FilePublisher) -> None:
+    with closing(Deliveries(most_bytes=100)) as deliveries:
+        subscribed(deliveries, publisher)
+        for number in range(6):
+            publisher.publish(str(number), [b"x" * 40])
+            until(lambda name=str(number): name in deliveries.names)  # type: ignore[misc]
+        assert deliveries.names == ["4", "5"]
+        assert deliveries.take("5") == b"x" * 40
+        assert deliveries.take("5") is None
+        assert deliveries._kept_bytes == 40
+
+
+def test_publisher_never_waits_for_a_subscriber_that_takes_nothing(publisher: FilePublisher) -> None:
+    with closing(Deliveries()) as deliveries:
+        subscribed(deliveries, publisher)
+        for number in range(500):
+            publisher.publish(str(number), [bytes(1 << 20)])
+        assert len(deliveries.names) < 500
+
+
+def test_large_file_is_left_to_storage(publisher: FilePublisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Deliveries()) as deliveries:
+        subscribed(deliveries, publisher)
+        monkeypatch.setattr(publication, "MOST_FILE_BYTES", 10)
+        publisher.publish("large", [b"x" * 6, b"y" * 5])
+        publisher.publish("small", [b"x" * 6])
+        until(lambda: "small" in deliveries.names)
+        assert "large" not in deliveries.names
+
+
+def test_deliveries_follow_shards_to_other_endpoints() -> None:
+    with zmq.Context() as context, closing(Deliveries()) as deliveries:
+        with closing(FilePublisher(context, ANY, None)) as before, closing(FilePublisher(context, ANY, None)) as other:
+            subscribed(deliveries, before, other)
+        with closing(FilePublisher(context, ANY, None)) as after:
+            subscribed(deliveries, after)
+            assert list(deliveries._sockets) == [after.endpoint]
+
+
+def test_subscriber_with_strange_keys_gets_nothing(tmp_path: Path) -> None:
+    for folder in ("keys", "others"):
+        write_curve(tmp_path / folder, ["server"])
+    server, stranger = load_curve(tmp_path / "keys", "server"), load_curve(tmp_path / "others", "server")
+    with (
+        zmq.Context() as context,
+        guarded(context, server),
+        closing(FilePublisher(context, ANY, server)) as publisher,
+        closing(Deliveries(server)) as known,
+        closing(Deliveries(stranger)) as unknown,
+    ):
+        unknown.follow([publisher.endpoint])
+        subscribed(known, publisher)
+        assert unknown.names == []
+
+
+def test_shard_publishes_each_file_of_a_cut_under_its_name_before_the_cut_exists(
+    tmp_path: Path, publisher: FilePublisher
+) -> None:
+    driven = Driven(Storage.at(tmp_path))
+    driven.shards[0].cuts.publisher = publisher
+    with closing(Deliveries()) as deliveries:
+        subscribed(deliveries, publisher)
+        for changed in (range(6), range(2)):
+            driven.train(3, changed)
+            cut = driven.flush()
+            driven.finish(cut)
+            saved = driven.outcomes[cut][0]
+            assert isinstance(saved, CutSaved)
+            until(lambda name=saved.parts[-1].name: name in deliveries.names)  # type: ignore[misc]
+            assert driven.commit(cut)
+            found = read_manifest(driven.storage, cut).shards[0].files[-1]
+            assert deliveries.take(found.name) == bytes(driven.storage.read(found.name))
+    driven.close()
+
+
+def test_values_that_are_not_finite_are_counted_while_rows_are_copied(tmp_path: Path) -> None:
+    driven = Driven(Storage.at(tmp_path))
+    driven.train(6, range(6))
+    driven.take()
+    driven.train(0, range(5))
+    cut = driven.flush()
+    driven.deliver(99)
+    store, rows = driven.shards[0].store, np.zeros((3, WIDTH), np.float32)
+    rows[0, 0], rows[1, 1:3], rows[2, store.shape.value :] = np.nan, np.inf, np.nan  # the last is optimizer state
+    store.write(np.array([2, 4, 1]), rows)
+    driven.shards[0].cuts.keep(np.array([4, 5]))  # as if they were about to change
+    driven.finish(cut)
+    saved = driven.outcomes[cut][0]
+    assert isinstance(saved, CutSaved)
+    written = read_columns(driven.storage, saved.parts[-1])
+    assert saved.non_finite == non_finite_reference(written.values_KW) == 3
+    assert saved.parts[-1].rows == 5
+    driven.close()
