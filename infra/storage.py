@@ -43,13 +43,19 @@ class StoredFile:
 
 
 class Readable(Protocol):
-    """Files that can be read whole, by name: stored ones, or those that came another way."""
+    """Files that can be read by name: stored ones, or those that came another way."""
 
     def where(self, name: str) -> str:
         """The full path of a file, as messages name it."""
 
+    def check_plain(self, name: str) -> None:
+        """Raises StorageError for a name that leads elsewhere, by '..' or by a link."""
+
     def read(self, name: str) -> memoryview:
         """All of a file; raises NotStored if there is none."""
+
+    def open(self, name: str) -> StoredFile:
+        """For reading, anywhere in it; raises NotStored if there is none."""
 
 
 class Storage:

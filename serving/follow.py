@@ -21,6 +21,7 @@ from infra.storage import Storage
 from infra.telemetry import Meter
 from ps.cuts.choice import Choice, read_choice
 from ps.cuts.manifest import CutManifest, manifest_numbers
+from ps.cuts.publication import DeliveredFiles, Deliveries
 from ps.errors import CutDamaged
 from serving.copies import Copies
 from serving.loading import is_at, load, read_served_manifest
@@ -37,8 +38,8 @@ RETRY_SECONDS = 5.0
 class News(Protocol):
     """Where news of cuts comes from, and news of what is served goes."""
 
-    def wait(self, seconds: float) -> None:
-        """Returns when a new cut is known of, and after so many seconds at most."""
+    def wait(self, seconds: float) -> tuple[str, ...]:
+        """Returns when a new cut is known of, and after so many seconds at most: where shards publish files now."""
 
     def served(self, version: Version, at_seconds: float) -> None:
         """A version is served from now on; at_seconds: since 1970."""
@@ -53,8 +54,9 @@ class PolledNews:
     def __init__(self) -> None:
         self._is_closed = threading.Event()
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> tuple[str, ...]:
         self._is_closed.wait(seconds)
+        return ()
 
     def served(self, version: Version, at_seconds: float) -> None:
         """Nobody wants to know."""
@@ -77,8 +79,13 @@ class Followed(NamedTuple):
 class Follower:
     """Keeps the copies at the version that should be served."""
 
-    def __init__(self, storage: Storage, copies: Copies, news: News, meter: Meter) -> None:
+    def __init__(
+        self, storage: Storage, copies: Copies, news: News, meter: Meter, deliveries: Deliveries | None = None
+    ) -> None:
+        """deliveries: files that shards have published; None: all are read from storage."""
         self._storage, self._copies, self._news, self._meter = storage, copies, news, meter
+        self._deliveries = deliveries
+        self._delivered = None if deliveries is None else DeliveredFiles(storage, deliveries)
         self._manifests: dict[int, CutManifest] = {}
         self._retry_at: dict[int, float] = {}
         """of cuts that could not be loaded, on the monotonic clock"""
@@ -125,7 +132,9 @@ class Follower:
         while not self._is_closing:
             self.turn()
             self._measure()
-            self._news.wait(pause)
+            publishers = self._news.wait(pause)
+            if self._deliveries is not None:
+                self._deliveries.follow(publishers)
 
     def _look(self) -> None:
         """Reads manifests that are new; one that cannot be read is left out."""
@@ -164,7 +173,11 @@ class Follower:
 
     def _load(self, wanted: CutManifest) -> None:
         began = time.perf_counter()
-        done = load(self._storage, wanted, self._copies.standby)
+        try:
+            done = load(self._delivered or self._storage, wanted, self._copies.standby)
+        finally:
+            if self._delivered is not None:
+                self._delivered.forget()
         self._meter.observe("serving_load", time.perf_counter() - began)
         structlog.get_logger().debug("loaded", cut=wanted.number, files=len(done.files), is_whole=done.since is None)
 

@@ -1,8 +1,11 @@
 """What the serving process is given."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from api.config import ApiConfig
+from api.runs.places import DISPATCHER, FEED_WORD, read_endpoint
+from infra.wire import Curve
 from ingest.schema import Schema
 from serving.config import ServingConfig
 from serving.copies import ModelSpec
@@ -23,3 +26,18 @@ class ServingJob:
     spec: ModelSpec
     shares_port: bool = False
     """whether other servers listen on the port"""
+    name: str = "serve"
+    """of this process"""
+    folder: Path | None = None
+    """of the run; where its dispatcher is, is read there; None: nothing is heard from it, and the storage is polled"""
+    feed_endpoint: str = ""
+    """of the dispatcher, where that is known beforehand"""
+    curve: Curve | None = None
+    """keys for connections to the run; None: they are not encrypted"""
+
+    def dispatcher(self) -> str | None:
+        """Where the dispatcher answers now; None: it is not there."""
+        if self.feed_endpoint and not self.feed_endpoint.endswith(":*"):
+            return self.feed_endpoint
+        words = ("" if self.folder is None else read_endpoint(self.folder, DISPATCHER) or "").split()
+        return words[FEED_WORD] if len(words) > FEED_WORD else None

@@ -20,26 +20,26 @@ from infra.process import Stop
 from infra.storage import Storage
 from infra.telemetry import Meter
 from ingest.codec.decoder import Decoder
+from ps.cuts.publication import Deliveries
 from serving.app import create_app, guarded
 from serving.copies import Copies
 from serving.engine import Engine
 from serving.follow import Follower, News, PolledNews
 from serving.job import ServingJob
+from serving.news import DispatcherNews
 from serving.parts import ServingParts
 
 USUAL_PORT = 8100
 
 
-def run_serving(
-    job: ServingJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter, news: News | None = None
-) -> None:
-    """Serves until ``stop``; ``on_ready`` gets the real address; news: of cuts, None: the storage is polled."""
+def run_serving(job: ServingJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter) -> None:
+    """Serves until ``stop``; ``on_ready`` gets the real address."""
     tls = tls_context(job.limits)
     torch.set_num_threads(job.config.threads)
     with open_port(job) as listener:
         where = address(listener, job.limits)
         structlog.get_logger().info("listening", address=where)
-        asyncio.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter, news or PolledNews()))
+        asyncio.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter))
 
 
 def open_port(job: ServingJob) -> socket.socket:
@@ -62,9 +62,8 @@ async def _run(
     stop: Stop,
     on_ready: Callable[[], None],
     meter: Meter,
-    news: News,
 ) -> None:
-    with following(job, meter, news) as working:  # while the database is opened, the model is loaded
+    with following(job, meter) as working:  # while the database is opened, the model is loaded
         store = await open_store(job.database, stop)
         if store is None:
             return
@@ -78,11 +77,12 @@ async def _run(
 
 
 @contextmanager
-def following(job: ServingJob, meter: Meter, news: News) -> Iterator[Callable[[SqlStore], ServingParts]]:
+def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore], ServingParts]]:
     """Follows the cuts; yields what makes the parts of the application, once there is a database."""
     storage, copies = Storage.at(job.storage), Copies(job.spec)
     engine = Engine(copies, job.config.batch_samples, meter)
-    follower = Follower(storage, copies, news, meter)
+    deliveries, news = Deliveries(job.curve), news_of(job)
+    follower = Follower(storage, copies, news, meter, deliveries)
     decoder = Decoder(job.schema, needs_label=False)
 
     def working(store: SqlStore) -> ServingParts:
@@ -94,4 +94,12 @@ def following(job: ServingJob, meter: Meter, news: News) -> Iterator[Callable[[S
         yield working
     finally:
         follower.close()
+        deliveries.close()
         engine.close()
+
+
+def news_of(job: ServingJob) -> News:
+    """From the dispatcher of the run, if it is known where to look for it."""
+    if job.folder is None and job.dispatcher() is None:
+        return PolledNews()
+    return DispatcherNews(job.dispatcher, job.spec.run, job.curve, job.name)

@@ -292,6 +292,10 @@ def serve(
         schema=schema,
         spec=spec_of(config, settings.run, settings.seed, settings.scaled_rows, settings.model, schema),
         shares_port=shares_port,
+        name=name,
+        folder=settings.folder,
+        feed_endpoint=settings.dispatch.feed_endpoint,
+        curve=curve_of(settings, "server"),
     )
     run_serving(job, stop, begin(settings, name), Meter())
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import zmq
+from pyarrow import BufferReader
 
-from infra.storage import Storage
+from infra.storage import Storage, StoredFile
 from infra.wire import Curve, bind, connect
 
 MOST_FILE_BYTES = 64 << 20
@@ -113,23 +114,39 @@ class Deliveries:
 
 
 class DeliveredFiles:
-    """Files of cuts as a server reads them: from what was delivered, else from storage.
+    """Files of cuts as a server reads them: from what was delivered, else from storage. Implements Readable.
 
-    What was delivered is handed out once: whoever finds it damaged reads again, and gets what is stored.
+    What was delivered is kept until ``forget``: whoever finds it damaged forgets it, reads again, and gets what is
+    stored.
     """
 
     def __init__(self, storage: Storage, deliveries: Deliveries) -> None:
         self.storage, self._deliveries = storage, deliveries
-        self.delivered = self.stored = 0
-        """files that were read either way"""
+        self._taken: dict[str, bytes] = {}
+        self.delivered = 0
+        """files that did not have to be read from storage"""
 
     def where(self, name: str) -> str:
         return self.storage.where(name)
 
+    def check_plain(self, name: str) -> None:
+        if self._find(name) is None:
+            self.storage.check_plain(name)
+
     def read(self, name: str) -> memoryview:
-        """All of a file; raises NotStored if there is none."""
-        if (content := self._deliveries.take(name)) is not None:
+        content = self._find(name)
+        return self.storage.read(name) if content is None else memoryview(content)
+
+    def open(self, name: str) -> StoredFile:
+        content = self._find(name)
+        return self.storage.open(name) if content is None else StoredFile(BufferReader(content), self.where(name))
+
+    def forget(self) -> None:
+        """To be called when a cut has been read, or could not be."""
+        self._taken.clear()
+
+    def _find(self, name: str) -> bytes | None:
+        if name not in self._taken and (content := self._deliveries.take(name)) is not None:
+            self._taken[name] = content
             self.delivered += 1
-            return memoryview(content)
-        self.stored += 1
-        return self.storage.read(name)
+        return self._taken.get(name)

@@ -65,6 +65,8 @@ class StandIn:
         except Exception as error:
             if cut in manifest_numbers(self.files.storage):
                 raise AssertionError(f"cut {cut} cannot be read") from error
+        finally:
+            self.files.forget()
 
 
 @contextmanager

@@ -1,0 +1,73 @@
+"""News between a server and the dispatcher of its run: new versions this way, what is served the other.
+
+One thread asks the dispatcher over and over; each question says what is served, and is answered when there is a newer
+version, within a second in any case. The follower's thread is woken by news. Nothing depends on them: without a
+dispatcher the storage is looked at as before.
+"""
+
+import threading
+from collections.abc import Callable
+
+from dispatch.control.live_client import LiveClient
+from dispatch.control.protocol import Newest
+from infra.wire import Curve
+from serving.versions import Version
+
+AGAIN_SECONDS = 1.0
+"""before a dispatcher that did not answer is asked again"""
+NOTHING = Version(0, -1, 0)
+"""what a server serves that has no version yet"""
+
+
+class DispatcherNews:
+    """News from the dispatcher; implements serving.follow.News."""
+
+    def __init__(self, endpoint: Callable[[], str | None], run: str, curve: Curve | None, name: str) -> None:
+        """endpoint: where the dispatcher answers now; None: it is not there."""
+        self._endpoint, self._run, self._curve, self._name = endpoint, run, curve, name
+        self._served = NOTHING, 0.0
+        self._newest: Newest | None = None
+        self._has_news, self._is_closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._ask, name="news", daemon=True)
+        self._thread.start()
+
+    # ── on the follower's thread ──────────────────────────────────────────────────────────────────────────────────────
+    def wait(self, seconds: float) -> tuple[str, ...]:
+        self._has_news.wait(seconds)
+        self._has_news.clear()
+        return () if self._newest is None else self._newest.publishers
+
+    def served(self, version: Version, at_seconds: float) -> None:
+        self._served = version, at_seconds
+
+    def close(self) -> None:
+        self._is_closed.set()
+        self._has_news.set()
+        self._thread.join()
+
+    # ── on its own ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _ask(self) -> None:
+        client, connected = None, None
+        while not self._is_closed.is_set():
+            if (endpoint := self._endpoint()) != connected:
+                if client is not None:
+                    client.close()
+                client = None if endpoint is None else LiveClient(endpoint, self._run, self._curve, self._name)
+                connected = endpoint
+            if client is None or not self._tell(client):
+                self._is_closed.wait(AGAIN_SECONDS)
+        if client is not None:
+            client.close()
+
+    def _tell(self, client: LiveClient) -> bool:
+        """Whether the dispatcher answered."""
+        (version, at_seconds), known = self._served, 0 if self._newest is None else self._newest.cut
+        newest = client.tell(client.live(version.line, version.step, version.cut, at_seconds, known))
+        if newest is None:
+            return False
+        if newest.cut != known:
+            self._newest = newest
+            self._has_news.set()
+        elif self._newest is None or newest.publishers != self._newest.publishers:
+            self._newest = newest
+        return True
