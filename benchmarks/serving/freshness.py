@@ -123,7 +123,7 @@ def _job(place: Path, rate: float, settings: Sequence[str]) -> ChaosJob:
     place.mkdir(parents=True)
     overrides = f"stream.folder={place / 'log'}", *SETTINGS, *settings
     options = tuple(part for override in overrides for part in ("--set", override))
-    return ChaosJob(place, 0, 0.0, 0.0, rate, options, PATIENCE_SECONDS)
+    return ChaosJob(place, 0, 0.0, 0.0, rate, options, PATIENCE_SECONDS, serves=True)
 
 
 # ── freshness ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -70,6 +70,8 @@ class ChaosJob:
     """how long the run may take to complete steps again after the last fault, and to end"""
     faults: str = ""
     """fault points at which processes of the run end, as ``infra.faults`` reads them"""
+    serves: bool = False
+    """whether the run serves predictions, too"""
 
 
 def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosReport:
@@ -123,7 +125,7 @@ class SupervisedRun:
                 f"to go on; see {self.job.folder / OUTPUT}"
             )
         self._await_orphans()
-        self.process, self.was_killed = launch(self.job, "up", "--no-serve", "--folder", str(self.job.folder)), False
+        self.process, self.was_killed = _launch_run(self.job), False
 
     def processes(self) -> dict[str, psutil.Process]:
         """Those that are there now, by name."""
@@ -251,6 +253,10 @@ def launch(job: ChaosJob, command: str, *arguments: str) -> "subprocess.Popen[by
         )
 
 
+def _launch_run(job: ChaosJob) -> "subprocess.Popen[bytes]":
+    return launch(job, "up", "--serve" if job.serves else "--no-serve", "--folder", str(job.folder))
+
+
 @contextmanager
 def producing_events(job: ChaosJob) -> Iterator["subprocess.Popen[bytes]"]:
     rate, seed = str(job.rate), str(job.seed)
@@ -263,7 +269,7 @@ def producing_events(job: ChaosJob) -> Iterator["subprocess.Popen[bytes]"]:
 
 @contextmanager
 def running(job: ChaosJob) -> Iterator[SupervisedRun]:
-    run = SupervisedRun(job, launch(job, "up", "--no-serve", "--folder", str(job.folder)))
+    run = SupervisedRun(job, _launch_run(job))
     try:
         yield run
     finally:
