@@ -10,7 +10,7 @@ from infra.run.supervision.nursery import as_started
 from infra.storage import PART
 from infra.verify.finding import Violated, check
 
-COMMANDS = frozenset({"agent", "dispatcher", "worker", "ps", "api", "broker", "produce", "nursery"})
+COMMANDS = frozenset({"agent", "dispatcher", "worker", "ps", "api", "serve", "broker", "produce", "nursery"})
 FOREIGN = frozenset({"broker"})
 """folders of a run in which others write"""
 MOST_NAMED = 5
