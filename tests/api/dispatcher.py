@@ -104,7 +104,8 @@ class PretendDispatcher:
         if command.verb == "alpha":
             mode: AlphaMode = "auto" if command.value == "auto" else "manual"
             alpha = 1.0 if mode == "auto" else float(command.value)
-            self.status = msgspec.structs.replace(self.status, alpha=alpha, alpha_mode=mode)
+            why: dict[str, Any] = {"alpha_reason": command.reason, "alpha_changed_at": 1.0}
+            self.status = msgspec.structs.replace(self.status, alpha=alpha, alpha_mode=mode, **why)
         self._control.answer(asked, accepted)
 
 
