@@ -13,7 +13,7 @@ Tests look at the facts noted here.
 """
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -148,11 +148,12 @@ class Steered:
         self.wait(lambda: self.step() >= until)
 
     # ── starting and ending ───────────────────────────────────────────────────────────────────────────────────────────
-    def start(self) -> None:
+    def start(self, wanted: Sequence[str] = FAULTS) -> None:
+        """wanted: faults"""
         settings = given(
             *SETTINGS, f"stream.folder={self.stream.folder}", f"api.database={self.databases['postgresql']}"
         )
-        faults = {FAULT: ",".join(FAULTS), ALLOWED: "1"}
+        faults = {FAULT: ",".join(wanted), ALLOWED: "1"} if wanted else {}
         self.process = start("up", "--folder", self.folder, *settings, **faults)
         self.wait(lambda: (self.folder / "endpoints" / "dispatcher").exists())
         settings = given("api.port=0", f"api.database={self.databases['sqlite']}")
