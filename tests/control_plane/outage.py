@@ -52,12 +52,10 @@ def lose(run: Steered, kind: str, begin: Callable[[], Any], end: Callable[[], An
     begin()
     try:
         during = measure(run, seconds)
-        behind = run.version() - (0 if kind == "postgresql" else read_version(run.databases[kind]))
     finally:
         end()
     newest, began = run.version(), time.monotonic()
-    if kind == "postgresql":  # it answers nothing while it is stopped
-        behind = newest - read_version(run.databases[kind])
+    behind = newest - read_version(run.databases[kind])
     wait_until(lambda: read_version(run.databases[kind]) >= newest, run.process)
     caught_up = time.monotonic() - began
     after = measure(run, seconds / 3)

@@ -12,6 +12,7 @@ The run's own API uses PostgreSQL; a second one, ``freshet api --runs``, follows
 Tests look at the facts noted here.
 """
 
+import asyncio
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -23,13 +24,15 @@ from typing import Any
 import httpx2
 import psutil
 
+from api.store.engine import Database
+from api.store.reads import RunTables
 from api.store.rows import SCOPES
 from dispatch.journal.history import read_history
 from infra.faults import ALLOWED, FAULT, Fired, read_fired
 from ingest.config import StreamConfig
 from tests.api.serving import new_token
 from tests.control_plane.contending import contending, favoured, may_set_priorities
-from tests.control_plane.folding import Frame, read_journal, read_tables, version_of
+from tests.control_plane.folding import Frame, read_journal, version_of
 from tests.databases import PostgresServer
 from tests.disks import fill
 from tests.end_to_end.living import given, producing
@@ -54,7 +57,8 @@ MOST_STRUCK = 16
 FURTHER = 4
 """steps in which a run shows that it goes on"""
 ASK_SECONDS = 60.0
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.1
+"""between two looks: each of them takes some milliseconds of processor time"""
 Told = dict[str, Any]
 
 
@@ -141,7 +145,7 @@ class Steered:
             except (httpx2.HTTPError, FileNotFoundError):
                 return False
 
-        wait_until(holds, self.process)
+        wait_until(holds, self.process, LOOK_SECONDS)
 
     def wait_for_steps(self, more: int) -> None:
         until = self.step() + more
@@ -207,7 +211,7 @@ class Steered:
             return bool(answers) and answers[-1].status_code == 200
 
         with ThreadPoolExecutor(1) as threads:
-            asking = threads.submit(wait_until, has_happened, self.process)
+            asking = threads.submit(wait_until, has_happened, self.process, LOOK_SECONDS)
             handled = len(read_fired(self.folder))
             while wait([asking], LOOK_SECONDS).not_done:
                 for fired in read_fired(self.folder)[handled:]:
@@ -363,7 +367,15 @@ def resume(processes: list[psutil.Process]) -> None:
 
 def read_version(url: str) -> int:
     """Up to which a database has the journal."""
-    return int(read_tables(url, RUN)["runs"][RUN,]["version"])
+
+    async def read() -> int:
+        database = Database(url)
+        try:
+            return await RunTables(database).cursor(RUN)
+        finally:
+            await database.close()
+
+    return asyncio.run(read())
 
 
 @contextmanager
