@@ -10,6 +10,7 @@ from time import monotonic
 import structlog
 import zmq
 
+from dispatch.alpha.controller import Tempo
 from dispatch.alpha.pilot import AlphaPilot
 from dispatch.control.checking import CommandCheck
 from dispatch.control.commands import Commands
@@ -63,7 +64,8 @@ class Coordinator:
         self.job, self.stop, self.meter = job, stop, meter
         self.log = structlog.get_logger()
         self.state: RunState = "waiting"
-        self.steering = Steering(job, AlphaPilot(job.stream.batch, job.dispatch.workers))
+        tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
+        self.steering = Steering(job, AlphaPilot(job.stream.batch, job.dispatch.workers, tempo=tempo))
         needs = self.steering.needs
         check_job(job, needs.elastic, needs.hot_share)
         may_join = job.may_sum or not needs_ring(job.dense.reduce, needs.hot_share > 0)

@@ -106,7 +106,7 @@ class FollowedRuns:
         for task in self._tasks.pop(place.name, ()):
             task.cancel()
         live, projector = Live(self._context, place), Projector(self._store, place)
-        outbox = Outbox(self._store, place)
+        outbox = Outbox(self._store, place, projector)
         self._runs[place.name] = FollowedRun(place, live, projector, outbox)
         work = (live.follow, projector.follow, outbox.deliver)
         self._tasks[place.name] = [asyncio.create_task(keep_going(each)) for each in work]
