@@ -32,6 +32,38 @@ def most_connections() -> int:
     return min(MOST_CONNECTIONS, max(16, files // 2))
 
 
+class JoinedWrites:
+    """A transport that sends the head of an answer together with the first of its body: one packet, and one wake-up.
+
+    uvicorn writes them one after the other. What is not followed by more at once is sent at the end of this turn of
+    the event loop.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held + data)
+        elif data:
+            self._held = data
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class WatchedConnection(HttpToolsProtocol):
     """One connection of a client."""
 
@@ -56,7 +88,7 @@ class WatchedConnection(HttpToolsProtocol):
 
     # ── the connection ────────────────────────────────────────────────────────────────────────────────────────────────
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         idle = self.app_state.setdefault("idle_connections", {})
         self._idle: dict[WatchedConnection, None] = idle
         self._become_idle()
