@@ -12,8 +12,9 @@ from time import time
 
 import structlog
 import uvicorn
+import uvloop
 
-from api.access.connections import HEAD_BYTES, most_connections, watched_connections
+from api.access.connections import most_connections, watched_connections
 from api.access.tokens import TokenCache
 from api.app import create_app, guarded
 from api.config import ApiConfig
@@ -46,7 +47,8 @@ def run_api(job: ApiJob, stop: Stop, on_ready: Callable[[str], None], meter: Met
     with listen(job.config.host, job.config.port) as listener:
         where = address(listener, job.config)
         structlog.get_logger().info("listening", address=where)
-        asyncio.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter))
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -189,11 +191,11 @@ class QuietServer(uvicorn.Server):
 async def _serve(
     parts: ApiParts, listener: socket.socket, tls: ssl.SSLContext | None, stop: Stop, on_ready: Callable[[], None]
 ) -> None:
+    limits = parts.config
     config = uvicorn.Config(
         guarded(create_app(parts), parts),
-        http=watched_connections(parts.config.receive_seconds, most_connections()),  # type: ignore[arg-type]
+        http=watched_connections(limits.receive_seconds, limits.body_bytes, most_connections()),  # type: ignore[arg-type]
         ws="none",
-        h11_max_incomplete_event_size=HEAD_BYTES,
         log_config=None,
         access_log=False,
         server_header=False,

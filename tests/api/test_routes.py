@@ -156,7 +156,7 @@ def test_targets_name_the_metrics_of_all_processes(api: Served) -> None:
 def test_requests_are_counted_by_route_and_what_a_client_makes_up_is_no_label(api: Served) -> None:
     api.get("/v1/runs/r")
     api.get("/v1/nothing/like/this")
-    api.ask("BREW", "/v1/runs/r")
+    api.ask("REPORT", "/v1/runs/r")
     lines = api.get("/metrics").body.decode().splitlines()
     for labels in (
         'method="GET",route="/v1/runs/{run}",status="200"',
@@ -165,7 +165,7 @@ def test_requests_are_counted_by_route_and_what_a_client_makes_up_is_no_label(ap
     ):
         assert any(line.startswith(f"freshet_api_requests_total{{{labels}}} ") for line in lines), labels
     assert any(line.startswith("freshet_api_request_seconds_bucket") for line in lines)
-    assert not any("nothing" in line or "BREW" in line for line in lines)
+    assert not any("nothing" in line or "REPORT" in line for line in lines)
 
 
 def test_how_far_sql_is_behind_and_how_many_commands_wait_is_told(api: Served, dispatcher: PretendDispatcher) -> None:

@@ -55,6 +55,7 @@ COMMANDS = [
         "bench checkpoint",
         "bench recovery",
         "bench api",
+        "bench siege",
     ),
 ]
 
