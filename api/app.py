@@ -9,6 +9,7 @@ from api.access.rules import Guard, needs
 from api.document import describe_routes
 from api.parts import ApiParts
 from api.problems import add_problems
+from api.quick import QuickReads
 from api.routes import alpha, events, health, history, runs, samples, settings, workers
 from infra.telemetry import code_version
 
@@ -48,8 +49,8 @@ def create_app(parts: ApiParts | None = None) -> FastAPI:
 def guarded(app: FastAPI, parts: ApiParts) -> ASGIApp:
     """The application as it is served. Outermost first: counted, how many, how often, who, how much."""
     config = parts.config
-    inner: ASGIApp = BodyLimit(app, config.body_bytes, config.receive_seconds)
+    inner: ASGIApp = BodyLimit(QuickReads(app, parts), config.body_bytes, config.receive_seconds)
     inner = Guard(inner, parts.tokens, parts.store)
-    inner = RateLimit(inner, config.requests_per_second, parts.tokens.is_known)
+    inner = RateLimit(inner, config.requests_per_second, parts.tokens.known)
     inner = ConcurrencyLimit(inner, config.concurrency, STREAM_PATHS)
     return MeasuredRequests(inner, app.routes, parts.meter, STREAM_PATHS)

@@ -27,7 +27,7 @@ class ApiConfig(Section):
     requests_per_second: float = Field(default=200.0, gt=0, le=100_000)
     """of one token, or of one address without a token; on average over ten seconds"""
     concurrency: int = Field(default=64, ge=1, le=10_000)
-    """requests under way at a time, of one token half as many; as many event streams beside them"""
+    """requests under way at a time, of one token at most as many as there is room left; event streams beside them"""
     receive_seconds: float = Field(default=10.0, gt=0, le=3600)
     """within which a request must have arrived, its body included"""
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
+import uvloop
 
 from api.access.server import address, check_address, listen, open_store, serve, tls_context
 from api.access.tokens import TokenCache
@@ -35,7 +36,8 @@ def run_api(job: ApiJob, stop: Stop, on_ready: Callable[[str], None], meter: Met
     with listen("api", job.config.host, job.config.port, USUAL_PORT) as listener:
         where = address(listener, job.config)
         structlog.get_logger().info("listening", address=where)
-        asyncio.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter))
 
 
 # ── within the event loop ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -55,7 +57,7 @@ async def _run(
         await check_address(job.config.host, store)
         async with working(job, store, meter) as parts:
             app = guarded(create_app(parts), parts)
-            await serve(app, listener, tls, job.config.receive_seconds, stop, on_ready, parts.closing.set)
+            await serve(app, listener, tls, job.config, stop, on_ready, parts.closing.set)
     finally:
         await store.close()
 

@@ -10,6 +10,7 @@ from api.access.tokens import TokenCache
 from api.config import ApiConfig
 from api.runs.followed import FollowedRuns
 from api.runs.samples import SampleSinks
+from api.shared import SharedAnswers
 from api.store.store import SqlStore
 from infra.telemetry import Meter
 
@@ -24,6 +25,7 @@ class ApiParts:
     tokens: TokenCache
     samples: SampleSinks
     meter: Meter
+    answers: SharedAnswers = field(default_factory=SharedAnswers)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """set when event streams should end"""
 

@@ -9,9 +9,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from api.errors import ApiError
+from api.errors import ApiError, BadRequest
 
 PROBLEM_TYPE = "application/problem+json"
 MOST_ERRORS = 50
@@ -29,17 +30,16 @@ def answer_of(error: ApiError, more: Mapping[str, Any] | None = None) -> JSONRes
     answer = problem(error.status, error.title, _clean(str(error)), more)
     if error.status == HTTPStatus.UNAUTHORIZED:
         answer.headers["WWW-Authenticate"] = "Bearer"
+    if error.status == HTTPStatus.REQUEST_TIMEOUT:
+        answer.headers["Connection"] = "close"
     if error.retry_after_seconds is not None:
         answer.headers["Retry-After"] = str(error.retry_after_seconds)
     return answer
 
 
-async def send_problem(error: ApiError, scope: Scope, receive: Receive, send: Send, closes: bool = False) -> None:
-    """Answers in place of the application; closes: the connection, because the request was not read to its end."""
-    answer = answer_of(error)
-    if closes:
-        answer.headers["Connection"] = "close"
-    await answer(scope, receive, send)
+async def send_problem(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers in place of the application."""
+    await answer_of(error)(scope, receive, send)
 
 
 def add_problems(app: FastAPI) -> None:
@@ -47,6 +47,7 @@ def add_problems(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
     app.add_exception_handler(Exception, _answer_failure)
 
 
@@ -71,6 +72,11 @@ async def _answer_invalid(_request: Request, error: Exception) -> Response:
         for found in error.errors()[:MOST_ERRORS]
     ]
     return problem(422, "Invalid request", "the request does not fit its schema", {"errors": errors})
+
+
+async def _answer_nobody(_request: Request, _error: Exception) -> Response:
+    """The client has gone before its body had arrived; that is no failure of ours."""
+    return problem(400, BadRequest.title, "the body did not arrive; expected all of it; send it again")
 
 
 async def _answer_failure(request: Request, error: Exception) -> Response:

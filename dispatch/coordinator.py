@@ -11,6 +11,7 @@ import msgspec
 import structlog
 import zmq
 
+from dispatch.alpha.controller import Tempo
 from dispatch.alpha.pilot import AlphaPilot
 from dispatch.control.audience import Audience
 from dispatch.control.checking import CommandCheck
@@ -66,7 +67,8 @@ class Coordinator:
         self.job, self.stop, self.meter = job, stop, meter
         self.log = structlog.get_logger()
         self.state: RunState = "waiting"
-        self.steering = Steering(job, AlphaPilot(job.stream.batch, job.dispatch.workers))
+        tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
+        self.steering = Steering(job, AlphaPilot(job.stream.batch, job.dispatch.workers, tempo=tempo))
         needs = self.steering.needs
         check_job(job, needs.elastic, needs.hot_share)
         may_join = job.may_sum or not needs_ring(job.dense.reduce, needs.hot_share > 0)

@@ -5,6 +5,7 @@ import fcntl
 import io
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -24,6 +25,8 @@ REMEDIES = {
     errno.EFBIG: "expected to be allowed files of that size; raise the limit ('ulimit -f')",
 }
 """what was expected and what to do, by the error number"""
+LOCK_TIMES, LOCK_SECONDS = 5, 0.002
+"""how often, and with which pauses, a lock is tried: somebody may just be looking whether it is held"""
 LITTLE_BYTES = 64 << 10
 """a disk with less room than this counts as full"""
 
@@ -87,6 +90,11 @@ def try_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
     """Opens a file and locks it for this process, until it is closed; None if another one holds the lock."""
     file = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
+        for _ in range(LOCK_TIMES - 1):
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            time.sleep(LOCK_SECONDS)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
@@ -95,6 +103,22 @@ def try_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
         os.close(file)
         raise
     return file
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file. Raises FileUnusable."""
+    with naming(path):
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+    return False
 
 
 # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import structlog
 import torch
+import uvloop
 
 from api.access.server import address, check_address, listen, open_store, serve, tls_context
 from api.access.tokens import TokenCache
@@ -39,7 +40,8 @@ def run_serving(job: ServingJob, stop: Stop, on_ready: Callable[[str], None], me
     with open_port(job) as listener:
         where = address(listener, job.limits)
         structlog.get_logger().info("listening", address=where)
-        asyncio.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter))
 
 
 def open_port(job: ServingJob) -> socket.socket:
@@ -71,7 +73,7 @@ async def _run(
             await check_address(job.config.host, store)
             parts = working(store)
             app = guarded(create_app(parts), parts)
-            await serve(app, listener, tls, job.limits.receive_seconds, stop, on_ready, lambda: None)
+            await serve(app, listener, tls, job.limits, stop, on_ready, lambda: None)
         finally:
             await store.close()
 

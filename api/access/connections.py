@@ -4,18 +4,18 @@ uvicorn's own limit counts idle connections like busy ones, so a few hundred cli
 others out; and it waits for the head of a first request for ever. Here a connection without a whole request head is
 closed after some seconds, and where there are too many connections, the one that has been idle for longest is.
 What is not HTTP at all never reaches the application; it is answered here, as problem+json like everything else.
+
+A request may be answered before its body has arrived, as one without a token is. The rest of the body is read and
+dropped then, up to a limit, because closing at once would reset the connection, and the client might lose the answer.
 """
 
 import asyncio
-import re
 import resource
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from api.errors import ApiError, BadRequest, HeadTooLarge, TooSlow
 from api.problems import answer_of
@@ -23,7 +23,7 @@ from api.problems import answer_of
 MOST_CONNECTIONS = 1024
 HEAD_BYTES = 32 * 1024
 """of the longest request line and headers together"""
-HEAD_END = re.compile(rb"\n\r?\n")
+VERSIONS = ("1.0", "1.1")
 
 
 def most_connections() -> int:
@@ -32,21 +32,63 @@ def most_connections() -> int:
     return min(MOST_CONNECTIONS, max(16, files // 2))
 
 
-class WatchedConnection(H11Protocol):
+class JoinedWrites:
+    """A transport that sends the head of an answer together with the first of its body: one packet, and one wake-up.
+
+    uvicorn writes them one after the other. What is not followed by more at once is sent at the end of this turn of
+    the event loop.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held + data)
+        elif data:
+            self._held = data
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class WatchedConnection(HttpToolsProtocol):
     """One connection of a client."""
 
-    def __init__(self, *args: Any, receive_seconds: float, most: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, receive_seconds: float, body_bytes: int, most: int, **kwargs: Any) -> None:
+        """body_bytes: how much of a body that nobody reads is dropped; most: connections"""
         super().__init__(*args, **kwargs)
-        self._receive_seconds, self._most = receive_seconds, most
+        self._receive_seconds, self._body_bytes, self._most = receive_seconds, body_bytes, most
         self._head_timer: asyncio.TimerHandle | None = None
+        self._is_between = True
+        """whether nothing of a request has come since the one before was complete"""
+        self._head_bytes: int | None = None
+        """of a head that has begun and is not complete; None: there is none"""
+        self._dropped_bytes = 0
+        """of the body of a request that is answered already"""
+        self._refusal: ApiError | None = None
+        """of the head that is being read"""
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
+    # ── the connection ────────────────────────────────────────────────────────────────────────────────────────────────
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         idle = self.app_state.setdefault("idle_connections", {})
         self._idle: dict[WatchedConnection, None] = idle
         self._become_idle()
@@ -58,10 +100,13 @@ class WatchedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._has_long_head(data):
-            self._refuse_head()
-            return
+        # the beginning of a head that comes together with the end of another request is not counted: it is short
+        before = 0 if self._is_between else self._head_bytes
         super().data_received(data)
+        if self._head_bytes is not None and before is not None and not self.transport.is_closing():
+            self._head_bytes = before + len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._refuse(too_long_head())
         if not self.is_idle:
             self._become_busy()
 
@@ -90,51 +135,87 @@ class WatchedConnection(H11Protocol):
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _has_long_head(self, data: bytes) -> bool:
-        """Whether the head of a request goes beyond the limit; h11 checks that only while it is incomplete."""
-        pending, _ = self.conn.trailing_data
-        if len(pending) + len(data) <= HEAD_BYTES or self.conn.their_state is not h11.IDLE:
-            return False
-        return HEAD_END.search(pending + data, 0, HEAD_BYTES) is None
+    # ── what the parser finds ─────────────────────────────────────────────────────────────────────────────────────────
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_between, self._head_bytes = False, 0
 
+    def on_headers_complete(self) -> None:
+        """Raises what ``send_400_response`` answers with."""
+        self._head_bytes, self._dropped_bytes = None, 0
+        self._refusal = head_error(self.parser.get_http_version(), self.url, self.headers)
+        if self._refusal is not None:
+            raise self._refusal
+        super().on_headers_complete()
+        if self.expect_100_continue:  # who is answered without it may send the body or not, so what follows is unclear
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:
+            self._dropped_bytes += len(body)
+            if self._dropped_bytes > self._body_bytes:
+                self.drop()
+            return
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_between = True
+        super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Another protocol is asked for: the request is answered as it is, and nothing can follow it."""
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def _give_up(self) -> None:
         """A head that has begun is answered; silence is not."""
-        has_begun = bool(self.conn.trailing_data[0]) and self.conn.our_state is h11.IDLE
-        if not has_begun or self.transport.is_closing():
+        if self._head_bytes is None or self.transport.is_closing():
             self.drop()
             return
-        self._become_busy()
         self._refuse(
             TooSlow(f"the head did not arrive within {self._receive_seconds:g} s; expected it sooner; send it at once")
         )
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn when h11 cannot read what has come; the reason is the error that it handles then."""
-        error = sys.exception()
-        if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == HeadTooLarge.status:
-            self._refuse_head()
-        else:
-            self._refuse(BadRequest(f"this is not HTTP: {error or msg}; expected HTTP/1.1; correct the client"))
-
-    def _refuse_head(self) -> None:
-        self._refuse(HeadTooLarge(f"the head has more than {HEAD_BYTES} bytes; expected fewer; send less"))
+        """Called by uvicorn when what has come cannot be read, or when its head is refused."""
+        self._refuse(self._refusal or BadRequest("this is not HTTP; expected HTTP/1.1; correct the client"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answers in place of the application, and closes; an answer that has begun is cut off."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE) or self.transport.is_closing():
+        """Answers in place of the application, and closes; requests that came whole are answered before that."""
+        self._become_busy()
+        if not self.is_idle and not self.cycle.more_body:
+            self.cycle.keep_alive = False
+            self.transport.pause_reading()
+            return
+        if self.transport.is_closing() or self.pipeline or (not self.is_idle and self.cycle.response_started):
             self.drop()
             return
-        if self.cycle is not None:  # the application may be at work on a body that makes no sense now
+        if not self.is_idle:  # the application may be at work on a body that makes no sense now
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         answer = answer_of(error)
-        headers = [*answer.raw_headers, (b"connection", b"close")]
-        for event in (h11.Response(status_code=error.status, headers=headers), h11.Data(data=bytes(answer.body))):
-            self.transport.write(self.conn.send(event))
-        self.transport.write(self.conn.send(h11.EndOfMessage()))
+        headers = b"".join(b"%b: %b\r\n" % pair for pair in (*answer.raw_headers, (b"connection", b"close")))
+        self.transport.write(STATUS_LINE[error.status] + headers + b"\r\n" + bytes(answer.body))
         self.transport.close()
 
 
-def watched_connections(receive_seconds: float, most: int) -> Callable[..., WatchedConnection]:
+def head_error(version: str, url: bytes, headers: list[tuple[bytes, bytes]]) -> ApiError | None:
+    """What is wrong with the head of a request beyond its form, which the parser checks."""
+    if len(url) + sum(len(name) + len(value) for name, value in headers) > HEAD_BYTES:
+        return too_long_head()
+    hosts = sum(name == b"host" for name, _ in headers)
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        return BadRequest(f"the head names {hosts} hosts; expected one; correct the client")
+    if version not in VERSIONS:
+        return BadRequest(f"this is HTTP/{version}; expected HTTP/1.1; correct the client")
+    return None
+
+
+def too_long_head() -> HeadTooLarge:
+    return HeadTooLarge(f"the head has more than {HEAD_BYTES} bytes; expected fewer; send less")
+
+
+def watched_connections(receive_seconds: float, body_bytes: int, most: int) -> Callable[..., WatchedConnection]:
     """What uvicorn makes a protocol from."""
-    return partial(WatchedConnection, receive_seconds=receive_seconds, most=most)
+    return partial(WatchedConnection, receive_seconds=receive_seconds, body_bytes=body_bytes, most=most)

@@ -4,18 +4,15 @@ All of them are plain ASGI: nothing is buffered, and what is refused is refused 
 """
 
 import asyncio
-import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 
-from limits import RateLimitItem, RateLimitItemPerSecond
-from limits.storage import MemoryStorage
-from limits.strategies import FixedWindowRateLimiter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import BadRequest, Overloaded, TooLarge, TooMany, TooSlow
-from api.problems import send_problem
+from api.errors import Overloaded, TooLarge, TooMany, TooSlow
+from api.problems import answer_of, send_problem
 
 OPEN_PATHS = ("/healthz", "/readyz")
 """asked by whoever watches the process: never refused for load"""
@@ -33,11 +30,11 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = header(scope, b"content-length") or "0"
-        if not announced.isascii() or not announced.isdigit():
-            await send_problem(BadRequest("content-length is not a number"), scope, receive, send, closes=True)
-        elif int(announced[:20]) > self._most_bytes:
-            await send_problem(self._too_large(), scope, receive, send, closes=True)
+        announced = header(scope, b"content-length")
+        if announced is None and header(scope, b"transfer-encoding") is None:
+            await self._app(scope, receive, send)
+        elif int(announced or 0) > self._most_bytes:  # a number: the parser has seen to it
+            await send_problem(self._too_large(), scope, receive, send)
         else:
             await self._receive(scope, receive, send)
 
@@ -64,8 +61,6 @@ class BodyLimit:
             nonlocal is_answered
             if message["type"] == "http.response.start":
                 is_answered = True
-                if not is_complete and has_body(scope):  # what is still to come must not be taken for a next request
-                    message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
         try:
@@ -73,7 +68,7 @@ class BodyLimit:
         except (TooLarge, TooSlow) as error:
             if is_answered:
                 raise
-            await send_problem(error, scope, receive, send, closes=True)
+            await send_problem(error, scope, receive, send)
 
     def _too_large(self) -> TooLarge:
         return TooLarge(
@@ -82,56 +77,54 @@ class BodyLimit:
 
 
 class RateLimit:
-    """Refuses more requests a second of one client than are allowed.
+    """Refuses more requests of one client than are allowed in a window of time. Counts are kept in memory.
 
-    A client is its token where that is valid, else its address. Counts are kept in memory.
+    A client is its token where that is valid, else its address.
     """
 
-    def __init__(self, app: ASGIApp, requests_per_second: float, is_known: Callable[[str], bool]) -> None:
-        """is_known: whether this is the secret of a valid token"""
-        self._app, self._is_known = app, is_known
-        self._rate: RateLimitItem = RateLimitItemPerSecond(
-            max(1, round(requests_per_second * RATE_SECONDS)), RATE_SECONDS
-        )
-        self._limiter = FixedWindowRateLimiter(MemoryStorage())
+    def __init__(self, app: ASGIApp, requests_per_second: float, known: Callable[[str], str | None]) -> None:
+        """known: the id of the token with a secret; None unless it is valid"""
+        self._app, self._known = app, known
+        self._most = max(1, round(requests_per_second * RATE_SECONDS))
+        self._counts: Counter[str] = Counter()
+        self._ends_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            now = monotonic()
+            if now >= self._ends_at:
+                self._counts.clear()
+                self._ends_at = now + RATE_SECONDS
             client = self._client(scope)
-            if not self._limiter.hit(self._rate, client):
-                await self._refuse(client, scope, receive, send)
+            self._counts[client] += 1
+            if self._counts[client] > self._most:
+                await self._refuse(math.ceil(self._ends_at - now), scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     def _client(self, scope: Scope) -> str:
         secret = bearer(scope)
-        if secret is not None and self._is_known(secret):
-            return hashlib.sha256(secret.encode()).hexdigest()
-        return address(scope)
+        return (self._known(secret) if secret is not None else None) or address(scope)
 
-    async def _refuse(self, client: str, scope: Scope, receive: Receive, send: Send) -> None:
-        error = TooMany(f"more than {self._rate.amount} requests in {RATE_SECONDS} s; expected fewer; wait, then go on")
-
-        async def with_delay(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                wait = max(1, round(self._limiter.get_window_stats(self._rate, client).reset_time - _now()))
-                message["headers"] = [*message["headers"], (b"retry-after", str(wait).encode())]
-            await send(message)
-
-        await send_problem(error, scope, receive, with_delay, closes=has_body(scope))
+    async def _refuse(self, wait_seconds: int, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = answer_of(
+            TooMany(f"more than {self._most} requests in {RATE_SECONDS} s; expected fewer; wait, then go on")
+        )
+        answer.headers["Retry-After"] = str(wait_seconds)
+        await answer(scope, receive, send)
 
 
 class ConcurrencyLimit:
     """Refuses requests while too many are being answered; event streams are counted apart from all others.
 
-    One token, or one address without a token, has half of the room at most: a client whose bodies arrive slowly holds
-    it for seconds, and others are served meanwhile.
+    A client is its token, valid or not, else its address. It may have as many under way as there is room left: one
+    alone has half of the room, and however many hold what they can, as with bodies that arrive slowly, the next one
+    still finds some.
     """
 
     def __init__(self, app: ASGIApp, most: int, stream_paths: Iterable[str]) -> None:
         """stream_paths: how the paths of event streams end"""
         self._app, self._most, self._stream_paths = app, most, tuple(stream_paths)
-        self._most_of_one = max(1, most // 2)
         self._under_way: Counter[tuple[bool, str]] = Counter()
         """by whether it is an event stream, and client; that of nobody is the sum"""
 
@@ -140,19 +133,23 @@ class ConcurrencyLimit:
             await self._app(scope, receive, send)
             return
         is_stream = scope["path"].endswith(self._stream_paths)
-        counted = (is_stream, ""), (is_stream, bearer(scope) or address(scope))
-        for key, most in zip(counted, (self._most, self._most_of_one), strict=True):
-            if self._under_way[key] >= most:
-                error = Overloaded(f"{most} requests are being answered; expected fewer at a time; try again")
-                await send_problem(error, scope, receive, send, closes=has_body(scope))
-                return
-        self._under_way.update(counted)
+        everyone, client = (is_stream, ""), (is_stream, bearer(scope) or address(scope))
+        under_way = self._under_way
+        if under_way[client] >= self._most - under_way[everyone]:
+            told = f"{under_way[everyone]} requests are being answered, {under_way[client]} of them this client's"
+            await send_problem(
+                Overloaded(f"{told}; expected at most {self._most}, half of them free; try again"), scope, receive, send
+            )
+            return
+        under_way[everyone] += 1
+        under_way[client] += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._under_way.subtract(counted)
-            if not self._under_way[counted[1]]:
-                del self._under_way[counted[1]]
+            under_way[everyone] -= 1
+            under_way[client] -= 1
+            if not under_way[client]:
+                del under_way[client]
 
 
 def address(scope: Scope) -> str:
@@ -169,13 +166,3 @@ def bearer(scope: Scope) -> str | None:
     """The token that a request carries."""
     kind, _, secret = (header(scope, b"authorization") or "").partition(" ")
     return secret.strip() if kind.lower() == "bearer" and secret.strip() else None
-
-
-def has_body(scope: Scope) -> bool:
-    return header(scope, b"content-length") not in (None, "0") or header(scope, b"transfer-encoding") is not None
-
-
-def _now() -> float:
-    from time import time
-
-    return time()

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from api.access.limits import bearer, has_body
+from api.access.limits import bearer
 from api.access.measuring import MATCHED
 from api.access.tokens import TokenCache
 from api.errors import ApiError, DatabaseAway, Forbidden, Unauthorized
@@ -72,7 +72,22 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status, route = 500, scope[MATCHED]
+        route = scope[MATCHED]
+        if scope["method"] in WRITES:
+            await self._pass_audited(scope, route, receive, send)
+        else:
+            await self._pass(scope, route, receive, send)
+
+    async def _pass(self, scope: AsgiScope, route: BaseRoute | None, receive: Receive, send: Send) -> None:
+        try:
+            await self._admit(scope, route)
+        except ApiError as error:
+            await send_problem(error, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _pass_audited(self, scope: AsgiScope, route: BaseRoute | None, receive: Receive, send: Send) -> None:
+        status = 500
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -81,14 +96,9 @@ class Guard:
             await send(message)
 
         try:
-            await self._admit(scope, route)
-        except ApiError as error:
-            await send_problem(error, scope, receive, noted, closes=has_body(scope))
-        else:
-            await self._app(scope, receive, noted)
+            await self._pass(scope, route, receive, noted)
         finally:
-            if scope["method"] in WRITES:
-                await self._audit(scope, route, status)
+            await self._audit(scope, route, status)
 
     async def _admit(self, scope: AsgiScope, route: BaseRoute | None) -> None:
         """Raises Unauthorized or Forbidden; a path that does not exist is told to those with a token alone."""

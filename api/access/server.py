@@ -13,7 +13,7 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from api.access.connections import HEAD_BYTES, most_connections, watched_connections
+from api.access.connections import most_connections, watched_connections
 from api.config import ApiConfig
 from api.errors import DatabaseAway
 from api.store.store import SqlStore
@@ -117,7 +117,7 @@ async def serve(
     app: ASGIApp,
     listener: socket.socket,
     tls: ssl.SSLContext | None,
-    receive_seconds: float,
+    limits: ApiConfig,
     stop: Stop,
     on_ready: Callable[[], None],
     on_end: Callable[[], None],
@@ -125,9 +125,8 @@ async def serve(
     """Serves until ``stop``, then finishes open requests; on_end: told before that."""
     config = uvicorn.Config(
         app,
-        http=watched_connections(receive_seconds, most_connections()),  # type: ignore[arg-type]
+        http=watched_connections(limits.receive_seconds, limits.body_bytes, most_connections()),  # type: ignore[arg-type]
         ws="none",
-        h11_max_incomplete_event_size=HEAD_BYTES,
         log_config=None,
         access_log=False,
         server_header=False,

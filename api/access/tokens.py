@@ -43,10 +43,10 @@ class TokenCache:
         self._seen: dict[str, Seen] = {}
         self._asks_again_at = 0.0
 
-    def is_known(self, secret: str) -> bool:
-        """Whether a secret is that of a token that was valid when it was last looked up."""
+    def known(self, secret: str) -> str | None:
+        """The id of the token with this secret, if it was valid when it was last looked up."""
         seen = self._get(secret)
-        return seen is not None and seen.token.is_valid(time())
+        return seen.token.id if seen is not None and seen.token.is_valid(time()) else None
 
     async def check(self, secret: str) -> StoredToken:
         """Raises Unauthorized if a secret is not that of a valid token; DatabaseAway if that cannot be known now."""

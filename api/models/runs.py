@@ -115,7 +115,7 @@ class EffectiveSettings(Answer):
     started_with: dict[str, Any]
     """as the run was started"""
     changed: dict[str, str]
-    """what was set over REST while it ran: the newest value of each"""
+    """what was set while it ran, by whomever: the newest value of each"""
 
 
 class AddWorker(Body):

@@ -8,36 +8,40 @@ from fastapi import APIRouter, Response
 from api.access.rules import needs
 from api.errors import DatabaseAway
 from api.models.runs import AlphaReading, SetAlpha
-from api.parts import Parts
+from api.parts import ApiParts, Parts
 from api.routes.common import COMMAND_RESPONSES, Followed, Given, etag, give
 from api.store.rows import StoredAlphaChange
 from dispatch.progress.status import Status
 
 AUTO = "auto"
 HISTORY_SECONDS = 1.0
-"""how long to wait for the reason of the last change: what is in force is known without the database"""
+"""how long to wait for the last change of a run whose dispatcher is away"""
 router = APIRouter(prefix="/v1/runs/{run}/alpha", tags=["alpha"])
 
 
 @router.get("", summary="α, and why it is so", **needs("read"))
 async def read_alpha(run: Followed, parts: Parts, response: Response) -> AlphaReading:
-    """What is set and what is in force, and what the last change was decided by."""
+    """What is set and what is in force, and what the last change was decided by: as the dispatcher tells."""
     response.headers["ETag"] = etag(run.version)
-    changes: tuple[StoredAlphaChange, ...] = ()
     status = run.live.status or Status(run=run.place.name)
-    with suppress(DatabaseAway, TimeoutError):
-        page = await asyncio.wait_for(parts.store.runs.alpha_changes(run.place.name, None, 1), HISTORY_SECONDS)
-        changes = page.rows
-    last = changes[0] if changes else None
+    last = await _last_change(parts, run.place.name) if run.live.is_silent else None
     return AlphaReading(
         set_value=status.alpha if status.alpha_mode == "manual" else None,
         value=status.alpha,
         mode=status.alpha_mode,
         backend=status.opt_backend or None,
-        reason=last.reason if last is not None else "",
+        reason=last.reason if last is not None else status.alpha_reason,
         readings=status.alpha_readings or (last.readings if last is not None else {}),
-        changed_at=last.at if last is not None else None,
+        changed_at=last.at if last is not None else status.alpha_changed_at,
     )
+
+
+async def _last_change(parts: ApiParts, run: str) -> StoredAlphaChange | None:
+    """As SQL has it, for a run whose dispatcher is away."""
+    with suppress(DatabaseAway, TimeoutError):
+        page = await asyncio.wait_for(parts.store.runs.alpha_changes(run, None, 1), HISTORY_SECONDS)
+        return page.rows[0] if page.rows else None
+    return None
 
 
 @router.put("", summary="Set α, or have the dispatcher decide", responses=COMMAND_RESPONSES, **needs("control"))

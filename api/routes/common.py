@@ -42,7 +42,7 @@ Followed = Annotated[FollowedRun, Depends(followed)]
 
 async def known(run: RunName, parts: Parts, response: Response) -> str:
     """The name of a run that is here, or was: SQL still has its history. Raises NotFound."""
-    if run in parts.runs.names:
+    if run in parts.runs:
         response.headers["ETag"] = etag(parts.runs.get(run).version)
     elif (stored := await parts.store.runs.get(run)) is not None:
         response.headers["ETag"] = etag(stored.version)
@@ -60,10 +60,15 @@ def etag(version: int) -> str:
 
 def listed(page: Page[RowT], read: Callable[[RowT], ItemT], request: Request, response: Response) -> Listed[ItemT]:
     """A page as it is answered, with a link to the next one."""
-    if page.next is not None:
-        link = URL(scope=request.scope).include_query_params(after=page.next)
-        response.headers["Link"] = f'<{link.path}?{link.query}>; rel="next"'
+    link_next(page.next, request, response)
     return Listed(items=[read(row) for row in page.rows], next=page.next)
+
+
+def link_next(cursor: str | None, request: Request, response: Response) -> None:
+    """Says in a header where the next page is, if there is one."""
+    if cursor is not None:
+        link = URL(scope=request.scope).include_query_params(after=cursor)
+        response.headers["Link"] = f'<{link.path}?{link.query}>; rel="next"'
 
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────

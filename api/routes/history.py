@@ -1,9 +1,10 @@
 """What happened in a run, from SQL: steps, generations, cuts, faults, commands; and who changed what."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from api.access.rules import needs
@@ -12,8 +13,9 @@ from api.models.base import Listed
 from api.models.history import AuditReading, CutReading, FaultReading, GenerationReading, StepsPoint
 from api.models.runs import CommandReading
 from api.parts import Parts
-from api.routes.common import After, Known, Limit, listed
-from api.store.rows import Page, StepPoint
+from api.routes.common import After, Known, Limit, link_next, listed
+from api.shared import EncodedPage
+from api.store.rows import StepPoint
 from infra.config import NAME_PATTERN
 
 MOST_STEP = (1 << 62) - 1
@@ -33,7 +35,7 @@ class StepRange:
     points: Points = 500
 
 
-@router.get("/v1/runs/{run}/steps", summary="Steps, downsampled", **needs("read"))
+@router.get("/v1/runs/{run}/steps", summary="Steps, downsampled", response_model=Listed[StepsPoint], **needs("read"))
 async def list_steps(
     run: Known,
     parts: Parts,
@@ -42,13 +44,20 @@ async def list_steps(
     asked: Annotated[StepRange, Depends()],
     after: After = None,
     limit: Limit = 1000,
-) -> Listed[StepsPoint]:
+) -> Response:
     """Oldest first; all pages together have about so many points, each of one or many steps."""
-    found = await parts.store.runs.steps(run, asked.first, asked.last, asked.points)
-    start = _step(after)
-    rows = [point for point in found if point.first_step >= start]
-    page = Page(tuple(rows[:limit]), str(rows[limit].first_step) if len(rows) > limit else None)
-    return listed(page, _point, request, response)
+    start, version = _step(after), await parts.store.runs.cursor(run)
+
+    async def read() -> EncodedPage:
+        found = await parts.store.runs.steps(run, asked.first, asked.last, asked.points)
+        rows = [point for point in found if point.first_step >= start]
+        following = str(rows[limit].first_step) if len(rows) > limit else None
+        items = [_point(row) for row in rows[:limit]]
+        return EncodedPage(msgspec.json.encode({"items": items, "next": following}), following)
+
+    page = await parts.answers.get((run, version, asked, start, limit), read)
+    link_next(page.next, request, response)
+    return Response(page.body, headers=dict(response.headers), media_type="application/json")
 
 
 @router.get("/v1/runs/{run}/generations", summary="Generations", **needs("read"))
@@ -113,7 +122,7 @@ def _step(after: str | None) -> int:
     return int(after)
 
 
-def _point(row: StepPoint) -> StepsPoint:
-    """With the mean loss of a sample in place of the sum."""
+def _point(row: StepPoint) -> dict[str, Any]:
+    """A StepsPoint: with the mean loss of a sample in place of the sum."""
     loss = row.loss / row.samples if row.loss is not None and row.samples and math.isfinite(row.loss) else None
-    return StepsPoint.model_validate({**asdict(row), "loss": loss})
+    return vars(row) | {"loss": loss}

@@ -31,6 +31,7 @@ from dispatch.control.supervision import STARTER, StartRun
 from dispatch.errors import CommandRefused, NoAnswer
 
 START_SECONDS = 10.0
+NO_STATUS = b"null"
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 
@@ -49,14 +50,16 @@ async def list_runs(
 @router.get("/{run}", summary="One run", response_model=RunDetails, **needs("read"))
 async def read_run(run: RunName, parts: Parts) -> Response:
     """What its dispatcher published last. Only a run whose folder is gone is read from SQL."""
-    if run in parts.runs.names:
-        place = parts.runs.get(run).place
-        return details(parts, run, str(place.folder), place.topic())
-    stored = await parts.store.runs.get(run)
-    if stored is None:
-        parts.runs.get(run)  # says so
-    assert stored is not None
-    return details(parts, stored, stored.folder, stored.topic)
+    if run in parts.runs:
+        body, version = status_of(parts, run)
+    else:
+        stored = await parts.store.runs.get(run)
+        if stored is None:
+            parts.runs.get(run)  # says so
+        assert stored is not None
+        told = details(outline(parts, stored), stored.folder, stored.topic, NO_STATUS, is_live=False)
+        body, version = told, etag(stored.version)
+    return Response(body, headers={"ETag": version}, media_type="application/json")
 
 
 @router.post(
@@ -106,7 +109,7 @@ def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:
     """Of a run in SQL, or of one that is here."""
     name, state, version = (row, "silent", 0) if isinstance(row, str) else (row.name, row.state, row.version)
     status = None
-    if name in parts.runs.names:
+    if name in parts.runs:
         run = parts.runs.get(name)
         status, version = run.live.status, max(version, run.version)
         is_over = state in ("stopped", "ended")
@@ -118,15 +121,25 @@ def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:
     return RunOutline(name=name, state=state, version=version, step=step, samples=samples)
 
 
-def details(parts: ApiParts, row: StoredRun | str, folder: str, topic: str) -> Response:
-    """A RunDetails. The status in it is encoded once for all who read it, since many may ask for it, and often."""
-    brief = outline(parts, row)
-    live = parts.runs.get(brief.name).live if brief.name in parts.runs.names else None
+def status_of(parts: ApiParts, name: str) -> tuple[bytes, str]:
+    """A RunDetails of a run that is here, and its ETag; made once for all who read it until it changes."""
+    run = parts.runs.get(name)
+    is_live = not run.live.is_silent
+    of_what = run.live.encoded, run.version, is_live
+    if run.told is None or run.told[0] != of_what:
+        brief = outline(parts, name)
+        body = details(brief, str(run.place.folder), run.place.topic(), run.live.encoded, is_live)
+        run.told = of_what, (body, etag(brief.version))
+    return run.told[1]
+
+
+def details(brief: RunOutline, folder: str, topic: str, status: bytes, is_live: bool) -> bytes:
+    """A RunDetails; its status is encoded already."""
     told = {
         **brief.model_dump(),
         "folder": folder,
         "topic": topic,
-        "status": msgspec.Raw(live.encoded if live is not None else b"null"),
-        "is_live": live is not None and not live.is_silent,
+        "status": msgspec.Raw(status),
+        "is_live": is_live,
     }
-    return Response(msgspec.json.encode(told), headers={"ETag": etag(brief.version)}, media_type="application/json")
+    return msgspec.json.encode(told)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from api.access.rules import needs
 from api.errors import DatabaseAway, Unprocessable
 from api.models.runs import ChangeSettings, EffectiveSettings
-from api.parts import Parts
+from api.parts import ApiParts, Parts
 from api.routes.common import COMMAND_RESPONSES, MOST_LISTED, Followed, Given, etag, give
 from dispatch.policies.registry import parse_spec
 from infra.errors import ConfigError
@@ -22,11 +22,21 @@ async def read_settings(run: Followed, parts: Parts, response: Response) -> Effe
     response.headers["ETag"] = etag(run.version)
     changed: dict[str, str] = {}
     with suppress(DatabaseAway):
-        page = await parts.store.commands.list(run.place.name, None, MOST_LISTED)
-        for command in reversed(page.rows):
-            if command.verb in CHANGEABLE and command.state == "done":
-                changed[command.verb] = command.value
+        changed = await _changed(parts, run.place.name)
     return EffectiveSettings(started_with=run.place.shown_settings(), changed=changed)
+
+
+async def _changed(parts: ApiParts, run: str) -> dict[str, str]:
+    """The newest value of each, whoever set it: by the journal, and by answers that came before its projection."""
+    newest: dict[str, tuple[int, str]] = {}
+    events = await parts.store.runs.newest_events(run, "command", MOST_LISTED)
+    answered = await parts.store.commands.list(run, None, MOST_LISTED)
+    told = [(event.version, event.body["verb"], event.body["value"]) for event in events]
+    told += [(row.version or 0, row.verb, row.value) for row in answered.rows if row.state == "done"]
+    for version, verb, value in told:
+        if verb in CHANGEABLE and version >= newest.get(verb, (0, ""))[0]:
+            newest[verb] = version, value
+    return {verb: newest[verb][1] for verb in CHANGEABLE if verb in newest}
 
 
 @router.patch("", summary="Change a setting", responses=COMMAND_RESPONSES, **needs("control"))

@@ -34,7 +34,7 @@ async def keep_going(work: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-@dataclass(frozen=True)
+@dataclass
 class FollowedRun:
     """One run and what is known of it."""
 
@@ -42,6 +42,8 @@ class FollowedRun:
     live: LiveStatus
     projector: Projector
     outbox: Outbox
+    told: tuple[object, tuple[bytes, str]] | None = None
+    """its status as it was last answered, with its ETag, and what that was made from"""
 
     @property
     def version(self) -> int:
@@ -67,6 +69,9 @@ class FollowedRuns:
     @property
     def names(self) -> list[str]:
         return sorted(self._runs)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._runs
 
     def get(self, name: str) -> FollowedRun:
         """Raises NotFound."""
@@ -106,7 +111,7 @@ class FollowedRuns:
         for task in self._tasks.pop(place.name, ()):
             task.cancel()
         live, projector = LiveStatus(self._context, place), Projector(self._store, place)
-        outbox = Outbox(self._store, place)
+        outbox = Outbox(self._store, place, projector)
         self._runs[place.name] = FollowedRun(place, live, projector, outbox)
         work = (live.follow, projector.follow, outbox.deliver)
         self._tasks[place.name] = [asyncio.create_task(keep_going(each)) for each in work]

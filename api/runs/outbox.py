@@ -4,6 +4,9 @@
 
 The dispatcher carries out one id once, and answers it again from its journal. So a crash after 2 or 3, of anyone, is
 mended by sending it again; nothing that was accepted is lost, and nothing has a second effect.
+
+A command to a run that was stopped in order, or is over, and in whose folder nobody works, is refused: it must not
+surprise whoever resumes the run. One to a run that was interrupted waits until that goes on.
 """
 
 import asyncio
@@ -13,12 +16,16 @@ from typing import Any
 import structlog
 
 from api.runs.places import CONTROL_WORD, Place
+from api.runs.projector import Projector
 from api.store.rows import StoredCommand
 from api.store.store import SqlStore
 from dispatch.control.client import ask, tell
 from dispatch.control.protocol import Accepted, Command, Members, MemberStanding
 from dispatch.control.supervision import AGENT, ListedProcess, ListProcesses, StartWorker, StopWorker
 from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer
+from dispatch.journal.history import JOURNAL
+from dispatch.journal.log import rests_at
+from dispatch.journal.occupied import is_under_way
 from infra.errors import FreshetError
 from infra.faults import reach
 
@@ -26,6 +33,12 @@ ADD = "add"
 """the one command that goes to the supervisor and not to the dispatcher"""
 OUTDATED = "outdated: "
 """how the answer begins to a command that was given on an older version"""
+STOPPED = (
+    "is stopped; expected one that is under way; resume it by 'freshet up --folder' or POST /v1/runs, and give the "
+    "command anew"
+)
+OVER = "is over; expected one that is under way; start another"
+"""why a command is refused"""
 POLL_SECONDS = 1.0
 PAUSE_SECONDS = 1.0
 """after a failure"""
@@ -37,8 +50,8 @@ ANSWER_SECONDS = 5.0
 class Outbox:
     """Delivers the commands of one run, one after the other."""
 
-    def __init__(self, store: SqlStore, place: Place) -> None:
-        self._store, self._place = store, place
+    def __init__(self, store: SqlStore, place: Place, projector: Projector) -> None:
+        self._store, self._place, self._projector = store, place, projector
         self._wake = asyncio.Event()
         self._waiting: dict[str, asyncio.Event] = {}
         """set when the command of that id is settled"""
@@ -72,8 +85,9 @@ class Outbox:
             try:
                 commands = await self._store.commands.pending(self._place.name)
                 self.pending = len(commands)
+                why = await self._at_rest() if commands else ""
                 for command in commands:
-                    await self._send(command)
+                    await (self._settle(command, "refused", why, None) if why else self._send(command))
                     self.pending -= 1
                 await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
             except TimeoutError:
@@ -81,6 +95,17 @@ class Outbox:
             except (FreshetError, OSError) as error:
                 structlog.get_logger().warning("commands wait", run=self._place.name, reason=str(error))
                 await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _at_rest(self) -> str:
+        """Why nobody will carry out a command; empty if somebody may, or may have: SQL has the journal to its end."""
+        if await asyncio.to_thread(is_under_way, self._place.folder):
+            return ""
+        await self._projector.finish()
+        stored = await self._store.runs.get(self._place.name)
+        newest = await asyncio.to_thread(rests_at, self._place.folder / JOURNAL)
+        if stored is None or stored.version != newest:
+            return ""
+        return f"run {self._place.name!r} {OVER if stored.state == 'ended' else STOPPED}"
 
     async def _send(self, command: StoredCommand) -> None:
         """Raises NoAnswer if it is not known whether the command was carried out."""
@@ -101,6 +126,7 @@ class Outbox:
     async def _settle(self, command: StoredCommand, state: Any, text: str, version: int | None) -> None:
         await self._store.commands.settle(command.id, state, text, version)
         reach("command_settled")
+        self._projector.hear(version or 0)
         structlog.get_logger().info("command settled", id=command.id, verb=command.verb, state=state, text=text)
         self._recent[command.id] = None
         if len(self._recent) > MOST_RECENT:

@@ -79,8 +79,12 @@ class Projector:
             self._cursor = self.projected = await self._store.runs.project(self._place.name, page)
             changed, self.changed = self.changed, asyncio.Event()
             changed.set()
-        self.newest = page.newest
+        self.hear(page.newest)
         return page.next < page.newest
+
+    def hear(self, version: int) -> None:
+        """Somebody says that the journal has this version: what is read from now on is told with it, or a later one."""
+        self.newest = max(self.newest, version)
 
     async def _finish_or_wait(self) -> None:
         """The dispatcher is away, for a while or for good."""
@@ -99,7 +103,8 @@ class Projector:
             self.newest, self._cursor = page.newest, page.next
 
     def _read(self, endpoint: str, cursor: int) -> FeedPage:
-        return read_feed(endpoint, self._place.name, cursor, self._place.curve(), timeout_seconds=FEED_SECONDS)
+        place, reader = self._place, self._store.database.identity
+        return read_feed(endpoint, place.name, cursor, place.curve(), FEED_SECONDS, reader)
 
 
 def read_rest(journal: Path, cursor: int) -> Iterator[FeedPage]:

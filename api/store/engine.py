@@ -1,12 +1,15 @@
 """Connections to the database, its migrations, and what its errors mean.
 
-A SQLite file is in WAL mode: readers do not wait for the writer, and a commit survives the end of the process. Those
-that write begin with the lock, so none finds it taken half way through. PostgreSQL is asked with short timeouts.
+A SQLite file is in WAL mode: readers do not wait for the writer. Every commit is synced, so what was acknowledged
+survives a loss of power. Those that write begin with the lock, so none finds it taken half way through. PostgreSQL is
+asked with short timeouts.
 """
 
 import asyncio
 import fcntl
+import hashlib
 import os
+import socket
 import sqlite3
 import threading
 import time
@@ -67,6 +70,13 @@ class Database:
     def is_sqlite(self) -> bool:
         return self.url.get_backend_name() == "sqlite"
 
+    @property
+    def identity(self) -> str:
+        """A name that is the same for all who use this database, and says nothing about it."""
+        where = Path(str(self.url.database)).resolve() if self.is_sqlite else self.url.host or self.url.query
+        named = f"{socket.gethostname() if self.is_sqlite else ''} {where} {self.url.port} {self.url.database}"
+        return f"database-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection that sees the database at one moment."""
@@ -116,7 +126,7 @@ def new_engine(url: URL, wait_seconds: float = BUSY_SECONDS) -> AsyncEngine:
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions begin where we say so, and not before the first change
     cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from sqlalchemy import ScalarSelect, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from api.store.paging import to_row
 from api.store.projection import aggregates
 from api.store.rows import StepPoint
 from api.store.tables import FANOUT, LEVELS, StepRow
@@ -45,7 +44,7 @@ async def read_steps(
     here = (StepRow.run == run, StepRow.level == choice.level, StepRow.steps > 0)
     between = StepRow.bucket.between(first // choice.level, last // choice.level)
     points_query = points_query.where(*here, between).group_by(sums["bucket"]).order_by(sums["bucket"])
-    return tuple(to_row(StepPoint, row) for row in (await connection.execute(points_query)).all())
+    return tuple(StepPoint(*row) for row in (await connection.execute(points_query)).all())
 
 
 def choose(oldest: dict[int, int | None], first: int, last: int, points: int) -> LevelChoice:

@@ -91,6 +91,13 @@ class RunTables:
                 found = [*found, *(await connection.execute(rest)).all()]
             return tuple(to_row(StoredEvent, row) for row in found)
 
+    async def newest_events(self, run: str, kind: str, limit: int = 100) -> tuple[StoredEvent, ...]:
+        """Events of one kind, newest first."""
+        query = columns(StoredEvent, EventRow).where(EventRow.run == run, EventRow.kind == kind)
+        ordered = query.order_by(EventRow.version.desc(), EventRow.place.desc()).limit(max(1, min(limit, MOST_ROWS)))
+        async with self._database.reading() as connection:
+            return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))
+
     async def steps(
         self, run: str, first: int | None = None, last: int | None = None, points: int = 500
     ) -> tuple[StepPoint, ...]:

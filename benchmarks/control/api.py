@@ -3,11 +3,13 @@
 1. past      a run of many steps is put into the database
 2. produce   events for the whole measurement are written ahead, so that the run is never short of them
 3. up        ``freshet up`` trains them and serves the API beside; both share this machine's cores
-4. reads     status as fast as a few clients can ask; then status and history of the past run, one client
+4. reads     status as fast as a few clients can ask; then status and history of the past run, one client; of the
+             history the same page, which the API keeps, and another one each time, which it has to make
 5. windows   in turn: nobody asks, and the status is asked for at the given rate; steps a second by the journal
 
 Windows of one run are compared with their neighbours, so that a slow machine, or one that is slow for a while, weighs
-on both kinds alike. Clients are in a process of their own.
+on both kinds alike. Clients are in a process of their own. What the API spends on a request is the processor time of
+its process in windows with load, less what it spends in those without, when it reads the journal and the status.
 """
 
 import asyncio
@@ -17,11 +19,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
 
 from api.job import database_url
 from api.store.rows import Scope
 from api.store.store import SqlStore
-from benchmarks.control.load import AskedRoute, Clients, clients
+from benchmarks.control.load import NUMBER, AskedRoute, Clients, Latencies, clients, pin
 from benchmarks.control.past import fill
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import read_records
@@ -54,6 +59,9 @@ class ApiLoad:
     past_steps: int
     events: int
     """written ahead"""
+    run_cores: tuple[int, ...] = ()
+    """that run and API may use; none: any"""
+    client_cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,16 +77,42 @@ class ApiResult:
     past_status_p50_ms: float
     past_status_p99_ms: float
     past_steps_p50_ms: float
-    """all steps, in 500 points"""
+    """all steps, in 500 points, a page that the API has kept"""
     past_steps_p99_ms: float
+    made_steps_p50_ms: float
+    """the same but for the first step, another one each time, so that nothing is kept"""
+    made_steps_p99_ms: float
     paced_per_second: float
     """requests in the windows with load"""
     paced_p50_ms: float
     paced_p99_ms: float
+    """of the slowest window"""
+    paced_p99_median_ms: float
+    api_ms: float
+    """processor time of the API for a request"""
+    client_ms: float
+    """of the clients"""
+    api_idle_share: float
+    """of a core, without requests"""
     steps_per_second_alone: float
     steps_per_second_loaded: float
     ratio: float
     """median over pairs of windows: steps a second with load to those without"""
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A stretch of the run, and what the API's process spent in it."""
+
+    began: float
+    ended: float
+    api_seconds: float
+    load: Latencies | None
+    """None: nobody asked"""
+
+    @property
+    def api_share(self) -> float:
+        return self.api_seconds / (self.ended - self.began)
 
 
 def run_api_load(folder: Path, load: ApiLoad, settings: Sequence[str], tell: Callable[[str], None]) -> ApiResult:
@@ -91,11 +125,13 @@ def run_api_load(folder: Path, load: ApiLoad, settings: Sequence[str], tell: Cal
     tell(f"writing a past run of {load.past_steps:,} steps")
     projected, token = asyncio.run(_prepare(database_url(None, folder), load.past_steps))
     tell(f"writing {load.events:,} events")
-    _produce(job, load.events)
+    produce(job, load.events)
     with ExitStack() as resources:
+        pin(load.run_cores)
         run = resources.enter_context(running(job))
-        asking = resources.enter_context(clients())
-        measurement = _Measurement(run, asking, _await_address(run), token, tell)
+        asking = resources.enter_context(clients(load.client_cores))
+        address = await_address(run)
+        measurement = _Measurement(run, asking, address, listener(address), token, tell)
         return measurement.take(load, projected)
 
 
@@ -110,7 +146,7 @@ async def _prepare(database: str, steps: int) -> tuple[float, str]:
         await store.close()
 
 
-def _produce(job: ChaosJob, events: int) -> None:
+def produce(job: ChaosJob, events: int) -> None:
     process = launch(job, "produce", "--limit", str(events), "--packed", "64")
     try:
         if status := process.wait(PATIENCE_SECONDS):
@@ -119,7 +155,7 @@ def _produce(job: ChaosJob, events: int) -> None:
         end(process, PATIENCE_SECONDS)
 
 
-def _await_address(run: SupervisedRun) -> str:
+def await_address(run: SupervisedRun) -> str:
     """Where the API listens, once the run trains."""
     progress, endpoint = Progress(run.job.folder), run.job.folder / "endpoints" / "api"
     until = time.monotonic() + PATIENCE_SECONDS
@@ -137,25 +173,24 @@ class _Measurement:
     run: SupervisedRun
     clients: Clients
     address: str
+    api: psutil.Process
     token: str
     tell: Callable[[str], None]
 
     def take(self, load: ApiLoad, projected: float) -> ApiResult:
         self.tell("reading")
-        status = self.clients.ask(self._question(f"/v1/runs/{RUN}", READS_SECONDS, 0, CLIENTS)).result()
-        past = self.clients.ask(self._question(f"/v1/runs/{PAST}", READS_SECONDS, 0, 1)).result()
-        steps = self.clients.ask(self._question(f"/v1/runs/{PAST}/steps?points=500", READS_SECONDS, 0, 1)).result()
-        alone, loaded, paced = [], [], []
+        status = self._ask(f"/v1/runs/{RUN}", READS_SECONDS, 0, CLIENTS)
+        past = self._ask(f"/v1/runs/{PAST}", READS_SECONDS, 0, 1)
+        kept = self._ask(f"/v1/runs/{PAST}/steps?points=500", READS_SECONDS, 0, 1)
+        made = self._ask(f"/v1/runs/{PAST}/steps?points=500&first={NUMBER}", READS_SECONDS, 0, 1)
+        alone, loaded = [], []
         for number in range(load.windows):
             self.tell(f"windows {number + 1} of {load.windows}")
-            began = time.time()
-            time.sleep(load.window_seconds)
-            alone.append((began, time.time()))
-            began = time.time()
-            question = self._question(f"/v1/runs/{RUN}", load.window_seconds, load.rate, CLIENTS)
-            paced.append(self.clients.ask(question).result())
-            loaded.append((began, time.time()))
-        rates = steps_per_second(step_times(self.run.job.folder), [*alone, *loaded])
+            alone.append(self._window(load.window_seconds, 0.0))
+            loaded.append(self._window(load.window_seconds, load.rate))
+        rates = steps_per_second(
+            step_times(self.run.job.folder), [(each.began, each.ended) for each in (*alone, *loaded)]
+        )
         without, with_load = rates[: load.windows], rates[load.windows :]
         return ApiResult(
             projected_per_second=projected,
@@ -164,18 +199,55 @@ class _Measurement:
             status_p99_ms=status.p99_ms,
             past_status_p50_ms=past.p50_ms,
             past_status_p99_ms=past.p99_ms,
-            past_steps_p50_ms=steps.p50_ms,
-            past_steps_p99_ms=steps.p99_ms,
-            paced_per_second=statistics.median(each.requests_per_second for each in paced),
-            paced_p50_ms=statistics.median(each.p50_ms for each in paced),
-            paced_p99_ms=max(each.p99_ms for each in paced),
+            past_steps_p50_ms=kept.p50_ms,
+            past_steps_p99_ms=kept.p99_ms,
+            made_steps_p50_ms=made.p50_ms,
+            made_steps_p99_ms=made.p99_ms,
+            **paced_figures(alone, loaded),
             steps_per_second_alone=statistics.median(without),
             steps_per_second_loaded=statistics.median(with_load),
             ratio=statistics.median(b / a for a, b in zip(without, with_load, strict=True)),
         )
 
-    def _question(self, path: str, seconds: float, rate: float, number: int) -> AskedRoute:
-        return AskedRoute(self.address, path, self.token, seconds, rate, number)
+    def _window(self, seconds: float, rate: float) -> _Window:
+        """rate: of requests a second; 0: none"""
+        began, spent = time.time(), self._api_seconds()
+        load = self._ask(f"/v1/runs/{RUN}", seconds, rate, CLIENTS) if rate else None
+        time.sleep(max(0.0, began + seconds - time.time()))
+        return _Window(began, time.time(), self._api_seconds() - spent, load)
+
+    def _ask(self, path: str, seconds: float, rate: float, number: int) -> Latencies:
+        return self.clients.ask(AskedRoute(self.address, path, self.token, seconds, rate, number)).result()
+
+    def _api_seconds(self) -> float:
+        times = self.api.cpu_times()
+        return float(times.user + times.system)
+
+
+def paced_figures(alone: Sequence[_Window], loaded: Sequence[_Window]) -> dict[str, float]:
+    """What requests at a rate met with, and what they cost."""
+    answered = [each.load for each in loaded if each.load is not None]
+    idle_share = statistics.median(each.api_share for each in alone)
+    spent = sum(each.api_seconds - idle_share * (each.ended - each.began) for each in loaded)
+    return {
+        "paced_per_second": statistics.median(each.requests_per_second for each in answered),
+        "paced_p50_ms": statistics.median(each.p50_ms for each in answered),
+        "paced_p99_ms": max(each.p99_ms for each in answered),
+        "paced_p99_median_ms": statistics.median(each.p99_ms for each in answered),
+        "api_ms": 1000 * spent / sum(each.requests for each in answered),
+        "client_ms": statistics.median(each.client_ms for each in answered),
+        "api_idle_share": idle_share,
+    }
+
+
+def listener(address: str) -> psutil.Process:
+    """The process that listens at an address."""
+    port = urlsplit(address).port
+    found = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    number = next((each.pid for each in found if each.laddr and each.laddr.port == port), None)
+    if number is None:
+        raise FreshetError(f"nobody listens at {address}; expected the API; see its log")
+    return psutil.Process(number)
 
 
 def step_times(folder: Path) -> list[float]:

@@ -1,10 +1,16 @@
-"""Clients that ask one address over and over, in a process of their own, so that they share no interpreter lock."""
+"""Clients that ask one address over and over, in a process of their own, so that they share no interpreter lock.
 
-import http.client
+They are one thread with plain sockets: a request is a write and a read, so that little of what is measured is theirs.
+"""
+
 import multiprocessing
-import threading
+import os
+import re
+import selectors
+import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +21,11 @@ import numpy as np
 from infra.errors import FreshetError
 
 TIMEOUT_SECONDS = 30.0
+PIECE = 1 << 18
+NUMBER = "NUMBER"
+"""in a path: stands for another number in every request"""
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+HEAD_END = b"\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -32,17 +43,22 @@ class AskedRoute:
 
 @dataclass(frozen=True)
 class Latencies:
-    """How requests were answered; every answer was a 200."""
+    """How requests were answered; every answer was a 200. With a rate, they are counted from when they were due."""
 
     requests: int
     requests_per_second: float
     p50_ms: float
     p99_ms: float
+    client_ms: float
+    """processor time of the clients for a request"""
 
     @staticmethod
-    def of(seconds: Sequence[float], wall_seconds: float) -> "Latencies":
+    def of(seconds: Sequence[float], wall_seconds: float, busy_seconds: float) -> "Latencies":
         p50, p99 = 1000 * np.quantile(seconds, (0.5, 0.99))
-        return Latencies(len(seconds), len(seconds) / wall_seconds, float(p50), float(p99))
+        requests = len(seconds)
+        return Latencies(
+            requests, requests / wall_seconds, float(p50), float(p99), client_ms=1000 * busy_seconds / requests
+        )
 
 
 class Clients:
@@ -56,43 +72,106 @@ class Clients:
 
 
 @contextmanager
-def clients() -> Iterator[Clients]:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+def clients(cores: Collection[int] = ()) -> Iterator[Clients]:
+    """cores: that they may use; none: any"""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), pin, (tuple(cores),)) as pool:
         yield Clients(pool)
+
+
+def pin(cores: Collection[int]) -> None:
+    """Has this process, and those it starts, use some cores alone; none: all that it may."""
+    if cores:
+        os.sched_setaffinity(0, cores)
 
 
 def ask_together(question: AskedRoute) -> Latencies:
     """All clients at a time, each on one connection; raises FreshetError if a request is not answered with a 200."""
-    times: list[float] = []
-    faults: list[str] = []
-    asking = [threading.Thread(target=_ask, args=(question, k, times, faults)) for k in range(question.clients)]
-    began = time.perf_counter()
-    for thread in asking:
-        thread.start()
-    for thread in asking:
-        thread.join()
-    if faults or not times:
-        raise FreshetError(f"{question.path} answered {faults[:1] or 'nothing'}; expected 200; see the API's log")
-    return Latencies.of(times, time.perf_counter() - began)
-
-
-def _ask(question: AskedRoute, client: int, times: list[float], faults: list[str]) -> None:
-    pause = question.clients / question.rate if question.rate else 0.0
-    connection = http.client.HTTPConnection(urlsplit(question.address).netloc, timeout=TIMEOUT_SECONDS)
-    now = time.perf_counter()
-    due, until = now + pause * client / question.clients, now + question.seconds
+    asking = _Asking(question)
     try:
-        while not faults and max(due, time.perf_counter()) < until:
-            time.sleep(max(0.0, due - time.perf_counter()))
-            due += pause
-            began = time.perf_counter()
-            connection.request("GET", question.path, headers={"Authorization": f"Bearer {question.token}"})
-            answer = connection.getresponse()
-            body = answer.read()
-            times.append(time.perf_counter() - began)
-            if answer.status != http.client.OK:
-                faults.append(f"{answer.status} {body[:200]!r}")
-    except (OSError, http.client.HTTPException) as error:
-        faults.append(repr(error))
+        began, busy = time.perf_counter(), time.process_time()
+        asking.ask_until(began + question.seconds)
+        wall, spent = time.perf_counter() - began, time.process_time() - busy
+    except OSError as error:
+        raise FreshetError(f"{question.path} answered {error!r}; expected 200; see the API's log") from error
     finally:
-        connection.close()
+        asking.close()
+    if not asking.times:
+        raise FreshetError(f"{question.path} answered nothing; expected 200; see the API's log")
+    return Latencies.of(asking.times, wall, spent)
+
+
+class AskingConnection:
+    """One client: a request at a time."""
+
+    def __init__(self, address: str) -> None:
+        place = urlsplit(address)
+        self.socket = socket.create_connection((place.hostname, place.port), timeout=TIMEOUT_SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.began = 0.0
+        self._received = bytearray()
+
+    def send(self, request: bytes, began: float) -> None:
+        self.began = began
+        self._received.clear()
+        self.socket.sendall(request)
+
+    def receive(self) -> bytes | None:
+        """The whole answer, as soon as it is there; None before; raises ConnectionError at its end."""
+        piece = self.socket.recv(PIECE)
+        if not piece:
+            raise ConnectionError("the API has closed the connection")
+        self._received += piece
+        head_end = self._received.find(HEAD_END)
+        length = LENGTH.search(self._received, 0, head_end + 2) if head_end >= 0 else None
+        is_whole = length is not None and len(self._received) >= head_end + len(HEAD_END) + int(length[1])
+        return bytes(self._received) if is_whole else None
+
+
+class _Asking:
+    """All clients of one question."""
+
+    def __init__(self, question: AskedRoute) -> None:
+        self._question = question
+        self._free: deque[AskingConnection] = deque(AskingConnection(question.address) for _ in range(question.clients))
+        self._selector = selectors.DefaultSelector()
+        for connection in self._free:
+            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        self._sent = 0
+        self.times: list[float] = []
+
+    def ask_until(self, until: float) -> None:
+        """Sends what is due on connections that are free, takes answers, until the end; the last ones are awaited."""
+        pause = 1 / self._question.rate if self._question.rate else 0.0
+        due = now = time.perf_counter()
+        while now < until or len(self._free) < self._question.clients:
+            while self._free and due <= now < until:
+                self._send(self._free.popleft(), due if pause else now)
+                due += pause
+            is_paced = self._free and now < until
+            self._take(max(0.0, min(due, until) - time.perf_counter()) if is_paced else TIMEOUT_SECONDS)
+            now = time.perf_counter()
+
+    def close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.data.socket.close()
+        self._selector.close()
+
+    def _send(self, connection: AskingConnection, began: float) -> None:
+        self._sent += 1
+        path = self._question.path.replace(NUMBER, str(self._sent))
+        head = f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {self._question.token}\r\n\r\n"
+        connection.send(head.encode(), began)
+
+    def _take(self, wait_seconds: float) -> None:
+        ready = self._selector.select(wait_seconds)
+        if not ready and wait_seconds >= TIMEOUT_SECONDS:
+            raise TimeoutError(f"nothing for {TIMEOUT_SECONDS:g} s")
+        for key, _ in ready:
+            connection: AskingConnection = key.data
+            if (answer := connection.receive()) is not None:
+                self.times.append(time.perf_counter() - connection.began)
+                if not answer.startswith(b"HTTP/1.1 200 "):
+                    raise FreshetError(
+                        f"{self._question.path} answered {answer[:300]!r}; expected 200; see the API's log"
+                    )
+                self._free.append(connection)

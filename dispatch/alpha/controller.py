@@ -23,7 +23,7 @@ Verdict = Literal["contended", "between", "calm"]
 READINGS = 3
 """in a row that must agree before anything changes"""
 DWELL_SECONDS = 60.0
-"""least time between two changes"""
+"""least time between two changes, unless the settings say otherwise"""
 MOST_SETBACKS = 3
 """that count: each doubles the time before the next rise"""
 STEP_UP = 1 / 8
@@ -48,15 +48,16 @@ FITS = 0.5
 """of a step's busy time that the CPU's trial may take where exact assignment moves there"""
 LEAST_SAVED = 0.001
 """share of Heu's cost; where exact solving at the ceiling saves less, it buys nothing"""
-SAVED_SECONDS = 1800.0
-"""for which that is believed; then alpha rises again, to see"""
+SAVED_DWELLS = 30
+"""times the least time between two changes for which that is believed; then alpha rises again, to see"""
 
 
 class Tempo(msgspec.Struct, frozen=True):
-    """How fast the controller may act; other values are for tests."""
+    """How fast the controller may act."""
 
     readings: int = READINGS
     dwell_seconds: float = DWELL_SECONDS
+    """``dispatch.alpha_dwell_seconds``"""
 
 
 USUAL = Tempo()
@@ -103,7 +104,7 @@ def control(
     """Takes a reading; returns the state after it, and what changes, if anything does."""
     if readings.busy_ms is None:
         return state, None
-    state = _weigh(_count(state, readings), readings, now)
+    state = _weigh(_count(state, readings), readings, now, SAVED_DWELLS * tempo.dwell_seconds)
     waited = float("inf") if state.changed_at is None else now - state.changed_at
     if state.contended >= tempo.readings and waited >= tempo.dwell_seconds:
         return _relieve(state, readings, now, tempo)
@@ -153,11 +154,11 @@ def _count(state: ControllerState, readings: Readings) -> ControllerState:
     )
 
 
-def _weigh(state: ControllerState, readings: Readings, now: float) -> ControllerState:
+def _weigh(state: ControllerState, readings: Readings, now: float, believed_seconds: float) -> ControllerState:
     """Remembers what the ceiling saves, for as long as that is believed."""
     if state.alpha == state.ceiling and readings.saved_share is not None:
         return msgspec.structs.replace(state, saved_share=readings.saved_share, saved_at=now)
-    if now - state.saved_at > SAVED_SECONDS:
+    if now - state.saved_at > believed_seconds:
         return msgspec.structs.replace(state, saved_share=None)
     return state
 

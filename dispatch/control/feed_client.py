@@ -18,14 +18,19 @@ _decoder = msgspec.msgpack.Decoder(list[tuple[int, AnyRecord]])
 
 
 def read_feed(
-    endpoint: str, run: str, cursor: int, curve: Curve | None = None, timeout_seconds: float = TIMEOUT_SECONDS
+    endpoint: str,
+    run: str,
+    cursor: int,
+    curve: Curve | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    reader: str = "",
 ) -> FeedPage:
     """The records that follow a version of the journal; empty if there is none within a second.
 
-    Asking for a cursor says that everything up to it is kept here. Raises CommandRefused with the dispatcher's reason,
-    NoAnswer, or WireError for a page that cannot be read.
+    reader: a name under which everything up to the cursor is kept; the journal keeps the rest for it. Raises
+    CommandRefused with the dispatcher's reason, NoAnswer, or WireError for a page that cannot be read.
     """
-    asked = ReadJournal(run=run, generation=-1, step=-1, cursor=cursor)
+    asked = ReadJournal(run=run, generation=-1, step=-1, cursor=cursor, reader=reader)
     told, arrays = request(endpoint, asked, FEED, curve, timeout_seconds, AGAIN_SECONDS, MOST_PAGE_BYTES)
     assert isinstance(told, JournalPage)
     try:

@@ -3,8 +3,8 @@
 Servers of the model talk to it, too: they say what they serve, and hear of new versions (``Audience``).
 
 Only what is durable is handed out. A reader that has everything waits for the next record, a second at most, and holds
-up nobody. A cursor that is asked for says that everything up to it is kept where the reader is: the journal may then
-drop it (``RunJournal.trim``).
+up nobody. A cursor that a reader with a name asks for says that everything up to it is kept there: once all have it,
+the journal may drop it (``RunJournal.trim``).
 """
 
 import os
@@ -109,7 +109,7 @@ class FeedServer:
             )
             self._socket.refuse(asked, reason, self._journal.generation)
             return
-        self._journal.seen = max(self._journal.seen, cursor)
+        self._journal.readers.note(asked.message.reader, cursor)
         place = self._find(cursor)
         after = place.version
         records = list[bytes]()

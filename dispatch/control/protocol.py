@@ -82,6 +82,8 @@ class ReadJournal(Header, frozen=True):
 
     cursor: Number
     """everything up to it is kept where the reader is"""
+    reader: Name = ""
+    """who asks, by a name that outlives its process; empty: nobody that keeps anything"""
 
 
 class Live(Header, frozen=True):

@@ -131,6 +131,8 @@ class Steering:
             alpha_mode=mode_of(desired, self._job.dispatch),
             opt_backend=self.backend,
             alpha_readings=self._readings(),
+            alpha_reason=desired.alpha_reason,
+            alpha_changed_at=desired.alpha_at or None,
             version=version,
             is_paused=desired.is_paused,
             workers=self._bounded(status.workers, names),

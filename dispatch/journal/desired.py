@@ -36,6 +36,10 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     """share of exact solving"""
     auto_alpha: float | None = None
     """what the dispatcher itself has chosen last"""
+    alpha_reason: str = ""
+    """of the newest change of alpha, whoever made it"""
+    alpha_at: float = 0.0
+    """when that was; 0: never"""
     policy: str | None = None
     deadline: bool | None = None
     skip_above: str = ""
@@ -56,7 +60,8 @@ def follow(desired: Desired, record: AnyRecord) -> Desired:
         case Commanded():
             return _obey(desired, record)
         case AlphaChanged():
-            return msgspec.structs.replace(desired, auto_alpha=record.alpha)
+            why = {"alpha_reason": record.reason, "alpha_at": record.at_seconds}
+            return msgspec.structs.replace(desired, auto_alpha=record.alpha, **why)
         case GenerationStarted() if desired.draining:
             still = tuple(name for name in desired.draining if name in record.members)
             return msgspec.structs.replace(desired, draining=still)
@@ -84,8 +89,8 @@ def _obey(desired: Desired, command: Commanded) -> Desired:
         case "remove":
             return changed(desired, removed=_with(desired.removed, worker))
         case "alpha":
-            is_auto = value == AUTO
-            return changed(desired, is_auto=is_auto, alpha=None if is_auto else float(value))
+            is_auto, why = value == AUTO, {"alpha_reason": command.reason, "alpha_at": command.at_seconds}
+            return changed(desired, is_auto=is_auto, alpha=None if is_auto else float(value), **why)
         case "policy":
             return changed(desired, policy=value)
         case "deadline":

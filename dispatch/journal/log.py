@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from dispatch.errors import JournalFull
+from dispatch.journal.desired import STOPPED
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
@@ -320,7 +321,8 @@ def rests_at(folder: Path) -> int | None:
         return None
     bodies, _ = read_frames(paths[-1], OPENING)
     last = _decode(bodies[-1], folder, int(paths[-1].stem))[-1] if bodies else None
-    return int(paths[-1].stem) + len(bodies) if isinstance(last, Stopped | Ended) else None
+    is_over = isinstance(last, Stopped | Ended) or (isinstance(last, Commanded) and last.verb == STOPPED)
+    return int(paths[-1].stem) + len(bodies) if is_over else None
 
 
 def read_records(folder: Path) -> Iterator[AnyRecord]:

@@ -13,6 +13,7 @@ from dispatch.job import DispatchJob
 from dispatch.journal.digest import digest_of
 from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, read_cuts, read_history
 from dispatch.journal.log import JournalWriter
+from dispatch.journal.readers import JournalReaders
 from dispatch.journal.records import (
     AlphaChanged,
     Begun,
@@ -64,10 +65,10 @@ class RunJournal:
         """number of the newest"""
         self.differs_at: int | None = None
         """first step whose logits were not the same when it was trained again"""
-        self.seen = 0
-        """version up to which somebody has read it since it was opened"""
+        self.readers = JournalReaders(self._writer.folder, self._writer.version)
+        """who reads it, and how far each has"""
         self._warned_at = -1
-        """the same when unread records were last seen to go: one warning is enough until somebody reads on"""
+        """how far all had when unread records were last seen to go: one warning is enough until somebody reads on"""
         self._begun, self._newest = found.begun, found.newest
         self._last_cut, self.line = found.last_cut, found.line
         """how often steps have been declared void: a version of the model is (line, step)"""
@@ -184,13 +185,15 @@ class RunJournal:
     def trim(self, oldest_kept: int) -> None:
         """Drops what is on record from before a cut, as far as neither it nor a later one needs it.
 
-        What nobody has read stays as long as there is room for it.
+        What some reader has not read stays as long as there is room for it.
         """
-        has_unread = self._writer.drop_before(oldest_kept, self.seen, self._job.dispatch.journal_bytes)
-        if has_unread and self._warned_at != self.seen:
-            self._warned_at = self.seen
-            hint = "the journal is over dispatch.journal_bytes; its oldest records are gone, and nobody has read them"
-            structlog.get_logger().warning(hint, read_up_to=self.seen, version=self.version)
+        floor = self.readers.settle()
+        has_unread = self._writer.drop_before(oldest_kept, floor, self._job.dispatch.journal_bytes)
+        if has_unread and self._warned_at != floor:
+            self._warned_at = floor
+            hint = "the journal is over dispatch.journal_bytes; its oldest records are gone, and not all have read them"
+            facts = {"reader": self.readers.slowest, "read_up_to": floor, "version": self.version}
+            structlog.get_logger().warning(hint, **facts)
 
     def stop(self, reason: str, step: int, rows: int, rows_digest: str) -> None:
         """The run is stopped, and may go on. Durable when this returns."""

@@ -132,6 +132,10 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     """where exact assignment runs"""
     alpha_readings: dict[str, float] = {}
     """how contended the machine is, where alpha follows that"""
+    alpha_reason: str = ""
+    """of the newest change of alpha"""
+    alpha_changed_at: float | None = None
+    """when that was, since 1970; None: never"""
     version: int = 0
     """of the journal"""
     is_paused: bool = False

@@ -125,6 +125,7 @@ def api(
     windows: Annotated[int, typer.Option(help="Windows with load, and as many without.", min=1)] = 5,
     steps: Annotated[int, typer.Option(help="Steps of a past run in the database.", min=1)] = 1_000_000,
     events: Annotated[int, typer.Option(help="Events to train, written ahead.", min=1000)] = 2_000_000,
+    cores: Annotated[str, typer.Option(help="Cores of run and clients, as in 0,1:2; any by default.")] = ":",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
 ) -> None:
@@ -136,10 +137,42 @@ def api(
     """
     from benchmarks.control.api import ApiLoad, run_api_load
 
-    load = ApiLoad(rate, seconds, windows, steps, events)
+    load = ApiLoad(rate, seconds, windows, steps, events, *_cores(cores))
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         tell = Console(stderr=True).print
         report([run_api_load(Path(folder), load, overrides or (), lambda line: tell(Text(line)))], output)
+
+
+@app.command()
+def siege(
+    seconds: Annotated[float, typer.Option(help="How long it lasts.", min=3)] = 30,
+    idle: Annotated[int, typer.Option(help="Connections that say nothing.", min=0)] = 2000,
+    slow: Annotated[int, typer.Option(help="Bodies that arrive a byte a second.", min=0)] = 300,
+    flood: Annotated[float, typer.Option(help="Requests a second of one token, at most.", min=1)] = 3200,
+    output: Output = None,
+) -> None:
+    """The API among silent, slow and greedy clients: how one that behaves is served, and the memory it takes.
+
+    The API has its default limits, and there are bodies of 1 GB, too. Needs as many open files as connections.
+
+    Example: freshet bench siege --seconds 30 --json siege.json
+    """
+    from benchmarks.control.siege import Siege, run_siege
+
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        tell = Console(stderr=True).print
+        what = Siege(seconds, idle, slow, flood)
+        report([run_siege(Path(folder), what, lambda line: tell(Text(line)))], output)
+
+
+def _cores(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of a run and of its clients; raises ConfigError."""
+    of_run, _, of_clients = text.partition(":")
+    try:
+        run, clients = (tuple(map(int, filter(None, part.split(",")))) for part in (of_run, of_clients))
+    except ValueError as error:
+        raise ConfigError(f"--cores is {text!r}; expected numbers as in 0,1:2; correct it") from error
+    return run, clients
 
 
 @app.command()

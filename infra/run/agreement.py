@@ -74,6 +74,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
     "read by the dispatcher alone, which tells workers and shards what concerns them": (
         "dispatch.policy",
         "dispatch.alpha",
+        "dispatch.alpha_dwell_seconds",
         "dispatch.opt_backend",
         "dispatch.workers",
         "dispatch.cache_rows",

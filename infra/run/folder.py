@@ -9,12 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dispatch.journal.history import JOURNAL, check_unfinished, read_cuts, read_history
-from dispatch.journal.log import LOCK as WRITER_LOCK
+from dispatch.journal.occupied import RUN_LOCK, is_under_way
 from infra.errors import ConfigError, ProcessFailed
 from infra.files import describe_room, naming, try_lock
-
-LOCK = "run.lock"
-"""held as long as the run is supervised"""
 
 
 @contextmanager
@@ -23,7 +20,7 @@ def claim(folder: Path) -> Iterator[None]:
     check_free(folder)
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        file = try_lock(folder / LOCK)
+        file = try_lock(folder / RUN_LOCK)
     if file is None:
         raise _under_way(folder)
     try:
@@ -48,22 +45,6 @@ def may_go_on(folder: Path) -> bool:
     """Whether the run in the folder has begun and is not over."""
     history = read_cuts(folder / JOURNAL)
     return history.begun is not None and history.ended is None
-
-
-def is_under_way(folder: Path) -> bool:
-    """Whether a supervisor or a dispatcher works in this folder."""
-    return any(_is_locked(lock) for lock in (folder / LOCK, folder / JOURNAL / WRITER_LOCK))
-
-
-def _is_locked(path: Path) -> bool:
-    with naming(path):
-        try:
-            file = try_lock(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        if file is not None:
-            os.close(file)
-    return file is None
 
 
 def _under_way(folder: Path) -> ConfigError:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dispatch.journal.occupied import RUN_LOCK
 from infra.errors import ConfigError
 from infra.faults import FIRED, read_fired
 from infra.files import naming, try_lock
-from infra.run.folder import LOCK
 from infra.run.settings import read_stored
 from infra.verify.cuts import check_cuts, check_newest_cut, check_unreferenced
 from infra.verify.events import check_events, check_letters
@@ -48,7 +48,7 @@ def check_faults(folder: Path) -> str:
 @contextmanager
 def keeping_still(folder: Path) -> Iterator[None]:
     """Nobody starts or resumes the run meanwhile; raises ConfigError if it is under way."""
-    path = folder / LOCK
+    path = folder / RUN_LOCK
     with naming(path):
         file = try_lock(path, os.O_RDONLY) if path.exists() else -1
     if file is None:

@@ -104,17 +104,20 @@ class PretendDispatcher:
         if command.verb == "alpha":
             mode: AlphaMode = "auto" if command.value == "auto" else "manual"
             alpha = 1.0 if mode == "auto" else float(command.value)
-            self.status = msgspec.structs.replace(self.status, alpha=alpha, alpha_mode=mode)
+            why: dict[str, Any] = {"alpha_reason": command.reason, "alpha_changed_at": 1.0}
+            self.status = msgspec.structs.replace(self.status, alpha=alpha, alpha_mode=mode, **why)
         self._control.answer(asked, accepted)
 
 
-def write_settings(folder: Path, run: str = RUN) -> None:
-    """As much of a run's stored settings as the API reads."""
-    stream = StreamConfig(folder=folder / "topics", schema_name="movielens", partitions=2)
+def write_settings(
+    folder: Path, run: str = RUN, stream: StreamConfig | None = None, kafka: KafkaConfig | None = None
+) -> None:
+    """As much of a run's stored settings as the API reads; by default its events are in the embedded log."""
+    stream = stream or StreamConfig(folder=folder / "topics", schema_name="movielens", partitions=2)
     settings = {
         "run": run,
         "curve_folder": None,
         "stream": stream.model_dump(mode="json"),
-        "kafka": KafkaConfig().model_dump(mode="json"),
+        "kafka": (kafka or KafkaConfig()).model_dump(mode="json"),
     }
     (folder / "settings.json").write_text(json.dumps(settings))

@@ -4,6 +4,8 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -132,10 +134,52 @@ def test_a_stream_of_events_ends_with_the_process(tmp_path: Path) -> None:
         assert rest.endswith(b"0\r\n\r\n")
 
 
-def test_slow_bodies_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
-    with serving(tmp_path, f"sqlite:///{tmp_path / 'freshet.db'}", concurrency=2) as api:
-        other = new_token(api.database, ("read",))
-        with socket.create_connection(("127.0.0.1", api.port), timeout=30) as slow:
-            slow.sendall(head(api, "POST /v1/samples") + b"Content-Length: 100\r\n\r\n[")
-            until(lambda: api.get("/v1/runs").status == 503)
-            assert api.ask("GET", "/v1/runs", token=other).status == 200
+def is_refused(api: Served, token: str) -> bool:
+    return api.ask("GET", "/v1/runs", token=token).status == 503
+
+
+def test_slow_bodies_of_two_tokens_leave_room_for_a_third(tmp_path: Path) -> None:
+    with serving(tmp_path, f"sqlite:///{tmp_path / 'freshet.db'}", concurrency=4) as api, ExitStack() as opened:
+        others = [new_token(api.database, ("read", "ingest")) for _ in range(2)]
+        for token, most in ((api.token, 2), (others[0], 1)):
+            for _ in range(most):
+                slow = opened.enter_context(socket.create_connection(("127.0.0.1", api.port), timeout=30))
+                slow.sendall(head(replace(api, token=token), "POST /v1/samples") + b"Content-Length: 100\r\n\r\n[")
+            until(partial(is_refused, api, token))
+        assert api.ask("GET", "/v1/runs", token=others[1]).status == 200
+
+
+def test_a_body_that_nobody_reads_loses_no_answer_and_no_connection(limited: Served) -> None:
+    refused = b"POST /v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 4096\r\n\r\n"
+    with (
+        socket.create_connection(("127.0.0.1", limited.port), timeout=30) as connection,
+        connection.makefile("rb") as answers,
+    ):
+        for _ in range(2):
+            connection.sendall(refused)
+            head_lines = list(iter(answers.readline, b"\r\n"))
+            assert head_lines[0].startswith(b"HTTP/1.1 401")
+            length = next(int(line.split(b":")[1]) for line in head_lines if line.startswith(b"content-length"))
+            assert json.loads(answers.read(length))["status"] == 401
+            connection.sendall(b"x" * 4096)
+
+
+def test_requests_that_come_at_once_are_answered_in_turn(limited: Served) -> None:
+    one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = raw(limited, one * 3 + b"nonsense\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200") == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (b"Host: y\r\n", 400),
+        (b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n", 400),
+        (b"Content-Length: 1\r\nContent-Length: 2\r\n", 400),
+        (b"Connection: upgrade\r\nUpgrade: websocket\r\n", 200),
+    ],
+)
+def test_heads_that_mean_two_things_are_refused(limited: Served, more: bytes, status: int) -> None:
+    answer = raw(limited, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + more + b"\r\n")
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"connection: close" in answer

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from dispatch.journal.records import Commanded
 from tests.api.dispatcher import PretendDispatcher
 from tests.api.serving import Served, until
 
@@ -26,7 +27,7 @@ def test_alpha_is_journalled_and_answered(api: Served, dispatcher: PretendDispat
     assert dispatcher.journal.version == before + 1
     assert answer.headers["ETag"] == f'"{before + 1}"'
     alpha = until(lambda: (told := api.get("/v1/runs/r/alpha").json)["set_value"] == 0.25 and told)
-    assert alpha["mode"] == "manual"
+    assert (alpha["mode"], alpha["reason"]) == ("manual", "shared today")
     assert api.ask("DELETE", "/v1/runs/r/alpha").json["value"] == "auto"
 
 
@@ -73,6 +74,11 @@ def test_settings_change_one_at_a_time(api: Served) -> None:
     settings = api.get("/v1/runs/r/settings").json
     assert settings["started_with"]["run"] == "r"
     assert settings["changed"] == {"policy": "joint", "deadline": "true", "skip_above": "none"}
+
+
+def test_a_setting_that_was_changed_without_the_api_is_told(api: Served, dispatcher: PretendDispatcher) -> None:
+    dispatcher.journal.steer(Commanded("by-hand", "skip_above", "", 0, "", "77", at_seconds=1.0))
+    until(lambda: api.get("/v1/runs/r/settings").json["changed"]["skip_above"] == "77")
 
 
 def test_workers_are_listed_and_changed(api: Served) -> None:
@@ -150,7 +156,7 @@ def test_targets_name_the_metrics_of_all_processes(api: Served) -> None:
 def test_requests_are_counted_by_route_and_what_a_client_makes_up_is_no_label(api: Served) -> None:
     api.get("/v1/runs/r")
     api.get("/v1/nothing/like/this")
-    api.ask("BREW", "/v1/runs/r")
+    api.ask("REPORT", "/v1/runs/r")
     lines = api.get("/metrics").body.decode().splitlines()
     for labels in (
         'method="GET",route="/v1/runs/{run}",status="200"',
@@ -159,7 +165,7 @@ def test_requests_are_counted_by_route_and_what_a_client_makes_up_is_no_label(ap
     ):
         assert any(line.startswith(f"freshet_api_requests_total{{{labels}}} ") for line in lines), labels
     assert any(line.startswith("freshet_api_request_seconds_bucket") for line in lines)
-    assert not any("nothing" in line or "BREW" in line for line in lines)
+    assert not any("nothing" in line or "REPORT" in line for line in lines)
 
 
 def test_how_far_sql_is_behind_and_how_many_commands_wait_is_told(api: Served, dispatcher: PretendDispatcher) -> None:

@@ -9,7 +9,10 @@ from ingest.config import StreamConfig
 from ingest.convert import Event
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.schema import load_schema
-from tests.api.serving import Served, until
+from tests.api.dispatcher import write_settings
+from tests.api.serving import Served, serving, until
+from tests.brokers import TestBroker, producer, send
+from tests.ingest.kafka.test_sink import records_of
 
 
 def event(number: int, label: int = 1) -> dict[str, Any]:
@@ -64,3 +67,26 @@ def test_another_writer_is_a_conflict_until_it_is_done(api: Served, folder: Path
     assert api.ask("POST", "/v1/samples", [event(0)]).status == 409
     writer.close()
     assert api.ask("POST", "/v1/samples", [event(0)]).status == 200
+
+
+def test_events_of_a_run_on_kafka_are_in_its_topic_while_others_write_there(kafka: TestBroker, tmp_path: Path) -> None:
+    config, topic = kafka.config(), kafka.new_topic(partitions=2)
+    (tmp_path / "k").mkdir()
+    write_settings(tmp_path / "k", "k", StreamConfig(source="kafka", topic=topic, schema_name="movielens"), config)
+    codec = PackedCodec(load_schema("movielens"))
+    packed = codec.encode_events([Event(1.0, 1, {"user": "a", "item": "b"}) for _ in range(3)])
+    with serving(tmp_path, f"sqlite:///{tmp_path / 'freshet.db'}") as served, producer(config) as other:
+        send(other, topic, 0, [b"before"])
+        until(lambda: served.get("/v1/runs/k").status == 200)
+        answer = served.ask("POST", "/v1/samples", [event(number) for number in range(8)]).json
+        assert answer == {"accepted": 8, "rejected": []}
+        send(other, topic, 0, [b"after"])
+        written = served.ask("POST", "/v1/samples", packed, Content_Type="application/octet-stream")
+        assert (written.status, written.json["accepted"]) == (200, 3)
+        found = records_of(config, topic)
+    payloads = [payload for records in found.values() for _, payload in records]
+    events = [json.loads(each) for each in payloads if each.startswith(b"{")]
+    assert sorted(each["event_time"] for each in events) == [1000.0 + number for number in range(8)]
+    assert payloads.count(packed) == 1
+    assert len(payloads) == 8 + 1 + 2
+    assert all(found.values()), "keys spread over both partitions"

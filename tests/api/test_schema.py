@@ -15,7 +15,7 @@ from api.app import create_app
 from tests.api.dispatcher import RUN
 from tests.api.serving import Served
 
-EXAMPLES = 3
+EXAMPLES = 2
 """requests of each operation"""
 
 CHECKS = [

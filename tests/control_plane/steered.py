@@ -2,19 +2,19 @@
 
 The run's own API uses PostgreSQL; a second one, ``freshet api --runs``, follows the run with SQLite on a small disk.
 
-1. Commands are given, and at each seam that they pass a process is killed once, and the database once; the API also
-   after it has acknowledged a command that the dispatcher has not answered.
-2. Everything that can be set is set, workers come and go, the run pauses and goes on.
+1. Commands are given. At each seam that they pass the process that is there is killed; and once it stands still there
+   while the database and the other process are killed, the API after it has acknowledged the command.
+2. Everything that can be set is set, α follows a process that takes the dispatcher's processor away, workers come and
+   go, the run pauses and goes on.
 3. Databases are stopped and killed, and their disk is full, while the run trains.
 4. The run is stopped.
 
 Tests look at the facts noted here.
 """
 
-import os
-import signal
+import asyncio
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,12 +24,15 @@ from typing import Any
 import httpx2
 import psutil
 
+from api.store.engine import Database
+from api.store.reads import RunTables
 from api.store.rows import SCOPES
 from dispatch.journal.history import read_history
 from infra.faults import ALLOWED, FAULT, Fired, read_fired
 from ingest.config import StreamConfig
 from tests.api.serving import new_token
-from tests.control_plane.folding import Frame, read_journal, read_tables, version_of
+from tests.control_plane.contending import contending, favoured, may_set_priorities
+from tests.control_plane.folding import Frame, read_journal, version_of
 from tests.databases import PostgresServer
 from tests.disks import fill
 from tests.end_to_end.living import given, producing
@@ -39,20 +42,23 @@ RUN = "steered"
 SETTINGS = (
     *(f"run={RUN}", "stream.batch=128", "stream.linger_seconds=0.2", "rows.dim=4", "api.port=0"),
     *("dispatch.workers=2", "dispatch.policy=esd:1", "dispatch.silence_seconds=20", "ps.shards=1"),
+    "dispatch.alpha_dwell_seconds=1",
     *("cuts.seconds=1", "cuts.kept=100000"),
 )
 FAULTS = (
     *("api:command_stored:kill", "dispatcher:command_received:kill", "dispatcher:command_journalled:kill"),
     *("api:command_answered:kill", "api:command_settled:kill"),
-    *("api:command_stored:stop", "dispatcher:command_journalled:stop"),
+    *("api:command_stored:stop", "dispatcher:command_received:stop", "dispatcher:command_journalled:stop"),
     *("api:command_answered:stop", "api:command_settled:stop"),
 )
-"""processes end themselves, or stand still while their database is killed"""
+"""processes end themselves, or stand still while others are killed"""
+DATABASE = "database"
 MOST_STRUCK = 16
 FURTHER = 4
 """steps in which a run shows that it goes on"""
 ASK_SECONDS = 60.0
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.1
+"""between two looks: each of them takes some milliseconds of processor time"""
 Told = dict[str, Any]
 
 
@@ -77,10 +83,14 @@ class SteeredFacts:
     acknowledged: list[Told] = field(default_factory=list)
     """what was answered with 202"""
     fired: list[Fired] = field(default_factory=list)
+    killed: set[tuple[str, str]] = field(default_factory=set)
+    """at which seam, and who"""
     told: dict[str, Told] = field(default_factory=dict)
     """answers to commands, by what they do"""
     alphas: dict[str, tuple[Told, Told]] = field(default_factory=dict)
     """status and α as they were read after each change"""
+    contended: list[Told] = field(default_factory=list)
+    """α as it was read while another process took the dispatcher's processor away, and afterwards"""
     paused: tuple[int, int] = (0, 0)
     """version of the journal when the run was at rest, and some reads later"""
     outages: dict[str, Outage] = field(default_factory=dict)
@@ -135,18 +145,19 @@ class Steered:
             except (httpx2.HTTPError, FileNotFoundError):
                 return False
 
-        wait_until(holds, self.process)
+        wait_until(holds, self.process, LOOK_SECONDS)
 
     def wait_for_steps(self, more: int) -> None:
         until = self.step() + more
         self.wait(lambda: self.step() >= until)
 
     # ── starting and ending ───────────────────────────────────────────────────────────────────────────────────────────
-    def start(self) -> None:
+    def start(self, wanted: Sequence[str] = FAULTS) -> None:
+        """wanted: faults"""
         settings = given(
             *SETTINGS, f"stream.folder={self.stream.folder}", f"api.database={self.databases['postgresql']}"
         )
-        faults = {FAULT: ",".join(FAULTS), ALLOWED: "1"}
+        faults = {FAULT: ",".join(wanted), ALLOWED: "1"} if wanted else {}
         self.process = start("up", "--folder", self.folder, *settings, **faults)
         self.wait(lambda: (self.folder / "endpoints" / "dispatcher").exists())
         settings = given("api.port=0", f"api.database={self.databases['sqlite']}")
@@ -187,6 +198,7 @@ class Steered:
             self._give_under_fire(f"struck-{number}", (number + 1) / 64)
             number += 1
         self.facts.fired = read_fired(self.folder)
+        self.facts.killed |= {(fired.seam, fired.process) for fired in self.facts.fired if fired.action == "kill"}
         self.wait_for_steps(FURTHER)
 
     def _give_under_fire(self, key: str, value: float) -> None:
@@ -199,33 +211,42 @@ class Steered:
             return bool(answers) and answers[-1].status_code == 200
 
         with ThreadPoolExecutor(1) as threads:
-            asking = threads.submit(wait_until, has_happened, self.process)
+            asking = threads.submit(wait_until, has_happened, self.process, LOOK_SECONDS)
             handled = len(read_fired(self.folder))
             while wait([asking], LOOK_SECONDS).not_done:
                 for fired in read_fired(self.folder)[handled:]:
                     handled += 1
                     if fired.action == "stop":
-                        self._strike_database(fired, answers)
+                        self._strike_others(fired, answers)
             asking.result()
         self.facts.struck[key] = answers[-1].json()
         self.facts.acknowledged += [answer.json() for answer in answers if answer.status_code == 202]
 
-    def _strike_database(self, fired: Fired, answers: list[Any]) -> None:
-        """Kills the database while a process stands still at its seam; the API, too, if the dispatcher does."""
-        if fired.process == "dispatcher":
+    def _strike_others(self, fired: Fired, answers: list[Any]) -> None:
+        """Kills the database and the other process while one stands still at its seam."""
+        standing, other = psutil.Process(fired.pid), "dispatcher" if fired.process == "api" else "api"
+        if other == "api":
             self.wait(lambda: any(answer.status_code == 202 for answer in answers))
-            (own,) = set(named(self.folder, ["api"])) - set(named(self.folder, ["api-2"]))
-            own.kill()
+        self.wait(lambda: self._own(other))  # it may have been killed at its own seam just before
+        (struck,) = self._own(other)
+        struck.kill()
         self.postgres.kill()
+        psutil.wait_procs([struck])
+        with suppress(psutil.NoSuchProcess):  # its supervisor has replaced it, if this took long
+            if standing.status() == psutil.STATUS_STOPPED:
+                self.facts.killed |= {(fired.seam, other), (fired.seam, DATABASE)}
+            standing.resume()
         self.postgres.start()
-        with suppress(ProcessLookupError):  # its supervisor may have replaced it, if this took long
-            os.kill(fired.pid, signal.SIGCONT)
+
+    def _own(self, name: str) -> list[psutil.Process]:
+        """The run's own process of that name, if it is there."""
+        return [process for process in named(self.folder, [name]) if process not in named(self.folder, ["api-2"])]
 
     # ── steering ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def steer(self) -> None:
         for kind, value in (("postgresql", 0.25), ("sqlite", 0.5)):
             self._set_alpha(kind, value)
-        self.facts.told["auto"] = self.give("DELETE", "/alpha")
+        self._release_alpha()
         self.facts.told["policy"] = self.give("PATCH", "/settings", {"policy": "joint:elastic"}, "sqlite")
         self.wait(lambda: self.read()["status"]["policy"] == "joint:elastic")
         for name, value in (("deadline", True), ("skip_above", 1_000_000)):
@@ -245,6 +266,28 @@ class Steered:
         self.wait(lambda: read_version(self.databases[kind]) >= told["version"])  # the reason is from there
         self.facts.alphas[kind] = status, alpha | {"reason": self.read("/alpha", kind)["reason"]}
         self.wait_for_steps(FURTHER)
+
+    def _release_alpha(self) -> None:
+        """Has α follow contention, where that can be caused and ended for certain."""
+        if not may_set_priorities():
+            self.facts.told["auto"] = self.give("DELETE", "/alpha")
+            return
+        (dispatcher,) = self._own("dispatcher")
+        with favoured(dispatcher) as processor:
+            self.facts.told["auto"] = self.give("DELETE", "/alpha")
+            self._contend(processor)
+
+    def _contend(self, processor: int) -> None:
+        """Takes the dispatcher's processor away until α falls, and gives it back until α rises."""
+        seen = self.facts.contended
+
+        def values() -> list[float]:
+            seen.append(self.read("/alpha"))
+            return [alpha["value"] for alpha in seen if alpha["mode"] == "auto"]
+
+        with contending(processor):
+            self.wait(lambda: (read := values()) and read[-1] < read[0])
+        self.wait(lambda: (read := values())[-1] > min(read))
 
     def _pause(self) -> None:
         self.facts.told["pause"] = self.give("POST", "/pause")
@@ -324,7 +367,15 @@ def resume(processes: list[psutil.Process]) -> None:
 
 def read_version(url: str) -> int:
     """Up to which a database has the journal."""
-    return int(read_tables(url, RUN)["runs"][RUN,]["version"])
+
+    async def read() -> int:
+        database = Database(url)
+        try:
+            return await RunTables(database).cursor(RUN)
+        finally:
+            await database.close()
+
+    return asyncio.run(read())
 
 
 @contextmanager

@@ -229,10 +229,10 @@ class Life:
 
 
 @contextmanager
-def producing(stream: StreamConfig) -> Iterator[None]:
-    """Events keep coming meanwhile, some of them bad."""
+def producing(stream: StreamConfig, rate: float = RATE) -> Iterator[None]:
+    """Events keep coming meanwhile, so many a second, some of them bad."""
     stop = Stop()
-    job = ProducerJob(stream, rate=RATE, poison_share=POISON, seed=3)
+    job = ProducerJob(stream, rate=rate, poison_share=POISON, seed=3)
     thread = threading.Thread(target=run_producer, args=(job, stop), daemon=True)
     thread.start()
     try:

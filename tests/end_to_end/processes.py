@@ -47,13 +47,15 @@ def environment() -> dict[str, str]:
     return {**kept, "FRESHET_TRAINER__THREADS": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 
 
-def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str] | None" = None) -> None:
+def wait_until(
+    condition: Callable[[], bool], process: "subprocess.Popen[str] | None" = None, every_seconds: float = 0.02
+) -> None:
     """Polls; fails when it takes too long or the process ends first."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         assert process is None or process.poll() is None, f"ended early: {process.communicate()[0]}"
-        time.sleep(0.02)
+        time.sleep(every_seconds)
 
 
 def children_of(folder: Path) -> list[psutil.Process]:

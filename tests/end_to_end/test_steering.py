@@ -387,7 +387,7 @@ def test_alpha_follows_the_pilot_until_a_person_sets_it(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pilot, plan = OnePilot(), operated(write_topic(EVENTS), **SETTINGS)
-    monkeypatch.setattr("dispatch.coordinator.AlphaPilot", lambda *_sizes: pilot)
+    monkeypatch.setattr("dispatch.coordinator.AlphaPilot", lambda *_sizes, **_tempo: pilot)
 
     def act(plan: Plan) -> None:
         assert pilot.begun == []

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dispatch.journal.history import JOURNAL
+from dispatch.journal.occupied import is_under_way
 from infra.errors import ConfigError, ProcessFailed
 from infra.run.agent.agent import AGENT_FILE
-from infra.run.folder import is_under_way
 from infra.run.settings import Settings
 from infra.wire import Curve, load_curve
 

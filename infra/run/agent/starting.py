@@ -3,6 +3,9 @@
 A request is checked with the settings it would be started with, is kept in ``requests/NAME.json``, and then starts
 ``freshet up`` in a folder of the run's name. The same request again starts no second run; one that was stopped goes on.
 Another request for that name is refused.
+
+Runs outlive an agent that was killed, each with the supervisor of its own. The next agent finds them by their locks,
+says so, and starts none of them a second time; it does not stop them with itself, either.
 """
 
 import json
@@ -11,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import time
 from types import TracebackType
 
 import structlog
@@ -18,8 +22,12 @@ import structlog
 from api.runs.places import find_runs
 from dispatch.control.server import Asked
 from dispatch.control.supervision import STARTER, RunStarted
+from dispatch.journal.desired import Desired, SteeringRecord, follow_all
+from dispatch.journal.history import JOURNAL, read_history
+from dispatch.journal.occupied import is_under_way
+from dispatch.journal.records import Commanded, Stopped
 from infra.config import check_names
-from infra.errors import ConfigError
+from infra.errors import ConfigError, FreshetError
 from infra.files import naming, refusal, try_lock
 from infra.process import Stop, write_whole
 from infra.run.agent.agent import AGENT_FILE
@@ -45,6 +53,8 @@ def keep_runs(
     with sole_agent(folder), Supervisor([], folder) as supervisor:
         notices = Notices(supervisor)
         with RunStarter(supervisor, folder, config, common) as starter:
+            for name in starter.left_behind():
+                tell(f"run {name!r} is under way without this agent, which will not stop it; see 'freshet runs'")
 
             def each_pass() -> None:
                 starter.serve()
@@ -94,7 +104,7 @@ class RunStarter:
             return
         try:
             self._start(asked)
-        except ConfigError as error:
+        except FreshetError as error:
             self._private.control.refuse(asked, str(error))
         except OSError as error:
             self._private.control.refuse(asked, refusal(error))
@@ -106,7 +116,8 @@ class RunStarter:
         """Raises ConfigError if there can be no such run."""
         name, settings = check_names(asked.message.run), asked.message.settings
         is_known = self._is_known(name, settings)
-        if is_known and self._is_kept(name):
+        if is_known and (self._is_kept(name) or is_under_way(self._folder / name)):
+            self._check_goes_on(name)
             return
         if not is_known:
             self._check_free(name)
@@ -132,6 +143,24 @@ class RunStarter:
     def _is_kept(self, name: str) -> bool:
         child = self._supervisor.children.get(name)
         return child is not None and child.state not in ("finished", "failed")
+
+    def left_behind(self) -> list[str]:
+        """Runs that an agent before this one was asked for and that are still under way."""
+        asked = sorted(request.stem for request in (self._folder / REQUESTS).glob("*.json"))
+        return [name for name in asked if not self._is_kept(name) and is_under_way(self._folder / name)]
+
+    def _check_goes_on(self, name: str) -> None:
+        """Raises ConfigError if a run that is under way was told to stop: it does not do what is asked for."""
+        records, child = read_history(self._folder / name / JOURNAL).steering, self._supervisor.children.get(name)
+        is_stopping = follow_all(Desired(), records).is_stopping
+        if child is not None and child.running:  # it may have stopped, and not ended; an older stop is done with
+            began = time() - child.seconds
+            is_stopping = any(_is_stop(record) and record.at_seconds >= began for record in records)
+        if is_stopping:
+            raise ConfigError(
+                f"run {name!r} is stopping; expected one that has stopped, which the same request resumes; ask again "
+                "in a moment"
+            )
 
     def _check_free(self, name: str) -> None:
         """Raises ConfigError if a run of that name, or anything else, is there already."""
@@ -162,3 +191,7 @@ class RunStarter:
 
     def _request(self, name: str) -> Path:
         return self._folder / REQUESTS / f"{name}.json"
+
+
+def _is_stop(record: SteeringRecord) -> bool:
+    return isinstance(record, Stopped) or (isinstance(record, Commanded) and record.verb == "stop")

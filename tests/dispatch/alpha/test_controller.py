@@ -12,7 +12,7 @@ from dispatch.alpha.controller import (
     CPU_CONTENDED,
     DWELL_SECONDS,
     GPU_CONTENDED,
-    SAVED_SECONDS,
+    SAVED_DWELLS,
     AlphaChange,
     Backend,
     ControllerState,
@@ -166,7 +166,7 @@ def test_what_a_lower_alpha_saves_does_not_keep_it_down() -> None:
 def test_alpha_rises_again_after_a_while_to_see_what_exactness_buys_now() -> None:
     state, _ = play(ON_CPU, [changed(on_cpu(0.6), saved_share=0.0)] * 3)
     _, changes = play(state, [changed(CALM, saved_share=None)] * 2000, begin=3)
-    assert changes[0][0] > SAVED_SECONDS
+    assert changes[0][0] > SAVED_DWELLS * DWELL_SECONDS
 
 
 def test_nothing_changes_before_the_busy_time_is_known() -> None:

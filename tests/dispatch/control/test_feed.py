@@ -5,9 +5,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from time import time
 
 import pytest
 import zmq
+from structlog.testing import capture_logs
 
 from dispatch.control import feed_server
 from dispatch.control.feed_client import read_feed
@@ -15,8 +17,10 @@ from dispatch.control.feed_server import FeedServer
 from dispatch.control.protocol import FEED, ReadJournal
 from dispatch.control.server import ControlSocket
 from dispatch.errors import CommandRefused, NoAnswer
+from dispatch.journal import readers
 from dispatch.journal.history import read_history
 from dispatch.journal.log import read_records
+from dispatch.journal.readers import JournalReaders
 from dispatch.journal.records import AnyRecord, CutTaken, StepDecided
 from dispatch.journal.run import RunJournal
 from infra.wire import Codec, Refused, connect, guarded, load_curve, receive, write_curve
@@ -100,7 +104,7 @@ def test_what_was_dropped_is_passed_over_and_told(journal: RunJournal, endpoint:
     journal.append_step(step(1))
     journal.begin_cut(1, 1, {0: Position(1)}, 2)
     journal.take_cut(CutTaken(1, 1, {0: Position(1)}, 2))
-    read_feed(endpoint, RUN, 2)
+    read_feed(endpoint, RUN, 2, reader="a")
     journal.trim(1)
     page = read_feed(endpoint, RUN, 0)
     assert (page.after, page.next, page.newest) == (2, 4, 4)
@@ -115,10 +119,39 @@ def test_what_no_cut_needs_is_read_as_long_as_nobody_has(journal: RunJournal, en
     assert [version for version, _ in read_all(endpoint)] == [1, 1, 2, 3]
 
 
+def test_what_the_slower_of_two_readers_has_not_read_stays_also_for_the_next_dispatcher(
+    journal: RunJournal, endpoint: str, tmp_path: Path
+) -> None:
+    journal.append_step(step(1))
+    journal.begin_cut(1, 1, {0: Position(1)}, 2)
+    for reader, cursor in (("slow", 1), ("fast", 3)):
+        read_feed(endpoint, RUN, cursor, reader=reader)
+    journal.trim(1)
+    assert read_feed(endpoint, RUN, 1, reader="slow").after == 1
+    journal.close()
+    again = JournalReaders(journal.own_folder, journal.version)
+    again.note("fast", 3)
+    assert (again.slowest, again.floor) == ("slow", 1)
+
+
+def test_a_reader_that_was_silent_for_a_day_is_forgotten_aloud(
+    journal: RunJournal, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.append_step(step(1))
+    journal.begin_cut(1, 1, {0: Position(1)}, 2)
+    read_feed(endpoint, RUN, 1, reader="slow")
+    monkeypatch.setattr(readers, "time", lambda: time() + 1.5 * readers.FORGOTTEN_SECONDS)
+    read_feed(endpoint, RUN, 3, reader="fast")
+    with capture_logs() as logs:
+        journal.trim(1)
+    assert [(log["reader"], log["read_up_to"]) for log in logs] == [("slow", 1)]
+    assert read_feed(endpoint, RUN, 1, reader="slow").after == 2
+
+
 def test_a_cursor_of_another_journal_is_refused(journal: RunJournal, endpoint: str) -> None:
     with pytest.raises(CommandRefused, match=r"version 7 is not in the journal, which has 1 versions; .* begin with 0"):
         read_feed(endpoint, RUN, 7)
-    assert journal.seen == 0
+    assert journal.readers.slowest == ""
 
 
 def test_what_cannot_be_read_is_refused_and_the_next_request_is_answered(

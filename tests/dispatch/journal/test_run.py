@@ -141,10 +141,10 @@ def test_what_nobody_has_read_stays_while_there_is_room(tmp_path: Path) -> None:
             kept.begin_cut(number, number, {0: Position(number)}, 2 * number)
         kept.trim(2)
         assert segments(tmp_path) == (1, 2)
-        kept.seen = 2
+        kept.readers.note("a", 2)
         kept.trim(2)
         assert segments(tmp_path) == (1, 1)
-        kept.seen = kept.version
+        kept.readers.note("a", kept.version)
         kept.trim(2)
         assert segments(tmp_path) == (1, 0)
 
@@ -156,7 +156,7 @@ def test_what_nobody_has_read_goes_oldest_first_when_there_is_no_room(tmp_path: 
         small.begin_cut(1, 1, {0: Position(1)}, 2)
         small.trim(1)
     assert segments(tmp_path) == (1, 0)
-    assert [log["log_level"] for log in logs if "nobody has read them" in log["event"]] == ["warning"]
+    assert [log["log_level"] for log in logs if "not all have read them" in log["event"]] == ["warning"]
 
 
 def test_times_are_on_record_and_old_journals_are_read_without(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ import torch
 
 from dispatch.journal.history import JOURNAL, read_history
 from dispatch.journal.log import JournalWriter, read_records
+from dispatch.journal.occupied import RUN_LOCK
 from dispatch.journal.records import AnyRecord, CutBegun, CutTaken, Ended, GenerationStarted, StepDecided
 from infra.errors import ConfigError
 from infra.files import try_lock
 from infra.process import Stop
-from infra.run.folder import LOCK
 from infra.run.settings import Settings, read_stored, store_settings
 from infra.storage import PART, Storage
 from infra.verify.finding import Violated
@@ -195,7 +195,7 @@ def test_a_generation_that_goes_back_is_found() -> None:
 
 
 def test_a_run_under_way_is_refused(folder: Path) -> None:
-    held = try_lock(folder / LOCK)
+    held = try_lock(folder / RUN_LOCK)
     assert held is not None
     with pytest.raises(ConfigError, match="is under way"), keeping_still(folder):
         pass

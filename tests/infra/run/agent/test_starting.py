@@ -1,21 +1,40 @@
 """An agent that starts runs, as a real process: asked over a real API, with the processes of a real run."""
 
+import os
 import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from infra.run.folder import is_under_way
+from dispatch.journal.occupied import RUN_LOCK, is_under_way
+from infra.files import try_lock
 from tests.api.serving import serving, until
 from tests.end_to_end.processes import start, wait_until
 
 SMALL = ("dispatch.workers=1", "ps.shards=1", "stream.schema_name=movielens")
 
 
+@contextmanager
+def agent_of(runs: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """An agent that listens; it is ended with the context if the test has not done so, its runs first."""
+    common = [part for setting in (*SMALL, f"stream.folder={log}") for part in ("--set", setting)]
+    agent = start("agent", "--runs", str(runs), *common)
+    try:
+        wait_until((runs / "endpoints" / "agent").exists, agent)
+        yield agent
+    finally:
+        if agent.poll() is None:
+            agent.terminate()
+            agent.communicate(timeout=100)
+
+
 def test_a_run_is_started_once_goes_on_after_a_stop_and_stops_with_its_agent(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    common = [part for setting in (*SMALL, f"stream.folder={tmp_path}/log") for part in ("--set", setting)]
-    agent = start("agent", "--runs", str(runs), *common)
-    wait_until((runs / "endpoints" / "agent").exists, agent)
-    with serving(runs, f"sqlite:///{tmp_path / 'freshet.db'}") as served:
+    with (
+        agent_of(runs, tmp_path / "log") as agent,
+        serving(runs, f"sqlite:///{tmp_path / 'freshet.db'}") as served,
+    ):
         asked = {"name": "clicks", "settings": {"stream.batch": "64"}}
         assert [served.ask("POST", "/v1/runs", asked).status for _ in range(2)] == [202, 202]
         other = served.ask("POST", "/v1/runs", {"name": "clicks", "settings": {}})
@@ -24,12 +43,45 @@ def test_a_run_is_started_once_goes_on_after_a_stop_and_stops_with_its_agent(tmp
         assert (own.status, "are the agent's to decide" in own.json["detail"]) == (409, True)
         wait_until((runs / "clicks" / "endpoints" / "dispatcher").exists, agent)
         until(lambda: served.get("/v1/runs/clicks").json.get("is_live"))
-        assert is_under_way(runs / "clicks")
         assert served.ask("POST", "/v1/runs/clicks/stop").status == 200
+        ending = served.ask("POST", "/v1/runs", asked)
+        assert (ending.status, "is stopping" in ending.json["detail"]) == (409, True)
         until(lambda: not is_under_way(runs / "clicks"))
-        until(lambda: served.ask("POST", "/v1/runs", asked).status == 202 and is_under_way(runs / "clicks"))
-    agent.send_signal(signal.SIGTERM)
-    output, _ = agent.communicate(timeout=100)
+        late = served.ask("POST", "/v1/runs/clicks/pause")
+        assert (late.status, "is stopped" in late.json["detail"]) == (409, True)
+        until(lambda: served.ask("POST", "/v1/runs", asked).status == 202)
+        wait_until(lambda: is_under_way(runs / "clicks"), agent)
+        agent.send_signal(signal.SIGTERM)
+        output, _ = agent.communicate(timeout=100)
     assert (agent.returncode, "Traceback" in output) == (0, False)
     assert not is_under_way(runs / "clicks")
     assert not (runs / "b").exists()
+
+
+def test_a_run_whose_agent_was_killed_is_found_by_the_next_one_and_not_started_twice(tmp_path: Path) -> None:
+    runs, clicks = tmp_path / "runs", tmp_path / "runs" / "clicks"
+    (runs / "requests").mkdir(parents=True)
+    (runs / "requests" / "clicks.json").write_text("{}")
+    clicks.mkdir()
+    with (
+        running_supervisor(clicks),
+        agent_of(runs, tmp_path / "log") as agent,
+        serving(runs, f"sqlite:///{tmp_path / 'freshet.db'}") as served,
+    ):
+        assert served.ask("POST", "/v1/runs", {"name": "clicks", "settings": {}}).status == 202
+        assert served.ask("POST", "/v1/runs", {"name": "clicks", "settings": {"seed": "1"}}).status == 409
+        agent.send_signal(signal.SIGTERM)
+        output, _ = agent.communicate(timeout=100)
+    assert "run 'clicks' is under way without this agent" in " ".join(output.split())
+    assert not (clicks / "logs").exists()
+
+
+@contextmanager
+def running_supervisor(folder: Path) -> Iterator[None]:
+    """Another process holds the lock of a run, as its supervisor does."""
+    held = try_lock(folder / RUN_LOCK)
+    assert held is not None
+    try:
+        yield
+    finally:
+        os.close(held)

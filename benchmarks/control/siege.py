@@ -1,0 +1,206 @@
+"""The API among clients that mean no good: is one that behaves still served, and does memory stay as it was?
+
+1. api       ``freshet api`` with its default limits serves a run of the past, from a database
+2. before    one client reads the status of that run, a few times a second
+3. siege     the same, while ``benchmarks.control.hostile`` does what it can from a process of its own
+4. after     the memory of the API's process, with all of them gone
+"""
+
+import asyncio
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from api.job import database_url
+from api.store.rows import Scope
+from api.store.store import SqlStore
+from benchmarks.control.api import PAST, PATIENCE_SECONDS, listener
+from benchmarks.control.hostile import Attack, AttackTally, attack, flood
+from benchmarks.control.load import AskingConnection
+from benchmarks.control.past import fill
+from infra.chaos.main import ChaosJob, end, launch
+from infra.errors import FreshetError
+
+PAST_STEPS = 1000
+READS_PER_SECOND = 20.0
+MIB = 1 << 20
+TOKENS = 5
+"""one reads, the others are those of an Attack"""
+REST_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Siege:
+    """Who comes, and for how long."""
+
+    seconds: float
+    idle: int
+    slow: int
+    flood_per_second: float
+
+
+@dataclass(frozen=True)
+class SiegeResult:
+    """Reads are those of the client that behaves."""
+
+    reads_before: int
+    p50_before_ms: float
+    p99_before_ms: float
+    reads: int
+    """during the siege"""
+    p50_ms: float
+    p99_ms: float
+    errors: int
+    """reads that were not answered with a 200"""
+    reconnects: int
+    """its connection was closed between two reads"""
+    rss_before_mib: float
+    rss_highest_mib: float
+    rss_after_mib: float
+    idle_opened: int
+    slow: str
+    """how often each status was answered to slow bodies; 0: none"""
+    large: str
+    large_mib: float
+    """most that was taken of one body"""
+    flood: str
+    flood_per_second: float
+
+
+def run_siege(folder: Path, siege: Siege, tell: Callable[[str], None]) -> SiegeResult:
+    """Everything, in a folder of its own."""
+    tokens = asyncio.run(_prepare(database_url(None, folder)))
+    job = ChaosJob(folder, 0, 0.0, 0.0, 0.0, ("--set", "api.port=0"), PATIENCE_SECONDS)
+    process = launch(job, "api", "--runs", str(folder))
+    try:
+        address = _await_address(folder)
+        reader = _Reader(address, tokens[0], listener(address))
+        tell("before")
+        before, rss_before = reader.read_for(siege.seconds / 3), reader.rss
+        tell("siege")
+        what = Attack(address, tokens[1:], siege.idle, siege.slow, siege.flood_per_second, siege.seconds)
+        with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+            attacked = [pool.submit(each, what) for each in (attack, flood)]
+            during = reader.read_for(siege.seconds)
+            tally, flooded = (each.result() for each in attacked)
+            tally.statuses["flood"] = flooded.statuses["flood"]
+        highest = reader.highest
+        time.sleep(REST_SECONDS)
+        return _result(siege, before, during, tally, (rss_before, highest, reader.rss))
+    finally:
+        end(process, PATIENCE_SECONDS)
+
+
+async def _prepare(database: str) -> list[str]:
+    """Fills the database; returns secrets of tokens."""
+    store = await SqlStore.open(database)
+    scopes: tuple[Scope, ...] = ("read", "ingest")
+    try:
+        await fill(store, PAST, PAST_STEPS)
+        return [(await store.tokens.create(f"bench-{number}", scopes, None))[1] for number in range(TOKENS)]
+    finally:
+        await store.close()
+
+
+def _await_address(folder: Path) -> str:
+    endpoint, until = folder / "endpoints" / "api", time.monotonic() + PATIENCE_SECONDS
+    while not endpoint.exists():
+        if time.monotonic() > until:
+            raise FreshetError(f"no API after {PATIENCE_SECONDS:g} s; expected one that listens; see {folder}")
+        time.sleep(0.1)
+    return endpoint.read_text().strip()
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """What a client met with."""
+
+    times: list[float]
+    errors: int
+    reconnects: int
+
+
+class _Reader:
+    """A client that behaves, and watches the memory of the API."""
+
+    def __init__(self, address: str, token: str, api: psutil.Process) -> None:
+        self._address, self._api = address, api
+        head = f"GET /v1/runs/{PAST} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n\r\n"
+        self._request = head.encode()
+        self._connection: AskingConnection | None = None
+        self.highest = 0.0
+
+    @property
+    def rss(self) -> float:
+        """MiB"""
+        return float(self._api.memory_info().rss / MIB)
+
+    def read_for(self, seconds: float) -> _Reads:
+        times: list[float] = []
+        errors = reconnects = 0
+        due = time.perf_counter()
+        until = due + seconds
+        while due < until:
+            time.sleep(max(0.0, due - time.perf_counter()))
+            began = time.perf_counter()
+            answer = self._ask()
+            if answer is None:  # as any client does: once more, on a new connection
+                reconnects += 1
+                answer = self._ask()
+            errors += answer is None or not answer.startswith(b"HTTP/1.1 200 ")
+            times.append(time.perf_counter() - began)
+            self.highest = max(self.highest, self.rss)
+            due += 1 / READS_PER_SECOND
+        return _Reads(times, errors, reconnects)
+
+    def _ask(self) -> bytes | None:
+        """None if the connection is lost."""
+        with suppress(OSError):
+            if self._connection is None:
+                self._connection = AskingConnection(self._address)
+            self._connection.send(self._request, 0.0)
+            while (answer := self._connection.receive()) is None:
+                pass
+            return answer
+        if self._connection is not None:
+            self._connection.socket.close()
+            self._connection = None
+        return None
+
+
+def _result(
+    siege: Siege, before: _Reads, during: _Reads, tally: AttackTally, rss: tuple[float, float, float]
+) -> SiegeResult:
+    p50_before, p99_before = 1000 * np.quantile(before.times, (0.5, 0.99))
+    p50, p99 = 1000 * np.quantile(during.times, (0.5, 0.99))
+    return SiegeResult(
+        reads_before=len(before.times),
+        p50_before_ms=float(p50_before),
+        p99_before_ms=float(p99_before),
+        reads=len(during.times),
+        p50_ms=float(p50),
+        p99_ms=float(p99),
+        errors=before.errors + during.errors,
+        reconnects=before.reconnects + during.reconnects,
+        rss_before_mib=rss[0],
+        rss_highest_mib=rss[1],
+        rss_after_mib=rss[2],
+        idle_opened=tally.idle_opened,
+        slow=_text(tally.statuses["slow"]),
+        large=_text(tally.statuses["large"]),
+        large_mib=tally.large_bytes / MIB,
+        flood=_text(tally.statuses["flood"]),
+        flood_per_second=tally.statuses["flood"].total() / siege.seconds,
+    )
+
+
+def _text(statuses: Counter[int]) -> str:
+    return ", ".join(f"{status}: {number}" for status, number in sorted(statuses.items()))

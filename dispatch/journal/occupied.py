@@ -1,0 +1,15 @@
+"""Whether anybody works in a run's folder: locks tell, which the kernel gives back however their holders end."""
+
+from pathlib import Path
+
+from dispatch.journal.history import JOURNAL
+from dispatch.journal.log import LOCK
+from infra.files import is_locked
+
+RUN_LOCK = "run.lock"
+"""in the run's folder; held as long as the run is supervised"""
+
+
+def is_under_way(folder: Path) -> bool:
+    """Whether a supervisor or a dispatcher works in this folder."""
+    return any(is_locked(lock) for lock in (folder / RUN_LOCK, folder / JOURNAL / LOCK))
