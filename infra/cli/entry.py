@@ -6,11 +6,12 @@ its output: a closed terminal or pipe ends nothing. Every other command ends at 
 Most processes of a run do not begin here but are forked by a nursery, which does, and go on as if they had.
 """
 
+import gc
 import sys
 from collections.abc import Sequence
 
 from infra.output import keep_output_harmless
-from infra.process import INTERRUPTED, stop_on_signals
+from infra.process import INTERRUPTED, end_process, stop_on_signals
 
 DRAINING = (
     ("demo",),
@@ -45,9 +46,15 @@ def main() -> None:
         stop_on_signals()
         keep_output_harmless()
     try:
+        gc.disable()  # nothing that is imported becomes garbage
         from infra.cli.main import run_command
 
+        gc.enable()
         run_command()
+    except SystemExit as ended:  # how every command ends
+        if not isinstance(ended.code, int):
+            raise
+        end_process(ended.code)
     except KeyboardInterrupt:  # in the middle of an import
         sys.stderr.write("freshet: interrupted\n")
         sys.exit(INTERRUPTED)

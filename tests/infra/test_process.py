@@ -41,6 +41,8 @@ def test_request_wakes_every_waiter() -> None:
     assert woken == [True, True, True]
 
 
+HEED_SIGHUP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
+"""whoever runs the tests may ignore it, as nohup does"""
 DRAIN = """
 from infra.process import stop_on_signals
 stop = stop_on_signals()
@@ -53,7 +55,7 @@ print("drained after", stop.reason)
 
 def test_signal_ends_the_loop_which_then_drains_and_exits_0() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        with run_python(DRAIN) as child:
+        with run_python(HEED_SIGHUP + DRAIN) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
             child.send_signal(number)
@@ -87,6 +89,37 @@ print("done")
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env={**os.environ, "PYTHONPATH": "."})
     assert done.stdout == "done\n"
+
+
+END = """
+import atexit, sys, threading, time
+from infra.process import end_process
+class Module:
+    def __del__(self):
+        print("taken down")
+kept = Module()
+atexit.register(lambda: print("exit function"))
+threading.Thread(target=lambda: (time.sleep(0.05), print("thread"))).start()
+print("command")
+end_process(7)
+"""
+
+
+def test_a_process_ends_with_its_threads_exit_functions_and_output_and_takes_nothing_down() -> None:
+    with run_python(END) as child:
+        assert child.stdout is not None
+        assert child.stdout.read().split("\n") == ["command", "thread", "exit function", ""]
+    assert child.returncode == 7
+
+
+def test_a_process_whose_output_nobody_reads_ends_as_python_does() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    code = "print('lost'); from infra.process import end_process; end_process(0)"
+    env = {**os.environ, "PYTHONPATH": ".", "PYTHONUNBUFFERED": ""}
+    ended = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, env=env, timeout=60)
+    os.close(write)
+    assert (ended.returncode, b"BrokenPipeError" in ended.stderr) == (120, True)
 
 
 def test_supervisor_killed_child_gets_sigterm(tmp_path: Path) -> None:

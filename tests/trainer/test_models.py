@@ -1,6 +1,7 @@
 """Every model of the registry: shapes, gradients, the wide part, absent dense inputs, the start."""
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -120,6 +121,12 @@ def test_building_leaves_the_global_generator_alone(name: str) -> None:
     before = torch.get_rng_state()
     built(name)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@every_model
+def test_building_loads_nothing_of_the_compiler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)
+    built(name)
 
 
 def test_pairwise_products_equal_the_double_loop() -> None:

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 
 import msgspec
 import setproctitle
@@ -76,6 +77,8 @@ class NurserySide:
         """Returns whether this is the child."""
         while load_next(NEEDED.get(wanted.arguments[0], LIGHT)):
             pass
+        prepare_kernels()
+        gc.freeze()  # no child's garbage collector looks at what is there, so that its pages stay shared
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -89,6 +92,7 @@ class NurserySide:
 
     def _leave(self) -> None:
         """In the child: what belongs to the nursery alone."""
+        gc.enable()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for connection in (self._socket, self._woken, self._waker):
@@ -111,23 +115,30 @@ def run_nursery(descriptor: int) -> bool:
     descriptor: of the socket to the supervisor.
     """
     end_with_parent()
+    gc.disable()  # nothing that is loaded becomes garbage
     connection = socket.socket(fileno=descriptor)
     connection.setblocking(True)
     return NurserySide(connection).serve()
 
 
 def load_next(modules: Sequence[str]) -> bool:
-    """Imports the first that is not there yet; returns False if all are.
-
-    What is there is not looked at by the garbage collector of any child, so that its pages stay shared.
-    """
+    """Imports the first that is not there yet; returns False if all are."""
     missing = next((name for name in modules if name not in sys.modules), None)
     if missing is None:
         return False
     importlib.import_module(missing)
-    gc.collect()
-    gc.freeze()
     return True
+
+
+@cache
+def prepare_kernels() -> None:
+    """Calls a kernel, before which numba prepares itself: half a second of a processor, here once for all children."""
+    import numpy as np
+
+    from ps.rounds import fingerprint
+
+    none = np.empty(0, np.int64)
+    fingerprint(none, none)
 
 
 def become(wanted: Wanted, log: int, parent: int) -> None:

@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.processes import run
+from tests.infra.cli.conftest import Invoke
 
 
 @pytest.mark.timeout(180)
-def test_step_compares_the_pipeline_with_the_plain_loop(tmp_path: Path) -> None:
+def test_step_compares_the_pipeline_with_the_plain_loop(invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "out.json"
-    ended = run("bench", "step", "--batch", "32", "--steps", "30", "--json", output)
+    ended = invoke("bench", "step", "--batch", "32", "--steps", "30", "--json", output)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (result,) = json.loads(output.read_text())
     assert result["ratio"] == pytest.approx(result["pipeline_ms"] / result["plain_ms"])
     assert result["phases_ms"].keys() == {"push", "pull", "forward", "backward", "reduce", "rows"}
 
 
-def test_ps_compares_with_raw_tcp(tmp_path: Path) -> None:
+def test_ps_compares_with_raw_tcp(invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "out.json"
-    ended = run("bench", "ps", "--repeat", "5", "--json", output)
+    ended = invoke("bench", "ps", "--repeat", "5", "--json", output)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = json.loads(output.read_text())
     assert [(r["operation"], r["rows"], r["dim"]) for r in results] == [

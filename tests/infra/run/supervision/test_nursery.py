@@ -18,10 +18,12 @@ WAITING = "worker", "--name", "worker-7", "--dispatcher", "tcp://127.0.0.1:9"
 """a command that goes on until it is stopped: nobody is there whom it could join"""
 
 
-@pytest.fixture
-def nursery(tmp_path: Path) -> Iterator[Nursery]:
-    (tmp_path / "logs").mkdir()
-    made = nursery_in(tmp_path, {})
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """One for all tests, since it takes seconds to load what it does; one that a test ends begins anew at its next."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "logs").mkdir()
+    made = nursery_in(folder, {})
     if made is None:
         pytest.skip("processes are forked on Linux alone")
     yield made
@@ -65,6 +67,7 @@ def test_a_nursery_that_has_loaded_everything_has_one_thread(nursery: Nursery, t
 
 
 def test_a_process_that_is_not_there_yet_can_be_stopped(nursery: Nursery, tmp_path: Path) -> None:
+    nursery.close()
     child = start(nursery, tmp_path / "log", *WAITING)
     assert not child.pid
     child.terminate()
