@@ -31,6 +31,8 @@ from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
 from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL, CutFailed
 
+FAILED_SECONDS = 5.0
+"""after a cut that failed, until the next that is only to be served: a disk that is full does not fill the log"""
 NEAR_SHARE = 0.25
 """of the time between two cuts, in which owners write rows back ahead of the next"""
 
@@ -115,6 +117,8 @@ class Cutting:
             self._conclude(done)
             if isinstance(done, CutManifest):
                 shards.commit(generation, done.step, done.number)
+            else:
+                self._publication_due = max(self._publication_due, monotonic() + FAILED_SECONDS)
         if (dropped := self._book.dropped()) is not None:
             self._journal.trim(dropped.retained.oldest)
             if dropped.positions is not None:

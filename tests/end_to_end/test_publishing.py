@@ -1,16 +1,12 @@
 """Versions of the model while somebody serves it: published, judged, measured, and never older than before."""
 
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from dispatch.control.live_client import LiveClient
 from dispatch.cuts import retention
 from dispatch.job import GateRule, Publishing
 from infra.kafka.broker import free_port
@@ -18,59 +14,18 @@ from infra.storage import Storage
 from ingest.log.embedded import LogReader
 from ingest.streams.source import Record
 from ps.config import CutConfig, RowConfig
-from ps.cuts.files import read_columns
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
-from ps.cuts.publication import DeliveredFiles, Deliveries
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.crashing import Strike, check_run, train_struck
+from tests.end_to_end.listening import StandIn, standing_in
 from tests.end_to_end.threads import RUN, Plan, train
 
 SMALL: dict[str, Any] = {"batch": 32, "rows": RowConfig(dim=4), "cache_rows": 600, "silence_seconds": 20.0}
 AT_ONCE = Publishing(seconds=0.0)
 
 
-class StandIn:
-    """Stands in for a server: says that it serves whatever it hears of, and reads its newest files."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._client = LiveClient(plan.feed, RUN, None, "stand-in")
-        self._deliveries = Deliveries()
-        self.files = DeliveredFiles(Storage.at(plan.folder / "cuts"), self._deliveries)
-        self.heard: list[tuple[int, int, int]] = []
-        """line, step and cut of each version"""
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        line, step, cut = 0, -1, 0
-        with closing(self._client), closing(self._deliveries):
-            while not self._over.is_set():
-                told = self._client.tell(self._client.live(line, step, cut, time.time(), known=cut), 0.5)
-                if told is None or told.cut in (0, cut):
-                    continue
-                self._deliveries.follow(told.publishers)
-                line, step, cut = told.line, told.step, told.cut
-                self.heard.append((line, step, cut))
-                self._read(cut)
-
-    def _read(self, cut: int) -> None:
-        try:
-            for shard in read_manifest(self.files.storage, cut).shards:
-                read_columns(self.files, shard.files[-1])
-        except Exception as error:
-            if cut in manifest_numbers(self.files.storage):
-                raise AssertionError(f"cut {cut} cannot be read") from error
-
-
-@contextmanager
-def served(plan: Plan) -> Iterator[StandIn]:
-    with closing(StandIn(plan)) as there:
-        yield there
+def served(plan: Plan) -> AbstractContextManager[StandIn]:
+    return standing_in(RUN, lambda: plan.feed, plan.folder / "cuts")
 
 
 def planned(folder: Path, **values: Any) -> Plan:
@@ -96,6 +51,7 @@ def test_versions_go_out_while_somebody_serves_and_change_no_bit(keeps_all: None
     assert len(server.heard) >= 3
     assert server.heard == sorted(server.heard)
     assert server.files.delivered > 0
+    assert server.unreadable == []
     published = [cut for cut in manifests(plan) if cut.is_publication]
     assert {cut for _, _, cut in server.heard} <= {cut.number for cut in manifests(plan)}
     assert len(published) >= 3
