@@ -72,6 +72,8 @@ class FreshnessStatus(msgspec.Struct, frozen=True, kw_only=True):
     """measured so far"""
     forgotten: int = 0
     """events that waited too long to be measured: no version with them was served"""
+    clock: str = ""
+    """whose arrival times are taken: append (of the log), CreateTime or LogAppendTime (as Kafka's topic is set to)"""
 
 
 class ServedStatus(msgspec.Struct, frozen=True, kw_only=True):
