@@ -51,6 +51,8 @@ class Cutting:
         """that a cut was begun after"""
         self._due = monotonic() + job.cuts.seconds
         self._publication_due = 0.0
+        self.newest: CutManifest | None = None
+        """what a recovery has gone back to, if no version can have been announced that is newer"""
         self.has_audience = False
         """whether somebody serves the model"""
         self.damaged: set[int] = set()
@@ -155,6 +157,7 @@ class Cutting:
 
         None: the empty model. Raises NoCut if the journal does not reach back to that.
         """
+        self.newest = None
         for number in self._candidates():
             try:
                 manifest = read_manifest(self.storage, number)
@@ -165,6 +168,8 @@ class Cutting:
                 self.damaged.add(number)
                 continue
             self._last_step, self._book.gate = state.decided.step, state.gate
+            is_newest = number == manifest_numbers(self.storage)[-1] and manifest.line == self._journal.line
+            self.newest = manifest if is_newest else None
             return state, index
         self._last_step, self._book.gate = 0, GateState()
         try:

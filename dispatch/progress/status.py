@@ -86,7 +86,7 @@ class ServedStatus(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
     step: int = 0
     newest_cut: int = 0
-    """since the dispatcher started; 0: none yet"""
+    """that has been announced; 0: none yet"""
     held: tuple[str, ...] = ()
     """why the newest version is held back; none: it is good"""
     freshness: FreshnessStatus = FreshnessStatus()

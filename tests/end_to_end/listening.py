@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,8 +28,11 @@ class Heard(NamedTuple):
 class StandIn:
     """Tells a dispatcher that it serves, and reads the newest files of every cut that it hears of."""
 
-    def __init__(self, run: str, endpoint: Callable[[], str | None], cuts: Path) -> None:
-        """endpoint: where the dispatcher is now; None while that is not known."""
+    def __init__(
+        self, run: str, endpoint: Callable[[], str | None], cuts: Path, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        """endpoint: where the dispatcher is now; None while that is not known; answer_seconds: until it asks again."""
+        self._answer_seconds = answer_seconds
         self._endpoint, self._client = endpoint, LiveClient("tcp://127.0.0.1:1", run, None, "stand-in")
         self._deliveries = Deliveries()
         self.files = DeliveredFiles(Storage.at(cuts), self._deliveries)
@@ -55,7 +58,7 @@ class StandIn:
                     continue
                 self._client.move(endpoint)
                 said = self._client.live(served.line, served.step, served.cut, time.time(), known=served.cut)
-                told = self._client.tell(said, ANSWER_SECONDS)
+                told = self._client.tell(said, self._answer_seconds)
                 if told is not None and told.cut not in (0, served.cut):
                     served = Heard(told.line, told.step, told.cut)
                     self.heard.append(served)
@@ -69,10 +72,3 @@ class StandIn:
         except PsError:  # it may have been removed meanwhile
             if cut in manifest_numbers(self.files.storage):
                 self.unreadable.append(cut)
-
-
-@contextmanager
-def standing_in(run: str, endpoint: Callable[[], str | None], cuts: Path) -> Iterator[StandIn]:
-    with closing(StandIn(run, endpoint, cuts)) as there:
-        there.start()
-        yield there
