@@ -31,6 +31,8 @@ from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
 from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL, CutFailed
 
+FAILED_SECONDS = 5.0
+"""after a cut that failed, until the next that is only to be served: a disk that is full does not fill the log"""
 NEAR_SHARE = 0.25
 """of the time between two cuts, in which owners write rows back ahead of the next"""
 
@@ -49,6 +51,8 @@ class Cutting:
         """that a cut was begun after"""
         self._due = monotonic() + job.cuts.seconds
         self._publication_due = 0.0
+        self.newest: CutManifest | None = None
+        """what a recovery has gone back to, if no version can have been announced that is newer"""
         self.has_audience = False
         """whether somebody serves the model"""
         self.damaged: set[int] = set()
@@ -115,6 +119,8 @@ class Cutting:
             self._conclude(done)
             if isinstance(done, CutManifest):
                 shards.commit(generation, done.step, done.number)
+            else:
+                self._publication_due = max(self._publication_due, monotonic() + FAILED_SECONDS)
         if (dropped := self._book.dropped()) is not None:
             self._journal.trim(dropped.retained.oldest)
             if dropped.positions is not None:
@@ -151,6 +157,7 @@ class Cutting:
 
         None: the empty model. Raises NoCut if the journal does not reach back to that.
         """
+        self.newest = None
         for number in self._candidates():
             try:
                 manifest = read_manifest(self.storage, number)
@@ -161,6 +168,8 @@ class Cutting:
                 self.damaged.add(number)
                 continue
             self._last_step, self._book.gate = state.decided.step, state.gate
+            is_newest = number == manifest_numbers(self.storage)[-1] and manifest.line == self._journal.line
+            self.newest = manifest if is_newest else None
             return state, index
         self._last_step, self._book.gate = 0, GateState()
         try:

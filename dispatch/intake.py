@@ -45,7 +45,7 @@ class Intake:
         self.step = 0
         """number of the newest step"""
         self._samples = self._dead_letters = self._skipped = 0
-        self.freshness, self._newest_event_seconds = Freshness(), 0.0
+        self.freshness, self._newest_event_seconds = Freshness(lambda: source.clock), 0.0
         self._positions: dict[int, Position] = {}
         """after the newest step, of every partition that is known"""
         self._last_letters: tuple[DeadLetter, ...] = ()

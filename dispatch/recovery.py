@@ -58,6 +58,7 @@ def go_back(coordinator: Coordinator) -> None:
     state, index = coordinator.cutting.choose()
     history, decided = coordinator.journal.history, None if state is None else state.decided
     coordinator.restore = EMPTY_MODEL if state is None else state.cut
+    coordinator.versions.go_back()
     coordinator.training = Training(coordinator.job, coordinator.steering.needs, state, index)
     coordinator.intake.go_back(history, decided)
     if coordinator.job.golden is None:  # commands of a run that is replayed are none of this one

@@ -3,8 +3,9 @@
 Two threads meet here: that of the socket (``dispatch/control/feed_server.py``), which hears who serves and answers,
 and the dispatcher's loop, which takes cuts and says which is the newest. Each value is replaced whole.
 
-What is announced never goes back: a later announcement has a higher (line, step). When steps are declared void,
-versions made of them are withdrawn, and nothing is announced before the first cut behind them.
+What is announced never goes back in (line, step). When steps are declared void, versions made of them are withdrawn,
+and nothing is announced before the first cut behind them. A dispatcher that starts announces the cut that it goes back
+to, unless one before it may have announced a newer one, which is damaged or void now.
 """
 
 from collections import deque
@@ -26,7 +27,7 @@ class Announced(NamedTuple):
     """The newest version there is."""
 
     cut: int = 0
-    """0: none since this dispatcher started, or since steps were declared void; the storage knows those before"""
+    """0: none, or none since steps were declared void; the storage knows those before"""
     line: int = 0
     step: int = -1
 

@@ -17,8 +17,8 @@ ANSWER_SECONDS = 3.0
 class LiveClient:
     """One server's connection to the dispatcher of a run; not to be used by two threads at a time.
 
-    A dispatcher that is restarted at the same endpoint is found again: after each missing answer the connection is made
-    anew, so that no late answer is taken for that to a later message.
+    A dispatcher that is restarted is found again, at another endpoint once ``move`` says so: after each missing answer
+    the connection is made anew, so that no late answer is taken for that to a later message.
     """
 
     def __init__(self, endpoint: str, run: str, curve: Curve | None, name: str) -> None:
@@ -53,6 +53,12 @@ class LiveClient:
                 self._log(answer.reason if isinstance(answer, Refused) else type(answer).__name__)
         self._disconnect()
         return None
+
+    def move(self, endpoint: str) -> None:
+        """The dispatcher is to be found there from now on."""
+        if endpoint != self._endpoint:
+            self._endpoint = endpoint
+            self._disconnect()
 
     def close(self) -> None:
         self._disconnect()

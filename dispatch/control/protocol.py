@@ -156,7 +156,7 @@ class Newest(Header, frozen=True):
     """The newest version there is; step: of that version. The answer to Live."""
 
     cut: Number
-    """its manifest is in the storage of cuts; 0: see there, none was taken since the dispatcher started"""
+    """its manifest is in the storage of cuts; 0: none has been announced, and the storage may have older ones"""
     line: Number
     publishers: Annotated[tuple[Name, ...], Meta(max_length=MOST_SHARDS)] = ()
     """where the shards publish the files of cuts as they write them"""

@@ -9,6 +9,7 @@ from dispatch.intake import Intake
 from dispatch.journal.run import RunJournal
 from dispatch.peers.connections import ShardConnections
 from dispatch.progress.status import ServedStatus
+from ps.cuts.manifest import CutManifest
 
 
 class Versions:
@@ -33,8 +34,12 @@ class Versions:
         if not connections.are_open:
             return
         if (cut := self._cutting.follow(connections.shards, generation)) is not None:
-            self._held = cut.verdict.reasons
-            self._audience.announce(cut.number, cut.line, cut.step)
+            self._announce(cut)
+
+    def go_back(self) -> None:
+        """The run has gone back to a cut: a server may not have heard of it yet."""
+        if self._cutting.newest is not None:
+            self._announce(self._cutting.newest)
 
     def withdraw(self) -> None:
         """Steps have been declared void, and so are versions made of them."""
@@ -48,6 +53,10 @@ class Versions:
             return ServedStatus(**known)
         freshness = self._intake.freshness.status()
         return ServedStatus(**known, cut=live.cut, line=live.line, step=live.step, freshness=freshness)
+
+    def _announce(self, cut: CutManifest) -> None:
+        self._held = cut.verdict.reasons
+        self._audience.announce(cut.number, cut.line, cut.step)
 
     def _hear(self, live: Live) -> None:
         if not live.cut:

@@ -10,6 +10,7 @@ the broker), and the first answer is timed by the server, so clocks of different
 """
 
 from collections import deque
+from collections.abc import Callable
 from time import monotonic, time
 from typing import NamedTuple
 
@@ -78,7 +79,9 @@ class PendingStep(NamedTuple):
 class Freshness:
     """Follows events from their arrival until they are served."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], str] = lambda: "") -> None:
+        """clock: whose arrival times these are"""
+        self._clock = clock
         self._pending: deque[PendingStep] = deque()
         self._times = 0
         """kept in all pending steps"""
@@ -126,6 +129,7 @@ class Freshness:
             age_seconds=max(0.0, time() - self._event_seconds) if self._event_seconds else None,
             events=self.measured,
             forgotten=self.forgotten,
+            clock=self._clock(),
         )
 
     def _drop(self, step: PendingStep) -> int:

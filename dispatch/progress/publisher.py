@@ -45,7 +45,7 @@ class StatusPublisher:
 
     def _set_gauges(self, status: Status) -> None:
         quality, meter = status.quality, self._meter
-        gauges: dict[str, float | None] = {
+        gauges = {
             "lag_events": status.events.lag,
             "fields_absent": len(status.fields.absent),
             "generation": status.generation,
@@ -57,11 +57,11 @@ class StatusPublisher:
             "auc": quality.auc,
             "calibration": quality.calibration,
         }
-        if status.served.servers or status.served.cut:
-            gauges |= _served_gauges(status.served)
         for name, value in gauges.items():
             if value is not None:
                 meter.gauge(name, value)
+        if status.served.servers or status.served.cut:
+            self._set_gauges_of_versions(status.served)
         meter.total("not_finite", quality.not_finite)
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
@@ -79,14 +79,14 @@ class StatusPublisher:
         if worker.measured_gbit is not None:
             meter.gauge("link_bytes_per_second", worker.measured_gbit * BYTES_OF_A_GBIT, worker=name)
 
-
-def _served_gauges(served: ServedStatus) -> dict[str, float | None]:
-    return {
-        "servers": served.servers,
-        "served_step": served.step,
-        "served_line": served.line,
-        "version_held": int(bool(served.held)),
-        "freshness_p50_seconds": served.freshness.p50_seconds,
-        "freshness_p99_seconds": served.freshness.p99_seconds,
-        "served_age_seconds": served.freshness.age_seconds,
-    }
+    def _set_gauges_of_versions(self, served: ServedStatus) -> None:
+        fresh, meter = served.freshness, self._meter
+        meter.gauge("servers", served.servers)
+        meter.gauge("served_step", served.step)
+        meter.gauge("served_line", served.line)
+        meter.gauge("version_held", int(bool(served.held)))
+        for quantile, seconds in (("0.5", fresh.p50_seconds), ("0.99", fresh.p99_seconds)):
+            if seconds is not None:
+                meter.gauge("freshness_seconds", seconds, quantile=quantile)
+        if fresh.age_seconds is not None:
+            meter.gauge("served_age_seconds", fresh.age_seconds)

@@ -72,6 +72,8 @@ class FreshnessStatus(msgspec.Struct, frozen=True, kw_only=True):
     """measured so far"""
     forgotten: int = 0
     """events that waited too long to be measured: no version with them was served"""
+    clock: str = ""
+    """whose arrival times are taken: append (of the log), CreateTime or LogAppendTime (as Kafka's topic is set to)"""
 
 
 class ServedStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +86,7 @@ class ServedStatus(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
     step: int = 0
     newest_cut: int = 0
-    """since the dispatcher started; 0: none yet"""
+    """that has been announced; 0: none yet"""
     held: tuple[str, ...] = ()
     """why the newest version is held back; none: it is good"""
     freshness: FreshnessStatus = FreshnessStatus()

@@ -85,8 +85,7 @@ METRICS = (
     _metric("served_step", "gauge", DISPATCHER, "Step of the version that is served."),
     _metric("served_line", "gauge", DISPATCHER, "Times that steps had been decided anew before the served version."),
     _metric("served_age_seconds", "gauge", DISPATCHER, "Since the event time of the newest event it has learnt from."),
-    _metric("freshness_p50_seconds", "gauge", DISPATCHER, "From an event's arrival to its first answer, median."),
-    _metric("freshness_p99_seconds", "gauge", DISPATCHER, "From an event's arrival to its first answer, 99 in 100."),
+    _metric("freshness_seconds", "gauge", DISPATCHER, "From an event's arrival to its first answer.", "quantile"),
     # ── workers and shards ────────────────────────────────────────────────────────────────────────────────────────────
     _metric(
         "worker_phase_seconds",

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from dispatch.progress.status import RunState, Status, Summary, WorkerStatus
+from dispatch.progress.status import RunState, ServedStatus, Status, Summary, WorkerStatus
 from dispatch.tally import PHASES, Phase, WorkerTraffic
 from infra.run.figures import count, duration, number, percent, ratio, size, sparkline
 
@@ -164,7 +164,29 @@ def _facts(status: Status) -> RenderableType:
         lines.append(f"{_diverged(status)}\n", style="bold red")
     if status.fields.absent:
         lines.append(f"{_absent(status)}\n", style="bold red")
+    if held := _held(status.served):
+        lines.append(f"{held}\n", style="bold yellow")
+    if served := _served(status.served):
+        lines.append(f"{served}\n", style="green")
     return Align.left(lines.append(" · ".join(facts), style="dim"))
+
+
+def _served(served: ServedStatus) -> str:
+    """Which version is served, and how fresh it is; empty if nobody serves one."""
+    if not served.servers or not served.cut:
+        return ""
+    fresh, line = served.freshness, f", line {served.line}" if served.line else ""
+    parts = [f"served: step {served.step:,}{line}"]
+    if fresh.p50_seconds is not None and fresh.p99_seconds is not None:
+        parts.append(f"events take {fresh.p50_seconds:.2f} s, 1 in 100 over {fresh.p99_seconds:.2f} s")
+    if fresh.age_seconds is not None:
+        parts.append(f"newest event {duration(fresh.age_seconds)} old")
+    return ", ".join(parts)
+
+
+def _held(served: ServedStatus) -> str:
+    """Why the newest version is held back; empty if it is not, or nobody would serve it."""
+    return f"version {served.newest_cut} held back: {'; '.join(served.held)}" if served.servers and served.held else ""
 
 
 def _alpha(status: Status) -> str:
@@ -324,6 +346,8 @@ def plain_line(status: Status, awaited: Sequence[str] = ()) -> str:
         f"hits {percent(total.hit_ratio)}, pulled {size(total.pulled_bytes)}, pushed {size(total.pushed_bytes)}"
         + (f", {_alpha(status)}" if status.alpha is not None and status.alpha_mode != "fixed" else "")
         + (f", no event has {_listed(status.fields.absent)}" if status.fields.absent else "")
+        + (f", {served}" if (served := _served(status.served)) else "")
+        + (f", {held}" if (held := _held(status.served)) else "")
         + (f", {reduced}" if (reduced := _reduced(status.workers)) else "")
         + (f", {parked}" if (parked := _parked(status.workers)) else "")
     )
@@ -380,6 +404,8 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(("orders", _messages(status.workers)))
     if status.events.skipped:
         facts.append(("skipped", f"{count(status.events.skipped, 'event')}, to keep up or because they were gone"))
+    if served := _served(status.served):
+        facts.append(("served", served.removeprefix("served: ")))
     if quality.not_finite:
         facts.append(("broken", _diverged(status)))
     if status.fields.absent:

@@ -62,6 +62,10 @@ class KafkaSource:
         self._described_at = time.monotonic()
 
     # ── Source ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def clock(self) -> str:
+        return self._consumer.clock
+
     def partitions(self) -> list[int]:
         if time.monotonic() - self._described_at >= DESCRIBE_SECONDS:
             self._check_same(self._ask(lambda: self._consumer.describe(ANSWER_SECONDS)))

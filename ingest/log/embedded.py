@@ -73,6 +73,10 @@ class LogReader:
         self._folder = folder / topic
         self._partitions: dict[int, PartitionReader] = {}
 
+    @property
+    def clock(self) -> str:
+        return "append"
+
     def partitions(self) -> list[int]:
         folders = (folder for folder in self._folder.glob("*/") if folder.name.isdigit())
         return sorted(int(folder.name) for folder in folders if has_begun(folder))

@@ -22,6 +22,11 @@ class Source(Protocol):
     Whatever cannot be answered now raises SourceUnavailable: the caller waits a little and tries again.
     """
 
+    @property
+    def clock(self) -> str:
+        """Whose times the records have: 'append' of the log, 'CreateTime' of who produced them or 'LogAppendTime' of
+        the broker; empty: not known yet."""
+
     def partitions(self) -> list[int]:
         """Partitions that exist now; more may be created."""
 

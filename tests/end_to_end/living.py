@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from infra.faults import ALLOWED, FAULT, read_fired
 from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
+from tests.end_to_end.listening import Heard, StandIn
 from tests.end_to_end.processes import ROOT, children_of, environment, freshet, named, run, start, wait_until
 
 BATCH, RATE, POISON = 128, 400.0, 0.02
@@ -82,6 +83,10 @@ class Facts:
     last_errors: bytes = b""
     last_status: int | None = None
     last_summary: dict[str, Any] = field(default_factory=dict)
+    heard: tuple[Heard, ...] = ()
+    """all versions that somebody who serves the model was told of"""
+    unreadable: tuple[int, ...] = ()
+    """cuts among them that could not be read"""
     left: list[str] = field(default_factory=list)
     """processes that were there after an orderly end"""
 
@@ -94,8 +99,14 @@ class Life:
         self.stream = StreamConfig(folder=folder / "log", partitions=2)
         self.summary = folder / "summary.json"
         self.process: subprocess.Popen[Any] | None = None
+        self.server = StandIn(RUN, self.feed, self.folder / "cuts")
         self._seen = (0, 0)
         """bytes of the journal when it was last read, and the last step in it"""
+
+    def feed(self) -> str | None:
+        """Where the dispatcher hears of servers; None while it is away."""
+        file = self.folder / "endpoints" / "dispatcher"
+        return file.read_text().split()[3] if file.exists() and len(file.read_text().split()) > 3 else None
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def history(self) -> History:
@@ -114,6 +125,11 @@ class Life:
     def wait_for_steps(self, more: int) -> None:
         until = self.step() + more
         self.wait(lambda: self.step() >= until)
+
+    def wait_for_a_version(self) -> None:
+        """One that is newer than the newest step now."""
+        step = self.step()
+        self.wait(lambda: self.server.heard[-1:] > [Heard(0, step, 0)])
 
     def children(self, *names: str) -> list[psutil.Process]:
         """Processes of those names; all by default."""
@@ -140,6 +156,7 @@ class Life:
             victim.send_signal(signal.SIGTERM if name == ENDED else signal.SIGKILL)
             self.wait(lambda victim=victim: not victim.is_running())  # type: ignore[misc]
             self.wait_for_steps(FURTHER)
+            self.wait_for_a_version()
         self.stop_processes()
         facts.first_output = " ".join(self.stop().split())
         facts.first_summary, facts.first_history = json.loads(self.summary.read_text()), self.history()
@@ -246,10 +263,12 @@ def live(folder: Path) -> Life:
     """Lives the whole life."""
     life = Life(folder)
     try:
-        with producing(life.stream):
+        life.server.start()
+        with producing(life.stream), closing(life.server):
             life.strike_one_after_another()
             life.fail_at_seams()
             life.operate()
+        life.facts.heard, life.facts.unreadable = tuple(life.server.heard), tuple(life.server.unreadable)
     finally:
         if life.process is not None:
             life.process.kill()

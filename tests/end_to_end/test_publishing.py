@@ -1,8 +1,6 @@
 """Versions of the model while somebody serves it: published, judged, measured, and never older than before."""
 
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,68 +8,28 @@ from typing import Any
 import msgspec
 import pytest
 
-from dispatch.control.live_client import LiveClient
 from dispatch.cuts import retention
 from dispatch.job import GateRule, Publishing
 from infra.kafka.broker import free_port
 from infra.storage import Storage
+from ingest.errors import SourceUnavailable
 from ingest.log.embedded import LogReader
 from ingest.streams.source import Record
 from ps.config import CutConfig, RowConfig
-from ps.cuts.files import read_columns
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
-from ps.cuts.publication import DeliveredFiles, Deliveries
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.crashing import Strike, check_run, train_struck
+from tests.end_to_end.listening import Heard, StandIn
 from tests.end_to_end.threads import RUN, Plan, train
 
 SMALL: dict[str, Any] = {"batch": 32, "rows": RowConfig(dim=4), "cache_rows": 600, "silence_seconds": 20.0}
 AT_ONCE = Publishing(seconds=0.0)
 
 
-class StandIn:
-    """Stands in for a server: says that it serves whatever it hears of, and reads its newest files."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._client = LiveClient(plan.feed, RUN, None, "stand-in")
-        self._deliveries = Deliveries()
-        self.files = DeliveredFiles(Storage.at(plan.folder / "cuts"), self._deliveries)
-        self.heard: list[tuple[int, int, int]] = []
-        """line, step and cut of each version"""
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        line, step, cut = 0, -1, 0
-        with closing(self._client), closing(self._deliveries):
-            while not self._over.is_set():
-                told = self._client.tell(self._client.live(line, step, cut, time.time(), known=cut), 0.5)
-                if told is None or told.cut in (0, cut):
-                    continue
-                self._deliveries.follow(told.publishers)
-                line, step, cut = told.line, told.step, told.cut
-                self.heard.append((line, step, cut))
-                self._read(cut)
-
-    def _read(self, cut: int) -> None:
-        try:
-            for shard in read_manifest(self.files.storage, cut).shards:
-                read_columns(self.files, shard.files[-1])
-        except Exception as error:
-            if cut in manifest_numbers(self.files.storage):
-                raise AssertionError(f"cut {cut} cannot be read") from error
-        finally:
-            self.files.forget()
-
-
 @contextmanager
 def served(plan: Plan) -> Iterator[StandIn]:
-    with closing(StandIn(plan)) as there:
+    with closing(StandIn(RUN, lambda: plan.feed, plan.folder / "cuts", answer_seconds=0.2)) as there:
+        there.start()
         yield there
 
 
@@ -98,6 +56,7 @@ def test_versions_go_out_while_somebody_serves_and_change_no_bit(keeps_all: None
     assert len(server.heard) >= 3
     assert server.heard == sorted(server.heard)
     assert server.files.delivered > 0
+    assert server.unreadable == []
     published = [cut for cut in manifests(plan) if cut.is_publication]
     assert {cut for _, _, cut in server.heard} <= {cut.number for cut in manifests(plan)}
     assert len(published) >= 3
@@ -143,27 +102,56 @@ def test_versions_are_held_back_while_labels_are_flipped_and_good_again_later(
     assert held[max(held)] == ()
 
 
-@pytest.mark.parametrize(
-    "seams", [("pull", "journalled", "gathering"), ("before_manifest", "push_half_applied", "after_manifest")]
-)
+class Withheld(LogReader):
+    """A log whose last records cannot be read until something has happened."""
+
+    def __init__(self, folder: Path, last: int, has_happened: Callable[[], bool]) -> None:
+        super().__init__(folder / "log", "clicks")
+        self._last, self._has_happened = last, has_happened
+
+    def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> list[Record]:
+        if self._has_happened():
+            return super().read(partition, offset, max_bytes)
+        if offset >= self._last:
+            raise SourceUnavailable("not yet")
+        return [record for record in super().read(partition, offset, max_bytes) if record.offset < self._last]
+
+
+SEAMS_OF_ALL = ("pull", "journalled", "gathering"), ("before_manifest", "push_half_applied", "after_manifest")
+
+
+@pytest.mark.parametrize("seams", SEAMS_OF_ALL)
 def test_publishing_goes_on_after_crashes_and_never_goes_back(write_topic: WriteTopic, seams: tuple[str, ...]) -> None:
-    events = 40 * 32
-    plan = planned(write_topic(events), cuts=CutConfig(seconds=0.3, kept=1000))
+    folder, events = write_topic(32 * 32, partitions=1), 32 * 32
+    strikes = [Strike(seam, 6 + 6 * number) for number, seam in enumerate(seams)]
+    heard: list[Heard] = []
+
+    def is_over() -> bool:
+        return all(strike.victim for strike in strikes) and heard[-1:] > [Heard(0, 20, 0)]
+
+    plan = planned(
+        folder, open_source=lambda: Withheld(folder, 28 * 32, is_over), cuts=CutConfig(seconds=0.3, kept=1000)
+    )
     with served(plan) as server:
-        result = train_struck(plan, *(Strike(seam, 8 + 8 * number) for number, seam in enumerate(seams)))
+        heard = server.heard
+        result = train_struck(plan, *strikes)
     check_run(plan, result, events)
     assert server.heard == sorted(server.heard)
-    assert server.heard[-1][1] > 8 + 8 * len(seams) - 8
-    assert result.status.served.freshness.events > 0
+    assert server.unreadable == []
 
 
 def test_versions_of_void_steps_are_followed_by_those_of_a_higher_line(write_topic: WriteTopic) -> None:
-    events = 40 * 32
-    plan = planned(write_topic(events), replace_seconds=0.1, cuts=CutConfig(seconds=0.3, kept=1000))
+    folder, events = write_topic(32 * 32, partitions=1), 32 * 32
+    strike, heard = Strike("forward", 8, is_replaced=False), list[Heard]()
+
+    def is_over() -> bool:
+        return bool(strike.victim) and heard[-1:] > [Heard(1, 0, 0)]
+
+    source = {"open_source": lambda: Withheld(folder, 20 * 32, is_over)}
+    plan = planned(folder, **source, replace_seconds=0.1, cuts=CutConfig(seconds=0.3, kept=1000))
     with served(plan) as server:
-        result = train_struck(plan, Strike("forward", 12, is_replaced=False))
+        heard = server.heard
+        result = train_struck(plan, strike)
     assert result.status.samples == events
-    lines = [line for line, _, _ in server.heard]
     assert server.heard == sorted(server.heard)
-    assert lines[-1] == max(cut.line for cut in manifests(plan))
-    assert lines[-1] <= 1
+    assert server.heard[-1].line == 1 == max(cut.line for cut in manifests(plan))

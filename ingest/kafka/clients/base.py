@@ -43,8 +43,15 @@ class Fetched:
     is_out_of_range: bool = False
 
 
+CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
+"""as a topic's message.timestamp.type names them"""
+
+
 class Consumer(ABC):
     """Reads assigned partitions of one topic; committed records only; one thread at a time."""
+
+    clock = ""
+    """whose times the latest records have: CREATE_TIME or LOG_APPEND_TIME; empty: not known yet"""
 
     @abstractmethod
     def describe(self, seconds: float) -> TopicSnapshot | None:

@@ -6,17 +6,28 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka import Consumer as LibraryConsumer
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka import Producer as LibraryProducer
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ingest.errors import SourceUnavailable
 from ingest.kafka.clients.base import (
+    CREATE_TIME,
     FETCH_WAIT_MS,
     LARGEST_ANSWER_BYTES,
     LARGEST_RECORD_BYTES,
     LINGER_MS,
+    LOG_APPEND_TIME,
     RECONNECT_MS,
     Consumer,
     Fetched,
@@ -27,6 +38,7 @@ from ingest.kafka.clients.base import (
 from ingest.kafka.config import KafkaConfig, confluent_arguments
 from ingest.streams.source import Record
 
+CLOCKS = {TIMESTAMP_CREATE_TIME: CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME: LOG_APPEND_TIME}
 POLL_RECORDS = 20_000
 CLOSE_SECONDS = 5.0
 PURGE_SECONDS = 2.0
@@ -149,7 +161,9 @@ class ConfluentConsumer(Consumer):
         into = fetched.setdefault(number, Fetched()) if number is not None and number >= 0 else Fetched()
         if error is None:
             key, value = message.key(), message.value()
-            into.records.append(Record(offset, key, value or b"", message.timestamp()[1]))
+            kind, time_ms = message.timestamp()
+            self.clock = CLOCKS.get(kind, "")
+            into.records.append(Record(offset, key, value or b"", time_ms))
             into.position = offset + 1
         elif error.code() == KafkaError._PARTITION_EOF:
             into.position = offset

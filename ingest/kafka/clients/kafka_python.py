@@ -20,10 +20,12 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ingest.errors import SinkError, SourceUnavailable
 from ingest.kafka.clients.base import (
+    CREATE_TIME,
     FETCH_WAIT_MS,
     LARGEST_ANSWER_BYTES,
     LARGEST_RECORD_BYTES,
     LINGER_MS,
+    LOG_APPEND_TIME,
     RECONNECT_MS,
     Consumer,
     Fetched,
@@ -34,6 +36,7 @@ from ingest.kafka.clients.base import (
 from ingest.kafka.config import KafkaConfig, kafka_python_arguments
 from ingest.streams.source import Record
 
+CLOCKS = {0: CREATE_TIME, 1: LOG_APPEND_TIME}
 POLL_RECORDS = 20_000
 """most records one poll brings; each costs Python some microseconds"""
 BATCH_BYTES = 256 << 10
@@ -122,6 +125,7 @@ class KafkaPythonConsumer(Consumer):
         except KafkaError as error:
             raise translated("fetch", error) from error
         fetched = {place.partition: Fetched(_records(records)) for place, records in came.items()}
+        self.clock = next((CLOCKS.get(each.timestamp_type, "") for some in came.values() for each in some), self.clock)
         for place in self._assigned - set(self._consumer.paused()):
             fetched.setdefault(place.partition, Fetched()).position = self._position(place)
         return fetched

@@ -40,7 +40,7 @@ def test_percentiles_are_those_of_the_sorted_delays() -> None:
 
 
 def test_events_are_measured_when_their_step_is_served_and_once() -> None:
-    fresh = Freshness()
+    fresh = Freshness(lambda: "append")
     fresh.add(1, arrived(0, 0.5), event_times(2))
     fresh.add(2, arrived(1, 1, 1, 1), event_times(4, 9.0))
     fresh.add(3, arrived(2), event_times(1))
@@ -49,6 +49,7 @@ def test_events_are_measured_when_their_step_is_served_and_once() -> None:
     fresh.live(1, 1e9 + 60.0)
     status = fresh.status()
     assert status.events == 6
+    assert status.clock == "append"
     assert status.p50_seconds == pytest.approx(1.0, rel=0.04)
     assert status.p99_seconds == pytest.approx(2.0, rel=0.04)
     assert status.age_seconds is not None

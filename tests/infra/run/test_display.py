@@ -12,7 +12,9 @@ from dispatch.progress.status import (
     DecisionStatus,
     EventCounts,
     FieldsStatus,
+    FreshnessStatus,
     QualityHistory,
+    ServedStatus,
     Status,
     WorkerStatus,
     summarize,
@@ -301,3 +303,17 @@ def test_fields_that_no_event_has_are_shown_wherever_a_run_is_shown() -> None:
     assert all("no event has item; not in the schema: itm (7; meant for item?)" in text for text in shown)
     assert "no event has item" in plain_line(wrong)
     assert "no event has" not in drawn(Picture(STATUS), 110) + plain_line(STATUS)
+
+
+def test_served_version_and_its_freshness_are_shown_while_somebody_serves() -> None:
+    fresh = FreshnessStatus(p50_seconds=0.912, p99_seconds=2.04, age_seconds=1.3, events=9)
+    served = ServedStatus(servers=2, cut=7, line=1, step=1203, newest_cut=8, held=("logloss is 0.9",), freshness=fresh)
+    status = structs.replace(STATUS, served=served)
+    shown = "step 1,203, line 1, events take 0.91 s, 1 in 100 over 2.04 s, newest event 1.3 s old"
+    for text in (drawn(Picture(status), 120), plain_line(status)):
+        assert f"served: {shown}" in text
+        assert "version 8 held back: logloss is 0.9" in text
+    assert re.search(rf"served +{shown}", drawn(render_summary(summarize(status, "finished")), 120))
+    alone = structs.replace(STATUS, served=structs.replace(served, servers=0))
+    assert "served" not in plain_line(alone) + drawn(Picture(alone), 120)
+    assert "held" not in plain_line(alone)

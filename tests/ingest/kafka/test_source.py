@@ -71,6 +71,18 @@ def test_records_come_back_in_the_order_of_each_partition(kafka: TestBroker, ope
     assert patiently(source, 1, 20) == []
 
 
+@pytest.mark.parametrize("clock", ["CreateTime", "LogAppendTime"])
+def test_whose_times_the_records_have_is_known_once_some_were_read(
+    kafka: TestBroker, open_source: Open, clock: str
+) -> None:
+    topic = kafka.new_topic(partitions=1, **{"message.timestamp.type": clock})
+    fill_topic(kafka.config(), topic, {0: numbered(3)})
+    source = open_source(topic)
+    assert source.clock == ""
+    assert all(record.time_ms > 1e12 for record in read_all(source, 0))
+    assert source.clock == clock
+
+
 @pytest.mark.parametrize("compression", ["gzip", "lz4", "zstd"])
 def test_compressed_records_are_read(kafka: TestBroker, open_source: Open, compression: str) -> None:
     topic = kafka.new_topic(partitions=1)

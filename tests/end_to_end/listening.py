@@ -1,0 +1,74 @@
+"""A stand-in for a server of the model: it says that it serves whatever it hears of."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from dispatch.control.live_client import LiveClient
+from infra.storage import Storage
+from ps.cuts.files import read_columns
+from ps.cuts.manifest import manifest_numbers, read_manifest
+from ps.cuts.publication import DeliveredFiles, Deliveries
+from ps.errors import PsError
+
+ANSWER_SECONDS = 1.5
+
+
+class Heard(NamedTuple):
+    """A version that was announced."""
+
+    line: int
+    step: int
+    cut: int
+
+
+class StandIn:
+    """Tells a dispatcher that it serves, and reads the newest files of every cut that it hears of."""
+
+    def __init__(
+        self, run: str, endpoint: Callable[[], str | None], cuts: Path, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        """endpoint: where the dispatcher is now; None while that is not known; answer_seconds: until it asks again."""
+        self._answer_seconds = answer_seconds
+        self._endpoint, self._client = endpoint, LiveClient("tcp://127.0.0.1:1", run, None, "stand-in")
+        self._deliveries = Deliveries()
+        self.files = DeliveredFiles(Storage.at(cuts), self._deliveries)
+        self.heard: list[Heard] = []
+        self.unreadable: list[int] = []
+        """cuts that could not be read, and are still there"""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        served = Heard(0, -1, 0)
+        with closing(self._client), closing(self._deliveries):
+            while not self._over.is_set():
+                if (endpoint := self._endpoint()) is None:
+                    self._over.wait(0.05)
+                    continue
+                self._client.move(endpoint)
+                said = self._client.live(served.line, served.step, served.cut, time.time(), known=served.cut)
+                told = self._client.tell(said, self._answer_seconds)
+                if told is not None and told.cut not in (0, served.cut):
+                    served = Heard(told.line, told.step, told.cut)
+                    self.heard.append(served)
+                    self._deliveries.follow(told.publishers)
+                    self._read(told.cut)
+
+    def _read(self, cut: int) -> None:
+        try:
+            for shard in read_manifest(self.files.storage, cut).shards:
+                read_columns(self.files, shard.files[-1])
+        except PsError:  # it may have been removed meanwhile
+            if cut in manifest_numbers(self.files.storage):
+                self.unreadable.append(cut)
