@@ -56,6 +56,7 @@ COMMANDS = [
         "bench checkpoint",
         "bench recovery",
         "bench api",
+        "bench serve",
     ),
 ]
 
