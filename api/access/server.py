@@ -48,9 +48,11 @@ def listen(what: str, host: str, port: int | None, usual_port: int, is_shared: b
 
 def _bound(host: str, port: int, is_shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    if is_shared:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True)
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    listener = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=is_shared)
+    # Connections inherit it. asyncio sets it only where it is told the protocol, and an answer in two packets would
+    # wait 40 ms for the client's acknowledgement of the first.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def address(listener: socket.socket, config: ApiConfig) -> str:

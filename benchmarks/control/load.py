@@ -39,6 +39,10 @@ class AskedRoute:
     rate: float
     """requests a second, all clients together; 0: each asks again at once"""
     clients: int
+    body: bytes = b""
+    """what is posted; none: the route is only read"""
+    kind: str = "application/octet-stream"
+    """of the body"""
 
 
 @dataclass(frozen=True)
@@ -158,9 +162,12 @@ class _Asking:
 
     def _send(self, connection: AskingConnection, began: float) -> None:
         self._sent += 1
-        path = self._question.path.replace(NUMBER, str(self._sent))
-        head = f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {self._question.token}\r\n\r\n"
-        connection.send(head.encode(), began)
+        asked = self._question
+        path, method = asked.path.replace(NUMBER, str(self._sent)), "POST" if asked.body else "GET"
+        head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {asked.token}\r\n"
+        if asked.body:
+            head += f"Content-Type: {asked.kind}\r\nContent-Length: {len(asked.body)}\r\n"
+        connection.send(f"{head}\r\n".encode() + asked.body, began)
 
     def _take(self, wait_seconds: float) -> None:
         ready = self._selector.select(wait_seconds)

@@ -1,6 +1,7 @@
 """The API as a process that listens, encrypts, and stays light."""
 
 import json
+import socket
 import ssl
 import subprocess
 import sys
@@ -28,6 +29,15 @@ def test_port_in_use_is_a_config_error() -> None:
     match = r"choose another api\.host or api\.port"
     with listen("api", "127.0.0.1", 0, USUAL_PORT) as taken, pytest.raises(ConfigError, match=match):
         listen("api", "127.0.0.1", taken.getsockname()[1], USUAL_PORT)
+
+
+def test_connections_send_small_packets_at_once() -> None:
+    with (
+        listen("api", "127.0.0.1", 0, USUAL_PORT) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_without_a_port_a_taken_one_is_left_alone() -> None:

@@ -72,3 +72,5 @@ class StandIn:
         except PsError:  # it may have been removed meanwhile
             if cut in manifest_numbers(self.files.storage):
                 self.unreadable.append(cut)
+        finally:
+            self.files.forget()

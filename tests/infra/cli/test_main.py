@@ -57,6 +57,8 @@ COMMANDS = [
         "bench recovery",
         "bench api",
         "bench siege",
+        "bench serve",
+        "bench freshness",
     ),
 ]
 
