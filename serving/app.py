@@ -42,6 +42,6 @@ def guarded(app: FastAPI, parts: ServingParts) -> ASGIApp:
     limits = parts.limits
     inner: ASGIApp = BodyLimit(app, limits.body_bytes, limits.receive_seconds)
     inner = Guard(inner, parts.tokens, parts.store)
-    inner = RateLimit(inner, parts.config.requests_per_second, parts.tokens.is_known)
+    inner = RateLimit(inner, parts.config.requests_per_second, parts.tokens.known)
     inner = ConcurrencyLimit(inner, limits.concurrency, STREAM_PATHS)
     return MeasuredRequests(inner, app.routes, parts.meter, STREAM_PATHS)
