@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from infra.errors import NotStored
-from infra.storage import Readable, Storage
+from infra.storage import Storage
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
 
@@ -117,7 +117,7 @@ def header_of(arrays: Iterable[tuple[np.dtype[Any], tuple[int, ...]]], index_che
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def read_columns(storage: Readable, part: FilePart) -> Columns:
+def read_columns(storage: Storage, part: FilePart) -> Columns:
     """All of a file, verified."""
     with _damage(storage, part):
         content = storage.read(part.name)
@@ -221,7 +221,7 @@ def _check(is_right: bool, what: str) -> None:
 
 
 @contextmanager
-def _damage(storage: Readable, part: FilePart) -> Iterator[None]:
+def _damage(storage: Storage, part: FilePart) -> Iterator[None]:
     """Names the file in a message about damage."""
     try:
         yield

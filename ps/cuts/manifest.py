@@ -15,7 +15,7 @@ import msgspec
 import xxhash
 
 from infra.errors import NotStored
-from infra.storage import Readable, Storage
+from infra.storage import Storage
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
 
@@ -107,7 +107,7 @@ def write_manifest(storage: Storage, manifest: CutManifest) -> FilePart:
     return FilePart(name, len(content), xxhash.xxh3_128_hexdigest(content))
 
 
-def read_manifest(storage: Readable, number: int) -> CutManifest:
+def read_manifest(storage: Storage, number: int) -> CutManifest:
     """What a cut consists of; raises CutDamaged, which names the file, unless it is what was written."""
     where = storage.where(manifest_name(number))
     try:

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import xxhash
 import zmq
 
-from infra.storage import Storage
+from infra.storage import OverlaidStorage, Storage
 from infra.wire import Curve, bind, connect
+from ps.protocol import FilePart
 
 MOST_FILE_BYTES = 64 << 20
 """of a file that is published; larger ones are read from storage"""
@@ -112,24 +114,23 @@ class Deliveries:
         self._files[name] = content
 
 
-class DeliveredFiles:
-    """Files of cuts as a server reads them: from what was delivered, else from storage.
-
-    What was delivered is handed out once: whoever finds it damaged reads again, and gets what is stored.
-    """
+class DeliveredFiles(OverlaidStorage):
+    """The storage of cuts as a server reads it: what was delivered comes from memory, all else from the storage."""
 
     def __init__(self, storage: Storage, deliveries: Deliveries) -> None:
-        self.storage, self._deliveries = storage, deliveries
-        self.delivered = self.stored = 0
-        """files that were read either way"""
+        super().__init__(storage)
+        self._deliveries = deliveries
 
-    def where(self, name: str) -> str:
-        return self.storage.where(name)
+    def collect(self, parts: Iterable[FilePart]) -> int:
+        """Takes what has arrived of these files, and lets go of those before; returns how many there are.
 
-    def read(self, name: str) -> memoryview:
-        """All of a file; raises NotStored if there is none."""
-        if (content := self._deliveries.take(name)) is not None:
-            self.delivered += 1
-            return memoryview(content)
-        self.stored += 1
-        return self.storage.read(name)
+        A file that is not what its shard has saved is left out, and read from the storage.
+        """
+        arrived = ((part, self._deliveries.take(part.name)) for part in parts)
+        right = {part.name: content for part, content in arrived if content is not None and _is_saved(part, content)}
+        self.overlay(right)
+        return len(right)
+
+
+def _is_saved(part: FilePart, content: bytes) -> bool:
+    return len(content) == part.nbytes and xxhash.xxh3_128_hexdigest(content) == part.checksum

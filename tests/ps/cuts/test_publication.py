@@ -10,7 +10,7 @@ import zmq
 from infra.storage import Storage
 from infra.wire import guarded, load_curve, write_curve
 from ps.cuts import publication
-from ps.cuts.files import content_of, read_columns, write_columns
+from ps.cuts.files import content_of, read_columns, read_index, verify, write_columns
 from ps.cuts.gather import non_finite_reference
 from ps.cuts.manifest import read_manifest
 from ps.cuts.publication import DeliveredFiles, Deliveries, FilePublisher
@@ -49,33 +49,42 @@ def publisher() -> Iterator[FilePublisher]:
         yield made
 
 
-def test_file_arrives_as_it_is_stored_and_is_read_through_the_overlay(tmp_path: Path, publisher: FilePublisher) -> None:
+def test_file_arrives_as_it_is_stored_and_is_read_in_its_place(tmp_path: Path, publisher: FilePublisher) -> None:
     storage, held = Storage.at(tmp_path), columns(1, 4, 9, dense=5)
-    part = write_columns(storage, "00000001/a", held)
+    part, other = (write_columns(storage, f"00000001/{name}", held) for name in "ab")
     with closing(Deliveries()) as deliveries:
         subscribed(deliveries, publisher)
         publisher.publish(part.name, content_of(held))
         until(lambda: part.name in deliveries.names)
-        storage.delete(part.name)
         files = DeliveredFiles(storage, deliveries)
-        found = read_columns(files, part)
-    assert all(np.array_equal(a, b) for a, b in zip(found, held, strict=True))
-    assert (files.delivered, files.stored) == (1, 0)
+        assert files.collect([part, other]) == 1
+    storage.delete(part.name)
+    for each in (part, part, other):
+        found = read_columns(files, each)
+        assert all(np.array_equal(a, b) for a, b in zip(found, held, strict=True))
+        verify(files, each)
+        assert [array.tolist() for array in read_index(files, each)] == [held.numbers_K.tolist(), held.keys_K.tolist()]
+        assert files.size(each.name) == each.nbytes
+    assert files.collect([]) == 0
+    with pytest.raises(CutDamaged, match="missing"):
+        read_columns(files, part)
 
 
-def test_file_that_did_not_arrive_or_is_damaged_is_read_from_storage(tmp_path: Path, publisher: FilePublisher) -> None:
+@pytest.mark.parametrize("wrong", [b"pickled", None, b""])
+def test_file_that_was_damaged_on_its_way_is_read_from_storage(
+    tmp_path: Path, publisher: FilePublisher, wrong: bytes | None
+) -> None:
     storage, held = Storage.at(tmp_path), columns(1, 2)
     part = write_columns(storage, "00000001/a", held)
+    content = bytes(storage.read(part.name))
     with closing(Deliveries()) as deliveries:
         files = DeliveredFiles(storage, deliveries)
-        read_columns(files, part)
+        assert files.collect([part]) == 0
         subscribed(deliveries, publisher)
-        publisher.publish(part.name, [b"pickled"])
+        publisher.publish(part.name, [content[:-1] + b"\xff" if wrong is None else wrong])
         until(lambda: part.name in deliveries.names)
-        with pytest.raises(CutDamaged, match="is damaged: it has 7 bytes"):
-            read_columns(files, part)
-        read_columns(files, part)
-    assert (files.delivered, files.stored) == (1, 2)
+        assert files.collect([part]) == 0
+        assert read_columns(files, part).numbers_K.tolist() == [1, 2]
 
 
 def test_memory_of_deliveries_is_bounded_and_the_newest_files_are_kept(publisher: FilePublisher) -> None:
