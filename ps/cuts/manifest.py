@@ -57,7 +57,7 @@ class CutFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """of rows, since the cut before"""
     average_changed_share: float = 0.0
     non_finite: int = 0
-    """values of changed rows and dense weights"""
+    """values of rows and dense weights"""
     newest_event_seconds: float = 0.0
     """event time of the newest sample, since 1970; 0: not known"""
 
