@@ -8,10 +8,10 @@ Names are relative, with / between their parts. Errors of the system become Stor
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -40,22 +40,6 @@ class StoredFile:
     def close(self) -> None:
         with _naming(self._where):
             self._file.close()
-
-
-class Readable(Protocol):
-    """Files that can be read by name: stored ones, or those that came another way."""
-
-    def where(self, name: str) -> str:
-        """The full path of a file, as messages name it."""
-
-    def check_plain(self, name: str) -> None:
-        """Raises StorageError for a name that leads elsewhere, by '..' or by a link."""
-
-    def read(self, name: str) -> memoryview:
-        """All of a file; raises NotStored if there is none."""
-
-    def open(self, name: str) -> StoredFile:
-        """For reading, anywhere in it; raises NotStored if there is none."""
 
 
 class Storage:
@@ -185,6 +169,36 @@ class Storage:
             raise
         stream.close()
         return nbytes
+
+
+class OverlaidStorage(Storage):
+    """The files of another storage, some of which have come another way and are read from memory."""
+
+    def __init__(self, below: Storage) -> None:
+        super().__init__(below._system, below._root, below._is_local)
+        self._contents: dict[str, bytes] = {}
+
+    def overlay(self, contents: Mapping[str, bytes]) -> None:
+        """These files, and no others, are read from memory from now on; they must be what is stored, or will be."""
+        self._contents = dict(contents)
+
+    def check_plain(self, name: str) -> None:
+        if name not in self._contents:
+            super().check_plain(name)
+
+    def read(self, name: str) -> memoryview:
+        content = self._contents.get(name)
+        return super().read(name) if content is None else memoryview(content)
+
+    def open(self, name: str) -> StoredFile:
+        import pyarrow
+
+        content = self._contents.get(name)
+        return super().open(name) if content is None else StoredFile(pyarrow.BufferReader(content), self.where(name))
+
+    def size(self, name: str) -> int:
+        content = self._contents.get(name)
+        return super().size(name) if content is None else len(content)
 
 
 @contextmanager

@@ -268,7 +268,7 @@ class CutSaved(Header, frozen=True):
     rows: Number
     """that the shard held then"""
     non_finite: Number = 0
-    """values of rows that changed since the cut before, and of its dense weights, that are NaN or infinite"""
+    """values of all its rows, and of its dense weights, that are NaN or infinite"""
 
 
 class CutFailed(Header, frozen=True):

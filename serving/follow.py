@@ -176,13 +176,16 @@ class Follower:
 
     def _load(self, wanted: CutManifest) -> None:
         began = time.perf_counter()
-        try:
-            done = load(self._delivered or self._storage, wanted, self._copies.standby)
-        finally:
-            if self._delivered is not None:
-                self._delivered.forget()
+        done = load(self._collected(wanted), wanted, self._copies.standby)
         self._meter.observe("serving_load", time.perf_counter() - began)
         structlog.get_logger().debug("loaded", cut=wanted.number, files=len(done.files), is_whole=done.since is None)
+
+    def _collected(self, wanted: CutManifest) -> Storage:
+        """The storage, with those files of a cut that have been delivered already."""
+        if self._delivered is None:
+            return self._storage
+        self._delivered.collect(file for shard in wanted.shards for file in shard.files)
+        return self._delivered
 
     def _swap(self, wanted: CutManifest) -> None:
         self._copies.swap()

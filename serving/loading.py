@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infra.errors import StorageError
-from infra.storage import Readable, Storage
+from infra.storage import Storage
 from ps.cuts.files import RowFile, verify
 from ps.cuts.manifest import CutManifest, ShardPart, manifest_name, read_manifest
 from ps.cuts.restore import deal_dense, dealt
@@ -56,7 +56,7 @@ def read_served_manifest(storage: Storage, number: int) -> CutManifest:
         return read_manifest(storage, number)
 
 
-def load(storage: Readable, manifest: CutManifest, copy: ModelCopy) -> Plan:
+def load(storage: Storage, manifest: CutManifest, copy: ModelCopy) -> Plan:
     """Brings a copy to a cut, whatever it holds; returns what was read."""
     check_manifest(manifest, copy.spec)
     planned = plan(manifest, copy.version)
@@ -128,7 +128,7 @@ def check_manifest(manifest: CutManifest, spec: ModelSpec) -> None:
         )
 
 
-def check_file(storage: Readable, shard: ShardPart, file: FilePart, spec: ModelSpec) -> None:
+def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSpec) -> None:
     """Raises CutDamaged unless a file is what was written, with rows of the right shape and numbers in range."""
     with damaged(file.name):
         storage.check_plain(file.name)
@@ -168,7 +168,7 @@ def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
         )
 
 
-def read_dense(storage: Readable, manifest: CutManifest, copy: ModelCopy) -> NDArray[Any] | None:
+def read_dense(storage: Storage, manifest: CutManifest, copy: ModelCopy) -> NDArray[Any] | None:
     """The flat dense vector of a cut whose files have been verified; None if it has none yet."""
     ranges, floats = [], 0
     most = 3 * copy.dense_weights + len(manifest.shards)
@@ -192,7 +192,7 @@ def read_dense(storage: Readable, manifest: CutManifest, copy: ModelCopy) -> NDA
 
 
 # ── 3 apply ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _apply(storage: Readable, file: FilePart, copy: ModelCopy, since: Version | None) -> None:
+def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: Version | None) -> None:
     """Puts the rows of a file into the table, those left out that the copy has had since."""
     with RowFile(storage, file) as opened:
         opened.keep()

@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from infra.errors import NotStored
-from infra.storage import Readable, Storage
+from infra.storage import Storage
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
 
@@ -117,7 +117,7 @@ def header_of(arrays: Iterable[tuple[np.dtype[Any], tuple[int, ...]]], index_che
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def read_columns(storage: Readable, part: FilePart) -> Columns:
+def read_columns(storage: Storage, part: FilePart) -> Columns:
     """All of a file, verified."""
     with _damage(storage, part):
         content = storage.read(part.name)
@@ -127,7 +127,7 @@ def read_columns(storage: Readable, part: FilePart) -> Columns:
         return Columns(*(_array(entry, content[entry.start : entry.end]) for entry in entries.values()))
 
 
-def read_index(storage: Readable, part: FilePart) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+def read_index(storage: Storage, part: FilePart) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """The numbers and keys of a file, verified; nothing else of it is read."""
     with RowFile(storage, part) as file:
         numbers_K, keys_K = file.read("numbers", 0, part.rows), file.read("keys", 0, part.rows)
@@ -138,7 +138,7 @@ def read_index(storage: Readable, part: FilePart) -> tuple[NDArray[np.int64], ND
     return numbers_K, keys_K
 
 
-def verify(storage: Readable, part: FilePart) -> None:
+def verify(storage: Storage, part: FilePart) -> None:
     """Reads all of a file, a block at a time; raises CutDamaged unless it is what was written."""
     digest = xxhash.xxh3_128()
     with _damage(storage, part), closing(storage.open(part.name)) as file:
@@ -151,7 +151,7 @@ def verify(storage: Readable, part: FilePart) -> None:
 class RowFile:
     """A file open for reading ranges of its columns; a small one is read at once."""
 
-    def __init__(self, storage: Readable, part: FilePart) -> None:
+    def __init__(self, storage: Storage, part: FilePart) -> None:
         self.part = part
         self._storage = storage
         self._content: memoryview | None = None
@@ -221,7 +221,7 @@ def _check(is_right: bool, what: str) -> None:
 
 
 @contextmanager
-def _damage(storage: Readable, part: FilePart) -> Iterator[None]:
+def _damage(storage: Storage, part: FilePart) -> Iterator[None]:
     """Names the file in a message about damage."""
     try:
         yield

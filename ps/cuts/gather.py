@@ -7,7 +7,7 @@ are about to change. So the copy holds the state after that one round, whatever 
 Legend: K rows of the cut, W columns of a value, S of state, C chunks of the store.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from ps.chunks import chunk_at
 from ps.cuts.files import Columns
 from ps.store import Store
 
+IS_COPIED, NON_FINITE = 0, 1
+"""columns of the marks of a cut's rows: whether a row has been copied, and its values that are not finite"""
 SLICE_BYTES = 4 << 20
 """copied between two messages: 2 to 4 ms"""
 
@@ -59,37 +61,51 @@ def _copy_row(rows: Any, chunk_rows: int, number: int, k: int, values_KW: Any, s
 
 @kernel
 def _copy_slice(
-    rows: Any, chunk_rows: int, numbers_K: Any, places: Any, is_copied_K: Any, values_KW: Any, state_KS: Any
-) -> int:
-    """Copies the rows at some places that have not been copied; returns how many values are not finite."""
-    non_finite = 0
+    rows: Any, chunk_rows: int, numbers_K: Any, places: Any, marks_K2: Any, values_KW: Any, state_KS: Any
+) -> None:
+    """Copies the rows at some places that have not been copied."""
     for k in range(places[0], places[1]):
-        if not is_copied_K[k]:
-            non_finite += _copy_row(rows, chunk_rows, numbers_K[k], k, values_KW, state_KS)
-            is_copied_K[k] = True
-    return non_finite
+        if not marks_K2[k, IS_COPIED]:
+            marks_K2[k, NON_FINITE] = _copy_row(rows, chunk_rows, numbers_K[k], k, values_KW, state_KS)
+            marks_K2[k, IS_COPIED] = 1
 
 
 @kernel
 def _keep(
-    rows: Any, chunk_rows: int, numbers_K: Any, changing: Any, is_copied_K: Any, values_KW: Any, state_KS: Any
-) -> int:
-    """Copies those of the rows about to change that belong to the cut and have not been copied.
-
-    Returns how many values are not finite.
-    """
-    non_finite = 0
+    rows: Any, chunk_rows: int, numbers_K: Any, changing: Any, marks_K2: Any, values_KW: Any, state_KS: Any
+) -> None:
+    """Copies those of the rows about to change that belong to the cut and have not been copied."""
     for number in changing:
         k = np.searchsorted(numbers_K, number)
-        if k < numbers_K.size and numbers_K[k] == number and not is_copied_K[k]:
-            non_finite += _copy_row(rows, chunk_rows, number, k, values_KW, state_KS)
-            is_copied_K[k] = True
-    return non_finite
+        if k < numbers_K.size and numbers_K[k] == number and not marks_K2[k, IS_COPIED]:
+            marks_K2[k, NON_FINITE] = _copy_row(rows, chunk_rows, number, k, values_KW, state_KS)
+            marks_K2[k, IS_COPIED] = 1
 
 
-def non_finite_reference(values_KW: NDArray[Any]) -> int:
-    """Values of all rows that are NaN or infinite."""
-    return int(np.count_nonzero(~np.isfinite(values_KW)))
+class NonFinite(NamedTuple):
+    """The rows of a model that have values that are NaN or infinite."""
+
+    numbers: NDArray[np.int64]
+    counts: NDArray[np.int32]
+    """of such values, in each"""
+
+    @property
+    def values(self) -> int:
+        return int(self.counts.sum())
+
+
+ALL_FINITE = NonFinite(np.empty(0, np.int64), np.empty(0, np.int32))
+
+
+def non_finite_of(store: Store) -> NonFinite:
+    """Of all rows."""
+    counts = [
+        np.count_nonzero(~np.isfinite(store.rows.chunk(chunk)[:, : store.shape.value]), axis=1)
+        for chunk in range(len(store.rows.addresses))
+    ]
+    counts_R = np.concatenate(counts)[: len(store)] if counts else np.empty(0, np.int64)
+    (numbers,) = np.nonzero(counts_R)
+    return NonFinite(numbers, counts_R[numbers].astype(np.int32))
 
 
 class RowCopy:
@@ -105,9 +121,7 @@ class RowCopy:
         self._keys_K = np.empty(count, np.uint64)
         self._values_KW = np.empty((count, store.shape.value), store.rows.dtype)
         self._state_KS = np.empty((count, store.shape.state), store.rows.dtype)
-        self._is_copied_K = np.zeros(count, np.bool_)
-        self.non_finite = 0
-        """values copied so far that are NaN or infinite"""
+        self._marks_K2 = np.zeros((count, 2), np.int32)
         self._next = 0
         self._slice_rows = max(1, SLICE_BYTES // (store.shape.total * store.rows.dtype.itemsize))
 
@@ -118,15 +132,13 @@ class RowCopy:
     def keep(self, changing: NDArray[np.int64]) -> None:
         """To be called before rows change."""
         if not self.is_complete:
-            copied = self._is_copied_K, self._values_KW, self._state_KS
-            self.non_finite += _keep(*self._table, self._numbers_K, changing, *copied)
+            _keep(*self._table, self._numbers_K, changing, self._marks_K2, self._values_KW, self._state_KS)
 
     def go_on(self) -> None:
         """Copies the next slice."""
         end = min(self._next + self._slice_rows, len(self._numbers_K))
         places = np.array([self._next, end])
-        copied = self._is_copied_K, self._values_KW, self._state_KS
-        self.non_finite += _copy_slice(*self._table, self._numbers_K, places, *copied)
+        _copy_slice(*self._table, self._numbers_K, places, self._marks_K2, self._values_KW, self._state_KS)
         self._keys_K[self._next : end] = self._store.keys(self._numbers_K[self._next : end])
         self._next = end
 
@@ -135,6 +147,16 @@ class RowCopy:
         assert self.is_complete, "rows of a cut are still to be copied"
         rows = self._numbers_K, self._keys_K, self._versions_K, self._values_KW, self._state_KS
         return Columns(*rows, dense_L)
+
+    def non_finite(self, before: NonFinite) -> NonFinite:
+        """All rows with such values; before: those of the cut that this one builds on. Once complete."""
+        assert self.is_complete, "rows of a cut are still to be copied"
+        is_left = ~np.isin(before.numbers, self._numbers_K, assume_unique=True)
+        (found,) = np.nonzero(self._marks_K2[:, NON_FINITE])
+        return NonFinite(
+            np.concatenate([before.numbers[is_left], self._numbers_K[found]]),
+            np.concatenate([before.counts[is_left], self._marks_K2[found, NON_FINITE]]),
+        )
 
     @property
     def _table(self) -> tuple[NDArray[np.int64], int]:

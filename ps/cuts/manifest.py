@@ -15,7 +15,7 @@ import msgspec
 import xxhash
 
 from infra.errors import NotStored
-from infra.storage import Readable, Storage
+from infra.storage import Storage
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
 
@@ -57,7 +57,7 @@ class CutFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """of rows, since the cut before"""
     average_changed_share: float = 0.0
     non_finite: int = 0
-    """values of changed rows and dense weights"""
+    """values of rows and dense weights"""
     newest_event_seconds: float = 0.0
     """event time of the newest sample, since 1970; 0: not known"""
 
@@ -107,7 +107,7 @@ def write_manifest(storage: Storage, manifest: CutManifest) -> FilePart:
     return FilePart(name, len(content), xxhash.xxh3_128_hexdigest(content))
 
 
-def read_manifest(storage: Readable, number: int) -> CutManifest:
+def read_manifest(storage: Storage, number: int) -> CutManifest:
     """What a cut consists of; raises CutDamaged, which names the file, unless it is what was written."""
     where = storage.where(manifest_name(number))
     try:

@@ -11,11 +11,12 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import xxhash
 import zmq
-from pyarrow import BufferReader
 
-from infra.storage import Storage, StoredFile
+from infra.storage import OverlaidStorage, Storage
 from infra.wire import Curve, bind, connect
+from ps.protocol import FilePart
 
 MOST_FILE_BYTES = 64 << 20
 """of a file that is published; larger ones are read from storage"""
@@ -113,40 +114,23 @@ class Deliveries:
         self._files[name] = content
 
 
-class DeliveredFiles:
-    """Files of cuts as a server reads them: from what was delivered, else from storage. Implements Readable.
-
-    What was delivered is kept until ``forget``: whoever finds it damaged forgets it, reads again, and gets what is
-    stored.
-    """
+class DeliveredFiles(OverlaidStorage):
+    """The storage of cuts as a server reads it: what was delivered comes from memory, all else from the storage."""
 
     def __init__(self, storage: Storage, deliveries: Deliveries) -> None:
-        self.storage, self._deliveries = storage, deliveries
-        self._taken: dict[str, bytes] = {}
-        self.delivered = 0
-        """files that did not have to be read from storage"""
+        super().__init__(storage)
+        self._deliveries = deliveries
 
-    def where(self, name: str) -> str:
-        return self.storage.where(name)
+    def collect(self, parts: Iterable[FilePart]) -> int:
+        """Takes what has arrived of these files, and lets go of those before; returns how many there are.
 
-    def check_plain(self, name: str) -> None:
-        if self._find(name) is None:
-            self.storage.check_plain(name)
+        A file that is not what its shard has saved is left out, and read from the storage.
+        """
+        arrived = ((part, self._deliveries.take(part.name)) for part in parts)
+        right = {part.name: content for part, content in arrived if content is not None and _is_saved(part, content)}
+        self.overlay(right)
+        return len(right)
 
-    def read(self, name: str) -> memoryview:
-        content = self._find(name)
-        return self.storage.read(name) if content is None else memoryview(content)
 
-    def open(self, name: str) -> StoredFile:
-        content = self._find(name)
-        return self.storage.open(name) if content is None else StoredFile(BufferReader(content), self.where(name))
-
-    def forget(self) -> None:
-        """To be called when a cut has been read, or could not be."""
-        self._taken.clear()
-
-    def _find(self, name: str) -> bytes | None:
-        if name not in self._taken and (content := self._deliveries.take(name)) is not None:
-            self._taken[name] = content
-            self.delivered += 1
-        return self._taken.get(name)
+def _is_saved(part: FilePart, content: bytes) -> bool:
+    return len(content) == part.nbytes and xxhash.xxh3_128_hexdigest(content) == part.checksum

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from infra.storage import Storage
 from ps.config import DenseRule, RowConfig
 from ps.cuts.files import Columns, read_columns
+from ps.cuts.gather import ALL_FINITE, NonFinite, non_finite_of
 from ps.cuts.manifest import CutManifest, ShardPart, read_manifest
 from ps.dense.range import DenseRange
 from ps.errors import CutDamaged, Disagreement
@@ -50,6 +51,7 @@ class SavedPart(NamedTuple):
     step: int
     rows: int
     chain: tuple[FilePart, ...]
+    non_finite: NonFinite = ALL_FINITE
 
 
 class Restored(NamedTuple):
@@ -96,7 +98,9 @@ def restore(storage: Storage | None, number: int, model: ModelSettings, run: str
     restored = model.empty_dense()
     if whole is not None:
         restored.put(whole)
-    saved = SavedPart(number, manifest.step, len(store), parts[0].files) if len(manifest.shards) == shards else None
+    if len(manifest.shards) != shards:
+        return Restored(store, restored, None)
+    saved = SavedPart(number, manifest.step, len(store), parts[0].files, non_finite_of(store))
     return Restored(store, restored, saved)
 
 

@@ -26,7 +26,7 @@ from infra.faults import reach
 from infra.storage import Storage
 from infra.wire import cut_reason
 from ps.cuts.files import Columns, content_of, new_name, write_chunks
-from ps.cuts.gather import RowCopy
+from ps.cuts.gather import ALL_FINITE, NonFinite, RowCopy
 from ps.cuts.merge import first_to_merge, merge
 from ps.cuts.publication import FilePublisher
 from ps.cuts.restore import SavedPart
@@ -56,6 +56,8 @@ class Taking:
     """of its file"""
     chain: Chain = ()
     """files that it builds on"""
+    before: NonFinite = ALL_FINITE
+    """rows of these files with values that are not finite"""
     copy: RowCopy | None = None
     """since its flush has been applied"""
     written: "Future[FilePart] | None" = None
@@ -63,12 +65,6 @@ class Taking:
     @property
     def is_copied(self) -> bool:
         return self.copy is not None and self.copy.is_complete and self.dense.is_complete
-
-    @property
-    def non_finite(self) -> int:
-        """Values of the rows and of the dense range that are NaN or infinite."""
-        assert self.copy is not None, "no row has been copied"
-        return self.copy.non_finite + int(np.count_nonzero(~np.isfinite(self.dense.whole)))
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,7 @@ class CutTaker:
         except MemoryError as error:
             yield _failed(taking, f"no memory for a copy of its rows: {error}; give the shard more")
             return
-        taking.chain = base.chain
+        taking.chain, taking.before = base.chain, base.non_finite
         self._taking = taking
 
     def keep(self, changing: NDArray[np.int64]) -> None:
@@ -202,8 +198,11 @@ class CutTaker:
         except StorageError as error:
             self._log.error("cut not saved; training goes on", cut=header.cut, step=header.step, reason=str(error))
             return _failed(taking, str(error))
-        self._saved[header.cut] = SavedPart(header.cut, header.step, taking.rows, chain)
-        return CutSaved(**_at(header), parts=list(chain), rows=taking.rows, non_finite=taking.non_finite)
+        assert taking.copy is not None
+        broken = taking.copy.non_finite(taking.before)
+        non_finite = broken.values + int(np.count_nonzero(~np.isfinite(taking.dense.whole)))
+        self._saved[header.cut] = SavedPart(header.cut, header.step, taking.rows, chain, broken)
+        return CutSaved(**_at(header), parts=list(chain), rows=taking.rows, non_finite=non_finite)
 
     def _begin_merging(self, saved: SavedPart) -> None:
         first = first_to_merge(saved.chain, self._deltas)

@@ -36,6 +36,8 @@ class StandIn:
         self._endpoint, self._client = endpoint, LiveClient("tcp://127.0.0.1:1", run, None, "stand-in")
         self._deliveries = Deliveries()
         self.files = DeliveredFiles(Storage.at(cuts), self._deliveries)
+        self.delivered = 0
+        """files that had arrived when they were read"""
         self.heard: list[Heard] = []
         self.unreadable: list[int] = []
         """cuts that could not be read, and are still there"""
@@ -67,10 +69,10 @@ class StandIn:
 
     def _read(self, cut: int) -> None:
         try:
-            for shard in read_manifest(self.files.storage, cut).shards:
-                read_columns(self.files, shard.files[-1])
+            newest = [shard.files[-1] for shard in read_manifest(self.files, cut).shards]
+            self.delivered += self.files.collect(newest)
+            for file in newest:
+                read_columns(self.files, file)
         except PsError:  # it may have been removed meanwhile
-            if cut in manifest_numbers(self.files.storage):
+            if cut in manifest_numbers(self.files):
                 self.unreadable.append(cut)
-        finally:
-            self.files.forget()
