@@ -17,7 +17,7 @@ from infra.run.reference import sections, settings_page
 from infra.run.settings import NOT_SETTINGS, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("ingest", "dispatch", "trainer", "ps", "api", "infra", "tests", "alembic", "docs", "benchmarks")
+FOLDERS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "tests", "alembic", "docs", "benchmarks")
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))))
 PATH = re.compile(rf"\b(?:{'|'.join(FOLDERS)})/[\w./-]*\w|\b[A-Z]+\.md\b")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")

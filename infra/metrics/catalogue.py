@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 PREFIX = "freshet_"
 MetricKind = Literal["counter", "gauge", "histogram"]
-DISPATCHER, SHARD, WORKER, API, ALL = "dispatcher", "shard", "worker", "API", "all"
+DISPATCHER, SHARD, WORKER, API, SERVER, ALL = "dispatcher", "shard", "worker", "API", "server", "all"
 
 
 class MetricSpec(NamedTuple):
@@ -115,5 +115,19 @@ METRICS = (
     ),
     _metric("api_projection_lag_versions", "gauge", API, "Versions of a journal that SQL does not have yet.", "run"),
     _metric("api_pending_commands", "gauge", API, "Commands that their run has not answered yet.", "run"),
+    # ── delayed labels ────────────────────────────────────────────────────────────────────────────────────────────────
+    _metric("logged_predictions_total", "counter", SERVER, "Served predictions that were logged, for later labels."),
+    _metric("unlogged_predictions_total", "counter", SERVER, "Predictions not logged: the disk was full or too slow."),
+    _metric(
+        "served_labels_total",
+        "counter",
+        SERVER,
+        "What became of labels of served predictions: joined, missing (has not come in time), unknown (of no logged "
+        "prediction), duplicate, forgotten (its prediction was let go for want of memory).",
+        "outcome",
+    ),
+    _metric("served_waiting", "gauge", SERVER, "Logged predictions whose label may still come."),
+    _metric("served_logloss", "gauge", SERVER, "Logloss of served predictions whose label has come."),
+    _metric("served_calibration", "gauge", SERVER, "Predicted clicks for each click, of those predictions."),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}

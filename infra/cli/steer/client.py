@@ -90,6 +90,10 @@ class ApiClient:
             headers["If-Match"] = f'"{version}"'
         return self._read(self._send(method, path, json=body, headers=headers))
 
+    def ask(self, path: str, body: Any) -> Any:
+        """Asks with a body for what changes nothing, so that it may be asked for again."""
+        return self._read(self._send("POST", path, json=body))
+
     def follow(self, command: dict[str, Any], wait_seconds: float) -> dict[str, Any]:
         """The command as it is once it is settled; raises ApiRefused if it is not carried out, or not in that time."""
         path, until = f"/v1/runs/{command['run']}/commands/{command['id']}", time.monotonic() + wait_seconds
