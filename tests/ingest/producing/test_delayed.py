@@ -40,7 +40,8 @@ def test_events_are_asked_for_without_their_label_and_written_with_it(tmp_path: 
 
 
 def test_no_event_comes_before_it_is_due() -> None:
-    predictor, pauses = Predictor(), []
+    predictor = Predictor()
+    pauses: list[float] = []
     given = delay_labels(events(3), predictor, 1000.0, pauses.append)
     assert [next(given) for _ in range(5)] == [None] * 5
     assert len(predictor.asked) == 3

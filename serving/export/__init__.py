@@ -1,0 +1,1 @@
+"""Export: a version of the model as a folder that other programs load without Freshet."""
