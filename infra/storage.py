@@ -50,6 +50,11 @@ class Storage:
         self._root = root.rstrip("/")
         self._is_local = is_local
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder, where looking costs next to nothing."""
+        return self._is_local
+
     @classmethod
     def at(cls, where: str | Path) -> "Storage":
         """A folder, file://, or s3://BUCKET/PREFIX?endpoint_override=HOST:PORT&scheme=http&region=REGION.
@@ -81,6 +86,12 @@ class Storage:
                 f"{name!r} is no name of a stored file; expected a relative one, without '..'; see who wrote it"
             )
         return f"{self._root}/{name}"
+
+    def check_plain(self, name: str) -> None:
+        """Raises StorageError for a name that leads elsewhere, by '..' or by a link."""
+        where = self.where(name)
+        if self._is_local and Path(where).resolve() != Path(self._root).resolve().joinpath(*name.split("/")):
+            raise StorageError(f"{where} is, or lies behind, a symbolic link; expected a plain file; see who made it")
 
     def write(self, name: str, chunks: Iterable[Any]) -> int:
         """Writes a file from bytes or contiguous arrays; durable at return. Returns its size in bytes."""

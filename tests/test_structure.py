@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("ingest", "dispatch", "trainer", "ps", "api", "infra", "benchmarks")
+PACKAGES = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks")
 MOST_LINES = 48
 MOST_PARAMETERS = 8
 MOST_METHODS = 20

@@ -78,7 +78,7 @@ class Dense:
     """A model's weights, gradients and optimizer state."""
 
     def __init__(self, model: nn.Module, config: ModelConfig) -> None:
-        self._places = _places(model)
+        self._places = places_of(model)
         length = max(place.stop for place in self._places.values()) if self._places else 0
         any_weight = next(model.parameters())
         self.weights = torch.zeros(length, dtype=any_weight.dtype, device=any_weight.device)
@@ -148,7 +148,8 @@ class Dense:
                 yield f"{kind}/{name}", flat[place].view(self._shapes[name])
 
 
-def _places(model: nn.Module) -> dict[str, slice]:
+def places_of(model: nn.Module) -> dict[str, slice]:
+    """Where each weight lies in the flat tensors."""
     places, start = {}, 0
     for name, weight in model.named_parameters():
         places[name] = slice(start, start + weight.numel())

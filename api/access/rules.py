@@ -26,8 +26,8 @@ from api.store.store import SqlStore
 SCOPE, OPEN_TO_ALL = "x-scope", "none"
 SCHEME = "bearer"
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
-NOT_AUDITED = "/v1/samples"
-"""where it succeeds: the events themselves are on record"""
+NOT_AUDITED = ("/v1/samples", "/v1/predict")
+"""where they succeed: events are on record themselves, and predictions change nothing"""
 
 
 def needs(scope: Scope) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Guard:
 
     async def _audit(self, scope: AsgiScope, route: BaseRoute | None, status: int) -> None:
         path = getattr(route, "path", None) or scope["path"][:200]
-        if path == NOT_AUDITED and status < 400:
+        if path in NOT_AUDITED and status < 400:
             return
         actor: Actor | None = scope.get("actor")
         address = str((scope.get("client") or ("unknown",))[0])

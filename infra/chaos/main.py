@@ -123,7 +123,7 @@ class SupervisedRun:
                 f"to go on; see {self.job.folder / OUTPUT}"
             )
         self._await_orphans()
-        self.process, self.was_killed = launch(self.job, "up", "--folder", str(self.job.folder)), False
+        self.process, self.was_killed = launch(self.job, "up", "--no-serve", "--folder", str(self.job.folder)), False
 
     def processes(self) -> dict[str, psutil.Process]:
         """Those that are there now, by name."""
@@ -263,7 +263,7 @@ def producing_events(job: ChaosJob) -> Iterator["subprocess.Popen[bytes]"]:
 
 @contextmanager
 def running(job: ChaosJob) -> Iterator[SupervisedRun]:
-    run = SupervisedRun(job, launch(job, "up", "--folder", str(job.folder)))
+    run = SupervisedRun(job, launch(job, "up", "--no-serve", "--folder", str(job.folder)))
     try:
         yield run
     finally:

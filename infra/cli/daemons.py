@@ -254,6 +254,43 @@ def api(
     run_api(job, stop, begin(settings, name), Meter())
 
 
+@grouped
+def serve(
+    name: Name = "serve",
+    port: Annotated[int | None, typer.Option(help="Short for --set serving.port=.", min=0, max=65535)] = None,
+    shares_port: Annotated[
+        bool, typer.Option("--share-port", help="Listen beside other servers of the run on the same port.")
+    ] = False,
+    *,
+    given: RunOptions,
+) -> None:
+    """Serve predictions of a run's newest good model over REST; it follows the run's cuts.
+
+    Every request needs a token, which 'freshet token create' makes.
+
+    Example: freshet serve --run-folder runs/up-20261115-021100 --port 8100
+    """
+    stop = start()
+    settings = given.load()
+    from api.job import database_url
+    from serving.job import ServingJob
+    from serving.main import run_serving
+    from serving.spec import spec_of
+
+    config = settings.serving if port is None else settings.serving.model_copy(update={"port": port})
+    schema = settings.event_schema
+    job = ServingJob(
+        config=config,
+        limits=settings.api,
+        database=database_url(settings.api.database, settings.api.runs or settings.folder),
+        storage=settings.cuts.url or str(settings.folder / "cuts"),
+        schema=schema,
+        spec=spec_of(config, settings.run, settings.seed, settings.scaled_rows, settings.model, schema),
+        shares_port=shares_port,
+    )
+    run_serving(job, stop, begin(settings, name), Meter())
+
+
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
 def start() -> Stop:
     """The first thing a process does."""

@@ -20,6 +20,7 @@ DRAINING = (
     ("worker",),
     ("ps",),
     ("api",),
+    ("serve",),
     ("broker",),
     ("agent",),
     ("replay",),

@@ -32,7 +32,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench.app, name="bench", rich_help_panel="Look around")
-for process in (daemons.dispatcher, daemons.worker, daemons.ps, daemons.api, daemons.broker, agent.agent):
+for process in (
+    daemons.dispatcher,
+    daemons.worker,
+    daemons.ps,
+    daemons.api,
+    daemons.serve,
+    daemons.broker,
+    agent.agent,
+):
     app.command(rich_help_panel="Processes")(process)
 app.command(rich_help_panel="While it runs")(status.status)
 for name, group in {"runs": runs.app, "alpha": alpha.app, "workers": workers.app}.items():
@@ -42,6 +50,7 @@ for change in (workers.pause, workers.resume, audit.audit):
 
 Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
 Kafka = Annotated[bool, typer.Option("--kafka", help="Events go through Kafka; starts a broker if need be.")]
+Serves = Annotated[bool, typer.Option("--serve/--no-serve", help="Serve predictions beside the run.")]
 Folder = Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.", show_default=False)]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary here.", show_default=False)]
 
@@ -54,6 +63,7 @@ def demo(
     kafka: Kafka = False,
     json_file: JsonFile = None,
     folder: Folder = None,
+    serves: Serves = True,
     *,
     given: SettingsOptions,
 ) -> None:
@@ -77,7 +87,7 @@ def demo(
     produce = ["--seed-from-settings", *(["--rate", str(rate)] if rate else [])]
     produce += ["--limit", str(samples)] if samples is not None else []
     settings, port = _with_kafka(settings) if kafka else (settings, None)
-    extras = Extras(produce=tuple(produce), samples=samples, broker_port=port)
+    extras = Extras(produce=tuple(produce), serve=serves, samples=samples, broker_port=port)
     _run(settings, extras, stop, json_file, "demo", KnownBest(settings.seed))
 
 
@@ -91,6 +101,7 @@ def up(
     json_file: JsonFile = None,
     folder: Folder = None,
     is_alone: Annotated[bool, typer.Option("--no-api", help="Serve no control plane beside the run.")] = False,
+    serves: Serves = True,
     *,
     given: SettingsOptions,
 ) -> None:
@@ -119,7 +130,7 @@ def up(
         settings = interrupted
     check_start(settings)
     settings, port = _with_kafka(settings) if kafka else (settings, None)
-    extras = Extras(api=not is_alone, samples=samples, broker_port=port, start_arguments=start)
+    extras = Extras(api=not is_alone, serve=serves, samples=samples, broker_port=port, start_arguments=start)
     _run(settings, extras, stop, json_file, "up")
 
 

@@ -99,7 +99,7 @@ METRICS = (
     _metric(
         "api_requests_total",
         "counter",
-        API,
+        f"{API}, {SERVER}",
         "Requests that were answered, by method, path as in OpenAPI, and status.",
         "method",
         "route",
@@ -108,13 +108,23 @@ METRICS = (
     _metric(
         "api_request_seconds",
         "histogram",
-        API,
+        f"{API}, {SERVER}",
         "From the head of a request to the end of its answer; event streams are left out.",
         "method",
         "route",
     ),
     _metric("api_projection_lag_versions", "gauge", API, "Versions of a journal that SQL does not have yet.", "run"),
     _metric("api_pending_commands", "gauge", API, "Commands that their run has not answered yet.", "run"),
+    # ── serving ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    _metric("serving_predictions_total", "counter", SERVER, "Samples that were answered."),
+    _metric("serving_batches_total", "counter", SERVER, "Batches in which samples were answered together."),
+    _metric("serving_swaps_total", "counter", SERVER, "Versions of the model that took the place of another."),
+    _metric("serving_load_seconds", "histogram", SERVER, "How long it took to load a version from its files."),
+    _metric("serving_damaged_cuts_total", "counter", SERVER, "Attempts to load a cut that was damaged."),
+    _metric("serving_step", "gauge", SERVER, "Step of the version that is served."),
+    _metric("serving_age_seconds", "gauge", SERVER, "Time since the cut was taken that is served."),
+    _metric("serving_rows", "gauge", SERVER, "Rows of the version that is served."),
+    _metric("serving_bytes", "gauge", SERVER, "Memory of both copies of the model."),
     # ── delayed labels ────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("logged_predictions_total", "counter", SERVER, "Served predictions that were logged, for later labels."),
     _metric("unlogged_predictions_total", "counter", SERVER, "Predictions not logged: the disk was full or too slow."),

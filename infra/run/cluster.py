@@ -33,7 +33,7 @@ from infra.run.supervision.supervisor import Supervisor
 from infra.wire import Curve, connect, load_curve
 from ingest.producing.synthetic import CHUNK, World
 
-API, BROKER, DISPATCHER, WORKER = "api", "broker", "dispatcher", "worker-"
+API, BROKER, DISPATCHER, SERVE, WORKER = "api", "broker", "dispatcher", "serve", "worker-"
 TOKEN_COMMAND = "'freshet token create'"
 MOST_RESTARTS = 5
 """in a row, without a further step, of a process that a run cannot do without"""
@@ -47,6 +47,8 @@ class Extras:
 
     api: bool = True
     """run the API too"""
+    serve: bool = False
+    """serve predictions too"""
     produce: tuple[str, ...] | None = None
     """run ``freshet produce`` too, with these arguments; None: events come from elsewhere"""
     samples: int | None = None
@@ -222,6 +224,8 @@ class Notices:
                 yield f"the run goes on without process {name!r}, which failed: {child.last_words()}"
             elif name == API and child.state == "ready":
                 yield f"API at {child.endpoint}; {self._token_command} makes a token for it"
+            elif name == SERVE and child.state == "ready":
+                yield f"predictions at {child.endpoint}, for tokens with --scope predict"
 
 
 class EarlyLeavers:
@@ -261,6 +265,8 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
     if extras.api:
         served = replace(_listening(settings, API, "api"), env=secret_environment(settings), restart="on_failure")
         yield replace(served, essential=False, stop_order=4)
+    if extras.serve:
+        yield from _servers(settings)
     if extras.produce is not None:
         yield _producer(settings, extras, extras.produce)
 
@@ -355,6 +361,28 @@ def _worker(settings: Settings, name: str, link: tuple[str, ...], inside: Sequen
         may_finish=True,
         stop_order=2,
     )
+
+
+def _servers(settings: Settings) -> Iterator[ProcessSpec]:
+    """All on one port: that of the first, which keeps it when it is started anew, since clients know it."""
+    for number in range(settings.serving.processes):
+        name = SERVE if not number else f"{SERVE}-{number}"
+
+        def argv(endpoints: Mapping[str, str], name: str = name) -> list[str]:
+            known = endpoints.get(SERVE, "").rpartition(":")[2]
+            port = ["--port", known, "--share-port"] if known else []
+            return [*_command("serve", settings), "--name", name, *port]
+
+        yield ProcessSpec(
+            name,
+            argv,
+            env=_worker_env(settings),
+            needs=(SERVE,) if number else (),
+            endpoint_file=settings.folder / "endpoints" / name,
+            restart="on_failure",
+            essential=False,
+            stop_order=4,
+        )
 
 
 def _producer(settings: Settings, extras: Extras, arguments: tuple[str, ...]) -> ProcessSpec:

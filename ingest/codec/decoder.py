@@ -72,9 +72,10 @@ class Decoded:
 class Decoder:
     """Decodes records of one schema, JSON and packed in any mixture."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, needs_label: bool = True) -> None:
+        """needs_label: whether JSON events must have a label and a time; those to be predicted need not"""
         self.schema = schema
-        self._json = JsonCodec(schema)
+        self._json = JsonCodec(schema, needs_label)
         self._packed = PackedCodec(schema)
 
     def decode(self, records: Sequence[Record], start: Position) -> Decoded:

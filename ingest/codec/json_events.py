@@ -40,8 +40,10 @@ def encode_json(event: Event) -> bytes:
 class JsonCodec:
     """Decodes JSON records of one schema."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, needs_label: bool = True) -> None:
+        """needs_label: whether events must have a label and a time; without, both are 0"""
         self.schema = schema
+        self._needs_label = needs_label
         self._converter = Converter(schema)
         self._decoder = msgspec.json.Decoder(self._event_type())
         from ingest.codec import structure  # loads numba, which encoding does not need
@@ -99,7 +101,10 @@ class JsonCodec:
         fields = msgspec.defstruct(
             "Fields", [(name, self._value_type(source), None) for name, source in names.items()], rename=names, gc=False
         )
-        return msgspec.defstruct("Event", [("event_time", float), ("label", int), ("fields", fields)], gc=False)
+        if self._needs_label:
+            return msgspec.defstruct("Event", [("event_time", float), ("label", int), ("fields", fields)], gc=False)
+        optional: list[Any] = [("fields", fields), ("event_time", float, 0.0), ("label", int, 0)]
+        return msgspec.defstruct("UnlabelledEvent", optional, gc=False)
 
     def _value_type(self, source: str) -> Any:
         if source in self._converter.numeric:

@@ -10,10 +10,10 @@ import pytest
 from fastapi import FastAPI
 
 from api.access.rules import OPEN_TO_ALL, rule_of
+from api.access.server import check_address
 from api.access.tokens import Seen, TokenCache
 from api.app import create_app
 from api.errors import DatabaseAway, Unauthorized
-from api.main import check_address
 from api.store.rows import SCOPES
 from api.store.store import SqlStore
 from infra.errors import ConfigError

@@ -1,6 +1,7 @@
 """The API as a process that listens, encrypts, and stays light."""
 
 import json
+import socket
 import ssl
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from api.access.server import listen, tls_context
 from api.config import ApiConfig
-from api.main import listen, tls_context
+from api.main import USUAL_PORT
 from infra.errors import ConfigError
 from tests.api.serving import Served, serving
 from tests.certificates import Authority
@@ -24,17 +26,23 @@ def test_unknown_path_is_problem_json(api: Served) -> None:
 
 
 def test_port_in_use_is_a_config_error() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match=r"choose another api\.host or api\.port"):
-        listen("127.0.0.1", taken.getsockname()[1])
+    match = r"choose another api\.host or api\.port"
+    with listen("api", "127.0.0.1", 0, USUAL_PORT) as taken, pytest.raises(ConfigError, match=match):
+        listen("api", "127.0.0.1", taken.getsockname()[1], USUAL_PORT)
 
 
-def test_without_a_port_a_taken_one_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with listen("127.0.0.1", 0) as taken:
+def test_connections_send_small_packets_at_once() -> None:
+    with listen("api", "127.0.0.1", 0, USUAL_PORT) as listener:
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_without_a_port_a_taken_one_is_left_alone() -> None:
+    with listen("api", "127.0.0.1", 0, USUAL_PORT) as taken:
         usual = taken.getsockname()[1]
-        monkeypatch.setattr("api.main.USUAL_PORT", usual)
-        with listen("127.0.0.1", None) as other:
+        with listen("api", "127.0.0.1", None, usual) as other:
             assert other.getsockname()[1] != usual
-    with listen("127.0.0.1", None) as free:
+    with listen("api", "127.0.0.1", None, usual) as free:
         assert free.getsockname()[1] == usual
 
 

@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def freshet(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "infra.cli.entry", *map(str, arguments)]
+    """A command; a run serves no predictions unless it is asked to."""
+    unserved = ["--no-serve"] if arguments[0] in ("up", "demo") and "--serve" not in arguments else []
+    return [sys.executable, "-m", "infra.cli.entry", *map(str, arguments), *unserved]
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -23,6 +23,7 @@ COMMANDS = [
         "worker",
         "ps",
         "api",
+        "serve",
         "broker",
         "agent",
         "pause",

@@ -155,6 +155,17 @@ def test_what_a_run_cannot_do_without_is_kept_alive(tmp_path: Path) -> None:
     assert kept["worker-0"].alive_file == tmp_path / "endpoints" / "worker-0.alive"
 
 
+def test_servers_share_the_port_of_the_first_and_the_run_can_do_without_them(tmp_path: Path) -> None:
+    settings, extras = load_settings(None, ["serving.processes=2"], folder=tmp_path), Extras(serve=True)
+    first, second = (spec for spec in specs(settings, extras) if spec.name.startswith("serve"))
+    assert not {"--port", "--share-port"} & set(first.argv({}))  # type: ignore[operator]
+    for spec in (first, second):  # the first keeps its port when it is started anew
+        argv = spec.argv({"serve": "http://127.0.0.1:8123"})  # type: ignore[operator]
+        assert argv[-3:] == ["--port", "8123", "--share-port"]
+        assert (spec.essential, spec.restart) == (False, "on_failure")
+    assert (first.needs, second.needs) == ((), ("serve",))
+
+
 def test_the_processes_of_a_replay_are_not_restarted(tmp_path: Path) -> None:
     settings, extras = load_settings(None, ["ps.shards=1"], folder=tmp_path), Extras(api=False, golden=tmp_path)
     assert {spec.restart for spec in kept_alive(specs(settings, extras), settings, extras)} == {"never"}

@@ -1,0 +1,150 @@
+"""Copies of the model: one answers, the other takes in the next version, and until then is the way back.
+
+    active    answers; never changed while it does
+    standby   the version served before, until the files of the next one are applied to it; then they swap
+
+Whoever reads or changes a copy holds its lock. A batch is answered by one copy from beginning to end, so that each
+answer is of one version.
+
+Legend: B samples, F keys a sample, N dense inputs, W columns of a row's value, L floats of the flat dense vector.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ingest.samples import Samples
+from ps.config import DenseRule, RowConfig
+from ps.cuts.manifest import CutManifest
+from serving.errors import NothingServed
+from serving.table import RowTable
+from serving.versions import Version, version_of
+from trainer.config import ModelConfig
+from trainer.dense import places_of
+from trainer.models.registry import build_model
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What an empty model is made of."""
+
+    run: str
+    seed: int
+    rows: RowConfig
+    model: ModelConfig
+    fields: int
+    """keys a sample"""
+    dense: int
+    """dense inputs a sample"""
+    row_dtype: torch.dtype = torch.float32
+    device: torch.device = CPU
+
+    @property
+    def dense_rule(self) -> DenseRule:
+        return DenseRule(self.model.dense_optimizer, self.model.dense_rate)
+
+    def empty_table(self) -> RowTable:
+        return RowTable(self.rows, self.seed, self.row_dtype, self.device)
+
+
+class ModelCopy:
+    """One version of the model in memory."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.lock = threading.Lock()
+        self.spec = spec
+        self.table = spec.empty_table()
+        self.manifest: CutManifest | None = None
+        """of the cut that it holds; None if it holds none, or only a part"""
+        self._module = self._start_module()
+
+    @property
+    def version(self) -> Version | None:
+        return None if self.manifest is None else version_of(self.manifest)
+
+    @property
+    def dense_weights(self) -> int:
+        """Floats of the flat dense vector."""
+        return max((place.stop for place in places_of(self._module).values()), default=0)
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes + sum(weight.nbytes for weight in self._module.parameters())
+
+    def put_dense(self, flat_L: NDArray[Any] | None) -> None:
+        """Replaces the dense weights; None: by those that a run begins with."""
+        if flat_L is None:
+            self._module = self._start_module()
+            return
+        flat = torch.from_numpy(np.require(flat_L, requirements="W")).to(self.spec.device, torch.float32)
+        places = places_of(self._module)
+        with torch.no_grad():
+            for name, weight in self._module.named_parameters():
+                weight.copy_(flat[places[name]].view_as(weight))
+
+    def predict(self, samples: Samples) -> NDArray[np.float32]:
+        """The click probability of each sample."""
+        dim, device = self.spec.rows.dim, self.spec.device
+        with torch.inference_mode():
+            values_BFW = self.table.look_up(samples.keys_BF)
+            wide_BF = values_BFW[..., dim] if self.spec.rows.wide else None
+            dense_BN = torch.from_numpy(np.array(samples.dense_BN, np.float32)).to(device)
+            logits_B = self._module(values_BFW[..., :dim], wide_BF, dense_BN)
+            probabilities_B: NDArray[np.float32] = torch.sigmoid(logits_B).cpu().numpy()
+        return probabilities_B
+
+    def _start_module(self) -> torch.nn.Module:
+        spec = self.spec
+        inputs = spec.fields, spec.rows.dim, spec.dense
+        module = build_model(spec.model, *inputs, spec.seed, torch.float32, spec.device)
+        return module.requires_grad_(False).eval()
+
+
+class Copies:
+    """The copy that answers, and the other one."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self._active, self.standby = ModelCopy(spec), ModelCopy(spec)
+        self.previous: Version | None = None
+        """served before the present one"""
+
+    @property
+    def served(self) -> CutManifest | None:
+        """The cut that is served; None before the first."""
+        return self._active.manifest
+
+    @property
+    def nbytes(self) -> int:
+        return self._active.nbytes + self.standby.nbytes
+
+    @property
+    def rows(self) -> int:
+        return len(self._active.table)
+
+    def swap(self) -> None:
+        """The standby answers from now on; batches under way are finished by the copy that began them."""
+        assert self.standby.manifest is not None, "a copy that holds no whole version would be served"
+        self.previous = self._active.version
+        self._active, self.standby = self.standby, self._active
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[ModelCopy, CutManifest]]:
+        """The copy that answers, which does not change meanwhile; raises NothingServed before the first version."""
+        while True:
+            copy = self._active
+            with copy.lock:
+                if copy is not self._active:  # swapped, and perhaps changed since
+                    continue
+                if copy.manifest is None:
+                    raise NothingServed("no version of the model has been loaded yet; expected a cut; try again later")
+                yield copy, copy.manifest
+                return

@@ -1,0 +1,103 @@
+"""Answers requests with the model, many at a time: what waits while a batch is computed is the next batch.
+
+One thread computes. A request that finds nobody waiting is answered at once, so a quiet server adds no delay; under
+load requests are joined, up to ``batch_samples``. A larger request is answered alone, in slices, by one version.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infra.telemetry import Meter
+from ingest.samples import Samples, join_samples
+from ps.cuts.manifest import CutManifest
+from serving.copies import Copies, ModelCopy
+
+
+class Predicted(NamedTuple):
+    """To one request."""
+
+    probabilities_B: NDArray[np.float32]
+    manifest: CutManifest
+    """of the cut that answered"""
+
+
+class Asked(NamedTuple):
+    """A request that waits."""
+
+    samples: Samples
+    answered: "Future[Predicted]"
+
+
+class Engine:
+    """The thread that computes."""
+
+    def __init__(self, copies: Copies, batch_samples: int, meter: Meter) -> None:
+        self._copies, self._most, self._meter = copies, batch_samples, meter
+        self._waiting: deque[Asked] = deque()
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="predict", daemon=True)
+        self._thread.start()
+
+    def submit(self, samples: Samples) -> "Future[Predicted]":
+        """The answer fails with NothingServed before the first version."""
+        asked = Asked(samples, Future())
+        with self._changed:
+            self._waiting.append(asked)
+            self._changed.notify()
+        return asked.answered
+
+    def close(self) -> None:
+        """Answers what waits, and ends."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._take():
+            self._answer([asked for asked in batch if asked.answered.set_running_or_notify_cancel()])
+
+    def _take(self) -> list[Asked]:
+        """Waits for requests, and takes as many as are answered together; none when it is time to end."""
+        batch: list[Asked] = []
+        room = self._most
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closing)
+            while self._waiting and (not batch or len(self._waiting[0].samples) <= room):
+                batch.append(self._waiting.popleft())
+                room -= len(batch[-1].samples)
+        return batch
+
+    def _answer(self, batch: Sequence[Asked]) -> None:
+        if not batch:
+            return
+        try:
+            samples = join_samples([asked.samples for asked in batch])
+            with self._copies.reading() as (copy, manifest):
+                probabilities_B = predict_in_slices(copy, samples, self._most)
+        except Exception as error:  # the edge of the thread: whoever asked is told
+            for asked in batch:
+                asked.answered.set_exception(error)
+            return
+        start = 0
+        for asked in batch:
+            end = start + len(asked.samples)
+            asked.answered.set_result(Predicted(probabilities_B[start:end], manifest))
+            start = end
+        self._meter.count("serving_predictions", len(samples))
+        self._meter.count("serving_batches")
+
+
+def predict_in_slices(copy: ModelCopy, samples: Samples, most: int) -> NDArray[np.float32]:
+    """The probability of each sample, at most so many at a time."""
+    if len(samples) <= most:
+        return copy.predict(samples)
+    starts = range(0, len(samples), most)
+    return np.concatenate([copy.predict(samples.slice(at, at + most)) for at in starts])

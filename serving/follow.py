@@ -1,0 +1,193 @@
+"""Follows the cuts of a run, in a thread: what should be served is loaded into the standby and swapped in.
+
+Every turn:
+
+1. what people want is read (the choice file), and the manifests that are new
+2. of the versions that should be served, the best that can be loaded is loaded
+3. the copies are swapped, and whoever wants to know is told
+
+A cut that is damaged is left out and tried again after some seconds; what is served stays until something better has
+been loaded as a whole.
+"""
+
+import threading
+import time
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from infra.errors import FreshetError
+from infra.storage import Storage
+from infra.telemetry import Meter
+from ps.cuts.choice import Choice, read_choice
+from ps.cuts.manifest import CutManifest, manifest_numbers
+from ps.errors import CutDamaged
+from serving.copies import Copies
+from serving.loading import is_at, load, read_served_manifest
+from serving.versions import Version, candidates, version_of
+
+LOCAL_SECONDS = 0.1
+"""between two looks at a folder"""
+REMOTE_SECONDS = 1.0
+"""between two looks at an object store"""
+RETRY_SECONDS = 5.0
+"""after which a cut that could not be loaded is tried again"""
+
+
+class News(Protocol):
+    """Where news of cuts comes from, and news of what is served goes."""
+
+    def wait(self, seconds: float) -> None:
+        """Returns when a new cut is known of, and after so many seconds at most."""
+
+    def served(self, version: Version, at_seconds: float) -> None:
+        """A version is served from now on; at_seconds: since 1970."""
+
+    def close(self) -> None:
+        """Ends a wait."""
+
+
+class PolledNews:
+    """No news: the storage is looked at again and again."""
+
+    def __init__(self) -> None:
+        self._is_closed = threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        self._is_closed.wait(seconds)
+
+    def served(self, version: Version, at_seconds: float) -> None:
+        """Nobody wants to know."""
+
+    def close(self) -> None:
+        self._is_closed.set()
+
+
+class Followed(NamedTuple):
+    """What came of the last turn."""
+
+    turn: int
+    choice: Choice
+    manifests: tuple[CutManifest, ...]
+    """of all cuts that can be read, ascending"""
+    failure: str
+    """why something that should be served is not; empty: it is"""
+
+
+class Follower:
+    """Keeps the copies at the version that should be served."""
+
+    def __init__(self, storage: Storage, copies: Copies, news: News, meter: Meter) -> None:
+        self._storage, self._copies, self._news, self._meter = storage, copies, news, meter
+        self._manifests: dict[int, CutManifest] = {}
+        self._retry_at: dict[int, float] = {}
+        """of cuts that could not be loaded, on the monotonic clock"""
+        self._pinned: int | None = None
+        """what was pinned when the present version was swapped in"""
+        self._turned = threading.Condition()
+        self.state = Followed(0, Choice(), (), "no turn has been taken yet")
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._news.close()
+        self._thread.join()
+
+    def wait_turn(self, seconds: float) -> Followed:
+        """Waits for a turn that begins after this call, and returns what came of it; at most so many seconds."""
+        with self._turned:
+            after = self.state.turn + 1  # one may be under way
+            self._turned.wait_for(lambda: self.state.turn > after, seconds)
+            return self.state
+
+    def turn(self) -> None:
+        """Looks once, and serves what should be served."""
+        choice, failure = self.state.choice, ""
+        try:
+            choice = read_choice(self._storage)
+            self._look()
+            failure = self._serve_best(choice)
+        except FreshetError as error:
+            failure = str(error)
+        if failure and failure != self.state.failure:
+            structlog.get_logger().warning("not served", reason=failure)
+        with self._turned:
+            manifests = tuple(self._manifests[number] for number in sorted(self._manifests))
+            self.state = Followed(self.state.turn + 1, choice, manifests, failure)
+            self._turned.notify_all()
+
+    def _run(self) -> None:
+        pause = LOCAL_SECONDS if self._storage.is_local else REMOTE_SECONDS
+        while not self._is_closing:
+            self.turn()
+            self._measure()
+            self._news.wait(pause)
+
+    def _look(self) -> None:
+        """Reads manifests that are new; one that cannot be read is left out."""
+        numbers = manifest_numbers(self._storage)
+        self._manifests = {number: known for number, known in self._manifests.items() if number in set(numbers)}
+        for number in numbers:
+            if number not in self._manifests and self._may_try(number):
+                try:
+                    self._manifests[number] = read_served_manifest(self._storage, number)
+                except CutDamaged as error:
+                    self._give_up(number, error)
+
+    def _serve_best(self, choice: Choice) -> str:
+        """Swaps in the best version that can be loaded; returns why a better one could not be."""
+        failure, served = "", self._copies.served
+        version = None if served is None else version_of(served)
+        if choice.pinned is not None and choice.pinned not in self._manifests:
+            return f"cut {choice.pinned} is pinned and cannot be read; expected its manifest; pin another, or unpin it"
+        for wanted in candidates(self._manifests.values(), choice, version, choice.pinned != self._pinned):
+            if not is_at(self._copies.standby, wanted):
+                if not self._may_try(wanted.number):
+                    failure = failure or self.state.failure
+                    continue
+                try:
+                    self._load(wanted)
+                except CutDamaged as error:
+                    self._give_up(wanted.number, error)
+                    failure = failure or str(error)
+                    continue
+            self._swap(wanted)
+            self._pinned = choice.pinned
+            break
+        if not failure:
+            self._pinned = choice.pinned
+        return failure
+
+    def _load(self, wanted: CutManifest) -> None:
+        began = time.perf_counter()
+        done = load(self._storage, wanted, self._copies.standby)
+        self._meter.observe("serving_load", time.perf_counter() - began)
+        structlog.get_logger().debug("loaded", cut=wanted.number, files=len(done.files), is_whole=done.since is None)
+
+    def _swap(self, wanted: CutManifest) -> None:
+        self._copies.swap()
+        now = time.time()
+        structlog.get_logger().info("serves", cut=wanted.number, line=wanted.line, step=wanted.step)
+        self._meter.count("serving_swaps")
+        self._news.served(version_of(wanted), now)
+
+    def _may_try(self, number: int) -> bool:
+        return self._retry_at.get(number, 0.0) <= time.monotonic()
+
+    def _give_up(self, number: int, error: CutDamaged) -> None:
+        """For a while."""
+        structlog.get_logger().warning("cut is left out", cut=number, reason=str(error))
+        self._meter.count("serving_damaged_cuts")
+        self._retry_at[number] = time.monotonic() + RETRY_SECONDS
+
+    def _measure(self) -> None:
+        served = self._copies.served
+        if served is not None:
+            self._meter.gauge("serving_step", served.step)
+            self._meter.gauge("serving_age_seconds", max(0.0, time.time() - served.at_seconds))
+            self._meter.gauge("serving_rows", self._copies.rows)
+            self._meter.gauge("serving_bytes", self._copies.nbytes)

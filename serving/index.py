@@ -1,0 +1,104 @@
+"""Which row of a table belongs to a key: open addressing on 64-bit keys.
+
+A key gets the next number when it is first put in and keeps it. A hash table of 32-bit numbers stands beside the array
+of keys: 8 bytes a key, and 6 to 12 for the hash table, which is at most two thirds full.
+
+Legend: K keys.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatch.rows.hashing import EMPTY, find, home
+from infra.kernels import kernel
+
+FIRST_CAPACITY = 1024
+GROWTH = 1.125
+"""by how much arrays grow: little memory is idle, and each row is still copied only a few times"""
+
+
+@kernel
+def _find(keys_K: Any, table: Any, known: Any, numbers_K: Any) -> None:
+    """Fetches from memory are slow but independent of each other, so all are started before any result is used."""
+    mask = table.size - 1
+    for k in range(keys_K.size):
+        numbers_K[k] = table[home(keys_K[k], mask)]
+    for k in range(keys_K.size):
+        if numbers_K[k] != EMPTY and known[numbers_K[k]] != keys_K[k]:
+            numbers_K[k] = table[find(table, known, keys_K[k])]
+
+
+@kernel
+def _insert(keys_K: Any, table: Any, known: Any, count: int, numbers_K: Any) -> int:
+    """Numbers of keys; those that are not known get the next ones. Returns how many are known then."""
+    for k in range(keys_K.size):
+        at = find(table, known, keys_K[k])
+        if table[at] == EMPTY:
+            known[count] = keys_K[k]
+            table[at] = count
+            count += 1
+        numbers_K[k] = table[at]
+    return count
+
+
+@kernel
+def _rehash(table: Any, known: Any, count: int) -> None:
+    for number in range(count):
+        table[find(table, known, known[number])] = number
+
+
+def find_reference(known: dict[int, int], keys: list[int]) -> list[int]:
+    """What ``KeyIndex.find`` must answer, with a dictionary."""
+    return [known.get(key, EMPTY) for key in keys]
+
+
+def insert_reference(known: dict[int, int], keys: list[int]) -> list[int]:
+    """What ``KeyIndex.insert`` must answer, with a dictionary."""
+    return [known.setdefault(key, len(known)) for key in keys]
+
+
+class KeyIndex:
+    """Numbers of keys, from 0."""
+
+    def __init__(self, capacity: int = FIRST_CAPACITY) -> None:
+        self.count = 0
+        self._known = np.empty(capacity, np.uint64)
+        self._table = np.full(_table_size(capacity), EMPTY, np.int32)
+
+    @property
+    def capacity(self) -> int:
+        """Keys that fit in without growth."""
+        return self._known.size
+
+    @property
+    def nbytes(self) -> int:
+        return self._known.nbytes + self._table.nbytes
+
+    def find(self, keys_K: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The number of each key, EMPTY for one that is not known."""
+        numbers_K = np.empty(keys_K.size, np.int32)
+        _find(keys_K, self._table, self._known, numbers_K)
+        return numbers_K
+
+    def insert(self, keys_K: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The number of each key; to be called after ``reserve``."""
+        numbers_K = np.empty(keys_K.size, np.int32)
+        self.count = _insert(keys_K, self._table, self._known, self.count, numbers_K)
+        return numbers_K
+
+    def reserve(self, keys: int) -> None:
+        """Makes room for so many keys in all."""
+        if keys > self._known.size:
+            known = np.empty(keys, np.uint64)
+            known[: self.count] = self._known[: self.count]
+            self._known = known
+        if _table_size(keys) > self._table.size:
+            self._table = np.full(_table_size(keys), EMPTY, np.int32)
+            _rehash(self._table, self._known, self.count)
+
+
+def _table_size(keys: int) -> int:
+    """A power of two that is at most two thirds full."""
+    return 1 << max(4, (keys * 3 // 2).bit_length())

@@ -1,0 +1,222 @@
+"""A cut from its files into a copy of the model: all shards, rows found by key, so that any number of shards will do.
+
+1. plan     which files are needed: all, or those written after the cut that the copy holds
+2. verify   names, sizes, headers, row numbers, and the checksum of every byte; nothing has been allocated until here
+3. apply    rows and dense weights; optimizer state is skipped
+4. check    the number of rows
+
+Within a line a copy that holds a cut needs only files of later cuts: each file's name begins with the number of the cut
+that it was written for, and what it holds is as of that cut. Merged files hold older rows too, which are skipped by
+their versions. Whatever is wrong raises CutDamaged. Until 3 the copy stays as it was; a failure after that leaves it
+without a version, and it is loaded as a whole the next time.
+
+Legend: K rows of a block, L floats of the dense vector.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infra.errors import StorageError
+from infra.storage import Storage
+from ps.cuts.files import RowFile, verify
+from ps.cuts.manifest import CutManifest, ShardPart, manifest_name, read_manifest
+from ps.cuts.restore import deal_dense, dealt
+from ps.errors import CutDamaged
+from ps.protocol import FilePart
+from serving.copies import ModelCopy, ModelSpec
+from serving.versions import Version, version_of
+
+NAME = re.compile(r"(\d{8,})/(?:shard|base|merged)-\d+-[0-9a-f]{32}\.safetensors")
+BLOCK_ROWS = 1 << 16
+LONGEST_MANIFEST = 16 << 20
+"""bytes"""
+
+
+class Plan(NamedTuple):
+    """What is to be read of a cut."""
+
+    manifest: CutManifest
+    files: tuple[tuple[ShardPart, FilePart], ...]
+    since: Version | None
+    """what the copy holds; None: the cut is loaded as a whole"""
+
+
+def read_served_manifest(storage: Storage, number: int) -> CutManifest:
+    """A manifest of a plain file of reasonable size; raises CutDamaged."""
+    with damaged(f"cut {number}"):
+        storage.check_plain(manifest_name(number))
+        size = storage.size(manifest_name(number))
+        if size > LONGEST_MANIFEST:
+            raise CutDamaged(f"its manifest has {size} bytes; expected {LONGEST_MANIFEST} at most; go to another cut")
+        return read_manifest(storage, number)
+
+
+def load(storage: Storage, manifest: CutManifest, copy: ModelCopy) -> Plan:
+    """Brings a copy to a cut, whatever it holds; returns what was read."""
+    check_manifest(manifest, copy.spec)
+    planned = plan(manifest, copy.version)
+    for shard, file in planned.files:
+        check_file(storage, shard, file, copy.spec)
+    flat_L = read_dense(storage, manifest, copy)
+    with copy.lock, damaged(f"cut {manifest.number}"):
+        copy.manifest = None
+        if planned.since is None:
+            copy.table = copy.spec.empty_table()
+            copy.table.reserve(manifest.rows)
+        for _, file in planned.files:
+            _apply(storage, file, copy, planned.since)
+        copy.put_dense(flat_L)
+        if len(copy.table) != manifest.rows:
+            raise CutDamaged(
+                f"its files have rows of {len(copy.table)} keys; expected {manifest.rows}; go to another cut"
+            )
+        copy.manifest = manifest
+    return planned
+
+
+# ── 1 plan ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def plan(manifest: CutManifest, held: Version | None) -> Plan:
+    """Which files bring a copy that holds a version to a cut."""
+    since = held if held is not None and _is_continued(manifest, held) else None
+    files = [(shard, file) for shard in manifest.shards for file in shard.files]
+    return Plan(manifest, tuple((s, f) for s, f in files if since is None or cut_of(f) > since.cut), since)
+
+
+def _is_continued(manifest: CutManifest, held: Version) -> bool:
+    """Whether a cut is a later one of the same line."""
+    return held.line == manifest.line and held.cut < manifest.number and held.step <= manifest.step
+
+
+def cut_of(file: FilePart) -> int:
+    """The number of the cut that a file was written for; raises CutDamaged for a name that is none of ours."""
+    found = NAME.fullmatch(file.name)
+    if found is None:
+        raise CutDamaged(
+            f"{file.name[:200]!r} is no name of a file of rows; expected CUT/KIND-SHARD-UNIQUE.safetensors; see who "
+            "wrote it"
+        )
+    return int(found[1])
+
+
+# ── 2 verify ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def check_manifest(manifest: CutManifest, spec: ModelSpec) -> None:
+    """Raises CutDamaged unless it is of this run, and shards, rows and names are as they must be."""
+    if manifest.run != spec.run:
+        raise CutDamaged(
+            f"cut {manifest.number} is of run {manifest.run!r}; expected {spec.run!r}; give each run a cuts.url"
+        )
+    count = len(manifest.shards)
+    right = [(shard, dealt(manifest.rows, shard, count)) for shard in range(count)]
+    for shard in manifest.shards:
+        numbers = [cut_of(file) for file in shard.files]
+        has_all = sum(file.rows for file in shard.files) >= shard.rows and shard.files
+        if not has_all or max(numbers) > manifest.number or any(file.rows > shard.rows for file in shard.files):
+            raise CutDamaged(
+                f"shard {shard.shard} of cut {manifest.number} has {shard.rows} rows in files of "
+                f"{[file.rows for file in shard.files]}, written for cuts {numbers}; expected all rows, in files of "
+                "this cut and earlier ones; go to another cut"
+            )
+    if not count or [(shard.shard, shard.rows) for shard in manifest.shards] != right:
+        raise CutDamaged(
+            f"cut {manifest.number} has {[shard.rows for shard in manifest.shards]} rows by shard; expected "
+            f"{[rows for _, rows in right]}; go to another cut"
+        )
+
+
+def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSpec) -> None:
+    """Raises CutDamaged unless a file is what was written, with rows of the right shape and numbers in range."""
+    with damaged(file.name):
+        storage.check_plain(file.name)
+        with RowFile(storage, file) as opened:
+            _check_shape(opened, spec)
+            verify(storage, file)
+            last = -1
+            for first in range(0, file.rows, BLOCK_ROWS):
+                numbers_K = opened.read("numbers", first, min(first + BLOCK_ROWS, file.rows))
+                if numbers_K[0] <= last or (np.diff(numbers_K) <= 0).any() or numbers_K[-1] >= shard.rows:
+                    raise CutDamaged(
+                        f"its row numbers {numbers_K[0]} to {numbers_K[-1]} follow {last}; expected rising ones below "
+                        f"{shard.rows}; go to another cut"
+                    )
+                last = int(numbers_K[-1])
+
+
+def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
+    shape, entries = spec.rows.shape(), opened.entries
+    dtype, rows = np.dtype(spec.rows.float_dtype), opened.part.rows
+    wanted = {
+        "numbers": (np.dtype(np.int64), (rows,)),
+        "keys": (np.dtype(np.uint64), (rows,)),
+        "versions": (np.dtype(np.int64), (rows,)),
+        "values": (dtype, (rows, shape.value)),
+        "state": (dtype, (rows, shape.state)),
+    }
+    for name, (kind, size) in wanted.items():
+        if (entries[name].dtype, entries[name].shape) != (kind, size):
+            raise CutDamaged(
+                f"its {name} are {entries[name].shape} of {entries[name].dtype}; expected {size} of {kind}; serve with "
+                "the settings of the run"
+            )
+    if entries["dense"].dtype != dtype or len(entries["dense"].shape) != 1:
+        raise CutDamaged(
+            f"its dense weights are {entries['dense'].shape} of {entries['dense'].dtype}; expected {dtype}"
+        )
+
+
+def read_dense(storage: Storage, manifest: CutManifest, copy: ModelCopy) -> NDArray[Any] | None:
+    """The flat dense vector of a cut whose files have been verified; None if it has none yet."""
+    ranges, floats = [], 0
+    most = 3 * copy.dense_weights + len(manifest.shards)
+    for shard in manifest.shards:
+        with damaged(shard.files[-1].name), RowFile(storage, shard.files[-1]) as opened:
+            floats += (length := opened.entries["dense"].shape[0])
+            if floats > most:
+                raise CutDamaged(f"it has {length} dense weights and state; expected {most} at most in all shards")
+            ranges.append(opened.read("dense", 0, length))
+    with damaged(f"cut {manifest.number}"):
+        whole = deal_dense(ranges, 0, 1, copy.spec.dense_rule)
+        if whole is None:
+            return None
+        flat_L = whole if copy.spec.dense_rule.optimizer == "sgd" else whole[: whole.size // 3]
+        if flat_L.size != copy.dense_weights or not np.isfinite(flat_L).all():
+            raise CutDamaged(
+                f"it has {flat_L.size} dense weights; expected {copy.dense_weights}, all finite; serve with the "
+                "settings of the run, or another cut"
+            )
+        return flat_L
+
+
+# ── 3 apply ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: Version | None) -> None:
+    """Puts the rows of a file into the table, those left out that the copy has had since."""
+    with RowFile(storage, file) as opened:
+        opened.keep()
+        for first in range(0, file.rows, BLOCK_ROWS):
+            end = min(first + BLOCK_ROWS, file.rows)
+            keys_K, values_KW = opened.read("keys", first, end), opened.read("values", first, end)
+            if since is not None:
+                versions_K = opened.read("versions", first, end)
+                is_new_K = (versions_K > since.step) | (versions_K < 0)  # below 0: a row with its start value
+                keys_K, values_KW = keys_K[is_new_K], values_KW[is_new_K]
+            copy.table.put(keys_K, values_KW)
+
+
+@contextmanager
+def damaged(what: str) -> Iterator[None]:
+    """Turns errors of the storage, and a lack of memory, into CutDamaged, which names the file."""
+    try:
+        yield
+    except (StorageError, MemoryError) as error:
+        raise CutDamaged(f"{what} cannot be served: {error}") from error
+    except CutDamaged as error:
+        raise CutDamaged(f"{what} cannot be served: {error}") from error
+
+
+def is_at(copy: ModelCopy, manifest: CutManifest) -> bool:
+    """Whether a copy holds a cut."""
+    return copy.version == version_of(manifest)

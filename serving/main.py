@@ -1,0 +1,97 @@
+"""The serving process: listens, follows the cuts of a run, and answers until it is asked to stop.
+
+Open requests are finished after SIGTERM. Several processes may listen on one port; each has its own copies of the
+model. Nothing here is worth keeping: a process that is started again loads the newest good cut, or the pinned one.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+import torch
+
+from api.access.server import address, check_address, listen, open_store, serve, tls_context
+from api.access.tokens import TokenCache
+from api.store.store import SqlStore
+from infra.process import Stop
+from infra.storage import Storage
+from infra.telemetry import Meter
+from ingest.codec.decoder import Decoder
+from serving.app import create_app, guarded
+from serving.copies import Copies
+from serving.engine import Engine
+from serving.follow import Follower, News, PolledNews
+from serving.job import ServingJob
+from serving.parts import ServingParts
+
+USUAL_PORT = 8100
+
+
+def run_serving(
+    job: ServingJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter, news: News | None = None
+) -> None:
+    """Serves until ``stop``; ``on_ready`` gets the real address; news: of cuts, None: the storage is polled."""
+    tls = tls_context(job.limits)
+    torch.set_num_threads(job.config.threads)
+    with open_port(job) as listener:
+        where = address(listener, job.limits)
+        structlog.get_logger().info("listening", address=where)
+        asyncio.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter, news or PolledNews()))
+
+
+def open_port(job: ServingJob) -> socket.socket:
+    """A listening socket that others may join; one that is not to share its port makes sure that nobody else is there.
+
+    Without that two runs on one machine would answer each other's requests.
+    """
+    host, port = job.config.host, job.config.port
+    if not job.shares_port:
+        with listen("serving", host, port, USUAL_PORT) as alone:
+            port = alone.getsockname()[1]
+    return listen("serving", host, port, USUAL_PORT, is_shared=True)
+
+
+# ── within the event loop ─────────────────────────────────────────────────────────────────────────────────────────────
+async def _run(
+    job: ServingJob,
+    listener: socket.socket,
+    tls: ssl.SSLContext | None,
+    stop: Stop,
+    on_ready: Callable[[], None],
+    meter: Meter,
+    news: News,
+) -> None:
+    with following(job, meter, news) as working:  # while the database is opened, the model is loaded
+        store = await open_store(job.database, stop)
+        if store is None:
+            return
+        try:
+            await check_address(job.config.host, store)
+            parts = working(store)
+            app = guarded(create_app(parts), parts)
+            await serve(app, listener, tls, job.limits.receive_seconds, stop, on_ready, lambda: None)
+        finally:
+            await store.close()
+
+
+@contextmanager
+def following(job: ServingJob, meter: Meter, news: News) -> Iterator[Callable[[SqlStore], ServingParts]]:
+    """Follows the cuts; yields what makes the parts of the application, once there is a database."""
+    storage, copies = Storage.at(job.storage), Copies(job.spec)
+    engine = Engine(copies, job.config.batch_samples, meter)
+    follower = Follower(storage, copies, news, meter)
+    decoder = Decoder(job.schema, needs_label=False)
+
+    def working(store: SqlStore) -> ServingParts:
+        told = job.config, job.limits, store, TokenCache(store), storage
+        return ServingParts(*told, decoder, copies, engine, follower, meter)
+
+    follower.start()
+    try:
+        yield working
+    finally:
+        follower.close()
+        engine.close()

@@ -1,0 +1,84 @@
+"""Predictions."""
+
+import asyncio
+from time import time
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from api.access.rules import needs
+from api.errors import BadRequest, NotAvailable, Unprocessable
+from api.problems import answer_of
+from api.runs.samples import MOST_REJECTS, split_events
+from ingest.codec.decoder import Decoded, Decoder
+from ingest.codec.packed import is_packed
+from ingest.streams.position import Position
+from ingest.streams.source import Record
+from serving.engine import Predicted
+from serving.errors import NothingServed
+from serving.models import Predictions
+from serving.parts import Parts
+from serving.versions import version_of
+
+BRIEF_BYTES = 16 << 10
+"""of a body that is decoded at once; a longer one is decoded in a thread, so that others are not kept waiting"""
+SAMPLE = {"fields": {"user": "u-17", "item": "i-4711"}}
+BODY: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": {"anyOf": [{"type": "object"}, {"type": "array"}]}, "example": [SAMPLE]},
+        "application/x-ndjson": {"schema": {"type": "string"}},
+        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+    },
+}
+rule = needs("predict")
+router = APIRouter(tags=["predictions"])
+
+
+@router.post(
+    "/v1/predict",
+    summary="Predict clicks",
+    response_model=Predictions,
+    openapi_extra={**rule["openapi_extra"], "requestBody": BODY},
+)
+async def predict(request: Request, parts: Parts) -> Response:
+    """A sample, a list of them, one a line, or a packed record, in the format of events; label and time are optional.
+
+    All samples of a request are answered by one version of the model. If one of them does not fit the schema of the
+    run, none is answered.
+    """
+    body = await request.body()
+    if not body.strip():
+        raise BadRequest("the body is empty; expected samples")
+    is_brief = len(body) <= BRIEF_BYTES
+    decoded = _decode(parts.decoder, body) if is_brief else await asyncio.to_thread(_decode, parts.decoder, body)
+    if decoded.rejects:
+        where = [each.position.index if is_packed(body) else each.position.offset for each in decoded.rejects]
+        told = zip(where, decoded.rejects, strict=True)
+        errors = [{"index": index, "reason": reject.reason} for index, reject in told][:MOST_REJECTS]
+        return answer_of(Unprocessable("not every sample fits the schema of the run"), {"errors": errors})
+    if len(decoded) > parts.config.request_samples:
+        raise Unprocessable(
+            f"{len(decoded)} samples; expected {parts.config.request_samples} at most; send several requests"
+        )
+    try:
+        predicted = await asyncio.wrap_future(parts.engine.submit(decoded.samples))
+    except NothingServed as error:
+        raise NotAvailable(str(error)) from error
+    return Response(_answer(predicted), media_type="application/json")
+
+
+def _decode(decoder: Decoder, body: bytes) -> Decoded:
+    payloads = [body] if is_packed(body) else split_events(body)
+    return decoder.decode([Record(at, None, payload, 0) for at, payload in enumerate(payloads)], Position(0))
+
+
+def _answer(predicted: Predicted) -> bytes:
+    """The JSON of Predictions; written by hand because pydantic would look at every number."""
+    told = {
+        "probabilities": predicted.probabilities_B.tolist(),
+        "version": version_of(predicted.manifest)._asdict(),
+        "age_seconds": max(0.0, time() - predicted.manifest.at_seconds),
+    }
+    return msgspec.json.encode(told)

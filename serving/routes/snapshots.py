@@ -1,0 +1,154 @@
+"""Versions of the model: which one is served, which ones there are, and which one people want.
+
+What people want is a small file beside the cuts, so that it works while training is down, is the same for all servers
+of a run, and stays over restarts.
+"""
+
+import asyncio
+from collections.abc import Callable
+from time import time
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Path
+
+from api.access.rules import Acting, Actor, needs
+from api.errors import Conflict, NotAvailable, NotFound
+from api.models.base import Listed
+from dispatch.cuts.retention import pin as keep_cut
+from dispatch.cuts.retention import unpin as drop_cut
+from infra.errors import StorageError
+from ps.cuts.choice import Choice, read_choice, write_choice
+from ps.cuts.manifest import CutManifest
+from ps.errors import CutDamaged
+from serving.follow import Followed
+from serving.models import CurrentSnapshot, PinRequest, ReasonRequest, SnapshotReading, VersionReading
+from serving.parts import Parts, ServingParts
+from serving.versions import Version, version_of
+
+SETTLE_SECONDS = 5.0
+"""how long a request waits until what it wants is served"""
+MOST_RELEASED = 1000
+CutNumber = Annotated[int, Path(ge=1, lt=1 << 53, description="number of a cut", examples=[7])]
+router = APIRouter(tags=["snapshots"])
+
+
+@router.get("/v1/snapshots/current", summary="What is served", **needs("read"))
+async def current(parts: Parts) -> CurrentSnapshot:
+    """Of the process that answers; others on the same port follow within a moment."""
+    return _current(parts, parts.follower.state)
+
+
+@router.get("/v1/snapshots", summary="Versions that there are", **needs("read"))
+async def snapshots(parts: Parts) -> Listed[SnapshotReading]:
+    """Newest first, with what speaks against each."""
+    state, served = parts.follower.state, parts.copies.served
+    return Listed(items=[_reading(each, state.choice, served) for each in reversed(state.manifests)], next=None)
+
+
+@router.put("/v1/snapshots/pin", summary="Serve one version until it is unpinned", **needs("control"))
+async def pin(parts: Parts, actor: Acting, wanted: PinRequest) -> CurrentSnapshot:
+    """Whatever its verdict; its cut is kept meanwhile."""
+    return await _pin(parts, actor, wanted.cut, wanted.reason)
+
+
+@router.delete("/v1/snapshots/pin", summary="Serve the newest good version again", **needs("control"))
+async def unpin(parts: Parts, actor: Acting) -> CurrentSnapshot:
+    """No error where nothing is pinned."""
+    async with parts.choosing:
+        before = await _change(parts, lambda choice: _chosen(choice, actor, "", pinned=None))
+        if before.pinned is not None:
+            await asyncio.to_thread(drop_cut, parts.storage, before.pinned)
+    return await _settled(parts)
+
+
+@router.post("/v1/snapshots/rollback", summary="Go back to the version served before", **needs("control"))
+async def rollback(parts: Parts, actor: Acting, wanted: ReasonRequest) -> CurrentSnapshot:
+    """Pins it; 409 if there is none."""
+    previous = parts.copies.previous
+    if previous is None:
+        raise Conflict(
+            "no version was served before this one; expected one to go back to; pin one of GET /v1/snapshots"
+        )
+    return await _pin(parts, actor, previous.cut, wanted.reason)
+
+
+@router.post("/v1/snapshots/{cut}/release", summary="Let a version go out that is held back", **needs("control"))
+async def release(parts: Parts, actor: Acting, cut: CutNumber, wanted: ReasonRequest) -> CurrentSnapshot:
+    """It is served if it is the newest one that may be."""
+    if cut not in {manifest.number for manifest in parts.follower.state.manifests}:
+        raise NotFound(f"there is no cut {cut}, or it cannot be read; expected one of GET /v1/snapshots")
+    async with parts.choosing:
+        await _change(parts, lambda choice: _chosen(choice, actor, wanted.reason, released=cut))
+    return await _settled(parts)
+
+
+# ── what routes share ─────────────────────────────────────────────────────────────────────────────────────────────────
+async def _pin(parts: ServingParts, actor: Actor, cut: int, reason: str) -> CurrentSnapshot:
+    async with parts.choosing:
+        try:
+            await asyncio.to_thread(keep_cut, parts.storage, cut)
+        except CutDamaged as error:
+            raise NotFound(f"cut {cut} cannot be pinned: {error}") from error
+        before = await _change(parts, lambda choice: _chosen(choice, actor, reason, pinned=cut))
+        if before.pinned not in (None, cut):
+            await asyncio.to_thread(drop_cut, parts.storage, before.pinned)
+    return await _settled(parts)
+
+
+async def _change(parts: ServingParts, change: Callable[[Choice], Choice]) -> Choice:
+    """Writes what is wanted from now on; returns what was wanted before."""
+
+    def write() -> Choice:
+        before = read_choice(parts.storage)
+        write_choice(parts.storage, change(before))
+        return before
+
+    try:
+        return await asyncio.to_thread(write)
+    except (CutDamaged, StorageError) as error:
+        raise NotAvailable(f"what is wanted cannot be written down: {error}") from error
+
+
+def _chosen(choice: Choice, actor: Actor, reason: str, **changed: int | None) -> Choice:
+    pinned = changed.get("pinned", choice.pinned)
+    released = choice.released
+    if (cut := changed.get("released")) is not None and cut not in released:
+        released = (*released, cut)[-MOST_RELEASED:]
+    return Choice(pinned=pinned, released=released, actor=actor.name, reason=reason, at_seconds=time())
+
+
+async def _settled(parts: ServingParts) -> CurrentSnapshot:
+    state = await asyncio.to_thread(parts.follower.wait_turn, SETTLE_SECONDS)
+    structlog.get_logger().info("wanted", pinned=state.choice.pinned, by=state.choice.actor, reason=state.choice.reason)
+    return _current(parts, state)
+
+
+def _current(parts: ServingParts, state: Followed) -> CurrentSnapshot:
+    served = parts.copies.served
+    if served is None:
+        raise NotAvailable(f"nothing is served yet: {state.failure or 'there is no cut'}; try again later")
+    previous = parts.copies.previous
+    return CurrentSnapshot(
+        snapshot=_reading(served, state.choice, served),
+        previous=None if previous is None else _version(previous),
+        failure=state.failure,
+        bytes=parts.copies.nbytes,
+    )
+
+
+def _reading(manifest: CutManifest, choice: Choice, served: CutManifest | None) -> SnapshotReading:
+    return SnapshotReading(
+        version=_version(version_of(manifest)),
+        at_seconds=manifest.at_seconds,
+        age_seconds=max(0.0, time() - manifest.at_seconds),
+        rows=manifest.rows,
+        reasons=list(manifest.verdict.reasons),
+        is_released=manifest.number in choice.released,
+        is_pinned=manifest.number == choice.pinned,
+        is_served=served is not None and manifest.number == served.number,
+    )
+
+
+def _version(version: Version) -> VersionReading:
+    return VersionReading(**version._asdict())

@@ -1,0 +1,23 @@
+"""The model that is served, from the settings of its run."""
+
+import torch
+
+from infra.errors import ConfigError
+from ingest.schema import Schema
+from ps.config import RowConfig
+from serving.config import ServingConfig
+from serving.copies import ModelSpec
+from serving.table import DTYPES
+from trainer.config import ModelConfig
+
+
+def spec_of(
+    config: ServingConfig, run: str, seed: int, rows: RowConfig, model: ModelConfig, schema: Schema
+) -> ModelSpec:
+    """Raises ConfigError where the device of the settings is missing."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "serving.device is 'cuda' and torch finds none here; expected a GPU and its driver; set it to 'cpu'"
+        )
+    dtype, device = DTYPES[config.row_dtype], torch.device(config.device)
+    return ModelSpec(run, seed, rows, model, schema.fields, schema.dense, dtype, device)

@@ -1,0 +1,77 @@
+"""The rows of one version of the model: a flat table of values, found by key. Optimizer state is left out.
+
+A key that the table does not know has exactly the value that training would start its row with.
+
+Legend: B samples, F keys a sample, K rows, W columns of a value.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ps.config import RowConfig
+from ps.start import start_rows
+from serving.index import GROWTH, KeyIndex
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16}
+
+
+class RowTable:
+    """Values by key, on the CPU or a GPU; the index is on the CPU."""
+
+    def __init__(self, config: RowConfig, seed: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._config, self._seed, self._device = config, seed, device
+        self._width = config.shape().value
+        self._index = KeyIndex()
+        self._values_KW = torch.empty((self._index.capacity, self._width), dtype=dtype, device=device)
+
+    def __len__(self) -> int:
+        return self._index.count
+
+    @property
+    def nbytes(self) -> int:
+        return self._index.nbytes + self._values_KW.nbytes
+
+    def reserve(self, rows: int) -> None:
+        """Makes room for so many rows in all."""
+        self._index.reserve(rows)
+        if rows > len(self._values_KW):
+            values_KW = self._values_KW.new_empty((rows, self._width))
+            values_KW[: len(self)] = self._values_KW[: len(self)]
+            self._values_KW = values_KW
+
+    def put(self, keys_K: NDArray[np.uint64], values_KW: NDArray[Any]) -> None:
+        """Replaces the values of keys, known or not; each key once."""
+        needed = len(self) + len(keys_K)
+        if needed > len(self._values_KW):
+            unknown = int((self._index.find(keys_K) < 0).sum())
+            if len(self) + unknown > len(self._values_KW):
+                self.reserve(max(len(self) + unknown, int(len(self._values_KW) * GROWTH)))
+        numbers_K = torch.from_numpy(self._index.insert(keys_K).astype(np.int64)).to(self._device)
+        values = torch.from_numpy(np.require(values_KW, requirements="W")).to(self._device, self._values_KW.dtype)
+        self._values_KW.index_copy_(0, numbers_K, values)
+
+    def look_up(self, keys_BF: NDArray[np.uint64]) -> Tensor:
+        """Values in float32, B × F × W."""
+        keys_K = np.ascontiguousarray(keys_BF).reshape(-1)
+        numbers_K = self._index.find(keys_K)
+        (unknown,) = np.nonzero(numbers_K < 0)
+        numbers_K[unknown] = 0
+        found_KW = self._values_KW.index_select(0, torch.from_numpy(numbers_K).to(self._device)).to(torch.float32)
+        if unknown.size:
+            start_KW = start_rows(self._config, self._seed, keys_K[unknown])[:, : self._width].astype(np.float32)
+            found_KW[torch.from_numpy(unknown).to(self._device)] = torch.from_numpy(start_KW).to(self._device)
+        return found_KW.view(*keys_BF.shape, self._width)
+
+
+def look_up_reference(
+    rows: dict[int, list[float]], config: RowConfig, seed: int, keys_BF: NDArray[np.uint64]
+) -> NDArray[np.float32]:
+    """What ``RowTable.look_up`` must answer, with a dictionary."""
+    width = config.shape().value
+    start = {key: start_rows(config, seed, np.array([key], np.uint64))[0, :width] for key in keys_BF.reshape(-1)}
+    found = [rows.get(int(key), start[key]) for key in keys_BF.reshape(-1)]
+    return np.array(found, np.float32).reshape(*keys_BF.shape, width)

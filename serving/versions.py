@@ -1,0 +1,50 @@
+"""Versions of the model, and which of them is to be served.
+
+A version is (line, step); a line begins where steps are decided anew. The newest good one is served, or one that was
+released by a person although its verdict holds it back; a pinned one is served whatever its verdict. Nothing older than
+what is served takes its place, unless a person wants it: pins it, or removes a pin.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ps.cuts.choice import Choice
+from ps.cuts.manifest import CutManifest
+
+
+class Version(NamedTuple):
+    """Of a model; ordered by line, then step."""
+
+    line: int
+    step: int
+    cut: int
+    """the number of the cut that it is read from"""
+
+
+def version_of(manifest: CutManifest) -> Version:
+    return Version(manifest.line, manifest.step, manifest.number)
+
+
+def may_be_served(manifest: CutManifest, choice: Choice) -> bool:
+    return manifest.verdict.is_good or manifest.number in choice.released
+
+
+def candidates(
+    manifests: Iterable[CutManifest], choice: Choice, served: Version | None, may_go_back: bool
+) -> Iterator[CutManifest]:
+    """Versions that should take the place of what is served, the best first; none if that is what is wanted.
+
+    may_go_back: a person has changed what is wanted since.
+    """
+    if choice.pinned is not None:
+        if served is None or served.cut != choice.pinned:
+            yield from (manifest for manifest in manifests if manifest.number == choice.pinned)
+        return
+    for manifest in sorted(manifests, key=version_of, reverse=True):
+        is_wanted = may_be_served(manifest, choice)
+        if served is not None and manifest.number == served.cut and is_wanted:
+            return
+        if served is not None and not may_go_back and version_of(manifest) <= served:
+            return
+        if is_wanted:
+            yield manifest

@@ -1,0 +1,95 @@
+"""Who may predict, read and control; limits; and generated requests against the OpenAPI document."""
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+
+from api.access.rules import OPEN_TO_ALL, rule_of
+from api.store.rows import SCOPES
+from serving.app import create_app
+from tests.api.serving import Served, new_token
+from tests.api.test_limits import head, raw
+from tests.api.test_schema import CHECKS, config, tried
+from tests.serving.server import serving
+from tests.serving.trained import Trained
+
+DOCUMENT = create_app().openapi()
+OPERATIONS = [
+    (method.upper(), path, operation["x-scope"])
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+]
+SCOPE_OF = {
+    ("POST", "/v1/predict"): "predict",
+    ("GET", "/v1/snapshots"): "read",
+    ("GET", "/v1/snapshots/current"): "read",
+    ("GET", "/metrics"): "read",
+    ("GET", "/v1/openapi.json"): "read",
+    ("PUT", "/v1/snapshots/pin"): "control",
+    ("DELETE", "/v1/snapshots/pin"): "control",
+    ("POST", "/v1/snapshots/rollback"): "control",
+    ("POST", "/v1/snapshots/{cut}/release"): "control",
+    ("GET", "/healthz"): OPEN_TO_ALL,
+    ("GET", "/readyz"): OPEN_TO_ALL,
+}
+document = schemathesis.openapi.from_dict(DOCUMENT, config=config)
+
+
+def test_every_route_has_its_scope() -> None:
+    assert {(method, path): scope for method, path, scope in OPERATIONS} == SCOPE_OF
+    assert all(rule_of(route) for route in create_app().routes)
+
+
+@pytest.mark.parametrize("kind", ["none", "garbage", "revoked", "expired", "of another scope"])
+def test_no_route_lets_a_wrong_token_pass(server: Served, kind: str) -> None:
+    refused = {
+        "none": None,
+        "garbage": "fr_garbage",
+        "revoked": new_token(server.database, SCOPES, is_revoked=True),
+        "expired": new_token(server.database, SCOPES, expires_at=time.time() - 1),
+    }
+    for scope in ("predict", "read", "control"):
+        others = [other for other in SCOPES if other != scope]
+        token = refused[kind] if kind in refused else new_token(server.database, others)
+        for method, path, needed in OPERATIONS:
+            if needed == scope:
+                body = b"{broken" if method != "GET" else None
+                answer = server.ask(method, re.sub(r"\{cut\}", "1", path), body, token=token)
+                assert (path, answer.status) == (path, 401 if kind in refused else 403)
+                assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("cut", ["0", "-1", "1e3", "..", "%2e%2e", "9" * 400, "%00", "1%2f..%2f2"])
+def test_no_cut_of_a_path_reaches_a_file(server: Served, cut: str) -> None:
+    assert server.ask("POST", f"/v1/snapshots/{cut}/release", {}).status in (400, 404, 405, 422)
+
+
+@pytest.fixture(scope="module")
+def limited(run: Trained) -> Iterator[Served]:
+    with serving(run, body_bytes=4096, receive_seconds=0.5, requests_per_second=3.0, concurrency=8) as served:
+        yield served
+
+
+def test_large_and_slow_bodies_and_many_requests_are_refused(limited: Served) -> None:
+    started = head(limited, "POST /v1/predict")
+    assert raw(limited, started, b"Content-Length: 1000000000\r\n\r\n").startswith(b"HTTP/1.1 413")
+    assert raw(limited, started, b"Content-Length: 100\r\n\r\n", b"x").startswith(b"HTTP/1.1 408")
+    answers = [limited.ask("POST", "/v1/predict", {"fields": {}}) for _ in range(40)]
+    assert {answer.status for answer in answers} == {200, 429}
+    assert int(next(answer for answer in answers if answer.status == 429).headers["Retry-After"]) >= 1
+    assert limited.get("/healthz").status == 200
+
+
+@document.parametrize()
+@tried
+def test_answers_are_true_to_the_document_with_a_token_and_without(case: Any, server: Served) -> None:
+    case.headers = {name: value for name, value in (case.headers or {}).items() if name != "Authorization"}
+    denied = case.call(base_url=server.address)
+    case.validate_response(denied, checks=CHECKS)
+    assert denied.status_code == 401 or case.operation.path in ("/healthz", "/readyz")
+    answer = case.call(base_url=server.address, headers={"Authorization": f"Bearer {server.token}"})
+    case.validate_response(answer, checks=CHECKS)

@@ -1,0 +1,126 @@
+"""Answers of the engine: joined under load, each of one version, and none is lost when versions are swapped."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from infra.telemetry import Meter
+from ingest.samples import Samples, join_samples
+from ps.cuts.manifest import read_manifest
+from serving.copies import Copies, ModelCopy
+from serving.engine import Engine
+from serving.errors import NothingServed
+from serving.loading import load
+from tests.serving.trained import PROBE, Trained
+
+MOST = 48
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Trained:
+    made = Trained(tmp_path)
+    made.train().take()
+    return made
+
+
+@pytest.fixture
+def copies(trained: Trained) -> Copies:
+    made = Copies(trained.spec)
+    go_to(made, trained, 1)
+    return made
+
+
+@pytest.fixture
+def engine(copies: Copies) -> Iterator[Engine]:
+    made = Engine(copies, MOST, Meter(CollectorRegistry()))
+    yield made
+    made.close()
+
+
+def go_to(copies: Copies, trained: Trained, cut: int) -> None:
+    load(trained.storage, read_manifest(trained.storage, cut), copies.standby)
+    copies.swap()
+
+
+def test_requests_that_wait_are_answered_together(
+    engine: Engine, copies: Copies, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    plain = ModelCopy.predict
+
+    def predict(self: ModelCopy, samples: Samples) -> Any:
+        sizes.append(len(samples))
+        return plain(self, samples)
+
+    monkeypatch.setattr(ModelCopy, "predict", predict)
+    with copies.reading():  # the engine waits for the copy with the first request
+        waiting = [engine.submit(PROBE.slice(at, at + 8)) for at in range(0, 32, 8)]
+        long = engine.submit(samples := repeated(4))
+    found = np.concatenate([each.result(30).probabilities_B for each in waiting])
+    assert np.abs(found - trained.expected[1]).max() < 1e-6
+    assert len(long.result(30).probabilities_B) == len(samples)
+    assert sum(sizes) == 32 + len(samples)
+    assert max(sizes) <= MOST
+    assert len(sizes) < 4 + 3  # fewer than one by one
+
+
+def repeated(times: int) -> Samples:
+    return join_samples([PROBE] * times)
+
+
+def test_a_request_of_several_slices_is_of_one_version(engine: Engine, copies: Copies, trained: Trained) -> None:
+    trained.train().take()
+    asking = [engine.submit(repeated(6)) for _ in range(8)]
+    go_to(copies, trained, 2)
+    asking += [engine.submit(repeated(6)) for _ in range(2)]
+    cuts = []
+    for each in asking:
+        predicted = each.result(30)
+        cuts.append(predicted.manifest.number)
+        wanted = np.tile(trained.expected[cuts[-1]], 6)
+        assert np.abs(predicted.probabilities_B - wanted).max() < 1e-6
+    assert cuts == sorted(cuts)
+    assert cuts[-1] == 2
+
+
+def test_no_answer_mixes_versions_while_they_are_swapped(engine: Engine, copies: Copies, trained: Trained) -> None:
+    for _ in range(5):
+        trained.train().take()
+    over, seen = threading.Event(), set[int]()
+
+    def ask() -> None:
+        while not over.is_set():
+            predicted = engine.submit(PROBE).result(30)
+            cut = predicted.manifest.number
+            assert np.abs(predicted.probabilities_B - trained.expected[cut]).max() < 1e-6
+            seen.add(cut)
+
+    clients = [threading.Thread(target=ask) for _ in range(3)]
+    for client in clients:
+        client.start()
+    for cut in range(2, 7):
+        go_to(copies, trained, cut)
+        engine.submit(PROBE).result(30)
+    over.set()
+    for client in clients:
+        client.join()
+    assert 6 in seen or len(seen) > 1
+
+
+def test_before_the_first_version_nothing_is_answered(trained: Trained) -> None:
+    engine = Engine(Copies(trained.spec), MOST, Meter(CollectorRegistry()))
+    with pytest.raises(NothingServed):
+        engine.submit(PROBE).result(30)
+    engine.close()
+
+
+def test_what_waits_when_it_ends_is_answered(copies: Copies) -> None:
+    engine = Engine(copies, MOST, Meter(CollectorRegistry()))
+    waiting = [engine.submit(PROBE) for _ in range(5)]
+    engine.close()
+    assert all(each.done() for each in waiting)

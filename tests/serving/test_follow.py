@@ -1,0 +1,178 @@
+"""Which version is served: the newest good one, what a person wants, and never an older one by itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from infra.telemetry import Meter
+from ps.cuts.choice import Choice, write_choice
+from ps.cuts.manifest import manifest_name
+from serving.copies import Copies
+from serving.follow import Follower, PolledNews
+from serving.versions import Version
+from tests.serving.trained import PROBE, Trained
+
+
+class HeardNews(PolledNews):
+    """Keeps what was served."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.versions: list[Version] = []
+
+    def served(self, version: Version, at_seconds: float) -> None:
+        self.versions.append(version)
+
+
+class Following:
+    """A follower that takes its turns when told."""
+
+    def __init__(self, trained: Trained) -> None:
+        self.trained, self.news, self.copies = trained, HeardNews(), Copies(trained.spec)
+        self.follower = Follower(trained.storage, self.copies, self.news, Meter(CollectorRegistry()))
+
+    def turn(self) -> int:
+        """Returns the cut that is served then, with its own predictions."""
+        self.follower.turn()
+        with self.copies.reading() as (copy, manifest):
+            assert np.abs(copy.predict(PROBE) - self.trained.expected[manifest.number]).max() < 1e-6
+            return manifest.number
+
+    def want(self, **wanted: object) -> int:
+        write_choice(self.trained.storage, Choice(**wanted))  # type: ignore[arg-type]
+        return self.turn()
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Trained:
+    """A run with one cut."""
+    made = Trained(tmp_path)
+    made.train().take()
+    return made
+
+
+def test_newest_good_version_is_served_and_told_once(trained: Trained) -> None:
+    following = Following(trained)
+    assert following.turn() == 1
+    trained.train().take("logloss")
+    assert following.turn() == 1
+    trained.train().take()
+    assert (following.turn(), following.turn()) == (3, 3)
+    assert following.news.versions == [(0, 2, 1), (0, 6, 3)]
+    assert following.copies.previous == (0, 2, 1)
+
+
+def test_a_held_version_goes_out_when_it_is_released(trained: Trained) -> None:
+    following = Following(trained)
+    trained.train().take("calibration")
+    assert following.turn() == 1
+    assert following.want(released=(2,)) == 2
+
+
+def test_a_pin_is_served_whatever_its_verdict_and_stays_over_restarts(trained: Trained) -> None:
+    following = Following(trained)
+    trained.train().take("logloss")
+    trained.train().take()
+    assert following.turn() == 3
+    assert following.want(pinned=2) == 2
+    trained.train().take()
+    assert following.turn() == 2
+    assert Following(trained).turn() == 2
+    assert following.want() == 4
+
+
+def test_rollback_to_the_version_before_reads_no_file(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    following = Following(trained)
+    following.turn()
+    trained.train().take()
+    assert following.turn() == 2
+    monkeypatch.setattr("serving.follow.load", lambda *_: pytest.fail("files were read"))
+    assert following.want(pinned=1) == 1
+    assert following.want(pinned=2) == 2
+
+
+def test_a_version_that_disappears_stays_served_until_a_later_one_comes(trained: Trained) -> None:
+    following = Following(trained)
+    trained.train().take()
+    assert following.turn() == 2
+    trained.storage.delete(manifest_name(2))  # its steps are decided anew
+    assert following.turn() == 2
+    trained.decide_anew(1)
+    trained.train(1).take()
+    assert following.turn() == 3
+    assert following.news.versions == [(0, 4, 2), (1, 3, 3)]
+
+
+def test_unpinning_may_go_back_to_an_older_good_version(trained: Trained) -> None:
+    following = Following(trained)
+    trained.train().take("logloss")
+    assert following.want(pinned=2) == 2
+    assert following.want() == 1
+
+
+def damage_a_file(trained: Trained) -> None:
+    (file,) = trained.folder.glob(f"{trained.cut:08d}/shard-0-*")
+    file.write_bytes(b"nonsense")
+
+
+def damage_the_manifest(trained: Trained) -> None:
+    (trained.folder / manifest_name(trained.cut)).write_bytes(b"nonsense")
+
+
+@pytest.mark.parametrize("damage", [damage_a_file, damage_the_manifest])
+def test_a_damaged_cut_is_left_out_and_a_later_one_is_served(
+    damage: Callable[[Trained], None], trained: Trained
+) -> None:
+    following = Following(trained)
+    following.turn()
+    trained.train().take()
+    damage(trained)
+    assert following.turn() == 1
+    assert Following(trained).turn() == 1
+    trained.deal(1)  # a chain without the damaged file
+    trained.train().take()
+    assert following.turn() == 3
+
+
+def test_a_failure_while_rows_are_put_in_leaves_the_other_copy_serving(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = Following(trained)
+    following.turn()
+    trained.train().take()
+    following.turn()
+    trained.train().take()
+    with monkeypatch.context() as patched:
+        patched.setattr("serving.table.RowTable.put", lambda *_: (_ for _ in ()).throw(MemoryError("none left")))
+        assert following.turn() == 2
+        assert "none left" in following.follower.state.failure
+    monkeypatch.setattr("serving.follow.RETRY_SECONDS", 0.0)
+    following.follower._retry_at.clear()
+    assert following.turn() == 3  # loaded as a whole
+
+
+def test_a_pin_that_cannot_be_read_is_told_and_what_is_served_stays(trained: Trained) -> None:
+    following = Following(trained)
+    following.turn()
+    assert following.want(pinned=9) == 1
+    assert "cut 9 is pinned" in following.follower.state.failure
+    (trained.folder / "serving.json").write_bytes(b"nonsense")
+    assert following.turn() == 1
+    assert "cannot be read" in following.follower.state.failure
+
+
+def test_a_thread_follows_by_itself(trained: Trained) -> None:
+    following = Following(trained)
+    following.follower.start()
+    try:
+        following.follower.wait_turn(30)
+        trained.train().take()
+        following.follower.wait_turn(30)
+        following.follower.wait_turn(30)
+        assert following.copies.served is not None
+        assert following.copies.served.number == 2
+    finally:
+        following.follower.close()

@@ -1,0 +1,103 @@
+"""A cut into memory: the predictions of the model that was trained, whatever way the files took."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ps.config import RowConfig
+from ps.cuts.manifest import read_manifest
+from serving.copies import ModelCopy
+from serving.loading import Plan, load
+from tests.serving.trained import PROBE, Trained
+from trainer.config import ModelConfig, ModelName
+
+MODELS: tuple[ModelName, ...] = ("wdl", "deepfm", "dcn", "dlrm", "ncf")
+
+
+def bring(copy: ModelCopy, trained: Trained, cut: int) -> Plan:
+    return load(trained.storage, read_manifest(trained.storage, cut), copy)
+
+
+def check(copy: ModelCopy, trained: Trained, cut: int) -> None:
+    """The copy predicts what the trained model did when the cut was taken."""
+    assert copy.manifest is not None
+    assert copy.manifest.number == cut
+    assert np.abs(copy.predict(PROBE) - trained.expected[cut]).max() < 1e-6
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_predictions_equal_those_of_the_trained_model(name: ModelName, tmp_path: Path) -> None:
+    trained = Trained(tmp_path, ModelConfig(name=name, mlp=(8,), cross_layers=1))
+    followed, kept = ModelCopy(trained.spec), ModelCopy(trained.spec)
+    base = trained.train().take()
+    bring(followed, trained, base)
+    bring(kept, trained, base)
+    for _ in range(3):  # deltas
+        bring(followed, trained, trained.train().take())
+    trained.compact()
+    check(followed, trained, trained.cut)
+    newest = trained.train().take()
+    assert len(bring(followed, trained, newest).files) == trained.shards  # the merged files are as old as the copy
+    check(followed, trained, newest)
+    assert bring(kept, trained, newest).since == (0, 2, base)  # it missed three cuts, of which merged files are left
+    check(kept, trained, newest)
+    trained.deal(3)
+    dealt = trained.train().take()
+    bring(followed, trained, dealt)
+    check(followed, trained, dealt)
+    assert bring(followed, trained, base).since is None  # back
+    check(followed, trained, base)
+    fresh = ModelCopy(trained.spec)  # as after a restart
+    bring(fresh, trained, dealt)
+    check(fresh, trained, dealt)
+
+
+def test_merged_tail_of_a_chain_is_applied_to_a_copy_that_is_older(tmp_path: Path) -> None:
+    trained = Trained(tmp_path)
+    copy = ModelCopy(trained.spec)
+    bring(copy, trained, trained.train().take())
+    for _ in range(3):
+        trained.train().take()
+    trained.compact(first=1)
+    newest = trained.train().take()
+    assert "/merged-" in bring(copy, trained, newest).files[0][1].name
+    check(copy, trained, newest)
+
+
+def test_a_new_line_is_loaded_as_a_whole(tmp_path: Path) -> None:
+    trained = Trained(tmp_path)
+    copy = ModelCopy(trained.spec)
+    first = trained.train().take()
+    bring(copy, trained, trained.train().take())
+    trained.decide_anew(first)
+    other = trained.train(1).take()
+    assert bring(copy, trained, other).since is None
+    check(copy, trained, other)
+
+
+def test_a_model_that_was_never_trained_answers_with_start_values(tmp_path: Path) -> None:
+    trained = Trained(tmp_path)
+    copy = ModelCopy(trained.spec)
+    bring(copy, trained, trained.take())
+    check(copy, trained, 1)
+
+
+@pytest.mark.parametrize(
+    "rows", [RowConfig(dim=4, wide=False, optimizer="sgd"), RowConfig(dim=4, float_dtype="float64")]
+)
+def test_other_rows_are_served_in_float32(rows: RowConfig, tmp_path: Path) -> None:
+    trained = Trained(tmp_path, rows=rows)
+    copy = ModelCopy(trained.spec)
+    bring(copy, trained, trained.train().take())
+    check(copy, trained, 1)
+
+
+def test_half_precision_rounds_rows_and_halves_their_memory(tmp_path: Path) -> None:
+    trained = Trained(tmp_path)
+    bring(copy := ModelCopy(trained.spec), trained, trained.train().take())
+    bring(half := ModelCopy(replace(trained.spec, row_dtype=torch.float16)), trained, 1)
+    assert 0 < np.abs(half.predict(PROBE) - copy.predict(PROBE)).max() < 1e-3
+    assert half.table.nbytes < copy.table.nbytes

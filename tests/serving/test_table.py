@@ -1,0 +1,58 @@
+"""Rows by key: kernels against plain references, growth, and what a row costs."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ps.config import RowConfig
+from ps.start import start_rows
+from serving.index import KeyIndex, find_reference, insert_reference
+from serving.table import RowTable, look_up_reference
+
+CPU = torch.device("cpu")
+ROWS = RowConfig(dim=3)
+WIDTH = ROWS.shape().value
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 40), max_size=30), max_size=6))
+def test_index_answers_as_a_dictionary_does(batches: list[list[int]]) -> None:
+    index, known = KeyIndex(2), dict[int, int]()
+    for keys in batches:
+        asked = np.array(keys, np.uint64)
+        assert index.find(asked).tolist() == find_reference(known, keys)
+        index.reserve(index.count + len(keys))
+        assert index.insert(asked).tolist() == insert_reference(known, keys)
+        assert index.count == len(known)
+
+
+def test_lookup_is_that_of_a_dictionary_and_unknown_keys_have_their_start_value() -> None:
+    random = np.random.default_rng(1)
+    keys = random.permutation(3000).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    table, rows = RowTable(ROWS, 7, torch.float32, CPU), dict[int, list[float]]()
+    for first in range(0, 2000, 500):  # overlapping: known keys are replaced, and it grows
+        put = keys[max(0, first - 200) : first + 500]
+        values = random.normal(size=(len(put), WIDTH)).astype(np.float32)
+        table.put(put, values)
+        rows |= dict(zip(put.tolist(), values.tolist(), strict=True))
+    asked = random.choice(keys, (50, 4))
+    found = table.look_up(asked).numpy()
+    assert len(table) == 2000
+    assert np.array_equal(found, look_up_reference(rows, ROWS, 7, asked))
+    unknown = keys[2000:2005].reshape(1, -1)
+    assert np.array_equal(table.look_up(unknown)[0].numpy(), start_rows(ROWS, 7, unknown[0])[:, :WIDTH])
+
+
+@pytest.mark.parametrize(("dtype", "bytes_per_float"), [(torch.float32, 4), (torch.float16, 2)])
+def test_a_row_costs_its_values_and_at_most_twenty_bytes(dtype: torch.dtype, bytes_per_float: int) -> None:
+    table, rows = RowTable(ROWS, 7, dtype, CPU), 20_000
+    table.reserve(rows)
+    keys = np.arange(rows, dtype=np.uint64)
+    values = np.linspace(-1, 1, rows * WIDTH).reshape(rows, WIDTH).astype(np.float32)
+    table.put(keys, values)
+    assert table.nbytes / rows <= WIDTH * bytes_per_float + 20
+    found = table.look_up(keys.reshape(-1, 1))
+    assert found.dtype == torch.float32
+    assert torch.allclose(found[:, 0], torch.from_numpy(values).to(dtype).float())

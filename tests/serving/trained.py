@@ -1,0 +1,156 @@
+"""A model that is trained the plain way, and cuts of it as shards write them: the same stores, files and merges."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from infra.storage import Storage
+from ingest.samples import Samples
+from ingest.schema import load_schema
+from ps.config import RowConfig
+from ps.cuts.files import new_name, write_columns
+from ps.cuts.gather import RowCopy
+from ps.cuts.manifest import CutManifest, ShardPart, Verdict, write_manifest
+from ps.cuts.merge import merge
+from ps.cuts.restore import dealt
+from ps.protocol import FilePart
+from ps.store import NEVER, Store
+from serving.copies import ModelSpec
+from trainer.config import ModelConfig
+from trainer.dense import places_of
+from trainer.reference import Reference
+
+RUN, SEED = "r", 7
+SCHEMA = load_schema("synthetic")
+ROWS = RowConfig(dim=4)
+KEYS = 400
+"""that training chooses from"""
+NO_STATE = FilePart("00000001/dispatcher", 0, "")
+
+
+def samples_of(count: int, seed: int, keys: int = KEYS) -> Samples:
+    """Random clicks; equal seeds give equal samples."""
+    random = np.random.default_rng(seed)
+    known = np.random.default_rng(0).integers(1 << 63, size=keys, dtype=np.uint64)
+    return Samples(
+        random.integers(2, size=count).astype(np.float32),
+        np.abs(random.normal(size=(count, SCHEMA.dense))).astype(np.float32),
+        known[random.integers(keys, size=(count, SCHEMA.fields))],
+        np.zeros(count),
+    )
+
+
+PROBE = samples_of(32, 1, 3 * KEYS)
+"""what is predicted: of two keys in three training knows nothing"""
+
+
+def probabilities(logits_B: NDArray[np.float32]) -> NDArray[np.float32]:
+    return torch.sigmoid(torch.from_numpy(logits_B)).numpy()
+
+
+@dataclass
+class Trained:
+    """A run of one model; cuts are numbered from 1."""
+
+    folder: Path
+    model: ModelConfig = field(default_factory=lambda: ModelConfig(mlp=(8,), cross_layers=1))
+    rows: RowConfig = ROWS
+    shards: int = 2
+
+    def __post_init__(self) -> None:
+        self.storage = Storage.at(self.folder)
+        self.reference = Reference(self.rows, self.model, SCHEMA.fields, SCHEMA.dense, SEED)
+        self.line = self.step = self.cut = self._since = 0
+        self.expected: dict[int, NDArray[np.float32]] = {}
+        """probabilities of the probe, by cut"""
+        self._versions: list[int] = []
+        self._keys: list[int] = []
+        self._saved: dict[int, Any] = {}
+        self._chains: list[tuple[FilePart, ...]] = []
+        self.deal(self.shards)
+
+    @property
+    def spec(self) -> ModelSpec:
+        return ModelSpec(RUN, SEED, self.rows, self.model, SCHEMA.fields, SCHEMA.dense)
+
+    def train(self, steps: int = 2) -> "Trained":
+        for _ in range(steps):
+            self.step += 1
+            batch = samples_of(16, 100 * self.line + self.step, min(KEYS, 40 * self.step))
+            self.reference.step(batch.keys_BF, batch.dense_BN, batch.labels_B)
+            for key in dict.fromkeys(batch.keys_BF.reshape(-1).tolist()):
+                if (row := self.reference.numbering.row(key)) == len(self._keys):
+                    self._keys.append(key)
+                    self._versions.append(NEVER)
+                self._versions[row] = self.step
+            assert len(self._keys) == len(self.reference.numbering)
+        return self
+
+    def take(self, *reasons: str, at_seconds: float = 0.0) -> int:
+        """A cut, held back if there are reasons; returns its number."""
+        self.cut += 1
+        parts = [self._part(shard) for shard in range(self.shards)]
+        manifest = CutManifest(
+            run=RUN,
+            number=self.cut,
+            step=self.step,
+            generation=1,
+            at_seconds=at_seconds,
+            shards=tuple(parts),
+            dispatcher=NO_STATE,
+            line=self.line,
+            verdict=Verdict(reasons),
+        )
+        write_manifest(self.storage, manifest)
+        self._since, self._known = self.step, len(self._keys)
+        self._chains = [part.files for part in parts]
+        probe = deepcopy(self.reference)
+        self.expected[self.cut] = probabilities(probe.step(PROBE.keys_BF, PROBE.dense_BN, PROBE.labels_B))
+        kept = self.reference, self._versions, self._keys, self.step, self._since, self._known, self._chains
+        self._saved[self.cut] = deepcopy(kept)
+        return self.cut
+
+    def compact(self, first: int = 0) -> None:
+        """Merges files of the newest cut, from the first on, as shards do while training goes on."""
+        for shard, chain in enumerate(self._chains):
+            merged = merge(self.storage, chain[first:], self.cut, shard, first == 0)
+            self._chains[shard] = (*chain[:first], merged)
+
+    def deal(self, shards: int) -> None:
+        """The run goes on with another number of shards: the next cut begins a chain."""
+        self.shards, self._since, self._known = shards, NEVER, 0
+        self._chains = [()] * shards
+
+    def decide_anew(self, cut: int) -> None:
+        """Goes back to a cut, and begins a line."""
+        kept = deepcopy(self._saved[cut])
+        self.reference, self._versions, self._keys, self.step, self._since, self._known, self._chains = kept
+        self.line += 1
+
+    def _part(self, shard: int) -> ShardPart:
+        store = Store(self.rows, SEED, 64)
+        mine = slice(shard, None, self.shards)
+        keys, rows_RT = np.array(self._keys[mine], np.uint64), self.reference.rows()[mine]
+        store.reserve(len(keys))
+        if len(keys):
+            store.load(np.arange(len(keys)), keys, np.array(self._versions[mine], np.int64), rows_RT)
+        copy = RowCopy(store, self._since, dealt(self._known, shard, self.shards), len(store))
+        while not copy.is_complete:
+            copy.go_on()
+        name = new_name(self.cut, "shard", shard)
+        part = write_columns(self.storage, name, copy.columns(self._dense(shard)))
+        return ShardPart(shard, len(keys), (*self._chains[shard], part))
+
+    def _dense(self, shard: int) -> NDArray[Any]:
+        """A shard's range of weights, with Adam's means and count."""
+        places, weights = places_of(self.reference.model), self.reference.dense_weights()
+        flat = np.zeros(max(place.stop for place in places.values()), self.rows.float_dtype)
+        for name, place in places.items():
+            flat[place] = weights[name].reshape(-1)
+        mine = flat[flat.size * shard // self.shards : flat.size * (shard + 1) // self.shards]
+        return np.concatenate([mine, 0 * mine, 0 * mine, [self.step]]).astype(self.rows.float_dtype)
