@@ -122,7 +122,7 @@ def test_the_readme_shows_what_a_newcomer_needs() -> None:
 def test_every_setting_exists(document: str) -> None:
     known = known_settings()
     named = {found for found in SETTING.findall(text_of(document)) if found[0] in known}
-    files = {"md", "py", "toml", "log", "json"}
+    files = {"md", "py", "toml", "log", "json", "safetensors"}
     assert [found for found in sorted(named) if found[1] not in known[found[0]] | files] == []
 
 

@@ -8,7 +8,7 @@ written behind the answer; it is kept for a while.
 from itertools import islice
 
 from serving.labels.predictions import Prediction
-from serving.labels.state import EarlyLabel, JoinState, Waiting
+from serving.labels.state import EarlyLabel, JoinState, WaitingPrediction
 from serving.labels.sums import MISSING, LabelSums, add_to_windows, score
 
 MOST_WAITING = 250_000
@@ -18,7 +18,7 @@ GRACE_MS = 30_000
 """how long a label waits for its prediction, and how much longer than its window a prediction waits for a label"""
 
 
-class Join:
+class LabelJoin:
     """Changes the state, and nothing else."""
 
     def __init__(self, state: JoinState, window_ms: int, most_waiting: int = MOST_WAITING) -> None:
@@ -31,7 +31,7 @@ class Join:
             state.counts.repeated += 1
             return
         state.counts.predictions += 1
-        state.waiting[made.id] = Waiting(made.at_ms, made.probability, made.line, made.step)
+        state.waiting[made.id] = WaitingPrediction(made.at_ms, made.probability, made.line, made.step)
         if (early := state.early.pop(made.id, None)) is not None:
             self.add_label(made.id, early.label, early.at_ms, early.seen_ms)
         for oldest in list(islice(state.waiting, max(0, len(state.waiting) - self._most))):
@@ -68,7 +68,7 @@ class Join:
                 break
             self._drop_early(first)
 
-    def _add(self, found: Waiting, sums: LabelSums) -> None:
+    def _add(self, found: WaitingPrediction, sums: LabelSums) -> None:
         self.state.total = self.state.total.plus(sums)
         add_to_windows(self.state.windows, (found.line, found.step), sums)
 

@@ -30,7 +30,7 @@ from ingest.log.embedded import LogReader
 from ingest.log.floor import write_floor
 from ingest.streams.position import Position
 from ingest.streams.source import Record, Source
-from serving.labels.join import MOST_WAITING, Join
+from serving.labels.join import MOST_WAITING, LabelJoin
 from serving.labels.predictions import TOPIC, decode_predictions, now_ms
 from serving.labels.quality import ServedQuality, quality_of
 from serving.labels.state import JoinState, load_state, save_state
@@ -91,7 +91,7 @@ class Joiner:
         if state is None:
             state = JoinState(since_ms=clock_ms() - SKEW_MS)
             save_state(self._storage, state)
-        self._join = Join(state, int(1000 * label_seconds), most_waiting)
+        self._join = LabelJoin(state, int(1000 * label_seconds), most_waiting)
         self._save_at = time.monotonic() + SAVE_SECONDS
         self.quality: ServedQuality = quality_of(state, "")
         """as of the last turn; replaced as a whole"""

@@ -18,7 +18,7 @@ JOINED = "joined"
 CHECKSUM_BYTES = 16
 
 
-class Waiting(msgspec.Struct, array_like=True, gc=False):
+class WaitingPrediction(msgspec.Struct, array_like=True, gc=False):
     """A prediction within its window of time."""
 
     at_ms: int
@@ -63,7 +63,7 @@ class JoinState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """offset of the next record by partition, of the log of predictions"""
     events: dict[int, int] = {}
     """the same of the stream"""
-    waiting: dict[str, Waiting] = {}
+    waiting: dict[str, WaitingPrediction] = {}
     """by id, about in the order of their times"""
     early: dict[str, EarlyLabel] = {}
     counts: Counts = msgspec.field(default_factory=Counts)

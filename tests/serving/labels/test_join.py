@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from serving.labels.join import GRACE_MS, Join
+from serving.labels.join import GRACE_MS, LabelJoin
 from serving.labels.predictions import Prediction
 from serving.labels.state import JoinState
 from serving.labels.sums import MOST_WINDOWS, LabelSums, VersionWindow, add_to_windows, score
@@ -12,15 +12,15 @@ WINDOW_MS = 10_000
 
 
 @pytest.fixture
-def join() -> Join:
-    return Join(JoinState(since_ms=0), WINDOW_MS, most_waiting=3)
+def join() -> LabelJoin:
+    return LabelJoin(JoinState(since_ms=0), WINDOW_MS, most_waiting=3)
 
 
 def made(name: str, at_ms: int = 1000, probability: float = 0.25, step: int = 7) -> Prediction:
     return Prediction(name, at_ms, probability, 0, step)
 
 
-def test_a_label_is_joined_to_the_prediction_of_its_id(join: Join) -> None:
+def test_a_label_is_joined_to_the_prediction_of_its_id(join: LabelJoin) -> None:
     join.add_prediction(made("a"))
     join.add_label("a", 1, 2000, 2000)
     total = join.state.total
@@ -29,13 +29,13 @@ def test_a_label_is_joined_to_the_prediction_of_its_id(join: Join) -> None:
     assert join.state.windows == [VersionWindow((0, 7), (0, 7), total)]
 
 
-def test_a_label_that_is_read_first_waits_for_its_prediction(join: Join) -> None:
+def test_a_label_that_is_read_first_waits_for_its_prediction(join: LabelJoin) -> None:
     join.add_label("a", 0, 2000, 2000)
     join.add_prediction(made("a"))
     assert (join.state.total.labels, join.state.counts.unknown, join.state.early) == (1, 0, {})
 
 
-def test_a_second_label_is_a_duplicate_whenever_it_comes(join: Join) -> None:
+def test_a_second_label_is_a_duplicate_whenever_it_comes(join: LabelJoin) -> None:
     join.add_label("a", 0, 2000, 2000)
     join.add_label("a", 0, 2000, 2000)
     join.add_prediction(made("a"))
@@ -43,7 +43,7 @@ def test_a_second_label_is_a_duplicate_whenever_it_comes(join: Join) -> None:
     assert (join.state.total.labels, join.state.counts.duplicates) == (1, 2)
 
 
-def test_a_label_of_no_prediction_is_unknown_after_a_while(join: Join) -> None:
+def test_a_label_of_no_prediction_is_unknown_after_a_while(join: LabelJoin) -> None:
     join.add_label("a", 0, 2000, 2000)
     join.pass_time(2000, 2000 + GRACE_MS)
     assert join.state.counts.unknown == 0
@@ -51,7 +51,7 @@ def test_a_label_of_no_prediction_is_unknown_after_a_while(join: Join) -> None:
     assert (join.state.counts.unknown, join.state.early) == (1, {})
 
 
-def test_a_label_after_the_window_does_not_count_and_the_prediction_is_missing_its_own(join: Join) -> None:
+def test_a_label_after_the_window_does_not_count_and_the_prediction_is_missing_its_own(join: LabelJoin) -> None:
     join.add_prediction(made("a"))
     join.add_label("a", 1, 1001 + WINDOW_MS, 0)
     join.pass_time(1001 + WINDOW_MS + GRACE_MS, 0)
@@ -59,20 +59,20 @@ def test_a_label_after_the_window_does_not_count_and_the_prediction_is_missing_i
     assert join.state.waiting == {}
 
 
-def test_a_prediction_waits_until_all_events_of_its_window_are_read(join: Join) -> None:
+def test_a_prediction_waits_until_all_events_of_its_window_are_read(join: LabelJoin) -> None:
     join.add_prediction(made("a"))
     join.pass_time(1000 + WINDOW_MS + GRACE_MS, 10**9)
     assert join.state.total.missing == 0
 
 
-def test_memory_is_bounded_and_what_is_forgotten_is_counted(join: Join) -> None:
+def test_memory_is_bounded_and_what_is_forgotten_is_counted(join: LabelJoin) -> None:
     for name in "abcde":
         join.add_prediction(made(name))
         join.add_label("a", 1, 1000, 1000)
     assert (list(join.state.waiting), join.state.counts.forgotten) == (["c", "d", "e"], 1)
 
 
-def test_an_id_that_is_taken_is_left_out(join: Join) -> None:
+def test_an_id_that_is_taken_is_left_out(join: LabelJoin) -> None:
     join.add_prediction(made("a"))
     join.add_prediction(made("a", probability=0.75))
     join.add_label("a", 1, 1000, 1000)
@@ -84,7 +84,7 @@ def test_a_certain_prediction_has_a_finite_loss(probability: float) -> None:
     assert score(probability, 1 - int(probability)).loss == pytest.approx(16.6355, abs=1e-3)
 
 
-def test_a_prediction_that_is_no_number_is_counted_apart(join: Join) -> None:
+def test_a_prediction_that_is_no_number_is_counted_apart(join: LabelJoin) -> None:
     join.add_prediction(made("a", probability=float("nan")))
     join.add_label("a", 1, 1000, 1000)
     assert join.state.total == LabelSums(not_finite=1)

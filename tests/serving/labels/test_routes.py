@@ -4,7 +4,7 @@ from fastapi.testclient import TestClient
 from api.access.rules import rule_of
 from ps.cuts.manifest import CutFigures, CutManifest
 from ps.protocol import FilePart
-from serving.labels.join import Join
+from serving.labels.join import LabelJoin
 from serving.labels.predictions import Prediction
 from serving.labels.quality import quality_of
 from serving.labels.routes import quality_router
@@ -23,7 +23,7 @@ CUT = CutManifest(
 
 
 def test_served_and_trained_are_shown_side_by_side() -> None:
-    join = Join(JoinState(since_ms=0), 1000)
+    join = LabelJoin(JoinState(since_ms=0), 1000)
     join.add_prediction(Prediction("a", 0, 0.5, 0, 7))
     join.add_label("a", 1, 5, 5)
     app = FastAPI()

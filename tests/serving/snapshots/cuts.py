@@ -12,7 +12,7 @@ from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.cuts.restore import dealt
 from ps.protocol import WHOLE
 from ps.start import start_rows
-from serving.export.model import RunModel, build
+from serving.snapshots.model import RunModel, build
 from tests.dispatch.cuts.cuts import decided, manifest_of, trained
 from tests.ingest.topics import SMALL
 from trainer.config import ModelConfig, ModelName

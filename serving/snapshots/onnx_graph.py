@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infra.errors import MissingProgram
-from serving.export.model import RunModel
+from serving.snapshots.model import RunModel
 from trainer.config import ModelName
 
 try:

@@ -19,9 +19,11 @@ from infra.storage import Storage
 from ingest.convert import Converter
 from ps.errors import CutDamaged
 from ps.start import start_rows
-from serving.export.folder import write_export
-from serving.export.model import ReadModel, RunModel, build, read_model
-from tests.serving.export.cuts import make_cut, run_model, sample_events
+from serving.copies import ModelCopy, ModelSpec
+from serving.loading import load
+from serving.snapshots.folder import write_export
+from serving.snapshots.model import ReadModel, RunModel, build, read_model
+from tests.serving.snapshots.cuts import make_cut, run_model, sample_events
 from trainer.config import ModelName
 
 EXAMPLE = re.findall(r"^```python\n(.*?)^```", Path("docs/export.md").read_text(), re.DOTALL | re.MULTILINE)[0]
@@ -53,6 +55,14 @@ def logits_of(read: ReadModel, of: RunModel) -> torch.Tensor:
         return module(*inputs_of(read, of))
 
 
+def served_by(storage: Storage, read: ReadModel, of: RunModel) -> list[float]:
+    """What the serving process answers for the sample events."""
+    copy = ModelCopy(ModelSpec(of.run, of.seed, of.rows, of.model, of.schema.fields, of.schema.dense))
+    load(storage, read.manifest, copy)
+    samples, _ = Converter(of.schema).convert_events(sample_events())
+    return list(map(float, copy.predict(samples)))
+
+
 @pytest.mark.parametrize("name", get_args(ModelName))
 def test_the_program_of_the_document_predicts_what_the_model_predicts(
     tmp_path: Path, name: ModelName, monkeypatch: pytest.MonkeyPatch
@@ -65,8 +75,9 @@ def test_the_program_of_the_document_predicts_what_the_model_predicts(
     with redirect_stdout(io.StringIO()) as shown:
         exec(compile(EXAMPLE, "docs/export.md", "exec"), {})
     found = [float(line) for line in shown.getvalue().split()]
-    expected = torch.sigmoid(logits_of(read, of)).tolist()
+    expected = served_by(Storage.at(tmp_path / "cuts"), read, of)
     assert found == pytest.approx(expected, abs=1e-6)
+    assert torch.sigmoid(logits_of(read, of)).tolist() == pytest.approx(expected, abs=1e-6)
     assert max(expected) - min(expected) > 1e-3
 
 

@@ -24,7 +24,7 @@ from infra.files import naming
 from ingest.keys import absent_key, table_seed
 from ingest.schema import Schema
 from ps.start import SUM_STD
-from serving.export.model import ReadModel, RunModel
+from serving.snapshots.model import ReadModel, RunModel
 
 FORMAT = "freshet-export-1"
 MODEL, ROWS, DENSE, ONNX = "model.json", "rows.safetensors", "dense.safetensors", "dense.onnx"
@@ -42,7 +42,7 @@ def write_export(folder: Path, model: ReadModel, of: RunModel, with_onnx: bool) 
             _save(part / ROWS, {"keys": model.keys_R, "values": model.values_RW})
             _save(part / DENSE, model.weights)
             if with_onnx:
-                from serving.export.onnx_graph import dense_graph  # an extra
+                from serving.snapshots.onnx_graph import dense_graph  # an extra
 
                 (part / ONNX).write_bytes(dense_graph(of, model.weights))
             names = sorted(file.name for file in part.iterdir())
