@@ -1,9 +1,11 @@
 """What the serving process is given."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from api.config import ApiConfig
 from ingest.schema import Schema
+from ingest.streams.source import Source
 from serving.config import ServingConfig
 from serving.copies import ModelSpec
 
@@ -21,5 +23,7 @@ class ServingJob:
     """where the cuts are"""
     schema: Schema
     spec: ModelSpec
+    open_source: Callable[[], Source] | None = None
+    """opens the stream of the run, whose events may bring labels; needed where predictions are logged"""
     shares_port: bool = False
     """whether other servers listen on the port"""

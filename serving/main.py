@@ -25,6 +25,7 @@ from serving.copies import Copies
 from serving.engine import Engine
 from serving.follow import Follower, News, PolledNews
 from serving.job import ServingJob
+from serving.labels.served import ServedLabels
 from serving.parts import ServingParts
 
 USUAL_PORT = 8100
@@ -85,9 +86,11 @@ def following(job: ServingJob, meter: Meter, news: News) -> Iterator[Callable[[S
     follower = Follower(storage, copies, news, meter)
     decoder = Decoder(job.schema, needs_label=False)
 
+    labels = open_labels(job, meter)
+
     def working(store: SqlStore) -> ServingParts:
         told = job.config, job.limits, store, TokenCache(store), storage
-        return ServingParts(*told, decoder, copies, engine, follower, meter)
+        return ServingParts(*told, decoder, copies, engine, follower, meter, labels)
 
     follower.start()
     try:
@@ -95,3 +98,14 @@ def following(job: ServingJob, meter: Meter, news: News) -> Iterator[Callable[[S
     finally:
         follower.close()
         engine.close()
+        if labels is not None:
+            labels.close()
+
+
+def open_labels(job: ServingJob, meter: Meter) -> ServedLabels | None:
+    """Logs predictions and joins their labels; None where the settings name no folder for that."""
+    if job.config.log_predictions is None or job.open_source is None:
+        return None
+    labels = ServedLabels(job.config.log_predictions, job.config.label_seconds, job.open_source, meter)
+    labels.start()
+    return labels

@@ -74,7 +74,7 @@ class PredictionLog:
     def __init__(self, folder: Path, process: int, keep_seconds: float, meter: Meter) -> None:
         """keep_seconds: how long predictions are kept at least, after which their segments may go."""
         self._writer = LogWriter(folder, TOPIC, [process], SEGMENT_BYTES, retention_seconds=keep_seconds)
-        self._process, self._meter = process, meter
+        self.process, self._meter = process, meter
         self._unwritten: deque[Prediction] = deque()
         self._changed = threading.Condition()
         self._is_closing = threading.Event()
@@ -102,7 +102,7 @@ class PredictionLog:
     def _run(self) -> None:
         while batch := self._take():
             try:
-                self._writer.append(self._process, [(None, encode_predictions(batch))])
+                self._writer.append(self.process, [(None, encode_predictions(batch))])
             except LogError as error:
                 self._lose(len(batch), str(error))
             else:

@@ -86,7 +86,7 @@ def quality_router(served: Callable[[], ServedQuality | None], newest: Callable[
     router = APIRouter(tags=["quality"])
 
     @router.get("/v1/quality", summary="How good served predictions were", **needs("read"))
-    async def quality() -> QualityReading:
+    def quality() -> QualityReading:
         """Of predictions whose label came later, in an event that carries the id of the prediction."""
         return read_quality(served(), newest())
 
