@@ -88,10 +88,11 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
         label_seconds=what.label_seconds if what.predict_url else None,
     )
     job.check()
-    daemons.begin(settings, "produce")
     console = Console(stderr=True)
-    with progress_of(console, what.limit) as show, predicting(what.predict_url) as ask:
-        done = run_producer(job, stop, show, ask)
+    with predicting(what.predict_url) as ask:
+        daemons.begin(settings, "produce")
+        with progress_of(console, what.limit) as show:
+            done = run_producer(job, stop, show, ask)
     console.print(Text(_summary(done, settings)), soft_wrap=True)
 
 
@@ -222,8 +223,9 @@ def predicting(url: str) -> Iterator["Ask | None"]:
     if not url:
         yield None
         return
-    from infra.cli.steer.client import ApiClient
+    from infra.cli.steer.client import ApiClient, check_address
 
+    check_address(url, "--predict-url")
     with ApiClient(url, os.environ.get(TOKEN, ""), _authority()) as client:
         yield lambda samples: client.ask("/v1/predict", samples)
 

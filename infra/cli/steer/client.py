@@ -169,8 +169,8 @@ def _told_pause(answer: httpx2.Response, attempt: int) -> float:
 
 
 # ── what is given ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def check_address(address: str) -> str:
-    """The address without a slash at its end; raises ConfigError for one that is none."""
+def check_address(address: str, option: str = "--api or FRESHET_API_URL") -> str:
+    """The address without a slash at its end; raises ConfigError for one that is none. option: where it was given."""
     try:
         url = httpx2.URL(address)
     except httpx2.InvalidURL:
@@ -178,7 +178,7 @@ def check_address(address: str) -> str:
     if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
         raise ConfigError(
             f"the API's address {address!r} cannot be used; expected http://HOST:PORT or https://HOST:PORT; correct "
-            "--api or FRESHET_API_URL"
+            f"{option}"
         )
     return address.rstrip("/")
 
