@@ -64,7 +64,7 @@ class ModelCopy:
         self.table = spec.empty_table()
         self.manifest: CutManifest | None = None
         """of the cut that it holds; None if it holds none, or only a part"""
-        self._module = self._start_module()
+        self.module = self._start_module()
 
     @property
     def version(self) -> Version | None:
@@ -73,22 +73,29 @@ class ModelCopy:
     @property
     def dense_weights(self) -> int:
         """Floats of the flat dense vector."""
-        return max((place.stop for place in places_of(self._module).values()), default=0)
+        return max((place.stop for place in places_of(self.module).values()), default=0)
 
     @property
     def nbytes(self) -> int:
-        return self.table.nbytes + sum(weight.nbytes for weight in self._module.parameters())
+        return self.table.nbytes + sum(weight.nbytes for weight in self.module.parameters())
 
     def put_dense(self, flat_L: NDArray[Any] | None) -> None:
         """Replaces the dense weights; None: by those that a run begins with."""
         if flat_L is None:
-            self._module = self._start_module()
+            self.module = self._start_module()
             return
         flat = torch.from_numpy(np.require(flat_L, requirements="W")).to(self.spec.device, torch.float32)
-        places = places_of(self._module)
+        places = places_of(self.module)
         with torch.no_grad():
-            for name, weight in self._module.named_parameters():
+            for name, weight in self.module.named_parameters():
                 weight.copy_(flat[places[name]].view_as(weight))
+
+    def flat_weights(self) -> NDArray[np.float32]:
+        """The dense weights as ``put_dense`` takes them."""
+        flat_L = np.zeros(self.dense_weights, np.float32)
+        for name, weight in self.module.named_parameters():
+            flat_L[places_of(self.module)[name]] = weight.detach().cpu().numpy().reshape(-1)
+        return flat_L
 
     def predict(self, samples: Samples) -> NDArray[np.float32]:
         """The click probability of each sample."""
@@ -97,7 +104,7 @@ class ModelCopy:
             values_BFW = self.table.look_up(samples.keys_BF)
             wide_BF = values_BFW[..., dim] if self.spec.rows.wide else None
             dense_BN = torch.from_numpy(np.array(samples.dense_BN, np.float32)).to(device)
-            logits_B = self._module(values_BFW[..., :dim], wide_BF, dense_BN)
+            logits_B = self.module(values_BFW[..., :dim], wide_BF, dense_BN)
             probabilities_B: NDArray[np.float32] = torch.sigmoid(logits_B).cpu().numpy()
         return probabilities_B
 

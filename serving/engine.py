@@ -27,7 +27,7 @@ class Predicted(NamedTuple):
     """of the cut that answered"""
 
 
-class Asked(NamedTuple):
+class WaitingRequest(NamedTuple):
     """A request that waits."""
 
     samples: Samples
@@ -39,7 +39,7 @@ class Engine:
 
     def __init__(self, copies: Copies, batch_samples: int, meter: Meter) -> None:
         self._copies, self._most, self._meter = copies, batch_samples, meter
-        self._waiting: deque[Asked] = deque()
+        self._waiting: deque[WaitingRequest] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="predict", daemon=True)
@@ -47,7 +47,7 @@ class Engine:
 
     def submit(self, samples: Samples) -> "Future[Predicted]":
         """The answer fails with NothingServed before the first version."""
-        asked = Asked(samples, Future())
+        asked = WaitingRequest(samples, Future())
         with self._changed:
             self._waiting.append(asked)
             self._changed.notify()
@@ -64,9 +64,9 @@ class Engine:
         while batch := self._take():
             self._answer([asked for asked in batch if asked.answered.set_running_or_notify_cancel()])
 
-    def _take(self) -> list[Asked]:
+    def _take(self) -> list[WaitingRequest]:
         """Waits for requests, and takes as many as are answered together; none when it is time to end."""
-        batch: list[Asked] = []
+        batch: list[WaitingRequest] = []
         room = self._most
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closing)
@@ -75,7 +75,7 @@ class Engine:
                 room -= len(batch[-1].samples)
         return batch
 
-    def _answer(self, batch: Sequence[Asked]) -> None:
+    def _answer(self, batch: Sequence[WaitingRequest]) -> None:
         if not batch:
             return
         try:

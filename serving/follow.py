@@ -123,8 +123,11 @@ class Follower:
     def _run(self) -> None:
         pause = LOCAL_SECONDS if self._storage.is_local else REMOTE_SECONDS
         while not self._is_closing:
-            self.turn()
-            self._measure()
+            try:
+                self.turn()
+                self._measure()
+            except Exception:  # the edge of the thread: it must not end while the process serves
+                structlog.get_logger().exception("following failed; it goes on")
             self._news.wait(pause)
 
     def _look(self) -> None:

@@ -99,6 +99,14 @@ class KeyIndex:
             _rehash(self._table, self._known, self.count)
 
 
+def warm_up_index() -> None:
+    """Compiles the kernels."""
+    index, keys_K = KeyIndex(), np.zeros(1, np.uint64)
+    index.insert(keys_K)
+    index.reserve(4 * FIRST_CAPACITY)
+    index.find(keys_K)
+
+
 def _table_size(keys: int) -> int:
     """A power of two that is at most two thirds full."""
     return 1 << max(4, (keys * 3 // 2).bit_length())

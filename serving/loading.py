@@ -208,12 +208,13 @@ def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: Version | N
 
 @contextmanager
 def damaged(what: str) -> Iterator[None]:
-    """Turns errors of the storage, and a lack of memory, into CutDamaged, which names the file."""
+    """Turns errors of the storage, and a lack of memory, into CutDamaged, which names the file.
+
+    RuntimeError is what torch raises where there is no memory.
+    """
     try:
         yield
-    except (StorageError, MemoryError) as error:
-        raise CutDamaged(f"{what} cannot be served: {error}") from error
-    except CutDamaged as error:
+    except (StorageError, MemoryError, RuntimeError, CutDamaged) as error:
         raise CutDamaged(f"{what} cannot be served: {error}") from error
 
 

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import structlog
 import torch
 
@@ -20,10 +21,13 @@ from infra.process import Stop
 from infra.storage import Storage
 from infra.telemetry import Meter
 from ingest.codec.decoder import Decoder
+from ingest.streams.position import Position
+from ingest.streams.source import Record
 from serving.app import create_app, guarded
 from serving.copies import Copies
 from serving.engine import Engine
 from serving.follow import Follower, News, PolledNews
+from serving.index import warm_up_index
 from serving.job import ServingJob
 from serving.labels.served import ServedLabels
 from serving.parts import ServingParts
@@ -55,6 +59,14 @@ def open_port(job: ServingJob) -> socket.socket:
     return listen("serving", host, port, USUAL_PORT, is_shared=True)
 
 
+def warm_up(job: ServingJob) -> None:
+    """Compiles kernels before anyone asks; a machine has to do so once."""
+    decoder, table = Decoder(job.schema, needs_label=False), job.spec.empty_table()
+    decoder.decode([Record(0, None, b'{"fields": {}}', 0)], Position(0))
+    warm_up_index()
+    table.look_up(np.zeros((1, 1), np.uint64))
+
+
 # ── within the event loop ─────────────────────────────────────────────────────────────────────────────────────────────
 async def _run(
     job: ServingJob,
@@ -81,6 +93,7 @@ async def _run(
 @contextmanager
 def following(job: ServingJob, meter: Meter, news: News) -> Iterator[Callable[[SqlStore], ServingParts]]:
     """Follows the cuts; yields what makes the parts of the application, once there is a database."""
+    warm_up(job)
     storage, copies = Storage.at(job.storage), Copies(job.spec)
     engine = Engine(copies, job.config.batch_samples, meter)
     follower = Follower(storage, copies, news, meter)

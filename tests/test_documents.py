@@ -67,7 +67,7 @@ def wrong_arguments(arguments: list[str]) -> list[str]:
         if words[0] not in inner:
             return [words[0]]
         command = inner[words.pop(0)]
-    known = {"--help", "-h", *(option for parameter in command.params for option in parameter.opts)}
+    known = {"--help", "-h", *(option for each in command.params for option in (*each.opts, *each.secondary_opts))}
     wrong = [word for word in words if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
     given = [after for word, after in pairwise(words) if word == "--set"]
     return wrong + [setting for setting in given if not is_setting(setting.partition("=")[0])]

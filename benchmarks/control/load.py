@@ -28,6 +28,10 @@ class AskedRoute:
     rate: float
     """requests a second, all clients together; 0: each asks again at once"""
     clients: int
+    body: bytes = b""
+    """what is posted; none: the route is only read"""
+    kind: str = "application/octet-stream"
+    """of the body"""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,9 @@ def ask_together(question: AskedRoute) -> Latencies:
 def _ask(question: AskedRoute, client: int, times: list[float], faults: list[str]) -> None:
     pause = question.clients / question.rate if question.rate else 0.0
     connection = http.client.HTTPConnection(urlsplit(question.address).netloc, timeout=TIMEOUT_SECONDS)
+    headers = {"Authorization": f"Bearer {question.token}"}
+    if question.body:
+        headers["Content-Type"] = question.kind
     now = time.perf_counter()
     due, until = now + pause * client / question.clients, now + question.seconds
     try:
@@ -86,7 +93,7 @@ def _ask(question: AskedRoute, client: int, times: list[float], faults: list[str
             time.sleep(max(0.0, due - time.perf_counter()))
             due += pause
             began = time.perf_counter()
-            connection.request("GET", question.path, headers={"Authorization": f"Bearer {question.token}"})
+            connection.request("POST" if question.body else "GET", question.path, question.body or None, headers)
             answer = connection.getresponse()
             body = answer.read()
             times.append(time.perf_counter() - began)

@@ -119,6 +119,37 @@ def recovery(
 
 
 @app.command()
+def serve(
+    rows: Annotated[str, typer.Option(help="Rows of the models to load; requests go to the smallest.")] = "1000000",
+    model: Annotated[Model, typer.Option(help="Which model.")] = "dcn",
+    rate: Annotated[float, typer.Option(help="Requests a second in the windows.", min=1)] = 200,
+    seconds: Annotated[float, typer.Option(help="Seconds of a window.", min=1)] = 10,
+    windows: Annotated[int, typer.Option(help="Windows with new versions, and as many without.", min=1)] = 3,
+    changed: Annotated[int, typer.Option(help="Rows that each new version changes.", min=1)] = 10_000,
+    repeat: Annotated[int, typer.Option(help="Batches of each size, without HTTP.", min=5)] = 200,
+    output: Output = None,
+) -> None:
+    """Predictions: latency and throughput against plain torch, with new versions coming in, and what a row costs.
+
+    Example: freshet bench serve --rows 1000000,10000000 --json serve.json
+    """
+    from benchmarks.serving.serve import ServingLoad, run_serve
+
+    try:
+        sizes = tuple(int(size) for size in rows.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--rows {rows!r} are no numbers; expected some as in 1000,20000; correct it") from error
+    load = ServingLoad(sizes, model, rate, seconds, windows, changed, repeat)
+    tell = Console(stderr=True).print
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        loaded, engine, http = run_serve(Path(folder), load, lambda line: tell(Text(line)))
+    report(loaded, None)
+    report([engine], None)
+    report([http], None)
+    write_json([*loaded, engine, http], output)
+
+
+@app.command()
 def api(
     rate: Annotated[float, typer.Option(help="Requests a second in every other window.", min=1)] = 200,
     seconds: Annotated[float, typer.Option(help="Seconds of a window.", min=1)] = 5,

@@ -1,6 +1,7 @@
 """The ``freshet`` command."""
 
 import sys
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -55,6 +56,14 @@ Folder = Annotated[Path | None, typer.Option(help="The run's folder; a new one b
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary here.", show_default=False)]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What runs beside the training."""
+
+    is_alone: Annotated[bool, typer.Option("--no-api", help="Serve no control plane beside the run.")] = False
+    serves: Serves = True
+
+
 @app.command(rich_help_panel="Start here")
 @grouped
 def demo(
@@ -100,9 +109,8 @@ def up(
     from_offsets: daemons.FromOffsets = None,
     json_file: JsonFile = None,
     folder: Folder = None,
-    is_alone: Annotated[bool, typer.Option("--no-api", help="Serve no control plane beside the run.")] = False,
-    serves: Serves = True,
     *,
+    beside: Beside,
     given: SettingsOptions,
 ) -> None:
     """Run everything on this machine, supervised; events come from ``freshet produce``.
@@ -130,7 +138,9 @@ def up(
         settings = interrupted
     check_start(settings)
     settings, port = _with_kafka(settings) if kafka else (settings, None)
-    extras = Extras(api=not is_alone, serve=serves, samples=samples, broker_port=port, start_arguments=start)
+    extras = Extras(
+        api=not beside.is_alone, serve=beside.serves, samples=samples, broker_port=port, start_arguments=start
+    )
     _run(settings, extras, stop, json_file, "up")
 
 

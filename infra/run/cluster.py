@@ -265,10 +265,10 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
     if extras.api:
         served = replace(_listening(settings, API, "api"), env=secret_environment(settings), restart="on_failure")
         yield replace(served, essential=False, stop_order=4)
-    if extras.serve:
-        yield from _servers(settings)
     if extras.produce is not None:
         yield _producer(settings, extras, extras.produce)
+    if extras.serve:
+        yield from _servers(settings)
 
 
 def kept_alive(found: Iterable[ProcessSpec], settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:

@@ -16,6 +16,7 @@ from ingest.samples import no_samples
 from ingest.schema import load_schema
 from ps.config import DenseRule, RowConfig
 from ps.main import warm_up as warm_up_shard
+from serving.index import warm_up_index
 
 SEED = 0
 DIRECTORY_POLICIES = ("random", "het", "fae", "laia", "laia_adaptive")
@@ -33,6 +34,7 @@ def warm_up_others() -> None:
     scan_structure([b"{}"])
     schema = load_schema("synthetic")
     count_present(no_samples(schema.fields, schema.dense), schema)
+    warm_up_index()
     for float_dtype in ("float32", "float64"):
         for dense in (DenseRule("adam"), DenseRule("sgd")):
             warm_up_shard(RowConfig.model_validate({"float_dtype": float_dtype}), dense)

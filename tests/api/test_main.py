@@ -32,9 +32,12 @@ def test_port_in_use_is_a_config_error() -> None:
 
 
 def test_connections_send_small_packets_at_once() -> None:
-    with listen("api", "127.0.0.1", 0, USUAL_PORT) as listener:
-        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with (
+        listen("api", "127.0.0.1", 0, USUAL_PORT) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_without_a_port_a_taken_one_is_left_alone() -> None:

@@ -153,7 +153,7 @@ class RunStarter:
         overrides = [part for setting in chosen for part in ("--set", setting)]
         return ProcessSpec(
             name,
-            [sys.executable, "-m", "infra.cli.entry", "up", "--no-api", *config, *overrides],
+            [sys.executable, "-m", "infra.cli.entry", "up", "--no-api", "--no-serve", *config, *overrides],
             restart="on_failure",
             may_finish=True,
             essential=False,

@@ -22,8 +22,8 @@ from infra.process import SUPERVISED, end_with_parent
 from infra.run.supervision.nursery import MESSAGE_BYTES, ProcessEnded, ProcessStarted, Signal, Wanted
 
 LIGHT = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "ps.main", "ingest.opening")
-HEAVY = (*LIGHT, "torch", "trainer.main", "serving.main")
-NEEDED = {"worker": HEAVY[:-1], "serve": HEAVY}
+HEAVY = (*LIGHT, "torch", "trainer.main")
+NEEDED = {"worker": HEAVY, "serve": (*HEAVY, "serving.main")}
 """what must be loaded before a process is forked; of other commands what is light"""
 
 

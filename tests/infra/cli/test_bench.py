@@ -30,3 +30,15 @@ def test_ps_compares_with_raw_tcp(tmp_path: Path) -> None:
         ("push", 3000, 16),
     ]
     assert all(r["freshet_ms"] > 0 and r["tcp_ms"] > 0 for r in results)
+
+
+@pytest.mark.timeout(180)
+def test_serve_compares_with_plain_torch_and_answers_while_versions_change(tmp_path: Path) -> None:
+    output = tmp_path / "out.json"
+    small = ("--rows", "3000,5000", "--seconds", "2", "--windows", "1", "--changed", "100", "--repeat", "5")
+    ended = run("bench", "serve", *small, "--model", "wdl", "--json", output)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    *sizes, engine, http = json.loads(output.read_text())
+    assert [size["rows"] for size in (*sizes, engine)] == [3000, 5000, 3000]
+    assert http["swaps"] >= 1
+    assert http["requests"] > 0

@@ -58,6 +58,7 @@ COMMANDS = [
         "bench checkpoint",
         "bench recovery",
         "bench api",
+        "bench serve",
     ),
 ]
 

@@ -1,0 +1,321 @@
+"""How fast predictions are, what a row costs, and what swapping versions costs those who ask.
+
+1. load      a cut of so many rows is loaded from files, for each size
+2. compute   the engine against plain torch, which calls the same module on the same rows and knows their numbers
+             already; in this process, in turn, without HTTP
+3. HTTP      one client as fast as it can, with packed samples and with JSON, to a real server in a process of its own
+4. swaps     windows in turn: requests at the given rate alone, and beside a new version every second
+
+Everything shares this machine's cores, the clients and the writing of new versions too.
+
+Legend: B samples, F keys a sample.
+"""
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+import psutil
+import torch
+from prometheus_client import CollectorRegistry
+
+from api.store.store import SqlStore
+from benchmarks.control.load import AskedRoute, Clients, Latencies, clients
+from benchmarks.serving.made import MadeCuts, keys_of
+from infra.errors import FreshetError
+from infra.storage import Storage
+from infra.telemetry import Meter
+from ingest.codec.packed import PackedCodec
+from ingest.samples import Samples
+from ingest.schema import Schema, load_schema
+from ps.config import RowConfig
+from serving.copies import Copies, ModelCopy, ModelSpec
+from serving.engine import Engine
+from serving.loading import load
+from trainer.config import ModelConfig, ModelName
+
+RUN = "bench"
+ROWS = RowConfig(optimizer="rowwise_adagrad")
+PATIENCE_SECONDS = 300.0
+SMALL, LARGE = 64, 512
+
+
+@dataclass(frozen=True)
+class ServingLoad:
+    """What is measured."""
+
+    sizes: tuple[int, ...]
+    """rows of the cuts that are loaded; requests are measured with the smallest"""
+    model: ModelName
+    rate: float
+    """requests a second"""
+    window_seconds: float
+    windows: int
+    """of each kind"""
+    changed: int
+    """rows of each new version"""
+    repeat: int
+    """requests of each kind, without HTTP"""
+
+
+@dataclass(frozen=True)
+class LoadedSize:
+    """One copy of the model."""
+
+    name: str
+    rows: int
+    bytes_per_row: float
+    """index and values of a copy; a server has two"""
+    load_seconds: float
+    """from files in the page cache, every byte verified"""
+    rows_per_second: float
+    grown_bytes_per_row: float
+    """resident memory of this process, after loading less before"""
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """The engine beside plain torch, without HTTP."""
+
+    rows: int
+    single_p50_ms: float
+    single_p99_ms: float
+    plain_single_p50_ms: float
+    samples_per_second_64: float
+    plain_per_second_64: float
+    ratio_64: float
+    """engine's time over plain torch's"""
+    samples_per_second_512: float
+    plain_per_second_512: float
+    ratio_512: float
+
+
+@dataclass(frozen=True)
+class HttpResult:
+    """Latencies are those of a client."""
+
+    http_single_p50_ms: float
+    http_single_p99_ms: float
+    http_json_p50_ms: float
+    """one sample as JSON"""
+    http_samples_per_second_512: float
+    http_share_512: float
+    """of the time of a request with 512 packed samples, what is not the engine"""
+    quiet_p50_ms: float
+    quiet_p99_ms: float
+    swapping_p50_ms: float
+    swapping_p99_ms: float
+    p99_ratio: float
+    """with swaps over without; medians over windows"""
+    requests: int
+    """in the windows; all were answered"""
+    swaps: int
+
+
+def run_serve(
+    folder: Path, wanted: ServingLoad, tell: Callable[[str], None]
+) -> tuple[list[LoadedSize], EngineResult, HttpResult]:
+    """Measures all of it below a folder."""
+    schema, sizes = load_schema("criteo"), list[LoadedSize]()
+    spec = ModelSpec(RUN, 0, ROWS, ModelConfig(name=wanted.model), schema.fields, schema.dense)
+    for rows in sorted(wanted.sizes, reverse=True):
+        place = folder / f"rows-{rows}"
+        storage = Storage.at(place / "cuts")
+        cuts, copies = MadeCuts(storage, spec, rows), Copies(spec)
+        cuts.take(0)
+        sizes.append(_load(storage, cuts, copies.standby))
+        tell(f"{rows:,} rows: {sizes[-1].load_seconds:.1f} s, {sizes[-1].bytes_per_row:.1f} bytes a row")
+    copies.swap()
+    computed = _compute(copies, cuts, schema, rows, wanted.repeat)
+    tell(f"512 samples: {computed['ratio_512']:.2f} times plain torch")
+    del copies
+    with served(place, wanted.model) as (address, token), clients() as asking:
+        http = _http(asking, address, token, schema, rows, wanted)
+        http |= _windows(asking, address, token, cuts, schema, wanted)
+    share = 1 - LARGE / computed["samples_per_second_512"] / (LARGE / http["http_samples_per_second_512"])
+    return sizes[::-1], EngineResult(rows=rows, **computed), HttpResult(**http, http_share_512=share)
+
+
+def _load(storage: Storage, cuts: MadeCuts, copy: ModelCopy) -> LoadedSize:
+    assert cuts.newest is not None
+    began, resident = time.perf_counter(), psutil.Process().memory_info().rss
+    load(storage, cuts.newest, copy)
+    seconds, rows = time.perf_counter() - began, len(copy.table)
+    grown = psutil.Process().memory_info().rss - resident
+    return LoadedSize(f"{rows:,} rows", rows, copy.table.nbytes / rows, seconds, rows / seconds, grown / rows)
+
+
+# ── compute ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+class PlainTorch:
+    """The same module on the same rows, whose numbers are known: what any server has to do at least."""
+
+    def __init__(self, copy: ModelCopy, cuts: MadeCuts, rows: int) -> None:
+        self._module, self._dim = copy.module, copy.spec.rows.dim
+        values = [cuts.values(np.arange(at, min(at + (1 << 18), rows)), 1) for at in range(0, rows, 1 << 18)]
+        self._values_KW = torch.from_numpy(np.concatenate(values))
+
+    def predict(self, numbers_BF: torch.Tensor, dense_BN: torch.Tensor) -> Any:
+        with torch.inference_mode():
+            values_BFW = torch.nn.functional.embedding(numbers_BF, self._values_KW)
+            wide_BF = values_BFW[..., self._dim]
+            return torch.sigmoid(self._module(values_BFW[..., : self._dim], wide_BF, dense_BN)).numpy()
+
+
+def _samples(schema: Schema, rows: int, count: int, seed: int) -> tuple[torch.Tensor, Samples]:
+    """Row numbers and samples; popular rows come more often."""
+    random = np.random.default_rng(seed)
+    numbers_BF = (rows * random.random((count, schema.fields)) ** 3).astype(np.int64)
+    dense_BN = random.random((count, schema.dense), np.float32)
+    samples = Samples(np.zeros(count, np.float32), dense_BN, keys_of(numbers_BF), np.zeros(count))
+    return torch.from_numpy(numbers_BF), samples
+
+
+def _compute(copies: Copies, cuts: MadeCuts, schema: Schema, rows: int, repeat: int) -> dict[str, Any]:
+    engine = Engine(copies, LARGE, Meter(CollectorRegistry()))
+    with copies.reading() as (copy, _):
+        plain = PlainTorch(copy, cuts, rows)
+    found: dict[str, float] = {}
+    for count, name in ((1, "single"), (SMALL, "64"), (LARGE, "512")):
+        ours, theirs = list[float](), list[float]()
+        for turn in range(repeat):
+            numbers_BF, samples = _samples(schema, rows, count, turn)
+            dense_BN = torch.from_numpy(samples.dense_BN)
+            began = time.perf_counter()
+            predicted = engine.submit(samples).result().probabilities_B
+            between = time.perf_counter()
+            wanted = plain.predict(numbers_BF, dense_BN)
+            theirs.append(time.perf_counter() - between)
+            ours.append(between - began)
+            if np.abs(predicted - wanted).max() > 1e-6:
+                raise FreshetError("the engine and plain torch differ by more than 1e-6; expected equal predictions")
+        if count == 1:
+            p50, p99 = 1000 * np.quantile(ours, (0.5, 0.99))
+            plain_p50 = 1000 * statistics.median(theirs)
+            found |= {"single_p50_ms": float(p50), "single_p99_ms": float(p99), "plain_single_p50_ms": plain_p50}
+        else:
+            ours_s, theirs_s = statistics.median(ours), statistics.median(theirs)
+            found |= {f"samples_per_second_{name}": count / ours_s, f"plain_per_second_{name}": count / theirs_s}
+            found[f"ratio_{name}"] = ours_s / theirs_s
+    engine.close()
+    return found
+
+
+# ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+@contextmanager
+def served(folder: Path, model: ModelName) -> Iterator[tuple[str, str]]:
+    """A server of the cuts in a folder, in a process of its own; yields its address and a token."""
+    database, endpoint = f"sqlite:///{folder / 'freshet.db'}", folder / "endpoints" / "serve"
+    token = asyncio.run(_token(database))
+    chosen = {"run": RUN, "folder": folder, "seed": 0, "serving.port": 0, "serving.requests_per_second": 1e6}
+    chosen |= {"api.database": database, "stream.schema_name": "criteo", "model.name": model}
+    chosen["rows.optimizer"] = ROWS.optimizer
+    settings = [part for name, value in chosen.items() for part in ("--set", f"{name}={value}")]
+    with (folder / "serve.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "infra.cli.entry", "serve", *settings], stdout=log, stderr=log
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (endpoint.exists() and _ask(endpoint.read_text(), "/readyz", token) == 200):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise FreshetError(f"the server did not start; expected it to serve; see {log.name}")
+            time.sleep(0.1)
+        yield endpoint.read_text(), token
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def _token(database: str) -> str:
+    store = await SqlStore.open(database)
+    try:
+        _, secret = await store.tokens.create("bench", ["read", "predict"])
+        return secret
+    finally:
+        await store.close()
+
+
+def _ask(address: str, path: str, token: str) -> int:
+    try:
+        with urlopen(Request(address + path, headers={"Authorization": f"Bearer {token}"}), timeout=30) as answer:
+            return int(answer.status)
+    except OSError:
+        return 0
+
+
+def _http(asking: Clients, address: str, token: str, schema: Schema, rows: int, wanted: ServingLoad) -> dict[str, Any]:
+    codec = PackedCodec(schema)
+
+    def ask(count: int, body: bytes = b"", kind: str = "application/octet-stream") -> Latencies:
+        body = body or codec.encode(_samples(schema, rows, count, 1)[1])
+        return asking.ask(AskedRoute(address, "/v1/predict", token, wanted.window_seconds, 0, 1, body, kind)).result()
+
+    ask(LARGE)  # everything has been used once
+    single, large = ask(1), ask(LARGE)
+    fields = ", ".join(f'"{name}": "value-{at}"' for at, name in enumerate(schema.sources) if name.startswith("C"))
+    json = ask(1, f'{{"fields": {{{fields}}}}}'.encode(), "application/json")
+    return {
+        "http_single_p50_ms": single.p50_ms,
+        "http_single_p99_ms": single.p99_ms,
+        "http_json_p50_ms": json.p50_ms,
+        "http_samples_per_second_512": LARGE / large.p50_ms * 1000,
+    }
+
+
+def _windows(
+    asking: Clients, address: str, token: str, cuts: MadeCuts, schema: Schema, wanted: ServingLoad
+) -> dict[str, Any]:
+    body = PackedCodec(schema).encode(_samples(schema, min(wanted.sizes), 1, 1)[1])
+    question = AskedRoute(address, "/v1/predict", token, wanted.window_seconds, wanted.rate, 4, body)
+    quiet, swapping, before = list[Latencies](), list[Latencies](), _swaps(address, token)
+    for _ in range(wanted.windows):
+        quiet.append(asking.ask(question).result())
+        with taking(cuts, wanted.changed):
+            swapping.append(asking.ask(question).result())
+
+    def middle(of: Sequence[Latencies], name: str) -> float:
+        return float(statistics.median(getattr(each, name) for each in of))
+
+    return {
+        "quiet_p50_ms": middle(quiet, "p50_ms"),
+        "quiet_p99_ms": middle(quiet, "p99_ms"),
+        "swapping_p50_ms": middle(swapping, "p50_ms"),
+        "swapping_p99_ms": middle(swapping, "p99_ms"),
+        "p99_ratio": middle(swapping, "p99_ms") / middle(quiet, "p99_ms"),
+        "requests": sum(each.requests for each in (*quiet, *swapping)),
+        "swaps": _swaps(address, token) - before,
+    }
+
+
+@contextmanager
+def taking(cuts: MadeCuts, changed: int) -> Iterator[None]:
+    """A new version every second, meanwhile."""
+    over = threading.Event()
+
+    def take() -> None:
+        while not over.wait(1.0):
+            cuts.take(changed)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _swaps(address: str, token: str) -> int:
+    with urlopen(Request(address + "/metrics", headers={"Authorization": f"Bearer {token}"}), timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return int(next(float(line.split()[1]) for line in lines if line.startswith("freshet_serving_swaps_total ")))
