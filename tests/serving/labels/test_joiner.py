@@ -9,21 +9,26 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from infra.process import Stop
 from infra.storage import Storage
 from infra.telemetry import Meter
 from ingest.codec.decoder import Decoder
 from ingest.codec.json_events import encode_json
 from ingest.codec.packed import PackedCodec
+from ingest.config import StreamConfig
 from ingest.convert import Event
 from ingest.errors import SourceUnavailable
+from ingest.kafka.sink import KafkaSink
 from ingest.log.embedded import LogReader, LogWriter
+from ingest.opening import open_source
 from ingest.streams.position import Position
 from ingest.streams.source import Record
 from serving.labels.errors import LabelsDamaged
 from serving.labels.join import GRACE_MS
 from serving.labels.joiner import Joiner, label_of
-from serving.labels.predictions import TOPIC, Prediction, encode_predictions
+from serving.labels.predictions import TOPIC, Prediction, encode_predictions, now_ms
 from serving.labels.state import JOINED, JoinState, load_state
+from tests.brokers import TestBroker
 from tests.ingest.topics import SYNTHETIC, events, json_records
 
 EVENT = events(1)[0]
@@ -273,6 +278,22 @@ def test_what_retention_removed_is_counted(tmp_path: Path) -> None:
         state = settle(joiner)
     assert first > 1
     assert (state.counts.skipped, state.events[0]) == (first - 1, 10)
+
+
+def test_labels_come_from_kafka_too(kafka: TestBroker, world: World) -> None:
+    config, topic = kafka.config(), kafka.new_topic(partitions=2)
+    stream = StreamConfig(source="kafka", topic=topic)
+    with closing(KafkaSink(config, topic, Stop())) as sink:
+        sink.write({0: [(None, labelled("before")), (None, b"no json")]})
+        at_ms = now_ms()
+        meter, folder = Meter(CollectorRegistry()), world.folder / "predictions"
+        joiner = Joiner(folder, lambda: open_source(stream, config), LABEL_SECONDS, meter)
+        world.predict("a", "b", at_ms=at_ms)
+        sink.write({0: [(None, labelled("a"))], 1: [(None, labelled("b", 0))]})
+    state = settle(joiner)
+    assert (state.total.labels, state.total.clicks, state.events) == (2, 1, {0: 3, 1: 1})
+    joiner.start()
+    joiner.close()
 
 
 def test_a_state_that_was_changed_is_refused_by_name(world: World) -> None:

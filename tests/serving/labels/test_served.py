@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from infra.cli.stream import predicting
+from infra.process import Stop
 from infra.telemetry import Meter
+from ingest.config import StreamConfig
 from ingest.log.embedded import LogReader, LogWriter
+from ingest.main import ProducerJob, run_producer
 from serving.labels.errors import BadPredictionId
 from serving.labels.served import ServedLabels, ids_of
 from serving.labels.state import JOINED
@@ -34,6 +38,17 @@ def test_labels_of_served_predictions_are_found(run: Trained, tmp_path: Path) ->
         found = server.get("/v1/quality").json
     assert found["served"]["calibration"] == pytest.approx(sum(told["probabilities"]), rel=1e-5)
     assert (found["is_logged"], found["windows"][0]["last_step"]) == (True, told["version"]["step"])
+
+
+def test_a_producer_asks_first_and_labels_later(run: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = StreamConfig(folder=tmp_path / "log", partitions=2)
+    with serving(run, log=tmp_path / "log", log_predictions=tmp_path / "predictions") as server:
+        monkeypatch.setenv("FRESHET_TOKEN", server.token)
+        with predicting(server.address) as ask:
+            assert run_producer(ProducerJob(stream, limit=300, label_seconds=0.05), Stop(), ask=ask).events == 300
+        until(lambda: server.get("/v1/quality").json["served"]["labels"] == 300)
+        counts = server.get("/v1/quality").json["counts"]
+    assert (counts["predictions"], counts["unknown"], counts["duplicates"], counts["waiting"]) == (300, 0, 0, 0)
 
 
 def test_an_id_that_cannot_be_used_is_refused(run: Trained, tmp_path: Path) -> None:
