@@ -10,19 +10,27 @@ from time import time
 import msgspec
 
 from dispatch.cuts.retention import pin, unpin
-from infra.errors import ConfigError
+from infra.errors import ConfigError, FreshetError
 from infra.storage import Storage
 from ps.cuts.choice import Choice, read_choice, write_choice
 from ps.cuts.manifest import CutManifest
+from ps.errors import CutDamaged
 from serving.versions import candidates, may_be_served, version_of
 
 MOST_RELEASED = 1000
 
 
+class NoSuchCut(FreshetError):
+    """A cut that is to be pinned is not there, or cannot be read."""
+
+
 def choose_pin(storage: Storage, cut: int, actor: str, reason: str) -> Choice:
-    """This cut is served until it is unpinned; raises CutDamaged if there is none."""
+    """This cut is served until it is unpinned; raises NoSuchCut."""
     before = read_choice(storage)
-    pin(storage, cut)  # 1
+    try:
+        pin(storage, cut)  # 1
+    except CutDamaged as error:
+        raise NoSuchCut(f"cut {cut} cannot be pinned: {error}") from error
     choice = _write(storage, before, actor, reason, pinned=cut)  # 2
     if before.pinned not in (None, cut):
         unpin(storage, before.pinned)  # 3
