@@ -7,6 +7,7 @@ topic ends: after a stop exactly; after a crash the events of at most one append
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from infra.errors import ConfigError
@@ -14,6 +15,7 @@ from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.opening import open_sink
+from ingest.producing.delayed import Ask, delay_labels
 from ingest.producing.encoder import Encoder
 from ingest.producing.producer import Produced, Unit, produce
 from ingest.producing.readers import STDIN, read_dataset, read_jsonl
@@ -42,6 +44,8 @@ class ProducerJob:
     poison_share: float = 0.0
     """share of bad events, added to the good ones"""
     duration_seconds: float | None = None
+    label_seconds: float | None = None
+    """by which labels are later than the predictions that are asked for; None: nobody predicts"""
 
     def check(self) -> None:
         """Raises ConfigError for a job that cannot be done; nothing is written yet."""
@@ -52,6 +56,7 @@ class ProducerJob:
             ("duration", seconds, "seconds above 0", seconds is None or seconds > 0),
             ("samples_per_record", self.samples_per_record, "0 (JSON) or more", self.samples_per_record >= 0),
             ("poison_share", self.poison_share, "0 to 0.9", 0 <= self.poison_share <= 0.9),
+            ("label_seconds", self.label_seconds, "0 or more seconds", (self.label_seconds or 0) >= 0),
         )
         for name, value, expected, good in checks:
             if not good:
@@ -60,12 +65,22 @@ class ProducerJob:
             raise ConfigError(
                 "lines of jsonl are written as they are; expected no --packed and no --poison; leave the option out"
             )
+        if self.label_seconds is not None and (self.samples_per_record or self.poison_share):
+            raise ConfigError(
+                "events of which predictions are asked for are written as JSON, as they are; expected no --packed and "
+                "no --poison beside --predict-url; leave the option out"
+            )
         if self.dataset != "synthetic":
             _check_path(self.dataset, self.path)
 
 
-def run_producer(job: ProducerJob, stop: Stop, show: Callable[[Produced], None] = lambda so_far: None) -> Produced:
-    """Produces until the events end, limit good ones are written, the time is over, or a stop is requested."""
+def run_producer(
+    job: ProducerJob, stop: Stop, show: Callable[[Produced], None] = lambda so_far: None, ask: Ask | None = None
+) -> Produced:
+    """Produces until the events end, limit good ones are written, the time is over, or a stop is requested.
+
+    ask: for predictions, with label_seconds.
+    """
     job.check()
     schema = load_schema(job.stream.schema_name)
     with closing(open_sink(job.stream, job.kafka, stop)) as sink:
@@ -73,7 +88,11 @@ def run_producer(job: ProducerJob, stop: Stop, show: Callable[[Produced], None] 
         is_counted = job.dataset == "synthetic" and not (job.samples_per_record or job.poison_share)
         events = _events(job, start=sum(sink.ends().values()) if is_counted else 0)
         encoder = Encoder(schema, sink.partitions, job.samples_per_record, job.poison_share)
-        return produce(events, sink, encoder, stop, job.rate, job.limit, job.duration_seconds, show)
+        rate = job.rate
+        if ask is not None and job.label_seconds is not None:
+            events = delay_labels(islice(events, job.limit), ask, job.label_seconds, stop.wait, rate)
+            rate = None  # it is asked for at that rate
+        return produce(events, sink, encoder, stop, rate, job.limit, job.duration_seconds, show)
 
 
 def _check_path(dataset: str, path: Path | None) -> None:

@@ -21,7 +21,7 @@ GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _CENTRE = 2 * 65535
-_STD = math.sqrt((65536**2 - 1) / 3)
+SUM_STD = math.sqrt((65536**2 - 1) / 3)
 """of the sum of four uniforms over 0..65535"""
 
 
@@ -50,7 +50,7 @@ def start_rows(config: RowConfig, seed: int, keys_K: NDArray[np.uint64]) -> NDAr
     shape = config.shape()
     rows_KT = np.zeros((len(keys_K), shape.total), config.float_dtype)
     rows_KT[:, shape.value :] = config.initial_accumulator
-    _fill(np.uint64(seed & _MASK), keys_K, shape.dim, config.init_std / _STD, rows_KT)
+    _fill(np.uint64(seed & _MASK), keys_K, shape.dim, config.init_std / SUM_STD, rows_KT)
     return rows_KT
 
 
@@ -62,7 +62,7 @@ def start_reference(config: RowConfig, seed: int, key: int) -> list[float]:
     for c in range(shape.dim):
         h = mix_reference(origin + (c + 1) * GAMMA)
         total = sum(h >> shift & 0xFFFF for shift in (0, 16, 32, 48))
-        values.append((total - _CENTRE) * (config.init_std / _STD))
+        values.append((total - _CENTRE) * (config.init_std / SUM_STD))
     return values + [0.0] * int(shape.wide) + [config.initial_accumulator] * shape.state
 
 

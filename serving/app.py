@@ -9,6 +9,9 @@ from api.access.rules import Guard, needs
 from api.document import describe_routes
 from api.problems import add_problems
 from infra.telemetry import code_version
+from ps.cuts.manifest import CutManifest
+from serving.labels.quality import ServedQuality
+from serving.labels.routes import quality_router
 from serving.parts import ServingParts
 from serving.routes import health, predict, snapshots
 
@@ -28,13 +31,24 @@ def create_app(parts: ServingParts | None = None) -> FastAPI:
     )
     app.state.parts = parts
     add_problems(app)
-    for router in ROUTERS:
+    for router in (*ROUTERS, _quality(parts)):
         app.router.routes.extend(router.routes)  # as they are: the guard reads their rules
     app.openapi = lambda: describe_routes(app)  # type: ignore[method-assign]
     app.add_api_route(
         "/v1/openapi.json", lambda: app.openapi(), methods=["GET"], summary="This description", **needs("read")
     )
     return app
+
+
+def _quality(parts: ServingParts | None) -> APIRouter:
+    def served() -> ServedQuality | None:
+        return None if parts is None or parts.labels is None else parts.labels.quality()
+
+    def newest() -> CutManifest | None:
+        manifests = () if parts is None else parts.follower.state.manifests
+        return manifests[-1] if manifests else None
+
+    return quality_router(served, newest)
 
 
 def guarded(app: FastAPI, parts: ServingParts) -> ASGIApp:

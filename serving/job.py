@@ -1,5 +1,6 @@
 """What the serving process is given."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from api.config import ApiConfig
 from api.runs.places import DISPATCHER, FEED_WORD, read_endpoint
 from infra.wire import Curve
 from ingest.schema import Schema
+from ingest.streams.source import Source
 from serving.config import ServingConfig
 from serving.copies import ModelSpec
 
@@ -24,6 +26,8 @@ class ServingJob:
     """where the cuts are"""
     schema: Schema
     spec: ModelSpec
+    open_source: Callable[[], Source] | None = None
+    """opens the stream of the run, whose events may bring labels; needed where predictions are logged"""
     shares_port: bool = False
     """whether other servers listen on the port"""
     name: str = "serve"

@@ -31,6 +31,7 @@ from serving.engine import Engine
 from serving.follow import Follower, News, PolledNews
 from serving.index import warm_up_index
 from serving.job import ServingJob
+from serving.labels.served import ServedLabels
 from serving.news import DispatcherNews
 from serving.parts import ServingParts
 
@@ -100,9 +101,11 @@ def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore], Se
     follower = Follower(storage, copies, news, meter, deliveries)
     decoder = Decoder(job.schema, needs_label=False)
 
+    labels = open_labels(job, meter)
+
     def working(store: SqlStore) -> ServingParts:
         told = job.config, job.limits, store, TokenCache(store), storage
-        return ServingParts(*told, decoder, copies, engine, follower, meter)
+        return ServingParts(*told, decoder, copies, engine, follower, meter, labels)
 
     follower.start()
     try:
@@ -111,6 +114,17 @@ def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore], Se
         follower.close()
         deliveries.close()
         engine.close()
+        if labels is not None:
+            labels.close()
+
+
+def open_labels(job: ServingJob, meter: Meter) -> ServedLabels | None:
+    """Logs predictions and joins their labels; None where the settings name no folder for that."""
+    if job.config.log_predictions is None or job.open_source is None:
+        return None
+    labels = ServedLabels(job.config.log_predictions, job.config.label_seconds, job.open_source, meter)
+    labels.start()
+    return labels
 
 
 def news_of(job: ServingJob) -> News:

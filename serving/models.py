@@ -21,6 +21,8 @@ class Predictions(Answer):
     version: VersionReading
     age_seconds: float
     """since the cut of this version was taken"""
+    ids: list[str] | None = None
+    """of the predictions, to go with their labels later; only where predictions are logged"""
 
 
 class SnapshotReading(Answer):

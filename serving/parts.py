@@ -16,6 +16,7 @@ from serving.config import ServingConfig
 from serving.copies import Copies
 from serving.engine import Engine
 from serving.follow import Follower
+from serving.labels.served import ServedLabels
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class ServingParts:
     engine: Engine
     follower: Follower
     meter: Meter
+    labels: ServedLabels | None = None
+    """None: predictions are not logged"""
     choosing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """held by whoever changes the choice file"""
 

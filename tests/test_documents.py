@@ -17,7 +17,7 @@ from infra.run.reference import sections, settings_page
 from infra.run.settings import NOT_SETTINGS, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("ingest", "dispatch", "trainer", "ps", "api", "infra", "tests", "alembic", "docs", "benchmarks")
+FOLDERS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "tests", "alembic", "docs", "benchmarks")
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))))
 PATH = re.compile(rf"\b(?:{'|'.join(FOLDERS)})/[\w./-]*\w|\b[A-Z]+\.md\b")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
@@ -122,7 +122,7 @@ def test_the_readme_shows_what_a_newcomer_needs() -> None:
 def test_every_setting_exists(document: str) -> None:
     known = known_settings()
     named = {found for found in SETTING.findall(text_of(document)) if found[0] in known}
-    files = {"md", "py", "toml", "log", "json"}
+    files = {"md", "py", "toml", "log", "json", "safetensors"}
     assert [found for found in sorted(named) if found[1] not in known[found[0]] | files] == []
 
 

@@ -89,7 +89,7 @@ class FreshnessResult:
 
 
 @dataclass
-class Asked:
+class SeenVersions:
     """What a client saw, in the order of time."""
 
     times: list[float] = field(default_factory=list)
@@ -127,7 +127,7 @@ def _job(place: Path, rate: float, settings: Sequence[str]) -> ChaosJob:
 
 
 # ── freshness ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None]) -> tuple[Asked, list[float]]:
+def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None]) -> tuple[SeenVersions, list[float]]:
     token = asyncio.run(_token(database_url(None, job.folder.parent)))
     producing = launch(job, "produce", "--rate", str(load.rate))
     try:
@@ -157,9 +157,9 @@ async def _token(database: str) -> str:
 
 
 @contextmanager
-def _asking(address: str, token: str) -> Iterator[Asked]:
+def _asking(address: str, token: str) -> Iterator[SeenVersions]:
     """A client that asks as often as it can, with a short pause between an answer and the next question."""
-    asked, is_over = Asked(), threading.Event()
+    asked, is_over = SeenVersions(), threading.Event()
     thread = threading.Thread(target=_ask, args=(address, token, asked, is_over))
     thread.start()
     try:
@@ -169,7 +169,7 @@ def _asking(address: str, token: str) -> Iterator[Asked]:
         thread.join()
 
 
-def _ask(address: str, token: str, asked: Asked, is_over: threading.Event) -> None:
+def _ask(address: str, token: str, asked: SeenVersions, is_over: threading.Event) -> None:
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=PATIENCE_SECONDS)
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     body = json.dumps([SAMPLE])
@@ -190,14 +190,14 @@ def _ask(address: str, token: str, asked: Asked, is_over: threading.Event) -> No
         connection.close()
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: SeenVersions) -> None:
     if asked.faults or len(asked.times) < 2:
         raise FreshetError(f"/v1/predict answered {asked.faults[:1] or 'nothing'}; expected 200; see the log of serve")
     if asked.versions != sorted(asked.versions):
         raise FreshetError("the served version went backwards; expected later ones only; see the log of serve")
 
 
-def ages_of(appended: Sequence[tuple[float, int]], asked: Asked) -> list[float]:
+def ages_of(appended: Sequence[tuple[float, int]], asked: SeenVersions) -> list[float]:
     """Of events (append time, step that trained them); raises FreshetError if one was never served."""
     steps = [step for _, step in asked.versions]
     ages = []

@@ -37,10 +37,10 @@ def list_cuts(folder: RunFolder, as_json: AsJson = False) -> None:
 
     found = find_cuts(_storage(folder))
     if as_json:
-        _echo_json([_listed(cut) for cut in found])
+        echo_json([_listed(cut) for cut in found])
         return
     rows = [_cells(_listed(cut)) for cut in found]
-    _print_table(("cut", "step", "taken", "rows", "files", "size", "pinned"), rows)
+    print_table(("cut", "step", "taken", "rows", "files", "size", "pinned"), rows)
     for cut in found:
         if cut.damage is not None:
             typer.echo(cut.damage)
@@ -56,7 +56,7 @@ def show(folder: RunFolder, number: CutNumber, as_json: AsJson = False) -> None:
 
     found = describe_cut(_storage(folder), number)
     if as_json:
-        _echo_json(_content(found))
+        echo_json(_content(found))
     else:
         _print_content(found)
 
@@ -77,10 +77,10 @@ def verify(
     storage = _storage(folder)
     numbers = manifest_numbers(storage)
     if number is not None and number not in numbers:
-        raise _no_cut(number, numbers)
+        raise no_cut(number, numbers)
     verdicts = list(verify_cuts(storage, numbers if number is None else [number]))
     if as_json:
-        _echo_json(verdicts)
+        echo_json(verdicts)
     else:
         _print_verdicts(verdicts)
     if any(verdict.damage for verdict in verdicts):
@@ -99,7 +99,7 @@ def pin(folder: RunFolder, number: CutNumber) -> None:
     storage = _storage(folder)
     numbers = manifest_numbers(storage)
     if number not in numbers:
-        raise _no_cut(number, numbers)
+        raise no_cut(number, numbers)
     pin(storage, number)
     typer.echo(f"cut {number} is kept until it is unpinned")
 
@@ -128,7 +128,7 @@ def _storage(folder: Path) -> "Storage":
     return Storage.at(read_stored(folder).cuts.url or folder / "cuts")
 
 
-def _no_cut(number: int, numbers: list[int]) -> ConfigError:
+def no_cut(number: int, numbers: list[int]) -> ConfigError:
     return ConfigError(f"there is no cut {number}; expected one of {numbers}; correct the number")
 
 
@@ -152,7 +152,13 @@ def _cells(cut: dict[str, Any]) -> list[str]:
     pinned = "pinned" if cut["is_pinned"] else ""
     if "damage" in cut:
         return [str(cut["number"]), "damaged", "", "", "", "", pinned]
-    numbers = (f"{cut['number']}", f"{cut['step']:,}", _time(cut["at_seconds"]), f"{cut['rows']:,}", f"{cut['files']}")
+    numbers = (
+        f"{cut['number']}",
+        f"{cut['step']:,}",
+        time_text(cut["at_seconds"]),
+        f"{cut['rows']:,}",
+        f"{cut['files']}",
+    )
     return [*numbers, size(cut["bytes"]), pinned]
 
 
@@ -170,18 +176,18 @@ def _print_content(found: "CutContent") -> None:
     facts = {
         "cut": f"{manifest.number}{' (pinned)' if found.cut.is_pinned else ''}",
         "run": manifest.run,
-        "taken": f"{_time(manifest.at_seconds)}, after step {manifest.step:,} of generation {manifest.generation}",
+        "taken": f"{time_text(manifest.at_seconds)}, after step {manifest.step:,} of generation {manifest.generation}",
         "samples": f"{decided.samples:,}",
         "rows": f"{manifest.rows:,} on {count(len(manifest.shards), 'shard')}",
         "events": f"{count(decided.dead_letters, 'dead letter')}, {decided.skipped:,} skipped",
         "positions": positions or "none",
     }
-    _print_table(None, list(facts.items()))
+    print_table(None, list(facts.items()))
     files = [(f"shard {part.shard}", file) for part in manifest.shards for file in part.files]
     rows = [(owner, file.name, f"{file.rows:,}", size(file.nbytes), file.checksum) for owner, file in files]
     own = manifest.dispatcher
     rows.append(("dispatcher", own.name, "", size(own.nbytes), own.checksum))
-    _print_table(("of", "file", "rows", "size", "checksum"), rows)
+    print_table(("of", "file", "rows", "size", "checksum"), rows)
 
 
 def _print_verdicts(verdicts: "list[CutReport]") -> None:
@@ -194,15 +200,15 @@ def _print_verdicts(verdicts: "list[CutReport]") -> None:
         typer.echo("no cuts")
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
-def _echo_json(value: Any) -> None:
+def echo_json(value: Any) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
-def _print_table(columns: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
+def print_table(columns: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
     table = Table(box=None, show_header=columns is not None)
     for column in columns or ():
         table.add_column(column, overflow="fold")

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -278,6 +278,7 @@ def serve(
     stop = start()
     settings = given.load()
     from api.job import database_url
+    from ingest.opening import open_source
     from serving.job import ServingJob
     from serving.main import run_serving
     from serving.spec import spec_of
@@ -291,6 +292,7 @@ def serve(
         storage=settings.cuts.url or str(settings.folder / "cuts"),
         schema=schema,
         spec=spec_of(config, settings.run, settings.seed, settings.scaled_rows, settings.model, schema),
+        open_source=partial(open_source, settings.stream, settings.kafka),
         shares_port=shares_port,
         name=name,
         folder=settings.folder,

@@ -12,7 +12,7 @@ import zmq
 from rich.console import Console
 from rich.text import Text
 
-from infra.cli import agent, bench, chaos, check, commands, cuts, daemons, stream, token, verify
+from infra.cli import agent, bench, chaos, check, commands, cuts, daemons, snapshots, stream, token, verify
 from infra.cli.options import SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayFolder, replay_run, show
 from infra.cli.steer import alpha, audit, runs, status, workers
@@ -175,6 +175,7 @@ app.command(rich_help_panel="Look around")(check.check)
 app.command(rich_help_panel="Look around")(stream.dead_letters)
 app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
 app.add_typer(cuts.app, name="cuts", rich_help_panel="Look around")
+app.add_typer(snapshots.app, name="snapshots", rich_help_panel="Look around")
 app.add_typer(token.app, name="token", rich_help_panel="While it runs")
 for look in (commands.settings, commands.keys):
     app.command(rich_help_panel="Look around")(look)

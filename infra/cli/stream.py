@@ -1,6 +1,7 @@
 """The commands around the stream: writing events, reading dead letters, making and looking at topics."""
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -19,9 +20,11 @@ from infra.cli import daemons
 from infra.cli.options import RunOptions, SettingsOptions, grouped
 from infra.errors import ConfigError
 from infra.run.figures import count, size
+from infra.run.settings import CA_FILE, TOKEN
 
 if TYPE_CHECKING:
     from infra.run.settings import Settings
+    from ingest.producing.delayed import Ask
     from ingest.producing.producer import Produced
 
 Dataset = Literal["synthetic", "criteo", "avazu", "movielens", "jsonl"]
@@ -46,6 +49,10 @@ class ProduceOptions:
     limit: Annotated[int | None, typer.Option(help="Stop after so many good events.", show_default=False)] = None
     packed: Annotated[int, typer.Option(help="Samples per packed record; 0 writes JSON.")] = 0
     poison: Annotated[float, typer.Option(help="Share of deliberately bad events of every kind, for drills.")] = 0.0
+    predict_url: Annotated[
+        str, typer.Option("--predict-url", help="Ask this server for predictions first; labels follow later.")
+    ] = ""
+    label_seconds: Annotated[float, typer.Option(help="How much later, with --predict-url.", min=0)] = 5.0
     kafka: Kafka = False
     seed_from_settings: Annotated[bool, typer.Option("--seed-from-settings", hidden=True)] = False
     seed: Annotated[int, typer.Option(help="Seed of the synthetic stream.")] = 0
@@ -57,6 +64,8 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
 
     Your own are jsonl: one JSON object a line, in a file or on stdin. A line that is no event is written as it is, and
     becomes a dead letter with its reason. A synthetic stream goes on where the topic ends.
+    With --predict-url each event is first sent to 'freshet serve', without its label, and written later with its label
+    and the id of the prediction; FRESHET_TOKEN is the server's token.
 
     Example: freshet produce --dataset criteo train.txt --rate 5000
     """
@@ -76,12 +85,14 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
         samples_per_record=what.packed,
         poison_share=what.poison,
         duration_seconds=what.duration,
+        label_seconds=what.label_seconds if what.predict_url else None,
     )
     job.check()
-    daemons.begin(settings, "produce")
     console = Console(stderr=True)
-    with progress_of(console, what.limit) as show:
-        done = run_producer(job, stop, show)
+    with predicting(what.predict_url) as ask:
+        daemons.begin(settings, "produce")
+        with progress_of(console, what.limit) as show:
+            done = run_producer(job, stop, show, ask)
     console.print(Text(_summary(done, settings)), soft_wrap=True)
 
 
@@ -204,6 +215,24 @@ def _describe_embedded(settings: "Settings", name: str) -> None:
         for partition, (first, end) in spans.items()
     ]
     _print_table(("partition", "first", "end", "size"), rows)
+
+
+@contextmanager
+def predicting(url: str) -> Iterator["Ask | None"]:
+    """Asks a server for predictions; None where no server is named."""
+    if not url:
+        yield None
+        return
+    from infra.cli.steer.client import ApiClient, check_address
+
+    check_address(url, "--predict-url")
+    with ApiClient(url, os.environ.get(TOKEN, ""), _authority()) as client:
+        yield lambda samples: client.ask("/v1/predict", samples)
+
+
+def _authority() -> Path | None:
+    found = os.environ.get(CA_FILE)
+    return Path(found) if found else None
 
 
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────

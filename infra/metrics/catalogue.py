@@ -133,5 +133,19 @@ METRICS = (
     _metric("serving_age_seconds", "gauge", SERVER, "Time since the cut was taken that is served."),
     _metric("serving_rows", "gauge", SERVER, "Rows of the version that is served."),
     _metric("serving_bytes", "gauge", SERVER, "Memory of both copies of the model."),
+    # ── delayed labels ────────────────────────────────────────────────────────────────────────────────────────────────
+    _metric("logged_predictions_total", "counter", SERVER, "Served predictions that were logged, for later labels."),
+    _metric("unlogged_predictions_total", "counter", SERVER, "Predictions not logged: the disk was full or too slow."),
+    _metric(
+        "served_labels_total",
+        "counter",
+        SERVER,
+        "What became of labels of served predictions: joined, missing (has not come in time), unknown (of no logged "
+        "prediction), duplicate, forgotten (its prediction was let go for want of memory).",
+        "outcome",
+    ),
+    _metric("served_waiting", "gauge", SERVER, "Logged predictions whose label may still come."),
+    _metric("served_logloss", "gauge", SERVER, "Logloss of served predictions whose label has come."),
+    _metric("served_calibration", "gauge", SERVER, "Predicted clicks for each click, of those predictions."),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}

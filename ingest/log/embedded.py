@@ -35,13 +35,14 @@ class LogWriter:
         segment_bytes: int = 64 << 20,
         retention_bytes: int | None = None,
         retention_cap_bytes: int | None = None,
+        retention_seconds: float | None = None,
     ) -> None:
         numbers = range(partitions) if isinstance(partitions, int) else partitions
         self._writers: dict[int, PartitionWriter] = {}
         with ExitStack() as undo:
             for number in numbers:
-                sizes = segment_bytes, retention_bytes, retention_cap_bytes
-                writer = PartitionWriter(folder / topic / f"{number:05d}", *sizes)
+                limits = segment_bytes, retention_bytes, retention_cap_bytes, retention_seconds
+                writer = PartitionWriter(folder / topic / f"{number:05d}", *limits)
                 undo.callback(writer.close)
                 self._writers[number] = writer
             self._undo = undo.pop_all()

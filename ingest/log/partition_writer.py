@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import takewhile
 from pathlib import Path
 
 import structlog
@@ -39,10 +40,15 @@ class PartitionWriter:
         segment_bytes: int = 64 << 20,
         retention_bytes: int | None = None,
         retention_cap_bytes: int | None = None,
+        retention_seconds: float | None = None,
     ) -> None:
-        """retention_cap_bytes: from where on not even what a run may read again is kept; None: CAP times retention."""
+        """retention_cap_bytes: from where on not even what a run may read again is kept; None: CAP times retention.
+
+        retention_seconds: segments whose newest record is older are over the limit, too.
+        """
         self.folder = folder
         self._segment_bytes, self._retention_bytes = segment_bytes, retention_bytes
+        self._retention_seconds = retention_seconds
         self._cap_bytes = retention_cap_bytes or CAP * (retention_bytes or 0)
         with ExitStack() as undo, naming(folder, LogError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -109,10 +115,14 @@ class PartitionWriter:
 
     def _over_retention(self, firsts: list[int]) -> int:
         """How many of the oldest segments are over the limit, and not needed by a run or over the cap too."""
-        if self._retention_bytes is None:
-            return 0
-        sizes = [segment_path(self.folder, first).stat().st_size for first in firsts]
-        over, over_cap = (_oldest_over(sizes, limit) for limit in (self._retention_bytes, self._cap_bytes))
+        found = [segment_path(self.folder, first).stat() for first in firsts]
+        over = over_cap = 0
+        if self._retention_bytes is not None:
+            sizes = [file.st_size for file in found]
+            over, over_cap = (_oldest_over(sizes, limit) for limit in (self._retention_bytes, self._cap_bytes))
+        if self._retention_seconds is not None:
+            since = time.time() - self._retention_seconds
+            over = max(over, sum(1 for _ in takewhile(lambda file: file.st_mtime < since, found)))
         if not over:
             return 0
         needed = self._needed()

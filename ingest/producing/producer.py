@@ -60,7 +60,7 @@ def produce(
     more = True
     while more and not stop.requested and time.monotonic() < ends:
         left = turn_events if limit is None else min(turn_events, limit - encoder.good)
-        turn, more = _turn(stream, left)
+        turn, more = take_turn(stream, left)
         entries = encoder.encode(turn)
         sink.write(entries)
         records += sum(map(len, entries.values()))
@@ -80,7 +80,7 @@ def _reason(stop: Stop, is_complete: bool, more: bool) -> str:
     return "duration" if more else "end of events"
 
 
-def _turn(stream: Iterator[Unit], most: int) -> tuple[list[Event | bytes], bool]:
+def take_turn(stream: Iterator[Unit], most: int) -> tuple[list[Event | bytes], bool]:
     """(the next events, whether there may be more): at most so many, fewer where the stream pauses or ends."""
     turn: list[Event | bytes] = []
     while len(turn) < most:

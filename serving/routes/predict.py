@@ -11,14 +11,17 @@ from api.access.rules import needs
 from api.errors import BadRequest, NotAvailable, Unprocessable
 from api.problems import answer_of
 from api.runs.samples import MOST_REJECTS, split_events
-from ingest.codec.decoder import Decoded, Decoder
+from ingest.codec.decoder import Decoded
 from ingest.codec.packed import is_packed
 from ingest.streams.position import Position
 from ingest.streams.source import Record
 from serving.engine import Predicted
 from serving.errors import NothingServed
+from serving.labels.errors import BadPredictionId
+from serving.labels.predictions import new_id
+from serving.labels.served import ids_of
 from serving.models import Predictions
-from serving.parts import Parts
+from serving.parts import Parts, ServingParts
 from serving.versions import version_of
 
 BRIEF_BYTES = 16 << 10
@@ -52,7 +55,7 @@ async def predict(request: Request, parts: Parts) -> Response:
     if not body.strip():
         raise BadRequest("the body is empty; expected samples")
     is_brief = len(body) <= BRIEF_BYTES
-    decoded = _decode(parts.decoder, body) if is_brief else await asyncio.to_thread(_decode, parts.decoder, body)
+    decoded, ids = _decode(parts, body) if is_brief else await asyncio.to_thread(_decode, parts, body)
     if decoded.rejects:
         where = [each.position.index if is_packed(body) else each.position.offset for each in decoded.rejects]
         told = zip(where, decoded.rejects, strict=True)
@@ -66,19 +69,28 @@ async def predict(request: Request, parts: Parts) -> Response:
         predicted = await asyncio.wrap_future(parts.engine.submit(decoded.samples))
     except NothingServed as error:
         raise NotAvailable(str(error)) from error
-    return Response(_answer(predicted), media_type="application/json")
+    if parts.labels is not None:
+        parts.labels.log(ids, predicted.probabilities_B, predicted.manifest)
+    return Response(_answer(predicted, ids), media_type="application/json")
 
 
-def _decode(decoder: Decoder, body: bytes) -> Decoded:
+def _decode(parts: ServingParts, body: bytes) -> tuple[Decoded, list[str]]:
+    """(the samples, the id of each where predictions are logged)."""
     payloads = [body] if is_packed(body) else split_events(body)
-    return decoder.decode([Record(at, None, payload, 0) for at, payload in enumerate(payloads)], Position(0))
+    decoded = parts.decoder.decode([Record(at, None, each, 0) for at, each in enumerate(payloads)], Position(0))
+    if parts.labels is None or decoded.rejects:
+        return decoded, []
+    try:
+        return decoded, [new_id() for _ in range(len(decoded))] if is_packed(body) else ids_of(payloads)
+    except BadPredictionId as error:
+        raise Unprocessable(str(error)) from error
 
 
-def _answer(predicted: Predicted) -> bytes:
+def _answer(predicted: Predicted, ids: list[str]) -> bytes:
     """The JSON of Predictions; written by hand because pydantic would look at every number."""
     told = {
         "probabilities": predicted.probabilities_B.tolist(),
         "version": version_of(predicted.manifest)._asdict(),
         "age_seconds": max(0.0, time() - predicted.manifest.at_seconds),
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(told | {"ids": ids} if ids else told)

@@ -15,20 +15,18 @@ from fastapi import APIRouter, Path
 from api.access.rules import Acting, Actor, needs
 from api.errors import Conflict, NotAvailable, NotFound
 from api.models.base import Listed
-from dispatch.cuts.retention import pin as keep_cut
-from dispatch.cuts.retention import unpin as drop_cut
 from infra.errors import StorageError
-from ps.cuts.choice import Choice, read_choice, write_choice
+from ps.cuts.choice import Choice
 from ps.cuts.manifest import CutManifest
 from ps.errors import CutDamaged
 from serving.follow import Followed
 from serving.models import CurrentSnapshot, PinRequest, ReasonRequest, SnapshotReading, VersionReading
 from serving.parts import Parts, ServingParts
+from serving.snapshots.choosing import NoSuchCut, choose_newest, choose_pin, choose_release
 from serving.versions import Version, version_of
 
 SETTLE_SECONDS = 5.0
 """how long a request waits until what it wants is served"""
-MOST_RELEASED = 1000
 CutNumber = Annotated[int, Path(ge=1, lt=1 << 53, description="number of a cut", examples=[7])]
 router = APIRouter(tags=["snapshots"])
 
@@ -55,10 +53,7 @@ async def pin(parts: Parts, actor: Acting, wanted: PinRequest) -> CurrentSnapsho
 @router.delete("/v1/snapshots/pin", summary="Serve the newest good version again", **needs("control"))
 async def unpin(parts: Parts, actor: Acting) -> CurrentSnapshot:
     """No error where nothing is pinned."""
-    async with parts.choosing:
-        before = await _change(parts, lambda choice: _chosen(choice, actor, "", pinned=None))
-        if before.pinned is not None:
-            await asyncio.to_thread(drop_cut, parts.storage, before.pinned)
+    await _choose(parts, lambda: choose_newest(parts.storage, actor.name, ""))
     return await _settled(parts)
 
 
@@ -78,44 +73,25 @@ async def release(parts: Parts, actor: Acting, cut: CutNumber, wanted: ReasonReq
     """It is served if it is the newest one that may be."""
     if cut not in {manifest.number for manifest in parts.follower.state.manifests}:
         raise NotFound(f"there is no cut {cut}, or it cannot be read; expected one of GET /v1/snapshots")
-    async with parts.choosing:
-        await _change(parts, lambda choice: _chosen(choice, actor, wanted.reason, released=cut))
+    await _choose(parts, lambda: choose_release(parts.storage, cut, actor.name, wanted.reason))
     return await _settled(parts)
 
 
 # ── what routes share ─────────────────────────────────────────────────────────────────────────────────────────────────
 async def _pin(parts: ServingParts, actor: Actor, cut: int, reason: str) -> CurrentSnapshot:
-    async with parts.choosing:
-        try:
-            await asyncio.to_thread(keep_cut, parts.storage, cut)
-        except CutDamaged as error:
-            raise NotFound(f"cut {cut} cannot be pinned: {error}") from error
-        before = await _change(parts, lambda choice: _chosen(choice, actor, reason, pinned=cut))
-        if before.pinned not in (None, cut):
-            await asyncio.to_thread(drop_cut, parts.storage, before.pinned)
+    await _choose(parts, lambda: choose_pin(parts.storage, cut, actor.name, reason))
     return await _settled(parts)
 
 
-async def _change(parts: ServingParts, change: Callable[[Choice], Choice]) -> Choice:
-    """Writes what is wanted from now on; returns what was wanted before."""
-
-    def write() -> Choice:
-        before = read_choice(parts.storage)
-        write_choice(parts.storage, change(before))
-        return before
-
-    try:
-        return await asyncio.to_thread(write)
-    except (CutDamaged, StorageError) as error:
-        raise NotAvailable(f"what is wanted cannot be written down: {error}") from error
-
-
-def _chosen(choice: Choice, actor: Actor, reason: str, **changed: int | None) -> Choice:
-    pinned = changed.get("pinned", choice.pinned)
-    released = choice.released
-    if (cut := changed.get("released")) is not None and cut not in released:
-        released = (*released, cut)[-MOST_RELEASED:]
-    return Choice(pinned=pinned, released=released, actor=actor.name, reason=reason, at_seconds=time())
+async def _choose(parts: ServingParts, choose: Callable[[], Choice]) -> None:
+    """Writes down what is wanted from now on."""
+    async with parts.choosing:
+        try:
+            await asyncio.to_thread(choose)
+        except NoSuchCut as error:
+            raise NotFound(str(error)) from error
+        except (CutDamaged, StorageError) as error:
+            raise NotAvailable(f"what is wanted cannot be written down: {error}") from error
 
 
 async def _settled(parts: ServingParts) -> CurrentSnapshot:

@@ -17,18 +17,16 @@ from ingest.streams.source import Record
 
 SYNTHETIC = load_schema("synthetic")
 
-SMALL = parse_schema(
-    """
-    name = "small"
-    partition_by = "user"
-    tables = [
-        {name = "user"}, {name = "tags", values = 3}, {name = "age_bucket", source = "age", bucket = "log_square"}
-    ]
-    dense_fields = [{name = "age", max = 200}, {name = "score", transform = "identity", min = -5, max = 5}]
-    limits = {record_bytes = 4096, string_bytes = 32}
-    """,
-    "small",
-)
+SMALL_TEXT = """
+name = "small"
+partition_by = "user"
+tables = [
+    {name = "user"}, {name = "tags", values = 3}, {name = "age_bucket", source = "age", bucket = "log_square"}
+]
+dense_fields = [{name = "age", max = 200}, {name = "score", transform = "identity", min = -5, max = 5}]
+limits = {record_bytes = 4096, string_bytes = 32}
+"""
+SMALL = parse_schema(SMALL_TEXT, "small")
 
 
 def events(count: int, seed: int = 1) -> list[Event]:

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from queue import Queue
 from typing import Any
 
@@ -12,6 +14,7 @@ from api.config import ApiConfig
 from api.store.rows import SCOPES
 from infra.process import Stop
 from infra.telemetry import Meter
+from ingest.log.embedded import LogReader
 from serving.config import ServingConfig
 from serving.job import ServingJob
 from serving.main import run_serving
@@ -20,13 +23,20 @@ from tests.serving.trained import SCHEMA, Trained
 
 
 @contextmanager
-def serving(run: Trained, is_ready: bool = True, shares: int = 0, **settings: Any) -> Iterator[Served]:
-    """Serves a run's cuts; shares: the port of another server; settings: of serving, or limits of the API."""
+def serving(
+    run: Trained, is_ready: bool = True, shares: int = 0, log: Path | None = None, **settings: Any
+) -> Iterator[Served]:
+    """Serves a run's cuts; shares: the port of another server; settings: of serving, or limits of the API.
+
+    log: the embedded log that the run's events come from.
+    """
     limits = {name: settings.pop(name) for name in list(settings) if name in ApiConfig.model_fields and name != "port"}
     config = ServingConfig.model_validate({"port": shares, "requests_per_second": 10_000.0, **settings, **_own(limits)})
     database = f"sqlite:///{run.folder.parent / 'freshet.db'}"
     token = new_token(database, SCOPES)
-    job = ServingJob(config, ApiConfig(**limits), database, str(run.folder), SCHEMA, run.spec, shares_port=shares > 0)
+    given = config, ApiConfig(**limits), database, str(run.folder), SCHEMA, run.spec
+    source = None if log is None else partial(LogReader, log, "clicks")
+    job = ServingJob(*given, open_source=source, shares_port=shares > 0)
     stop, ready = Stop(), Queue[str]()
     thread = threading.Thread(target=run_serving, args=(job, stop, ready.put, Meter(CollectorRegistry())))
     thread.start()

@@ -25,6 +25,7 @@ OPERATIONS = [
 ]
 SCOPE_OF = {
     ("POST", "/v1/predict"): "predict",
+    ("GET", "/v1/quality"): "read",
     ("GET", "/v1/snapshots"): "read",
     ("GET", "/v1/snapshots/current"): "read",
     ("GET", "/metrics"): "read",

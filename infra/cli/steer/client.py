@@ -90,6 +90,10 @@ class ApiClient:
             headers["If-Match"] = f'"{version}"'
         return self._read(self._send(method, path, json=body, headers=headers))
 
+    def ask(self, path: str, body: Any) -> Any:
+        """Asks with a body for what changes nothing, so that it may be asked for again."""
+        return self._read(self._send("POST", path, json=body))
+
     def follow(self, command: dict[str, Any], wait_seconds: float) -> dict[str, Any]:
         """The command as it is once it is settled; raises ApiRefused if it is not carried out, or not in that time."""
         path, until = f"/v1/runs/{command['run']}/commands/{command['id']}", time.monotonic() + wait_seconds
@@ -165,8 +169,8 @@ def _told_pause(answer: httpx2.Response, attempt: int) -> float:
 
 
 # ── what is given ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def check_address(address: str) -> str:
-    """The address without a slash at its end; raises ConfigError for one that is none."""
+def check_address(address: str, option: str = "--api or FRESHET_API_URL") -> str:
+    """The address without a slash at its end; raises ConfigError for one that is none. option: where it was given."""
     try:
         url = httpx2.URL(address)
     except httpx2.InvalidURL:
@@ -174,7 +178,7 @@ def check_address(address: str) -> str:
     if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
         raise ConfigError(
             f"the API's address {address!r} cannot be used; expected http://HOST:PORT or https://HOST:PORT; correct "
-            "--api or FRESHET_API_URL"
+            f"{option}"
         )
     return address.rstrip("/")
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from benchmarks.serving.freshness import Asked, ages_of
+from benchmarks.serving.freshness import SeenVersions, ages_of
 from infra.errors import FreshetError
 
-ASKED = Asked(times=[10.0, 11.0, 12.0], versions=[(0, 3), (0, 7), (1, 8)])
+ASKED = SeenVersions(times=[10.0, 11.0, 12.0], versions=[(0, 3), (0, 7), (1, 8)])
 
 
 def test_an_event_is_as_old_as_the_first_answer_that_knows_it() -> None:

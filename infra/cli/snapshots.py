@@ -1,0 +1,324 @@
+"""``freshet snapshots``: versions of the model that may be served, and which one is wanted.
+
+Everything is read from and written to the storage of the cuts, so it works while training, serving and SQL are down.
+"""
+
+import getpass
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.cli.cuts import AsJson, CutNumber, echo_json, no_cut, print_table, time_text
+from infra.cli.options import SettingsOptions, grouped
+from infra.errors import ConfigError
+from infra.run.figures import count, size
+from infra.run.settings import Settings, read_stored
+
+if TYPE_CHECKING:
+    from infra.storage import Storage
+    from ps.cuts.choice import Choice
+    from ps.cuts.manifest import CutManifest
+    from serving.snapshots.difference import ModelDifference
+    from serving.snapshots.model import ReadModel, RunModel
+
+app = typer.Typer(
+    help="Snapshots: versions of the model. List, compare, pin, release and export them.", no_args_is_help=True
+)
+Reason = Annotated[str, typer.Option(help="Why, for the record.")]
+
+
+@dataclass(frozen=True)
+class SnapshotOptions(SettingsOptions):
+    """Which run, or where its cuts are."""
+
+    folder: Annotated[Path | None, typer.Option("--folder", help="The folder of the run.", show_default=False)] = None
+    cuts_url: Annotated[str, typer.Option("--cuts-url", help="Where its cuts are, instead of its folder.")] = ""
+
+    def settings(self) -> Settings:
+        """Those of the run, or, without its folder, those given as for any command."""
+        return self.load() if self.folder is None else read_stored(self.folder)
+
+    def storage(self) -> "Storage":
+        """Where the cuts are; raises ConfigError where no run is named."""
+        from infra.storage import Storage
+
+        if self.cuts_url:
+            return Storage.at(self.cuts_url)
+        if self.folder is None:
+            raise ConfigError(
+                "no run is named; expected its folder, or where its cuts are; add --folder runs/NAME or --cuts-url URL"
+            )
+        return Storage.at(read_stored(self.folder).cuts.url or self.folder / "cuts")
+
+
+# ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+@app.command("list")
+@grouped
+def list_snapshots(as_json: AsJson = False, *, given: SnapshotOptions) -> None:
+    """List the versions of a model, newest last: verdict, age, and which one is pinned or wanted.
+
+    Example: freshet snapshots list --folder runs/up-20261115-021100
+    """
+    from ps.cuts.choice import read_choice
+    from serving.snapshots.choosing import wanted_of
+
+    storage = given.storage()
+    found, damage = _manifests(storage)
+    choice = read_choice(storage)
+    wanted = wanted_of(found, choice)
+    listed = [_listed(manifest, choice, wanted) for manifest in found]
+    if as_json:
+        echo_json([*listed, *({"cut": number, "damage": why} for number, why in damage.items())])
+        return
+    columns = ("cut", "line", "step", "taken", "age", "rows", "verdict", "served")
+    print_table(columns, [_cells(each) for each in listed])
+    for why in damage.values():
+        typer.echo(why)
+
+
+@app.command()
+@grouped
+def show(number: CutNumber, as_json: AsJson = False, *, given: SnapshotOptions) -> None:
+    """Show one version: what it was judged by, and what people want.
+
+    Example: freshet snapshots show 7 --folder runs/up-20261115-021100
+    """
+    from ps.cuts.choice import read_choice
+    from serving.snapshots.choosing import wanted_of
+
+    storage = given.storage()
+    found, _ = _manifests(storage)
+    manifest, choice = _of(found, number), read_choice(storage)
+    told = _listed(manifest, choice, wanted_of(found, choice)) | {"figures": manifest.figures, "choice": choice}
+    if as_json:
+        echo_json(told)
+        return
+    figures = manifest.figures
+    print_table(
+        None,
+        [
+            ("cut", f"{number}, version {manifest.line}.{manifest.step:,} of run {manifest.run}"),
+            ("taken", f"{time_text(manifest.at_seconds)}, {_age(told['age_seconds'])} ago"),
+            ("rows", f"{manifest.rows:,} on {count(len(manifest.shards), 'shard')}, {size(told['bytes'])}"),
+            ("verdict", _verdict(told)),
+            ("served", _served(told)),
+            ("logloss", f"{figures.logloss:.4f} of {figures.samples:,} samples, {figures.average_logloss:.4f} before"),
+            ("calibration", f"{figures.calibration:.3f}"),
+            ("changed rows", f"{figures.changed_share:.1%}, {figures.average_changed_share:.1%} before"),
+            ("non-finite values", f"{figures.non_finite:,}"),
+            ("wanted by", " ".join(filter(None, (choice.actor, choice.reason and f"({choice.reason})"))) or "nobody"),
+        ],
+    )
+
+
+@app.command()
+@grouped
+def diff(
+    first: Annotated[int, typer.Argument(metavar="A", help="A cut.", min=1)],
+    second: Annotated[int, typer.Argument(metavar="B", help="Another one.", min=1)],
+    as_json: AsJson = False,
+    *,
+    given: SnapshotOptions,
+) -> None:
+    """Compare two versions: rows that came and changed, the largest changes, dense weights, figures.
+
+    Example: freshet snapshots diff 7 9 --folder runs/up-20261115-021100
+    """
+    from serving.snapshots.difference import compare
+
+    storage, settings = given.storage(), given.settings()
+    found, _ = _manifests(storage)
+    one, two = (_read(storage, settings, _of(found, number))[0] for number in (first, second))
+    difference = compare(one, two)
+    if as_json:
+        echo_json(difference)
+    else:
+        _print_difference(difference)
+
+
+# ── changing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+@app.command()
+@grouped
+def pin(number: CutNumber, reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
+    """Serve one version, whatever its verdict, until it is unpinned; its cut is kept.
+
+    Example: freshet snapshots pin 7 --folder runs/up-20261115-021100 --reason "better before the sale"
+    """
+    from serving.snapshots.choosing import choose_pin
+
+    storage = given.storage()
+    _of(_manifests(storage)[0], number)
+    _tell(choose_pin(storage, number, getpass.getuser(), reason), f"cut {number} is served until unpinned", as_json)
+
+
+@app.command()
+@grouped
+def unpin(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
+    """Serve the newest good version again.
+
+    Example: freshet snapshots unpin --folder runs/up-20261115-021100
+    """
+    from ps.cuts.choice import read_choice
+    from serving.snapshots.choosing import choose_newest
+
+    storage = given.storage()
+    pinned = read_choice(storage).pinned
+    if pinned is None:
+        raise ConfigError(
+            "no version is pinned; expected one that is; see 'freshet snapshots list' for what is served now"
+        )
+    told = f"cut {pinned} is not pinned any more; the newest good version is served"
+    _tell(choose_newest(storage, getpass.getuser(), reason), told, as_json)
+
+
+@app.command()
+@grouped
+def rollback(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
+    """Go back: pin the newest version that may be served and is older than the one that is wanted now.
+
+    Example: freshet snapshots rollback --folder runs/up-20261115-021100 --reason "clicks fell"
+    """
+    from ps.cuts.choice import read_choice
+    from serving.snapshots.choosing import before_wanted, choose_pin
+
+    storage = given.storage()
+    target = before_wanted(_manifests(storage)[0], read_choice(storage)).number
+    _tell(choose_pin(storage, target, getpass.getuser(), reason), f"cut {target} is served until unpinned", as_json)
+
+
+@app.command()
+@grouped
+def release(number: CutNumber, reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
+    """Let a version go out that is held back; it is served if it is the newest one that may be.
+
+    Example: freshet snapshots release 9 --folder runs/up-20261115-021100
+    """
+    from serving.snapshots.choosing import choose_release
+
+    storage = given.storage()
+    manifest = _of(_manifests(storage)[0], number)
+    if manifest.verdict.is_good:
+        raise ConfigError(f"cut {number} is not held back; expected one that is; see 'freshet snapshots list'")
+    _tell(choose_release(storage, number, getpass.getuser(), reason), f"cut {number} may be served", as_json)
+
+
+@app.command()
+@grouped
+def export(
+    number: CutNumber,
+    into: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+    onnx: Annotated[bool, typer.Option("--onnx", help="The dense part as ONNX, too.")] = False,
+    as_json: AsJson = False,
+    *,
+    given: SnapshotOptions,
+) -> None:
+    """Write a version as a folder that other programs load without Freshet: safetensors, JSON, ONNX if asked for.
+
+    Example: freshet snapshots export 7 exported --folder runs/up-20261115-021100
+    """
+    from serving.snapshots.folder import check_free, write_export
+
+    check_free(into)
+    storage, settings = given.storage(), given.settings()
+    found, _ = _manifests(storage)
+    model, of = _read(storage, settings, _of(found, number))
+    files = write_export(into, model, of, onnx)
+    if as_json:
+        echo_json({"folder": str(into), "cut": number, "rows": len(model.keys_R), "files": files})
+    else:
+        rows = count(len(model.keys_R), "row")
+        typer.echo(f"cut {number} with {rows} is in {into}: {', '.join(files)}")
+
+
+# ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
+def _manifests(storage: "Storage") -> tuple[list["CutManifest"], dict[int, str]]:
+    """(those that can be read, ascending; why others cannot, by number)."""
+    from dispatch.cuts.survey import find_cuts
+
+    cuts = find_cuts(storage)
+    damage = {cut.number: cut.damage for cut in cuts if cut.damage is not None}
+    return [cut.manifest for cut in cuts if cut.manifest is not None], damage
+
+
+def _of(found: list["CutManifest"], number: int) -> "CutManifest":
+    manifest = next((each for each in found if each.number == number), None)
+    if manifest is None:
+        raise no_cut(number, [each.number for each in found])
+    return manifest
+
+
+def _read(storage: "Storage", settings: Settings, manifest: "CutManifest") -> "tuple[ReadModel, RunModel]":
+    from serving.snapshots.model import RunModel, read_model
+
+    of = RunModel(manifest.run, settings.seed, settings.scaled_rows, settings.model, settings.event_schema)
+    return read_model(storage, manifest.number, of), of
+
+
+def _listed(manifest: "CutManifest", choice: "Choice", wanted: "CutManifest | None") -> dict[str, Any]:
+    from dispatch.cuts.retention import parts_of
+
+    return {
+        "cut": manifest.number,
+        "line": manifest.line,
+        "step": manifest.step,
+        "at_seconds": manifest.at_seconds,
+        "age_seconds": max(0.0, time.time() - manifest.at_seconds),
+        "rows": manifest.rows,
+        "bytes": sum(part.nbytes for part in parts_of(manifest)),
+        "reasons": manifest.verdict.reasons,
+        "is_released": manifest.number in choice.released,
+        "is_pinned": manifest.number == choice.pinned,
+        "is_wanted": wanted is not None and manifest.number == wanted.number,
+    }
+
+
+def _cells(told: dict[str, Any]) -> list[str]:
+    numbers = (f"{told['cut']}", f"{told['line']}", f"{told['step']:,}")
+    times = (time_text(told["at_seconds"]), _age(told["age_seconds"]))
+    return [*numbers, *times, f"{told['rows']:,}", _verdict(told), _served(told)]
+
+
+def _verdict(told: dict[str, Any]) -> str:
+    if not told["reasons"]:
+        return "good"
+    return f"{'released' if told['is_released'] else 'held back'}: {'; '.join(told['reasons'])}"
+
+
+def _served(told: dict[str, Any]) -> str:
+    return "pinned" if told["is_pinned"] else "wanted" if told["is_wanted"] else ""
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _tell(choice: "Choice", told: str, as_json: bool) -> None:
+    if as_json:
+        echo_json(choice)
+    else:
+        typer.echo(told)
+
+
+def _print_difference(found: "ModelDifference") -> None:
+    (one, two), (before, after) = found.cuts, found.figures
+    moved = f"{found.dense_distance:.4g} of {found.dense_norm:.4g}"
+    rows = [
+        ("step", f"{found.steps[0]:,}", f"{found.steps[1]:,}"),
+        ("rows", f"{found.rows[0]:,}", f"{found.rows[1]:,}"),
+        ("rows added, removed", "", f"{found.added:,}, {found.removed:,}"),
+        ("rows changed", "", f"{found.changed:,}, by {found.mean_distance:.4g} on average"),
+        ("dense weights moved", "", moved),
+        ("logloss", f"{before.logloss:.4f}", f"{after.logloss:.4f}"),
+        ("calibration", f"{before.calibration:.3f}", f"{after.calibration:.3f}"),
+        ("changed share", f"{before.changed_share:.1%}", f"{after.changed_share:.1%}"),
+    ]
+    print_table(("", f"cut {one}", f"cut {two}"), rows)
+    changes = [(change.key, f"{change.distance:.4g}") for change in found.largest]
+    print_table(("key", "distance"), changes)
+    print_table(("dense weight", "distance"), [(name, f"{far:.4g}") for name, far in found.dense_by_weight.items()])

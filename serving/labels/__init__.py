@@ -1,0 +1,1 @@
+"""Delayed labels: served predictions are logged, and labels that come later are joined to them."""

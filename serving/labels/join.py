@@ -1,0 +1,77 @@
+"""Joins labels to predictions by id, in memory: what a prediction, a label and the passing of time do to the state.
+
+A label counts if its event was appended within the window after the prediction. A prediction is missing its label once
+all events up to the end of its window have been read. A label may be read before its prediction is in the log, which is
+written behind the answer; it is kept for a while.
+"""
+
+from itertools import islice
+
+from serving.labels.predictions import Prediction
+from serving.labels.state import EarlyLabel, JoinState, WaitingPrediction
+from serving.labels.sums import MISSING, LabelSums, add_to_windows, score
+
+MOST_WAITING = 250_000
+"""predictions in memory, labelled or not; beyond that the oldest are forgotten"""
+MOST_EARLY = 10_000
+GRACE_MS = 30_000
+"""how long a label waits for its prediction, and how much longer than its window a prediction waits for a label"""
+
+
+class LabelJoin:
+    """Changes the state, and nothing else."""
+
+    def __init__(self, state: JoinState, window_ms: int, most_waiting: int = MOST_WAITING) -> None:
+        self.state = state
+        self._window_ms, self._most = window_ms, most_waiting
+
+    def add_prediction(self, made: Prediction) -> None:
+        state = self.state
+        if made.id in state.waiting:
+            state.counts.repeated += 1
+            return
+        state.counts.predictions += 1
+        state.waiting[made.id] = WaitingPrediction(made.at_ms, made.probability, made.line, made.step)
+        if (early := state.early.pop(made.id, None)) is not None:
+            self.add_label(made.id, early.label, early.at_ms, early.seen_ms)
+        for oldest in list(islice(state.waiting, max(0, len(state.waiting) - self._most))):
+            state.counts.forgotten += not state.waiting.pop(oldest).is_labelled
+
+    def add_label(self, name: str, label: int, at_ms: int, now_ms: int) -> None:
+        """at_ms: when its event was appended."""
+        state, found = self.state, self.state.waiting.get(name)
+        if found is None and name not in state.early:
+            state.early[name] = EarlyLabel(label, at_ms, now_ms)
+            if len(state.early) > MOST_EARLY:
+                self._drop_early(next(iter(state.early)))
+        elif found is None or found.is_labelled:
+            state.counts.duplicates += 1
+        elif at_ms > found.at_ms + self._window_ms:
+            state.counts.unknown += 1
+        else:
+            found.is_labelled = True
+            self._add(found, score(found.probability, label))
+
+    def pass_time(self, read_ms: int, now_ms: int) -> None:
+        """read_ms: up to when all events have been read; gives up on labels and predictions that waited too long."""
+        state = self.state
+        while state.waiting:
+            oldest, found = next(iter(state.waiting.items()))
+            if found.at_ms + self._window_ms + GRACE_MS >= read_ms:
+                break
+            del state.waiting[oldest]
+            if not found.is_labelled:
+                self._add(found, MISSING)
+        while state.early:
+            first, early = next(iter(state.early.items()))
+            if early.seen_ms + GRACE_MS >= now_ms:
+                break
+            self._drop_early(first)
+
+    def _add(self, found: WaitingPrediction, sums: LabelSums) -> None:
+        self.state.total = self.state.total.plus(sums)
+        add_to_windows(self.state.windows, (found.line, found.step), sums)
+
+    def _drop_early(self, name: str) -> None:
+        del self.state.early[name]
+        self.state.counts.unknown += 1

@@ -1,0 +1,127 @@
+"""``/v1/quality``: how good served predictions were, beside what training measured of the same model."""
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+
+from api.access.rules import needs
+from api.models.base import Answer
+from ps.cuts.manifest import CutManifest
+from serving.labels.quality import ServedQuality
+from serving.labels.sums import LabelSums, VersionWindow
+
+
+class ServedFigures(Answer):
+    """Over served predictions whose label has come, or has not come in time."""
+
+    labels: int
+    """that came, and were joined"""
+    clicks: int
+    logloss: float | None
+    calibration: float | None
+    """predicted clicks over clicks: 1 is right"""
+    missing: int
+    """predictions whose label has not come in time"""
+    not_finite: int
+    """predictions that were no numbers"""
+
+
+class WindowFigures(ServedFigures):
+    """The same, of some consecutive versions of the model."""
+
+    first_line: int
+    first_step: int
+    """the first of these versions"""
+    last_line: int
+    last_step: int
+
+
+class LabelCounts(Answer):
+    """What else became of predictions and labels."""
+
+    predictions: int
+    """that were logged"""
+    waiting: int
+    """whose label may still come"""
+    repeated: int
+    """under an id that was taken"""
+    unknown: int
+    """labels of no prediction, or of one that was made too long ago"""
+    duplicates: int
+    """labels of a prediction that has one"""
+    forgotten: int
+    """predictions that were let go for want of memory"""
+    skipped: int
+    """records that retention removed before they were read"""
+
+
+class TrainedFigures(Answer):
+    """Test-then-train, of the samples before the newest cut."""
+
+    cut: int
+    line: int
+    step: int
+    samples: int
+    logloss: float
+    calibration: float
+
+
+class QualityReading(Answer):
+    """Served and trained, side by side."""
+
+    is_logged: bool
+    """whether predictions are logged at all (serving.log_predictions)"""
+    served: ServedFigures
+    counts: LabelCounts
+    windows: list[WindowFigures]
+    """by version of the model, ascending"""
+    trained: TrainedFigures | None
+    """null before the first cut with figures"""
+    failure: str
+    """why labels are not joined now; empty: they are"""
+
+
+def quality_router(served: Callable[[], ServedQuality | None], newest: Callable[[], CutManifest | None]) -> APIRouter:
+    """served: what the joiner has found, None where predictions are not logged; newest: the newest cut, if any."""
+    router = APIRouter(tags=["quality"])
+
+    @router.get("/v1/quality", summary="How good served predictions were", **needs("read"))
+    def quality() -> QualityReading:
+        """Of predictions whose label came later, in an event that carries the id of the prediction."""
+        return read_quality(served(), newest())
+
+    return router
+
+
+def read_quality(served: ServedQuality | None, newest: CutManifest | None) -> QualityReading:
+    counts = dict.fromkeys(LabelCounts.model_fields, 0)
+    if served is not None:
+        counts = {"waiting": served.waiting} | {
+            name: getattr(served.counts, name) for name in LabelCounts.model_fields if name != "waiting"
+        }
+    return QualityReading(
+        is_logged=served is not None,
+        served=_figures(LabelSums() if served is None else served.total),
+        counts=LabelCounts(**counts),
+        windows=[] if served is None else [_window(window) for window in served.windows],
+        trained=_trained(newest),
+        failure="" if served is None else served.failure,
+    )
+
+
+def _figures(sums: LabelSums) -> ServedFigures:
+    return ServedFigures.model_validate(sums)
+
+
+def _window(window: VersionWindow) -> WindowFigures:
+    (first_line, first_step), (last_line, last_step) = window.first, window.last
+    span = {"first_line": first_line, "first_step": first_step, "last_line": last_line, "last_step": last_step}
+    return WindowFigures(**_figures(window.sums).model_dump(), **span)
+
+
+def _trained(newest: CutManifest | None) -> TrainedFigures | None:
+    if newest is None or not newest.figures.samples:
+        return None
+    figures = newest.figures
+    measured = {"samples": figures.samples, "logloss": figures.logloss, "calibration": figures.calibration}
+    return TrainedFigures(cut=newest.number, line=newest.line, step=newest.step, **measured)

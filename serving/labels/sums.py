@@ -1,0 +1,80 @@
+"""How good served predictions were: sums over those whose label has come, in all and by version of the model."""
+
+import math
+from bisect import bisect_left
+
+import msgspec
+
+LEAST_PROBABILITY = 2.0**-24
+"""nearer to 0 or 1 a float32 does not tell probabilities apart, and the loss would be infinite"""
+MOST_WINDOWS = 64
+Version = tuple[int, int]
+"""(line, step)"""
+
+
+class LabelSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Over some predictions."""
+
+    labels: int = 0
+    """that were joined"""
+    clicks: int = 0
+    """labels that are 1"""
+    loss: float = 0.0
+    """summed logloss"""
+    predicted: float = 0.0
+    """summed probabilities"""
+    missing: int = 0
+    """predictions whose label has not come in time"""
+    not_finite: int = 0
+    """predictions that were no numbers: left out of the others"""
+
+    def plus(self, other: "LabelSums") -> "LabelSums":
+        both = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return LabelSums(**dict(zip(self.__struct_fields__, (a + b for a, b in both), strict=True)))
+
+    @property
+    def logloss(self) -> float | None:
+        return self.loss / self.labels if self.labels else None
+
+    @property
+    def calibration(self) -> float | None:
+        """Predicted clicks over clicks; 1 is right."""
+        return self.predicted / self.clicks if self.clicks else None
+
+
+MISSING = LabelSums(missing=1)
+
+
+def score(probability: float, label: int) -> LabelSums:
+    """Of one prediction whose label has come."""
+    if not math.isfinite(probability):
+        return LabelSums(not_finite=1)
+    clipped = min(max(probability, LEAST_PROBABILITY), 1 - LEAST_PROBABILITY)
+    loss = -math.log(clipped) if label else -math.log1p(-clipped)
+    return LabelSums(labels=1, clicks=label, loss=loss, predicted=probability)
+
+
+class VersionWindow(msgspec.Struct, frozen=True):
+    """Predictions of consecutive versions of the model."""
+
+    first: Version
+    last: Version
+    sums: LabelSums
+
+
+def add_to_windows(windows: list[VersionWindow], version: Version, sums: LabelSums) -> None:
+    """Adds to the window of a version, or makes one; of too many, the two neighbours with the fewest are joined.
+
+    Windows are sorted by version, and do not overlap.
+    """
+    at = bisect_left(windows, version, key=lambda window: window.last)
+    if at < len(windows) and windows[at].first <= version:
+        found = windows[at]
+        windows[at] = VersionWindow(found.first, found.last, found.sums.plus(sums))
+        return
+    windows.insert(at, VersionWindow(version, version, sums))
+    if len(windows) > MOST_WINDOWS:
+        sizes = [window.sums.labels + window.sums.missing for window in windows[:-1]]  # the newest stays by itself
+        left = min(range(len(sizes) - 1), key=lambda place: sizes[place] + sizes[place + 1])
+        one, two = windows[left : left + 2]
+        windows[left : left + 2] = [VersionWindow(one.first, two.last, one.sums.plus(two.sums))]

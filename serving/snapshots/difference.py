@@ -1,0 +1,85 @@
+"""Two versions of the model side by side: which rows came, went and changed, and how far the dense weights moved."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ps.cuts.manifest import CutFigures
+from serving.snapshots.model import ReadModel
+
+
+class RowChange(msgspec.Struct, frozen=True):
+    """One row that changed."""
+
+    key: str
+    """hexadecimal"""
+    distance: float
+    """Euclidean, of its values"""
+
+
+class ModelDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """From one version to another."""
+
+    cuts: tuple[int, int]
+    steps: tuple[int, int]
+    rows: tuple[int, int]
+    added: int
+    removed: int
+    """rows of the first that the second has not: it is older, or of another line"""
+    changed: int
+    """rows of both with other values"""
+    mean_distance: float
+    """of rows that changed"""
+    largest: tuple[RowChange, ...]
+    """changes, the largest first"""
+    dense_distance: float
+    """Euclidean, of all dense weights"""
+    dense_norm: float
+    """of those of the first, to compare it with"""
+    dense_by_weight: dict[str, float]
+    """distances, the largest first"""
+    figures: tuple[CutFigures, CutFigures]
+
+
+def compare(one: ReadModel, two: ReadModel, most: int = 10) -> ModelDifference:
+    """most: changes of rows that are named."""
+    distances, keys = _row_distances(one, two)
+    shared = len(keys)
+    order = np.argsort(-distances, kind="stable")[:most]
+    changed = int(np.count_nonzero(distances))
+    by_weight = _dense_distances(one.weights, two.weights)
+    return ModelDifference(
+        cuts=(one.manifest.number, two.manifest.number),
+        steps=(one.manifest.step, two.manifest.step),
+        rows=(len(one.keys_R), len(two.keys_R)),
+        added=len(two.keys_R) - shared,
+        removed=len(one.keys_R) - shared,
+        changed=changed,
+        mean_distance=float(distances.sum() / changed) if changed else 0.0,
+        largest=tuple(
+            RowChange(f"{keys[at]:016x}", float(distances[at])) for at in order.tolist() if distances[at] > 0
+        ),
+        dense_distance=_length(by_weight.values()),
+        dense_norm=_length(np.linalg.norm(weight) for weight in one.weights.values()),
+        dense_by_weight=by_weight,
+        figures=(one.manifest.figures, two.manifest.figures),
+    )
+
+
+def _row_distances(one: ReadModel, two: ReadModel) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
+    """How far each row moved that both have, and its key."""
+    keys, at_one, at_two = np.intersect1d(one.keys_R, two.keys_R, assume_unique=True, return_indices=True)
+    moved = two.values_RW[at_two].astype(np.float64) - one.values_RW[at_one]
+    return np.linalg.norm(moved, axis=1), keys.view(np.uint64)
+
+
+def _dense_distances(one: Mapping[str, NDArray[Any]], two: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    found = {name: float(np.linalg.norm(two[name].astype(np.float64) - weight)) for name, weight in one.items()}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _length(parts: Any) -> float:
+    return float(np.linalg.norm(np.fromiter(parts, np.float64)))

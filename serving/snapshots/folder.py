@@ -1,0 +1,118 @@
+"""The folder of an exported model.
+
+    FOLDER/model.json            settings of the model, schema, version, figures, checksums of the other files
+           rows.safetensors      keys (signed, ascending) and values of all rows
+           dense.safetensors     dense weights by name
+           dense.onnx            the dense part as ONNX, if it is asked for
+
+It is written beside its place and gets its name when all of it is durable; a folder that exists is refused.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from infra.errors import ConfigError
+from infra.files import naming
+from ingest.keys import absent_key, table_seed
+from ingest.schema import Schema
+from ps.start import SUM_STD
+from serving.snapshots.model import ReadModel, RunModel
+
+FORMAT = "freshet-export-1"
+MODEL, ROWS, DENSE, ONNX = "model.json", "rows.safetensors", "dense.safetensors", "dense.onnx"
+PART = ".part"
+
+
+def write_export(folder: Path, model: ReadModel, of: RunModel, with_onnx: bool) -> tuple[str, ...]:
+    """Makes the folder; returns the names of its files. Raises ConfigError if it exists, FileUnusable if it fails."""
+    folder = folder.absolute()
+    check_free(folder)
+    part = folder.with_name(f".{folder.name}.{os.getpid()}{PART}")
+    try:
+        with naming(folder):
+            part.mkdir(parents=True)
+            _save(part / ROWS, {"keys": model.keys_R, "values": model.values_RW})
+            _save(part / DENSE, model.weights)
+            if with_onnx:
+                from serving.snapshots.onnx_graph import dense_graph  # an extra
+
+                (part / ONNX).write_bytes(dense_graph(of, model.weights))
+            names = sorted(file.name for file in part.iterdir())
+            text = msgspec.json.encode(describe_model(model, of) | {"files": {n: _checksum(part / n) for n in names}})
+            (part / MODEL).write_bytes(msgspec.json.format(text) + b"\n")
+            _make_durable(part)
+            check_free(folder)
+            part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return (MODEL, *names)
+
+
+def check_free(folder: Path) -> None:
+    if folder.exists() or folder.is_symlink():
+        raise ConfigError(
+            f"{folder} exists; expected a new folder, since an export replaces nothing; name another, or move it away"
+        )
+
+
+def describe_model(model: ReadModel, of: RunModel) -> dict[str, Any]:
+    """What a reader needs beside the arrays. Seeds and keys of 64 bits are hexadecimal: not every reader of JSON holds
+    them as numbers."""
+    manifest = model.manifest
+    return {
+        "format": FORMAT,
+        "run": manifest.run,
+        "version": {"line": manifest.line, "step": manifest.step, "cut": manifest.number},
+        "taken_at_seconds": manifest.at_seconds,
+        "held_back": list(manifest.verdict.reasons),
+        "figures": msgspec.to_builtins(manifest.figures),
+        "seed": hex(of.seed),
+        "rows": {
+            "count": len(model.keys_R),
+            "dim": of.rows.dim,
+            "wide": of.rows.wide,
+            "start_scale": of.rows.init_std / SUM_STD,
+            "float_dtype": of.rows.float_dtype,
+        },
+        "model": of.model.model_dump(mode="json", exclude={"dense_optimizer", "dense_rate", "base_rate"}),
+        "schema": _described(of.schema),
+    }
+
+
+def _described(schema: Schema) -> dict[str, Any]:
+    tables = [
+        msgspec.to_builtins(table)
+        | {"source": table.field, "seed": hex(table_seed(table.name)), "absent_key": hex(absent_key(table.name))}
+        for table in schema.tables
+    ]
+    dense = [msgspec.to_builtins(field) | {"source": field.field} for field in schema.dense_fields]
+    return {"name": schema.name, "fingerprint": schema.fingerprint, "tables": tables, "dense_fields": dense}
+
+
+def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    save_file(dict(arrays), path)
+
+
+def _checksum(path: Path) -> dict[str, Any]:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            digest.update(block)
+    return {"bytes": path.stat().st_size, "xxh3_128": digest.hexdigest()}
+
+
+def _make_durable(folder: Path) -> None:
+    for path in (*folder.iterdir(), folder):
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

@@ -1,0 +1,89 @@
+"""A cut in memory, as other programs need it: keys and values of all rows, dense weights by name.
+
+Legend: R rows, W columns of a value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from infra.storage import Storage
+from ingest.schema import Schema
+from ps.config import DenseRule, RowConfig
+from ps.cuts.manifest import CutManifest, read_manifest
+from ps.cuts.restore import ModelSettings, restore
+from ps.dense.range import DenseRange
+from ps.errors import OutOfOrder
+from ps.protocol import WHOLE
+from ps.store import Store
+from trainer.config import ModelConfig
+from trainer.dense import Dense
+from trainer.models.layers import ClickModel
+from trainer.models.registry import build_model
+from trainer.rows import float_type
+
+CHUNK_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """What a run trains."""
+
+    run: str
+    seed: int
+    rows: RowConfig
+    model: ModelConfig
+    schema: Schema
+
+
+@dataclass(frozen=True, eq=False)
+class ReadModel:
+    """The model of one cut."""
+
+    manifest: CutManifest
+    keys_R: NDArray[np.int64]
+    """the 64 bits of each key as a signed integer, which torch can search; ascending"""
+    values_RW: NDArray[Any]
+    weights: Mapping[str, NDArray[Any]]
+    """by name"""
+
+
+def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
+    """All of a cut, verified; raises CutDamaged, which names the file, or Disagreement if it is of another run."""
+    rule = DenseRule(of.model.dense_optimizer, of.model.dense_rate)
+    settings = ModelSettings(of.rows, of.seed, CHUNK_ROWS, rule)
+    restored = restore(storage, number, settings, of.run, 0, 1)
+    keys_R, values_RW = _rows(restored.store)
+    module = build(of)
+    put_dense(module, of.model, restored.dense)
+    weights = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
+    return ReadModel(read_manifest(storage, number), keys_R, values_RW, weights)
+
+
+def build(of: RunModel) -> ClickModel:
+    """The dense part with the weights that a run begins with."""
+    cpu = torch.device("cpu")
+    sizes = of.schema.fields, of.rows.dim, of.schema.dense
+    return build_model(of.model, *sizes, of.seed, float_type(of.rows), cpu)
+
+
+def put_dense(module: ClickModel, config: ModelConfig, found: DenseRange) -> None:
+    """Gives a module the weights of a cut, if they were ever handed in."""
+    try:
+        whole = found.read(WHOLE)
+    except OutOfOrder:
+        return
+    Dense(module, config).put(WHOLE, 0, 1, 0, whole)
+
+
+def _rows(store: Store) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    numbers_R = np.arange(len(store))
+    keys_R = store.keys(numbers_R).view(np.int64)
+    order_R = np.argsort(keys_R)
+    values_RW = np.empty((len(store), store.shape.value), store.rows.dtype)
+    store.gather(numbers_R[order_R], values_RW)
+    return keys_R[order_R], values_RW

@@ -1,0 +1,167 @@
+"""The dense part of a model as ONNX: embeddings, wide weights and dense inputs in, one logit a sample out.
+
+Written node by node, each function mirroring the forward pass of its model, so that it needs neither torch's exporter
+nor its compiler. Needs the extra ``onnx``. Inputs that a model has not (wide weights, dense inputs) are left out.
+
+Legend: B samples, F keys a sample, D embedding columns, N dense inputs, V vectors, H width of a hidden vector.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infra.errors import MissingProgram
+from serving.snapshots.model import RunModel
+from trainer.config import ModelName
+
+try:
+    from onnx import TensorProto, checker, helper, numpy_helper
+except ImportError as error:
+    raise MissingProgram(
+        "the dense part cannot be written as ONNX: the package 'onnx' is missing; expected Freshet with its extra; "
+        "pip install 'freshet[onnx]'"
+    ) from error
+
+OPSET = 18
+IR_VERSION = 9
+"""of files; old enough for runtimes of the last years"""
+
+
+class OnnxGraph:
+    """Nodes and weights so far."""
+
+    def __init__(self, of: RunModel, weights: Mapping[str, NDArray[Any]]) -> None:
+        self.of = of
+        self.dtype = np.dtype(of.rows.float_dtype)
+        self.weights = weights
+        self.nodes: list[Any] = []
+        self.constants = {name: numpy_helper.from_array(value, name) for name, value in weights.items()}
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Adds a node; returns the name of its output."""
+        output = f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
+        return output
+
+    def constant(self, values: Any, dtype: Any = np.int64) -> str:
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = numpy_helper.from_array(np.array(values, dtype), name)
+        return name
+
+    def concat(self, *inputs: str, axis: int = 1) -> str:
+        return inputs[0] if len(inputs) == 1 else self.op("Concat", *inputs, axis=axis)
+
+    def total(self, value: str) -> str:
+        """The sum over the second axis."""
+        return self.op("ReduceSum", value, self.constant([1]), keepdims=0)
+
+    def linear(self, value: str, name: str) -> str:
+        return self.op("Gemm", value, f"{name}.weight", f"{name}.bias", transB=1)
+
+    def mlp(self, value: str, name: str) -> str:
+        layer = 0
+        while f"{name}.{layer}.weight" in self.weights:
+            value = self.op("Relu", self.linear(value, f"{name}.{layer}"))
+            layer += 2
+        return value
+
+    def columns(self, value: str, start: int, end: int) -> str:
+        """Of the embeddings."""
+        return self.op("Slice", value, self.constant([start]), self.constant([end]), self.constant([2]))
+
+    def flat(self, embeddings: str) -> str:
+        """All of a sample's inputs side by side."""
+        dense = ("dense",) if self.of.schema.dense else ()
+        return self.concat(self.op("Flatten", embeddings, axis=1), *dense)
+
+
+def dense_graph(of: RunModel, weights: Mapping[str, NDArray[Any]]) -> bytes:
+    """A model of ONNX, checked: (embeddings B×F×D, wide B×F, dense B×N) → logits B."""
+    graph = OnnxGraph(of, weights)
+    hidden = HIDDEN[of.model.name](graph)
+    logits = graph.op("Add", graph.op("MatMul", hidden, "output.weight"), "output.bias")
+    if of.rows.wide:
+        logits = graph.op("Add", logits, graph.total("wide"))
+    graph.nodes.append(helper.make_node("Identity", [logits], ["logits"]))
+    kind = TensorProto.DOUBLE if graph.dtype == np.float64 else TensorProto.FLOAT
+    shapes: dict[str, list[Any]] = {"embeddings": ["B", of.schema.fields, of.rows.dim]}
+    shapes |= {"wide": ["B", of.schema.fields]} if of.rows.wide else {}
+    shapes |= {"dense": ["B", of.schema.dense]} if of.schema.dense else {}
+    inputs = [helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()]
+    output = helper.make_tensor_value_info("logits", kind, ["B"])
+    made = helper.make_graph(graph.nodes, of.model.name, inputs, [output], list(graph.constants.values()))
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    checker.check_model(model, full_check=True)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+# ── the models ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _wdl(graph: OnnxGraph) -> str:
+    return graph.mlp(graph.flat("embeddings"), "deep")
+
+
+def _deepfm(graph: OnnxGraph) -> str:
+    total = graph.total("embeddings")
+    squares = graph.total(graph.op("Mul", "embeddings", "embeddings"))
+    both = graph.op("Sub", graph.op("Mul", total, total), squares)
+    products = graph.op("Mul", both, graph.constant(0.5, graph.dtype))
+    return graph.concat(products, graph.mlp(graph.flat("embeddings"), "deep"))
+
+
+def _dcn(graph: OnnxGraph) -> str:
+    start = crossed = graph.flat("embeddings")
+    for layer in range(graph.of.model.cross_layers):
+        crossed = CROSSES[graph.of.model.cross](graph, start, crossed, f"cross.{layer}")
+    return graph.concat(crossed, graph.mlp(start, "deep"))
+
+
+def _matrix(graph: OnnxGraph, start: str, crossed: str, name: str) -> str:
+    through = graph.linear(crossed, f"{name}.through")
+    return graph.op("Add", graph.op("Mul", start, through), crossed)
+
+
+def _low_rank(graph: OnnxGraph, start: str, crossed: str, name: str) -> str:
+    down = graph.op("Gemm", crossed, f"{name}.down", transB=1)
+    return graph.op("Add", graph.op("Mul", start, graph.linear(down, f"{name}.up")), crossed)
+
+
+def _vector(graph: OnnxGraph, start: str, crossed: str, name: str) -> str:
+    through = graph.op("Unsqueeze", graph.op("MatMul", crossed, f"{name}.weight"), graph.constant([1]))
+    return graph.op("Add", graph.op("Mul", start, through), graph.op("Add", crossed, f"{name}.bias"))
+
+
+def _dlrm(graph: OnnxGraph) -> str:
+    vectors, count = "embeddings", graph.of.schema.fields
+    if graph.of.schema.dense:
+        bottom = graph.op("Unsqueeze", graph.mlp("dense", "bottom"), graph.constant([1]))
+        vectors, count = graph.concat("embeddings", bottom), count + 1
+    products = graph.op("MatMul", vectors, graph.op("Transpose", vectors, perm=[0, 2, 1]))
+    first, second = np.triu_indices(count, 1)
+    pairs = graph.constant(first * count + second)
+    chosen = graph.op("Gather", graph.op("Flatten", products, axis=1), pairs, axis=1)
+    return graph.mlp(graph.concat(graph.op("Flatten", vectors, axis=1), chosen), "top")
+
+
+def _ncf(graph: OnnxGraph) -> str:
+    dim = graph.of.rows.dim
+    factors = graph.columns("embeddings", 0, dim // 2)
+    user, item = (graph.op("Gather", factors, graph.constant(place), axis=1) for place in (0, 1))
+    deep = graph.mlp(graph.flat(graph.columns("embeddings", dim // 2, dim)), "deep")
+    return graph.concat(graph.op("Mul", user, item), deep)
+
+
+HIDDEN: Mapping[ModelName, Callable[[OnnxGraph], str]] = {
+    "wdl": _wdl,
+    "deepfm": _deepfm,
+    "dcn": _dcn,
+    "dlrm": _dlrm,
+    "ncf": _ncf,
+}
+CROSSES: Mapping[str, Callable[[OnnxGraph, str, str, str], str]] = {
+    "matrix": _matrix,
+    "low_rank": _low_rank,
+    "vector": _vector,
+}

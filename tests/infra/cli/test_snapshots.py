@@ -1,0 +1,130 @@
+"""``freshet snapshots``, on a folder with cuts in it and nobody running."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dispatch.cuts.retention import pinned_numbers
+from infra.run.settings import load_settings, store_settings
+from infra.storage import Storage
+from ps.cuts.choice import read_choice
+from ps.cuts.manifest import CutFigures, Verdict, write_manifest
+from tests.infra.cli.conftest import Invoke
+from tests.ingest.topics import SMALL_TEXT
+from tests.serving.snapshots.cuts import make_cut, run_model
+
+AT = ("--folder", "run")
+MODEL = {"name": "wdl", "mlp": (6, 5)}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    """Of the run in a folder ``run``: three cuts, of which the third is held back and has more rows."""
+    (tmp_path / "small.toml").write_text(SMALL_TEXT)
+    stream = {"schema_name": str(tmp_path / "small.toml")}
+    store_settings(load_settings(run="r", seed=7, folder=tmp_path / "run", stream=stream, model=MODEL, rows={"dim": 4}))
+    storage, of = Storage.at(tmp_path / "run" / "cuts"), run_model("wdl")
+    for number, known in ((1, 4), (2, 4), (3, 6)):
+        manifest = make_cut(storage, of, number, known=known)
+        held = Verdict(("logloss is 0.9",)) if number == 3 else Verdict()
+        figures = CutFigures(samples=100, logloss=0.1 * number)
+        write_manifest(storage, msgspec.structs.replace(manifest, verdict=held, figures=figures))
+    return storage
+
+
+def listed(invoke: Invoke) -> dict[int, dict[str, Any]]:
+    return {each["cut"]: each for each in json.loads(invoke("snapshots", "list", *AT, "--json").stdout)}
+
+
+def wanted(invoke: Invoke) -> list[int]:
+    return [cut for cut, told in listed(invoke).items() if told["is_wanted"]]
+
+
+def test_versions_are_listed_with_verdict_and_the_one_that_is_wanted(storage: Storage, invoke: Invoke) -> None:
+    header, one, two, three = invoke("snapshots", "list", *AT).stdout.splitlines()
+    assert header.split() == ["cut", "line", "step", "taken", "age", "rows", "verdict", "served"]
+    assert (one.split()[-1], two.split()[-2:]) == ("good", ["good", "wanted"])
+    assert "held back: logloss is 0.9" in three
+    assert [told["step"] for told in listed(invoke).values()] == [5, 10, 15]
+
+
+def test_a_pin_keeps_its_cut_and_lets_the_one_before_go(storage: Storage, invoke: Invoke) -> None:
+    assert "cut 3 is served" in invoke("snapshots", "pin", "3", *AT).stdout
+    assert (wanted(invoke), pinned_numbers(storage)) == ([3], {3})
+    invoke("snapshots", "pin", "1", *AT, "--reason", "better")
+    choice = read_choice(storage)
+    assert (choice.pinned, choice.reason, pinned_numbers(storage)) == (1, "better", {1})
+    assert choice.actor
+    invoke("snapshots", "unpin", *AT)
+    assert (wanted(invoke), pinned_numbers(storage)) == ([2], set())
+
+
+def test_a_rollback_pins_the_good_version_before(storage: Storage, invoke: Invoke) -> None:
+    assert json.loads(invoke("snapshots", "rollback", *AT, "--json").stdout)["pinned"] == 1
+    done = invoke("snapshots", "rollback", *AT)
+    assert (done.returncode, wanted(invoke)) == (2, [1])
+    assert "cut 1 is wanted, and no older version may be served; expected one" in done.stderr
+
+
+def test_a_version_that_is_released_goes_out(storage: Storage, invoke: Invoke) -> None:
+    invoke("snapshots", "release", "3", *AT)
+    assert (wanted(invoke), listed(invoke)[3]["is_released"]) == ([3], True)
+    assert "released: logloss is 0.9" in invoke("snapshots", "show", "3", *AT).stdout
+
+
+def test_storage_alone_is_enough(storage: Storage, invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "run" / "settings.json").unlink()
+    url = ("--cuts-url", str(tmp_path / "run" / "cuts"))
+    assert len(json.loads(invoke("snapshots", "list", *url, "--json").stdout)) == 3
+    assert invoke("snapshots", "pin", "2", *url).returncode == 0
+
+
+def test_two_versions_are_compared(storage: Storage, invoke: Invoke) -> None:
+    found = json.loads(invoke("snapshots", "diff", "2", "3", *AT, "--json").stdout)
+    (before, after), shared = found["rows"], found["rows"][0] - found["removed"]
+    assert (found["added"], found["changed"], found["removed"]) == (after - shared, shared, 0)
+    assert before < after
+    assert [figures["logloss"] for figures in found["figures"]] == pytest.approx([0.2, 0.3])
+    distances = [change["distance"] for change in found["largest"]]
+    assert distances == sorted(distances, reverse=True)
+    assert found["dense_distance"] > 0
+    assert "dense weights moved" in invoke("snapshots", "diff", "2", "3", *AT).stdout
+    same = json.loads(invoke("snapshots", "diff", "2", "2", *AT, "--json").stdout)
+    assert (same["changed"], same["added"], same["dense_distance"], same["largest"]) == (0, 0, 0.0, [])
+
+
+def test_a_version_is_exported_once(storage: Storage, invoke: Invoke, tmp_path: Path) -> None:
+    done = invoke("snapshots", "export", "2", "exported", *AT, "--json")
+    assert json.loads(done.stdout)["files"] == ["model.json", "dense.safetensors", "rows.safetensors"]
+    about = json.loads((tmp_path / "exported" / "model.json").read_text())
+    assert (about["version"]["cut"], about["seed"], about["schema"]["name"]) == (2, "0x7", "small")
+    again = invoke("snapshots", "export", "2", "exported", *AT)
+    assert (again.returncode, "exported exists; expected a new folder" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "9"], "there is no cut 9; expected one of [1, 2, 3]"),
+        (["pin", "9"], "there is no cut 9"),
+        (["unpin"], "no version is pinned"),
+        (["release", "1"], "cut 1 is not held back"),
+        (["export", "9", "exported"], "there is no cut 9"),
+        (["diff", "1", "9"], "there is no cut 9"),
+    ],
+)
+def test_what_cannot_be_done_is_told(storage: Storage, invoke: Invoke, arguments: list[str], message: str) -> None:
+    done = invoke("snapshots", *arguments, *AT)
+    assert (done.returncode, message in done.stderr) == (2, True)
+
+
+def test_a_damaged_manifest_is_named_and_the_others_are_listed(
+    storage: Storage, invoke: Invoke, tmp_path: Path
+) -> None:
+    (tmp_path / "run" / "cuts" / "00000002.json").write_text("{}")
+    found = listed(invoke)
+    assert "00000002.json is damaged" in found.pop(2)["damage"]
+    assert [cut for cut, told in found.items() if told["is_wanted"]] == [1]

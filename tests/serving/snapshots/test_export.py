@@ -1,0 +1,133 @@
+"""An exported model against the one it was made from: the program of docs/export.md, and ONNX's own runtime."""
+
+import ast
+import io
+import json
+import re
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from infra.errors import ConfigError
+from infra.storage import Storage
+from ingest.convert import Converter
+from ps.errors import CutDamaged
+from ps.start import start_rows
+from serving.copies import ModelCopy, ModelSpec
+from serving.loading import load
+from serving.snapshots.folder import write_export
+from serving.snapshots.model import ReadModel, RunModel, build, read_model
+from tests.serving.snapshots.cuts import make_cut, run_model, sample_events
+from trainer.config import ModelName
+
+EXAMPLE = re.findall(r"^```python\n(.*?)^```", Path("docs/export.md").read_text(), re.DOTALL | re.MULTILINE)[0]
+OURS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks")
+
+
+def exported(tmp_path: Path, of: RunModel, with_onnx: bool = False) -> tuple[ReadModel, Path]:
+    storage = Storage.at(tmp_path / "cuts")
+    make_cut(storage, of)
+    read = read_model(storage, 1, of)
+    write_export(tmp_path / "exported", read, of, with_onnx)
+    return read, tmp_path / "exported"
+
+
+def inputs_of(read: ReadModel, of: RunModel) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Embeddings, wide weights and dense inputs of the sample events, looked up one by one."""
+    samples, _ = Converter(of.schema).convert_events(sample_events())
+    rows = dict(zip(read.keys_R.view(np.uint64).tolist(), read.values_RW, strict=True))
+    unknown = start_rows(of.rows, of.seed, samples.keys_BF.reshape(-1))[:, : of.rows.shape().value]
+    flat = [rows.get(key, start) for key, start in zip(samples.keys_BF.reshape(-1).tolist(), unknown, strict=True)]
+    values = torch.from_numpy(np.array(flat)).reshape(*samples.keys_BF.shape, -1)
+    return values[..., : of.rows.dim], values[..., of.rows.dim], torch.from_numpy(samples.dense_BN)
+
+
+def logits_of(read: ReadModel, of: RunModel) -> torch.Tensor:
+    module = build(of)
+    module.load_state_dict({name: torch.from_numpy(weight) for name, weight in read.weights.items()})
+    with torch.no_grad():
+        return module(*inputs_of(read, of))
+
+
+def served_by(storage: Storage, read: ReadModel, of: RunModel) -> list[float]:
+    """What the serving process answers for the sample events."""
+    copy = ModelCopy(ModelSpec(of.run, of.seed, of.rows, of.model, of.schema.fields, of.schema.dense))
+    load(storage, read.manifest, copy)
+    samples, _ = Converter(of.schema).convert_events(sample_events())
+    return list(map(float, copy.predict(samples)))
+
+
+@pytest.mark.parametrize("name", get_args(ModelName))
+def test_the_program_of_the_document_predicts_what_the_model_predicts(
+    tmp_path: Path, name: ModelName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = run_model(name)
+    read, folder = exported(tmp_path, of)
+    lines = [json.dumps({"fields": event.fields}) for event in sample_events()]
+    monkeypatch.setattr(sys, "argv", ["example.py", str(folder)])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    with redirect_stdout(io.StringIO()) as shown:
+        exec(compile(EXAMPLE, "docs/export.md", "exec"), {})
+    found = [float(line) for line in shown.getvalue().split()]
+    expected = served_by(Storage.at(tmp_path / "cuts"), read, of)
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert torch.sigmoid(logits_of(read, of)).tolist() == pytest.approx(expected, abs=1e-6)
+    assert max(expected) - min(expected) > 1e-3
+
+
+def test_the_program_of_the_document_imports_nothing_of_freshet_and_is_short() -> None:
+    found = [node for node in ast.walk(ast.parse(EXAMPLE)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in found for alias in node.names} | {
+        str(getattr(node, "module", "")) for node in found
+    }
+    assert not {name.split(".")[0] for name in names} & set(OURS)
+    assert sum(bool(line.strip()) for line in EXAMPLE.splitlines()) <= 60
+
+
+CROSSES = [("dcn", {"cross": "low_rank", "cross_rank": 3}), ("dcn", {"cross": "vector"})]
+
+
+@pytest.mark.parametrize(("name", "given"), [*((name, {}) for name in get_args(ModelName)), *CROSSES])
+def test_onnx_computes_what_torch_computes(tmp_path: Path, name: ModelName, given: dict[str, object]) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    of = run_model(name, **given)
+    read, folder = exported(tmp_path, of, with_onnx=True)
+    session = onnxruntime.InferenceSession(folder / "dense.onnx", providers=["CPUExecutionProvider"])
+    fed = dict(zip(("embeddings", "wide", "dense"), map(torch.Tensor.numpy, inputs_of(read, of)), strict=True))
+    (logits,) = session.run(None, fed)
+    assert logits.tolist() == pytest.approx(logits_of(read, of).tolist(), abs=1e-5)
+
+
+def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
+    read, folder = exported(tmp_path, run_model("wdl"))
+    about = json.loads((folder / "model.json").read_text())
+    assert about["version"] == {"line": 0, "step": 5, "cut": 1}
+    assert (about["model"]["name"], about["schema"]["name"], about["rows"]["count"]) == ("wdl", "small", 17)
+    assert set(about["files"]) == {"rows.safetensors", "dense.safetensors"}
+    keys = load_file(folder / "rows.safetensors")["keys"]
+    assert (np.diff(keys) > 0).all()
+    assert len(keys) == len(read.keys_R)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cuts", "exported"]
+
+
+def test_a_folder_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "exported").mkdir()
+    with pytest.raises(ConfigError, match=r"exported exists; expected a new folder"):
+        exported(tmp_path, run_model("wdl"))
+    assert list((tmp_path / "exported").iterdir()) == []
+
+
+def test_a_damaged_cut_is_not_exported(tmp_path: Path) -> None:
+    storage, of = Storage.at(tmp_path / "cuts"), run_model("wdl")
+    name = make_cut(storage, of).shards[1].files[0].name
+    content = bytearray((tmp_path / "cuts" / name).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "cuts" / name).write_bytes(bytes(content))
+    with pytest.raises(CutDamaged, match=re.escape(name)):
+        read_model(storage, 1, of)
