@@ -44,25 +44,26 @@ class News(Protocol):
     def served(self, version: Version, at_seconds: float) -> None:
         """A version is served from now on; at_seconds: since 1970."""
 
-    def close(self) -> None:
-        """Ends a wait."""
+    def wake(self) -> None:
+        """Ends the present wait, or the next one."""
 
 
 class PolledNews:
     """No news: the storage is looked at again and again."""
 
     def __init__(self) -> None:
-        self._is_closed = threading.Event()
+        self._woken = threading.Event()
 
     def wait(self, seconds: float) -> tuple[str, ...]:
-        self._is_closed.wait(seconds)
+        self._woken.wait(seconds)
+        self._woken.clear()
         return ()
 
     def served(self, version: Version, at_seconds: float) -> None:
         """Nobody wants to know."""
 
-    def close(self) -> None:
-        self._is_closed.set()
+    def wake(self) -> None:
+        self._woken.set()
 
 
 class Followed(NamedTuple):
@@ -93,7 +94,7 @@ class Follower:
         """what was pinned when the present version was swapped in"""
         self._turned = threading.Condition()
         self.state = Followed(0, Choice(), (), "no turn has been taken yet")
-        self._is_closing = False
+        self._begun, self._is_closing = 0, False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
     def start(self) -> None:
@@ -101,18 +102,21 @@ class Follower:
 
     def close(self) -> None:
         self._is_closing = True
-        self._news.close()
+        self._news.wake()
         self._thread.join()
 
     def wait_turn(self, seconds: float) -> Followed:
-        """Waits for a turn that begins after this call, and returns what came of it; at most so many seconds."""
+        """Takes a turn that begins after this call, and returns what came of it; waits so many seconds at most."""
         with self._turned:
-            after = self.state.turn + 1  # one may be under way
-            self._turned.wait_for(lambda: self.state.turn > after, seconds)
+            under_way = self._begun
+            self._news.wake()
+            self._turned.wait_for(lambda: self.state.turn > under_way, seconds)
             return self.state
 
     def turn(self) -> None:
         """Looks once, and serves what should be served."""
+        with self._turned:
+            self._begun = self.state.turn + 1
         choice, failure = self.state.choice, ""
         try:
             choice = read_choice(self._storage)

@@ -39,6 +39,7 @@ from ingest.codec.packed import PackedCodec
 from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
 from ps.config import RowConfig
+from serving.config import ServingConfig
 from serving.copies import Copies, ModelCopy, ModelSpec
 from serving.engine import Engine
 from serving.loading import load
@@ -120,12 +121,15 @@ class HttpResult:
     requests: int
     """in the windows; all were answered"""
     swaps: int
+    rollback_seconds: float
+    """from request to answer, which comes once the version before is served; beside requests at the same rate"""
 
 
 def run_serve(
     folder: Path, wanted: ServingLoad, tell: Callable[[str], None]
 ) -> tuple[list[LoadedSize], EngineResult, HttpResult]:
     """Measures all of it below a folder."""
+    torch.set_num_threads(ServingConfig().threads)  # as many as the server has
     schema, sizes = load_schema("criteo"), list[LoadedSize]()
     spec = ModelSpec(RUN, 0, ROWS, ModelConfig(name=wanted.model), schema.fields, schema.dense)
     for rows in sorted(wanted.sizes, reverse=True):
@@ -239,7 +243,7 @@ def served(folder: Path, model: ModelName) -> Iterator[tuple[str, str]]:
 async def _token(database: str) -> str:
     store = await SqlStore.open(database)
     try:
-        _, secret = await store.tokens.create("bench", ["read", "predict"])
+        _, secret = await store.tokens.create("bench", ["read", "predict", "control"])
         return secret
     finally:
         await store.close()
@@ -294,7 +298,21 @@ def _windows(
         "p99_ratio": middle(swapping, "p99_ms") / middle(quiet, "p99_ms"),
         "requests": sum(each.requests for each in (*quiet, *swapping)),
         "swaps": _swaps(address, token) - before,
+        "rollback_seconds": _roll_back(asking, question),
     }
+
+
+def _roll_back(asking: Clients, question: AskedRoute) -> float:
+    """In the middle of a window."""
+    under_way, headers = asking.ask(question), {"Authorization": f"Bearer {question.token}"}
+    time.sleep(question.seconds / 2)
+    headers["Content-Type"] = "application/json"
+    began = time.perf_counter()
+    with urlopen(Request(f"{question.address}/v1/snapshots/rollback", b"{}", headers), timeout=30) as answer:
+        answer.read()
+    seconds = time.perf_counter() - began
+    under_way.result()
+    return seconds
 
 
 @contextmanager

@@ -171,7 +171,6 @@ def test_a_thread_follows_by_itself(trained: Trained) -> None:
         following.follower.wait_turn(30)
         trained.train().take()
         following.follower.wait_turn(30)
-        following.follower.wait_turn(30)
         assert following.copies.served is not None
         assert following.copies.served.number == 2
     finally:
