@@ -29,6 +29,7 @@ from serving.snapshots.model import ReadModel, RunModel
 FORMAT = "freshet-export-1"
 MODEL, ROWS, DENSE, ONNX = "model.json", "rows.safetensors", "dense.safetensors", "dense.onnx"
 PART = ".part"
+READABLE = 0o644
 
 
 def write_export(folder: Path, model: ReadModel, of: RunModel, with_onnx: bool) -> tuple[str, ...]:
@@ -110,6 +111,8 @@ def _checksum(path: Path) -> dict[str, Any]:
 
 
 def _make_durable(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.chmod(READABLE)  # safetensors lets only the owner read
     for path in (*folder.iterdir(), folder):
         opened = os.open(path, os.O_RDONLY)
         try:

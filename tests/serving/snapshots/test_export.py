@@ -112,6 +112,7 @@ def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
     assert set(about["files"]) == {"rows.safetensors", "dense.safetensors"}
     keys = load_file(folder / "rows.safetensors")["keys"]
     assert (np.diff(keys) > 0).all()
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
     assert len(keys) == len(read.keys_R)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cuts", "exported"]
 
