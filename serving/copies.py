@@ -23,7 +23,7 @@ from ingest.samples import Samples
 from ps.config import DenseRule, RowConfig
 from ps.cuts.manifest import CutManifest
 from serving.errors import NothingServed
-from serving.table import RowTable
+from serving.rows.table import RowTable
 from serving.versions import Version, version_of
 from trainer.config import ModelConfig
 from trainer.dense import places_of

@@ -47,6 +47,9 @@ class News(Protocol):
     def wake(self) -> None:
         """Ends the present wait, or the next one."""
 
+    def close(self) -> None:
+        """Nobody waits any more."""
+
 
 class PolledNews:
     """No news: the storage is looked at again and again."""
@@ -64,6 +67,9 @@ class PolledNews:
 
     def wake(self) -> None:
         self._woken.set()
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 class Followed(NamedTuple):
@@ -104,6 +110,7 @@ class Follower:
         self._is_closing = True
         self._news.wake()
         self._thread.join()
+        self._news.close()
 
     def wait_turn(self, seconds: float) -> Followed:
         """Takes a turn that begins after this call, and returns what came of it; waits so many seconds at most."""

@@ -29,11 +29,11 @@ from serving.app import create_app, guarded
 from serving.copies import Copies
 from serving.engine import Engine
 from serving.follow import Follower, News, PolledNews
-from serving.index import warm_up_index
 from serving.job import ServingJob
 from serving.labels.served import ServedLabels
 from serving.news import DispatcherNews
 from serving.parts import ServingParts
+from serving.rows.index import warm_up_index
 
 USUAL_PORT = 8100
 

@@ -40,9 +40,11 @@ class DispatcherNews:
     def served(self, version: Version, at_seconds: float) -> None:
         self._served = version, at_seconds
 
+    def wake(self) -> None:
+        self._has_news.set()
+
     def close(self) -> None:
         self._is_closed.set()
-        self._has_news.set()
         self._thread.join()
 
     # ── on its own ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ from ingest.schema import Schema
 from ps.config import RowConfig
 from serving.config import ServingConfig
 from serving.copies import ModelSpec
-from serving.table import DTYPES
+from serving.rows.table import DTYPES
 from trainer.config import ModelConfig
 
 

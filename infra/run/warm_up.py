@@ -16,7 +16,7 @@ from ingest.samples import no_samples
 from ingest.schema import load_schema
 from ps.config import DenseRule, RowConfig
 from ps.main import warm_up as warm_up_shard
-from serving.index import warm_up_index
+from serving.rows.index import warm_up_index
 
 SEED = 0
 DIRECTORY_POLICIES = ("random", "het", "fae", "laia", "laia_adaptive")

@@ -146,7 +146,7 @@ def test_a_failure_while_rows_are_put_in_leaves_the_other_copy_serving(
     following.turn()
     trained.train().take()
     with monkeypatch.context() as patched:
-        patched.setattr("serving.table.RowTable.put", lambda *_: (_ for _ in ()).throw(MemoryError("none left")))
+        patched.setattr("serving.rows.table.RowTable.put", lambda *_: (_ for _ in ()).throw(MemoryError("none left")))
         assert following.turn() == 2
         assert "none left" in following.follower.state.failure
     monkeypatch.setattr("serving.follow.RETRY_SECONDS", 0.0)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ps.config import RowConfig
 from ps.start import start_rows
-from serving.index import KeyIndex, find_reference, insert_reference
-from serving.table import RowTable, look_up_reference
+from serving.rows.index import KeyIndex, find_reference, insert_reference
+from serving.rows.table import RowTable, look_up_reference
 
 CPU = torch.device("cpu")
 ROWS = RowConfig(dim=3)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ps.config import RowConfig
 from ps.start import start_rows
-from serving.index import GROWTH, KeyIndex
+from serving.rows.index import GROWTH, KeyIndex
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
