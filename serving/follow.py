@@ -195,7 +195,8 @@ class Follower:
         """The storage, with those files of a cut that have been delivered already."""
         if self._delivered is None:
             return self._storage
-        self._delivered.collect(file for shard in wanted.shards for file in shard.files)
+        delivered = self._delivered.collect(file for shard in wanted.shards for file in shard.files)
+        self._meter.count("serving_delivered_files", delivered)
         return self._delivered
 
     def _swap(self, wanted: CutManifest) -> None:

@@ -7,6 +7,7 @@ dispatcher the storage is looked at as before.
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 
 from dispatch.control.live_client import LiveClient
 from dispatch.control.protocol import Newest
@@ -15,6 +16,8 @@ from serving.versions import Version
 
 AGAIN_SECONDS = 1.0
 """before a dispatcher that did not answer is asked again"""
+NOWHERE = "tcp://127.0.0.1:1"
+"""before it is known where the dispatcher is"""
 NOTHING = Version(0, -1, 0)
 """what a server serves that has no version yet"""
 
@@ -49,17 +52,12 @@ class DispatcherNews:
 
     # ── on its own ────────────────────────────────────────────────────────────────────────────────────────────────────
     def _ask(self) -> None:
-        client, connected = None, None
-        while not self._is_closed.is_set():
-            if (endpoint := self._endpoint()) != connected:
-                if client is not None:
-                    client.close()
-                client = None if endpoint is None else LiveClient(endpoint, self._run, self._curve, self._name)
-                connected = endpoint
-            if client is None or not self._tell(client):
-                self._is_closed.wait(AGAIN_SECONDS)
-        if client is not None:
-            client.close()
+        with closing(LiveClient(NOWHERE, self._run, self._curve, self._name)) as client:
+            while not self._is_closed.is_set():
+                if (endpoint := self._endpoint()) is not None:
+                    client.move(endpoint)
+                if endpoint is None or not self._tell(client):
+                    self._is_closed.wait(AGAIN_SECONDS)
 
     def _tell(self, client: LiveClient) -> bool:
         """Whether the dispatcher answered."""

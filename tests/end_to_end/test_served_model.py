@@ -1,18 +1,27 @@
-"""A cut of a real run, loaded as a server does, against the rows and weights that the run itself ended with."""
+"""What is served of a real run: its own rows and weights, one version after the other."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from prometheus_client import CollectorRegistry
 
+from dispatch.job import Publishing
 from dispatch.rows.index import Index
+from infra.kafka.broker import free_port
 from infra.storage import Storage
+from infra.telemetry import Meter
 from ps.config import CutConfig, RowConfig
 from ps.cuts.manifest import manifest_numbers, read_manifest
+from ps.cuts.publication import Deliveries
 from ps.start import start_rows
-from serving.copies import ModelCopy, ModelSpec
+from serving.copies import Copies, ModelCopy, ModelSpec
+from serving.follow import Follower
 from serving.loading import load
+from serving.news import DispatcherNews
+from serving.versions import Version
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import RUN, SEED, SMALL_MODEL, Plan, batches, train
 from trainer.models.registry import build_model
@@ -49,3 +58,35 @@ def test_what_is_served_is_what_was_trained(write_topic: WriteTopic, workers: in
         wanted = torch.sigmoid(module(tensors[0][..., :8], tensors[0][..., 8], tensors[1])).numpy()
     assert len(numbers) > 1
     assert np.abs(copy.predict(probe) - wanted).max() < 1e-6
+
+
+class HeardNews(DispatcherNews):
+    """Keeps what was served."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.versions: list[Version] = []
+        super().__init__(lambda: endpoint, RUN, None, "serve")
+
+    def served(self, version: Version, at_seconds: float) -> None:
+        self.versions.append(version)
+        super().served(version, at_seconds)
+
+
+def test_a_server_follows_a_run_that_publishes_for_it(write_topic: WriteTopic) -> None:
+    feed, published = f"tcp://127.0.0.1:{free_port()}", Publishing(seconds=0.0)
+    plan = Plan(write_topic(48 * 32), batch=32, rows=RowConfig(dim=4), feed=feed, publishing=published)
+    copies = Copies(ModelSpec(RUN, SEED, plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense))
+    meter, news = Meter(CollectorRegistry()), HeardNews(feed)
+    with closing(Deliveries()) as deliveries:
+        follower = Follower(Storage.at(plan.folder / "cuts"), copies, news, meter, deliveries)
+        follower.start()
+        try:
+            result = train(plan)
+        finally:
+            follower.close()
+    assert len(news.versions) >= 3
+    assert news.versions == sorted(news.versions)
+    assert meter.registry.get_sample_value("freshet_serving_delivered_files_total")
+    assert not meter.registry.get_sample_value("freshet_serving_damaged_cuts_total")
+    assert result.status.served.cut in {version.cut for version in news.versions}
+    assert result.status.served.freshness.events > 0
