@@ -49,7 +49,14 @@ class Carried(NamedTuple):
     frames: list[zmq.Frame]
 
     def deliver(self) -> None:
-        self.to.send_multipart(self.frames, zmq.NOBLOCK, copy=False)
+        """Passes it on, or drops it where there is no connection any more.
+
+        Queues are unbounded, so only that makes a send fail: a user has closed its end, or a server has refused the
+        connection for good. The other connections of the link go on.
+        """
+        if not self.to.closed:
+            with suppress(zmq.Again):
+                self.to.send_multipart(self.frames, zmq.NOBLOCK, copy=False)
 
 
 class Lane:
@@ -223,13 +230,9 @@ class Carrier:
     def _deliver(self) -> None:
         """Passes on what is due."""
         now = self._clock()
-        for message in self._up.arrived(now):
-            if not message.to.closed:
+        for lane in (self._up, self._down):
+            for message in lane.arrived(now):
                 message.deliver()
-        for message in self._down.arrived(now):
-            with suppress(zmq.Again):  # its user has closed the other end
-                if not message.to.closed:
-                    message.deliver()
 
     def _finish(self) -> None:
         """Takes in all that was sent before the end, and delivers what is due while its socket lingers."""

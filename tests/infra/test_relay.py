@@ -16,7 +16,7 @@ import zmq
 
 from infra.errors import ConfigError
 from infra.link import Link, SocketOptions
-from infra.relay import Lane, Relay
+from infra.relay import Carried, Lane, Relay
 from infra.wire import Curve, bind, guarded, load_curve, write_curve
 
 PATIENCE_MILLISECONDS = 30_000
@@ -290,6 +290,14 @@ def test_keys_are_used_on_the_real_connection(tmp_path: Path) -> None:
         opened.peer.send_multipart([b"known", b""])
         assert heard(socket) == [b""]
         assert not opened.peer.poll(0)
+
+
+def test_message_for_a_connection_that_was_refused_for_good_is_dropped() -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as nowhere:
+        message = Carried(0.0, nowhere, [zmq.Frame(b"")])
+        message.deliver()
+        assert not nowhere.poll(0, zmq.POLLOUT)
+    message.deliver()
 
 
 def test_error_on_the_thread_is_raised_by_every_later_use(monkeypatch: pytest.MonkeyPatch) -> None:

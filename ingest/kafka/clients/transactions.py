@@ -72,9 +72,10 @@ def _translated() -> Iterator[None]:
     """The library's errors become ours: another producer took the id, waiting may help, or waiting will not help."""
     try:
         yield
-    except ProducerFencedError as error:
-        raise TransactionFenced(str(error)) from error
     except RetriableError as error:
         raise TransactionFailed(str(error)) from error
     except KafkaError as error:
+        # The library may find out while it sends, and then raises another error that holds the first.
+        if any(isinstance(each, ProducerFencedError) for each in (error, *error.args)):
+            raise TransactionFenced(str(error)) from error
         raise TransactionRefused(f"{type(error).__name__}: {error}") from error
