@@ -5,21 +5,22 @@ for predictions all the time. Each answer names its version, each record of the 
 journal says which step trained it. So the freshness of an event is known without the run's own figures: from its append
 until the client first had an answer of a version with its step. That includes the time between two questions.
 
-Cost. Events are written ahead and trained as fast as possible. The serving process is stopped (SIGSTOP) and let go on
-in turn: nobody who serves, no publishing. Steps a second of neighbouring windows are compared. What the serving process
-itself needs of the cores is part of the cost.
+Cost. Events are written ahead and trained as fast as possible, by a run that does not serve itself. A serving process
+beside it is stopped (SIGSTOP) and let go on in turn: nobody who serves, no publishing. Steps a second of neighbouring
+windows are compared. What the serving process itself needs of the cores is part of the cost.
 """
 
 import asyncio
 import http.client
 import json
+import signal
 import statistics
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -82,10 +83,11 @@ class FreshnessResult:
     versions: int
     """that the client saw"""
     answers_per_second: float
-    steps_per_second_published: float
-    steps_per_second_alone: float
+    steps_per_second_published: tuple[float, ...]
+    """of each window"""
+    steps_per_second_alone: tuple[float, ...]
     ratio: float
-    """median over pairs of windows: steps a second with publishing to those without"""
+    """of the medians of both"""
 
 
 @dataclass
@@ -103,8 +105,9 @@ def run_freshness(
 ) -> FreshnessResult:
     """Both parts, each a run of its own."""
     asked, ages = _measure_ages(_job(folder / "fresh", load.rate, settings), load, tell)
-    published, alone = _measure_cost(_job(folder / "cost", 0.0, settings), load, tell)
     p50, p99, worst = np.quantile(ages, (0.5, 0.99, 1.0))
+    tell(f"{len(ages):,} events: p50 {p50:.2f} s, p99 {p99:.2f} s")
+    published, alone = _measure_cost(_job(folder / "cost", 0.0, settings), load, tell)
     return FreshnessResult(
         events_per_second=len(ages) / load.seconds,
         events=len(ages),
@@ -113,9 +116,9 @@ def run_freshness(
         worst_seconds=float(worst),
         versions=len(set(asked.versions)),
         answers_per_second=len(asked.times) / (asked.times[-1] - asked.times[0]),
-        steps_per_second_published=statistics.median(published),
-        steps_per_second_alone=statistics.median(alone),
-        ratio=statistics.median(a / b for a, b in zip(published, alone, strict=True)),
+        steps_per_second_published=tuple(published),
+        steps_per_second_alone=tuple(alone),
+        ratio=statistics.median(published) / statistics.median(alone),
     )
 
 
@@ -241,19 +244,22 @@ def _measure_cost(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None
     if status := launch(job, "produce", "--limit", str(load.events), "--packed", "64").wait(PATIENCE_SECONDS):
         raise FreshetError(f"freshet produce ended with status {status}; expected 0; see {job.folder}")
     published, alone = [], []
-    with running(job) as run:
-        _await_serving(run)
-        for number in range(load.windows):
-            tell(f"windows {number + 1} of {load.windows}")
-            published.append(_window(load.window_seconds))
-            serving = run.processes()[SERVE]
-            serving.suspend()
-            try:
+    with running(replace(job, serves=False)) as run:
+        _await_steps(run)
+        serving = launch(replace(job, settings=()), "serve", "--run-folder", str(job.folder))
+        try:
+            _await_serving(run)
+            time.sleep(RETURN_SECONDS)
+            for number in range(load.windows):
+                tell(f"windows {number + 1} of {load.windows}")
+                published.append(_window(load.window_seconds))
+                serving.send_signal(signal.SIGSTOP)
                 time.sleep(QUIET_SECONDS)
                 alone.append(_window(load.window_seconds))
-            finally:
-                serving.resume()
-            time.sleep(RETURN_SECONDS)
+                serving.send_signal(signal.SIGCONT)
+                time.sleep(RETURN_SECONDS)
+        finally:
+            end(serving, PATIENCE_SECONDS)
     rates = steps_per_second(step_times(job.folder), [*published, *alone])
     return rates[: load.windows], rates[load.windows :]
 
@@ -266,10 +272,20 @@ def _window(seconds: float) -> tuple[float, float]:
 
 def _await_serving(run: SupervisedRun) -> str:
     """Where predictions are served, once the run trains."""
-    progress, endpoint = Progress(run.job.folder), run.job.folder / "endpoints" / SERVE
+    _await_steps(run)
+    endpoint = run.job.folder / "endpoints" / SERVE
+    _await(run, endpoint.exists)
+    return endpoint.read_text().strip()
+
+
+def _await_steps(run: SupervisedRun) -> None:
+    progress = Progress(run.job.folder)
+    _await(run, lambda: (progress.read_newest() or (0, 0))[1] >= SETTLED_STEPS)
+
+
+def _await(run: SupervisedRun, is_there: Callable[[], bool]) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
-    while not endpoint.exists() or (progress.read_newest() or (0, 0))[1] < SETTLED_STEPS:
+    while not is_there():
         if time.monotonic() > until or run.process.poll() is not None:
             raise FreshetError(f"no run after {PATIENCE_SECONDS:g} s; expected one that serves; see {run.job.folder}")
         time.sleep(0.2)
-    return endpoint.read_text().strip()
