@@ -1,13 +1,21 @@
-"""A live run that is served: predictions follow training, and a server that is killed comes back where it was."""
+"""A live run that is served: predictions follow training, whoever is killed; who asks twice gets an answer."""
 
+import http.client
+import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from api.job import database_url
+from infra.run.supervision.nursery import as_started
 from infra.storage import Storage
 from ps.cuts.manifest import manifest_numbers
 from tests.api.serving import Served, new_token, until
@@ -16,7 +24,7 @@ from tests.end_to_end.processes import named, start, wait_until
 pytestmark = pytest.mark.timeout(240)
 SETTINGS = (
     *("stream.batch=64", "dispatch.workers=1", "dispatch.links_gbit=", "ps.shards=1", "run=shown"),
-    *("cuts.seconds=0.5", "serving.port=0", "api.port=0", "model.mlp=8"),
+    *("cuts.seconds=0.5", "serving.port=0", "serving.processes=2", "api.port=0", "model.mlp=8"),
 )
 EVENT = {"fields": {"user": 1, "item": 2}}
 
@@ -42,24 +50,110 @@ def server_of(folder: Path) -> Served:
     return Served((folder / "endpoints" / "serve").read_text(), new_token(database, ["predict", "read"]), database)
 
 
-def test_predictions_follow_the_training_and_a_killed_server_comes_back_on_its_port(live: Path) -> None:
+@dataclass
+class Client:
+    """Asks on one connection, so of one server, until that ends; then once more on another one."""
+
+    server: Served
+    answers: int = 0
+    connections: int = 0
+    versions: list[tuple[int, int]] = field(default_factory=list)
+    """of the present connection"""
+    faults: list[str] = field(default_factory=list)
+
+    def ask_until(self, is_over: threading.Event) -> None:
+        while not is_over.is_set():
+            try:
+                self._ask_on_one(is_over)
+            except (OSError, http.client.HTTPException) as error:
+                if not self.versions:  # a second time, without an answer in between
+                    self.faults.append(repr(error))
+                    return
+
+    def _ask_on_one(self, is_over: threading.Event) -> None:
+        self.versions = []
+        self.connections += 1
+        connection = http.client.HTTPConnection(urlsplit(self.server.address).netloc, timeout=60)
+        headers = {"Authorization": f"Bearer {self.server.token}"}
+        try:
+            while not is_over.wait(0.01):
+                connection.request("POST", "/v1/predict", json.dumps(EVENT), headers)
+                answer = connection.getresponse()
+                content = answer.read()
+                if answer.status != 200:
+                    self.faults.append(f"{answer.status} {content!r}")
+                    return
+                version = json.loads(content)["version"]
+                self.versions.append((version["line"], version["step"]))
+                self.answers += 1
+                if self.versions[-2:] != sorted(self.versions[-2:]):
+                    self.faults.append(f"went back: {self.versions[-2:]}")
+        finally:
+            connection.close()
+
+
+@contextmanager
+def asking(server: Served, number: int = 4) -> Iterator[list[Client]]:
+    """Clients that ask all the time; in the end none of them has met an error twice."""
+    clients, is_over = [Client(server) for _ in range(number)], threading.Event()
+    threads = [threading.Thread(target=client.ask_until, args=(is_over,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    try:
+        yield clients
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert [fault for client in clients for fault in client.faults] == []
+
+
+def test_predictions_follow_the_training(live: Path) -> None:
     server = server_of(live)
     until(lambda: server.get("/readyz").status == 200)
     first = server.ask("POST", "/v1/predict", EVENT).json["version"]["step"]
     until(lambda: server.ask("POST", "/v1/predict", EVENT).json["version"]["step"] > first)
-    (process,) = named(live, ["serve"])
+    assert server.ask("POST", "/v1/predict", EVENT).json["version"]["cut"] <= newest(live)
+
+
+def test_a_server_that_is_killed_under_load_costs_no_answer_and_comes_back_on_its_port(live: Path) -> None:
+    server = server_of(live)
+    until(lambda: len(named(live, ["serve"])) == 2)
+    with asking(server) as clients:
+        until(lambda: all(client.answers > 20 for client in clients))
+        killed = [kill_server(live, number) for number in (0, 1)]
+        before = [client.answers for client in clients]
+        until(lambda: all(client.answers > count + 20 for client, count in zip(clients, before, strict=True)))
+    assert sum(client.connections for client in clients) > len(clients)
+    assert server_of(live).address == server.address
+    assert not {process.pid for process in named(live, ["serve"])} & set(killed)
+
+
+def kill_server(live: Path, number: int) -> int:
+    """Kills one of the two, and waits until both are there again."""
+    name = ("serve", "serve-1")[number]
+    (process,) = [each for each in named(live, ["serve"]) if name_of(each) == name]
     os.kill(process.pid, signal.SIGKILL)
     process.wait(30)
-    until(lambda: (live / "endpoints" / "serve").exists() and server_of(live).address == server.address)
-    until(lambda: _is_ready(server))
-    told = server.ask("POST", "/v1/predict", EVENT).json
-    assert told["version"]["step"] > first
-    assert told["version"]["cut"] <= manifest_numbers(Storage.at(live / "cuts"))[-1]
-    assert [each.pid for each in named(live, ["serve"])] != [process.pid]
+    until(lambda: (live / "endpoints" / name).exists() and len(named(live, ["serve"])) == 2)
+    return int(process.pid)
 
 
-def _is_ready(server: Served) -> bool:
-    try:
-        return server.get("/readyz").status == 200
-    except OSError:  # it does not listen yet
-        return False
+@pytest.mark.parametrize("name", ["dispatcher", "ps-0", "worker-0"])
+def test_serving_goes_on_while_a_run_recovers_and_follows_it_again(live: Path, name: str) -> None:
+    with asking(server_of(live), 2) as clients:
+        until(lambda: all(client.versions for client in clients))
+        at = max(client.versions[-1] for client in clients)
+        (process,) = [each for each in named(live, [name]) if name_of(each) == name]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(30)
+        until(lambda: all(client.versions and client.versions[-1] > at for client in clients))
+
+
+def name_of(process: psutil.Process) -> str:
+    argv = as_started(process.cmdline())
+    return argv[argv.index("--name") + 1]
+
+
+def newest(live: Path) -> int:
+    return manifest_numbers(Storage.at(live / "cuts"))[-1]
