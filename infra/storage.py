@@ -130,20 +130,6 @@ class Storage:
                 raise FileNotFoundError(2, "No such file", where)
             return int(info.size)
 
-    def prepare(self, name: str) -> None:
-        """Makes the folder of a file that is about to be written, so that writing it takes a sync less."""
-        where = self.where(name)
-        if self._is_local:
-            with _naming(where):
-                _make_folder(Path(where).parent)
-
-    def delete_empty_folders(self) -> None:
-        """Removes folders that were prepared and in which nothing was written."""
-        if self._is_local and (root := Path(self._root)).is_dir():
-            for folder in (path for path in root.iterdir() if path.is_dir()):
-                with suppress(OSError):  # not empty
-                    folder.rmdir()
-
     def delete(self, name: str) -> None:
         """Removes a file, and its folder with the last one in it; one that is gone already is no error."""
         where = self.where(name)

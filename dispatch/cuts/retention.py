@@ -124,7 +124,6 @@ def sweep(storage: Storage) -> list[str]:
     gone = [name for name in names if name not in needed and (NUMBERED.fullmatch(name) or name.endswith(PART))]
     for name in gone:
         storage.delete(name)
-    storage.delete_empty_folders()
     return gone
 
 

@@ -52,8 +52,6 @@ class Taking:
     rows: int
     """that the shard held"""
     dense: DenseCopy
-    name: str
-    """of its file"""
     chain: Chain = ()
     """files that it builds on"""
     before: NonFinite = ALL_FINITE
@@ -104,10 +102,7 @@ class CutTaker:
 
     def announce(self, header: Announce, rows: int, dense: DenseCopy) -> None:
         """A flush is announced after which the shard takes a cut; rows: that it holds by then."""
-        assert self.storage is not None
-        taking = Taking(header, rows, dense, new_name(header.cut, "shard", self._shard))
-        self._announced[header.cut] = taking
-        self._threads.submit(self.storage.prepare, taking.name)  # an error is met again when the file is written
+        self._announced[header.cut] = Taking(header, rows, dense)
 
     def begin(self, header: Announce, store: Store) -> Iterator[CutFailed]:
         """The flush has just been applied: settles which rows the cut consists of."""
@@ -147,8 +142,8 @@ class CutTaker:
             reach("gathering", taking.header.step)
         elif taking.is_copied:
             assert self.storage is not None
-            columns = taking.copy.columns(taking.dense.whole)
-            taking.written = self._threads.submit(self._write, self.storage, taking.name, columns)
+            columns, name = taking.copy.columns(taking.dense.whole), new_name(taking.header.cut, "shard", self._shard)
+            taking.written = self._threads.submit(self._write, self.storage, name, columns)
 
     def patience(self, milliseconds: int) -> int:
         """How long to wait for a message, of so long, before going on."""

@@ -57,16 +57,6 @@ def test_file_that_is_written_again_is_replaced(storage: Storage) -> None:
     assert bytes(storage.read("7.json")) == b"new"
 
 
-def test_a_folder_that_was_prepared_and_stayed_empty_can_be_removed(tmp_path: Path) -> None:
-    storage = Storage.at(tmp_path)
-    for name in ("7/a", "8/a"):
-        storage.prepare(name)
-    storage.write("7/a", [b"kept"])
-    assert (tmp_path / "8").is_dir()
-    storage.delete_empty_folders()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["7"]
-
-
 def test_deleted_file_is_gone_and_may_be_deleted_again(storage: Storage) -> None:
     storage.write("7/a", [b"x"])
     for _ in range(2):
