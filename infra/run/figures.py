@@ -43,13 +43,14 @@ def percent(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """12.3 s, 4 min 05 s, 3 h 07 min."""
+    """12.3 s, 4 min 05 s, 3 h 07 min, 731 days."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} days"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

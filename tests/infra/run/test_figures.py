@@ -17,7 +17,9 @@ def test_sizes_have_units(value: float, text: str) -> None:
     assert size(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.04, "0.0 s"), (59.96, "1 min 00 s"), (11_220, "3 h 07 min")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.04, "0.0 s"), (59.96, "1 min 00 s"), (11_220, "3 h 07 min"), (63_158_400, "731 days")]
+)
 def test_durations_read_well(value: float, text: str) -> None:
     assert duration(value) == text
 
