@@ -36,6 +36,8 @@ from serving.parts import ServingParts
 from serving.rows.index import warm_up_index
 
 USUAL_PORT = 8100
+FIRST_SECONDS = 30.0
+"""how long a server looks for a version before it listens: others on its port answer meanwhile"""
 
 
 def run_serving(job: ServingJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter) -> None:
@@ -85,6 +87,7 @@ async def _run(
         try:
             await check_address(job.config.host, store)
             parts = working(store)
+            await asyncio.to_thread(parts.follower.wait_turn, FIRST_SECONDS)
             app = guarded(create_app(parts), parts)
             await serve(app, listener, tls, job.limits, stop, on_ready, lambda: None)
         finally:

@@ -12,7 +12,7 @@ LONGEST = ("tests/end_to_end/test_life.py", "tests/control_plane/", "tests/infra
 LONG = (*LONGEST, "tests/end_to_end/", "tests/infra/", "tests/benchmarks/", "tests/ingest/kafka/", "tests/trainer/")
 """begun before all others, in this order, so that no worker is left with a long one at the end"""
 BY_FUNCTION = "tests/end_to_end/"
-ONE_RUN_FILES = tuple(f"tests/end_to_end/test_{name}.py" for name in ("life", "live", "damage"))
+ONE_RUN_FILES = tuple(f"tests/end_to_end/test_{name}.py" for name in ("life", "live", "damage", "serving"))
 BROKER_FILES = (
     *("end_to_end/test_kafka.py", "end_to_end/test_kafka_poison.py", "end_to_end/test_kafka_processes.py"),
     *("end_to_end/test_kcat.py", "infra/cli/test_stream.py", "benchmarks/test_kafka.py"),

@@ -48,7 +48,17 @@ def listen(what: str, host: str, port: int | None, usual_port: int, is_shared: b
 
 def _bound(host: str, port: int, is_shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=is_shared)
+    if is_shared:  # and listens once it is served: until then connections go to the others
+        listener = socket.socket(family)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind((host, port))
+        except BaseException:
+            listener.close()
+            raise
+    else:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     # Connections inherit it. asyncio sets it only where it is told the protocol, and an answer in two packets would
     # wait 40 ms for the client's acknowledgement of the first.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

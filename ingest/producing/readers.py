@@ -149,8 +149,10 @@ def _lines(path: Path, lines: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
 
 def _arriving_lines(path: Path, file: int) -> Iterator[bytes | None]:
     number, rest, wait = 0, b"", 0.0
+    poller = select.poll()  # select() takes no descriptor above 1023
+    poller.register(file, select.POLLIN)
     while True:
-        if not select.select([file], [], [], wait)[0]:
+        if not poller.poll(1000 * wait):
             yield None  # so that lines so far are written, and a stop is seen, while no line arrives
             wait = PAUSE_SECONDS
             continue

@@ -36,7 +36,10 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
     process = start("demo", "--serve", "--rate", "500", "--folder", folder, *settings)
     try:
-        wait_until((folder / "endpoints" / "serve").exists, process)
+        wait_until(lambda: all((folder / "endpoints" / name).exists() for name in ("serve", "serve-1")), process)
+        server = server_of(folder)
+        # Each request may reach either of the two.
+        until(lambda: all(server.get("/readyz").status == 200 for _ in range(20)))
         yield folder
     finally:
         process.terminate()
@@ -110,7 +113,6 @@ def asking(server: Served, number: int = 4) -> Iterator[list[Client]]:
 
 def test_predictions_follow_the_training(live: Path) -> None:
     server = server_of(live)
-    until(lambda: server.get("/readyz").status == 200)
     first = server.ask("POST", "/v1/predict", EVENT).json["version"]["step"]
     until(lambda: server.ask("POST", "/v1/predict", EVENT).json["version"]["step"] > first)
     assert server.ask("POST", "/v1/predict", EVENT).json["version"]["cut"] <= newest(live)

@@ -1,7 +1,7 @@
 """The joiner on real logs; it is broken off before each of its calls to them, and goes on from what it saved."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -120,8 +120,9 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> "World":
-    return World(tmp_path)
+def world(tmp_path: Path) -> Iterator[World]:
+    with closing(World(tmp_path)) as made:
+        yield made
 
 
 def settle(joiner: Joiner) -> JoinState:
@@ -197,14 +198,15 @@ def test_a_joiner_that_is_broken_off_anywhere_counts_every_label_once(
     monkeypatch.setattr("serving.labels.joiner.READ_BYTES", 400)
     monkeypatch.setattr("os.fsync", lambda _file: None)  # a crash, not a power cut
     monkeypatch.setattr("os.fdatasync", lambda _file: None)
-    expected = crash_and_settle(World(tmp_path / "whole"), 0, saves=False)
+    with closing(World(tmp_path / "whole")) as world:
+        expected = crash_and_settle(world, 0, saves=False)
     assert (expected.total.labels, expected.counts.duplicates, len(expected.early)) == (8, 2, 1)
     crashes = 0
     for saves in (False, True):
         for calls in range(1, CALLS + 1):
-            world = World(tmp_path / f"{saves}-{calls}")
-            assert crash_and_settle(world, calls, saves) == expected
-            crashes += world.crashes
+            with closing(World(tmp_path / f"{saves}-{calls}")) as world:
+                assert crash_and_settle(world, calls, saves) == expected
+                crashes += world.crashes
     assert crashes == 2 * CALLS
 
 
@@ -269,8 +271,7 @@ def test_events_before_the_first_prediction_are_not_read_and_those_after_it_are(
     assert (state.total.labels, state.counts.unknown, state.events) == (1, 0, {0: 2, 1: 0})
 
 
-def test_what_retention_removed_is_counted(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_what_retention_removed_is_counted(world: World, tmp_path: Path) -> None:
     world.stream.close()
     with closing(LogWriter(tmp_path / "log", "clicks", 1, segment_bytes=4096, retention_bytes=8192)) as stream:
         stream.append(0, [(None, bytes(100))], NOW_MS)
