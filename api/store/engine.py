@@ -38,6 +38,8 @@ BUSY_SECONDS = 5.0
 """how long a lock is waited for"""
 CONNECT_SECONDS = 3.0
 COMMAND_SECONDS = 30.0
+TRANSACTION_SECONDS = 40.0
+"""after which one is given up: the driver may wait for ever to close a connection whose server was killed"""
 MIGRATION_SECONDS = 60.0
 """how long another process may take to migrate"""
 MIGRATION_LOCK = 0x46524553
@@ -81,14 +83,14 @@ class Database:
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection that sees the database at one moment."""
         with translated(self.url):
-            async with self.engine.connect() as connection:
+            async with asyncio.timeout(TRANSACTION_SECONDS), self.engine.connect() as connection:
                 yield connection
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """A transaction: committed at the end, or rolled back by an error."""
         with translated(self.url):
-            async with self.engine.connect() as connection:
+            async with asyncio.timeout(TRANSACTION_SECONDS), self.engine.connect() as connection:
                 await connection.execution_options(**{WRITES: True})
                 async with connection.begin():
                     yield connection

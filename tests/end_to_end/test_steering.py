@@ -332,6 +332,7 @@ def test_a_completed_step_has_its_figures_and_the_feed_has_them_too(write_topic:
         patched.setattr(Coordinator, "start_generation", note)
 
         def act(plan: Plan) -> None:
+            wait_for_more(plan, 6)
             page = read_feed(found.endpoint, RUN, 0, timeout_seconds=WAIT_SECONDS)
             pages.append(len(page.records))
 
