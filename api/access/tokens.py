@@ -2,9 +2,12 @@
 
 A token that was checked in the last two seconds is not looked up again, so one that is revoked is refused two seconds
 later. While the database is away, tokens that were seen before stay as they were, and unknown ones cannot be checked.
+After a lookup that failed there is none for two seconds; requests that are refused meanwhile do not prolong this.
 """
 
 import asyncio
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from hmac import compare_digest
 from time import monotonic, time
@@ -32,16 +35,18 @@ class Seen:
     digest: str
     token: StoredToken
     at: float
-    """on the monotonic clock"""
+    """on the cache's clock"""
 
 
 class TokenCache:
     """Who a secret belongs to."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: SqlStore, clock: Callable[[], float] = monotonic) -> None:
         self._store = store
+        self._clock = clock
         self._seen: dict[str, Seen] = {}
-        self._asks_again_at = 0.0
+        self._asks_again_at = -math.inf
+        """on that clock: the database is not asked before"""
 
     def known(self, secret: str) -> str | None:
         """The id of the token with this secret, if it was valid when it was last looked up."""
@@ -56,20 +61,25 @@ class TokenCache:
         return token
 
     async def _find(self, secret: str) -> StoredToken | None:
-        seen, now = self._get(secret), monotonic()
-        if seen is not None and (now - seen.at < FRESH_SECONDS or now < self._asks_again_at):
+        seen = self._get(secret)
+        now = self._clock()
+        if seen is not None and now - seen.at < FRESH_SECONDS:
             return seen.token
+        if now < self._asks_again_at:
+            return self._unchecked(seen)
         try:
-            if now < self._asks_again_at:
-                raise DatabaseAway("the token cannot be checked: the database is away; try again later")
             token = await asyncio.wait_for(self._store.tokens.find(secret), LOOKUP_SECONDS)
-        except (DatabaseAway, TimeoutError) as error:
-            self._asks_again_at = max(self._asks_again_at, now + AWAY_SECONDS)
-            if seen is not None:
-                return seen.token
-            raise DatabaseAway("the token cannot be checked: the database is away; try again later") from error
+        except (DatabaseAway, TimeoutError):
+            self._asks_again_at = self._clock() + AWAY_SECONDS
+            return self._unchecked(seen)
         self._keep(secret, token, now)
         return token
+
+    def _unchecked(self, seen: Seen | None) -> StoredToken:
+        """A token while the database is away; raises DatabaseAway for one that has not been seen."""
+        if seen is None:
+            raise DatabaseAway("the token cannot be checked: the database is away; try again later")
+        return seen.token
 
     def _get(self, secret: str) -> Seen | None:
         digest = token_hash(secret[:LONGEST])
