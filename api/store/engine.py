@@ -23,7 +23,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import URL, Connection, event, make_url, text
+from sqlalchemy import URL, Connection, ExceptionContext, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -118,11 +118,19 @@ def new_engine(url: URL, wait_seconds: float = BUSY_SECONDS) -> AsyncEngine:
     if url.get_backend_name() == "postgresql":
         server = {"application_name": "freshet", "lock_timeout": str(round(wait_seconds * 1000))}
         arguments = {"timeout": CONNECT_SECONDS, "command_timeout": COMMAND_SECONDS, "server_settings": server}
-        return create_async_engine(url, pool_pre_ping=True, pool_timeout=wait_seconds, connect_args=arguments)
+        engine = create_async_engine(url, pool_pre_ping=True, pool_timeout=wait_seconds, connect_args=arguments)
+        event.listen(engine.sync_engine, "handle_error", _drop_confused)
+        return engine
     engine = create_async_engine(url, pool_timeout=wait_seconds, connect_args={"timeout": wait_seconds})
     event.listen(engine.sync_engine, "connect", _set_up_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     return engine
+
+
+def _drop_confused(context: ExceptionContext) -> None:
+    """A connection that was lost in the middle of something is not used again; SQLAlchemy would keep it."""
+    if isinstance(context.original_exception, context.dialect.loaded_dbapi.InternalClientError):
+        context.is_disconnect = True
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

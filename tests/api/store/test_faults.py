@@ -3,7 +3,9 @@
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
@@ -90,6 +92,33 @@ def test_a_locked_database_can_be_read_and_is_told_to_who_writes(
 
     monkeypatch.setattr(engine.new_engine, "__defaults__", (0.05,))
     asyncio.run(run())
+
+
+def test_a_connection_that_the_driver_gives_up_is_told_as_away_and_not_used_again(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = postgres.new_database()
+    broken: list[asyncpg.Connection] = []
+    prepare = asyncpg.Connection.prepare
+
+    async def fail_once(connection: asyncpg.Connection, *given: Any, **named: Any) -> Any:
+        if not broken:
+            broken.append(connection)
+            raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+        assert connection is not broken[0]
+        return await prepare(connection, *given, **named)
+
+    async def run() -> None:
+        store = await SqlStore.open(database)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncpg.Connection, "prepare", fail_once)
+            with pytest.raises(DatabaseAway, match="another operation"):
+                await store.runs.cursor("run")
+            assert await store.runs.cursor("run") == 0
+        await store.close()
+
+    asyncio.run(run())
+    assert len(broken) == 1
 
 
 @pytest.mark.parametrize("url", ["postgresql://ann:secret@127.0.0.1:1/x", "sqlite:////proc/no/freshet.db"])
