@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 import uvloop
 
+from api.access.auditing import AuditQueue, auditing
 from api.access.server import address, check_address, listen, open_store, serve, tls_context
 from api.access.tokens import TokenCache
 from api.app import create_app, guarded
@@ -55,7 +56,7 @@ async def _run(
         return
     try:
         await check_address(job.config.host, store)
-        async with working(job, store, meter) as parts:
+        async with auditing(store.audit) as audit, working(job, store, audit, meter) as parts:
             app = guarded(create_app(parts), parts)
             await serve(app, listener, tls, job.config, stop, on_ready, parts.closing.set)
     finally:
@@ -63,10 +64,10 @@ async def _run(
 
 
 @contextlib.asynccontextmanager
-async def working(job: ApiJob, store: SqlStore, meter: Meter) -> AsyncIterator[ApiParts]:
+async def working(job: ApiJob, store: SqlStore, audit: AuditQueue, meter: Meter) -> AsyncIterator[ApiParts]:
     """The parts of the application, and the tasks that keep them up to date."""
     runs, samples = FollowedRuns(job.runs, store), SampleSinks(job.kafka_secrets)
-    parts = ApiParts(job.config, store, runs, TokenCache(store), samples, meter)
+    parts = ApiParts(job.config, store, runs, TokenCache(store), audit, samples, meter)
     runs.look()
     work = (runs.follow, samples.tidy, lambda: _prune(store), lambda: _measure(parts))
     tasks = [asyncio.create_task(keep_going(each)) for each in work]

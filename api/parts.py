@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.access.auditing import AuditQueue
 from api.access.tokens import TokenCache
 from api.config import ApiConfig
 from api.runs.followed import FollowedRuns
@@ -23,6 +24,7 @@ class ApiParts:
     store: SqlStore
     runs: FollowedRuns
     tokens: TokenCache
+    audit: AuditQueue
     samples: SampleSinks
     meter: Meter
     answers: SharedAnswers = field(default_factory=SharedAnswers)

@@ -15,6 +15,7 @@ import structlog
 import torch
 import uvloop
 
+from api.access.auditing import AuditQueue, auditing
 from api.access.server import address, check_address, listen, open_store, serve, tls_context
 from api.access.tokens import TokenCache
 from api.store.store import SqlStore
@@ -86,16 +87,17 @@ async def _run(
             return
         try:
             await check_address(job.config.host, store)
-            parts = working(store)
-            await asyncio.to_thread(parts.follower.wait_turn, FIRST_SECONDS)
-            app = guarded(create_app(parts), parts)
-            await serve(app, listener, tls, job.limits, stop, on_ready, lambda: None)
+            async with auditing(store.audit) as audit:
+                parts = working(store, audit)
+                await asyncio.to_thread(parts.follower.wait_turn, FIRST_SECONDS)
+                app = guarded(create_app(parts), parts)
+                await serve(app, listener, tls, job.limits, stop, on_ready, lambda: None)
         finally:
             await store.close()
 
 
 @contextmanager
-def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore], ServingParts]]:
+def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore, AuditQueue], ServingParts]]:
     """Follows the cuts; yields what makes the parts of the application, once there is a database."""
     warm_up(job)
     storage, copies = Storage.at(job.storage), Copies(job.spec)
@@ -106,9 +108,21 @@ def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore], Se
 
     labels = open_labels(job, meter)
 
-    def working(store: SqlStore) -> ServingParts:
-        told = job.config, job.limits, store, TokenCache(store), storage
-        return ServingParts(*told, decoder, copies, engine, follower, meter, labels)
+    def working(store: SqlStore, audit: AuditQueue) -> ServingParts:
+        return ServingParts(
+            config=job.config,
+            limits=job.limits,
+            store=store,
+            tokens=TokenCache(store),
+            audit=audit,
+            storage=storage,
+            decoder=decoder,
+            copies=copies,
+            engine=engine,
+            follower=follower,
+            meter=meter,
+            labels=labels,
+        )
 
     follower.start()
     try:

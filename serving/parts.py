@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.access.auditing import AuditQueue
 from api.access.tokens import TokenCache
 from api.config import ApiConfig
 from api.store.store import SqlStore
@@ -28,6 +29,7 @@ class ServingParts:
     """sizes and durations of requests are those of the API"""
     store: SqlStore
     tokens: TokenCache
+    audit: AuditQueue
     storage: Storage
     decoder: Decoder
     copies: Copies

@@ -9,23 +9,24 @@ A route without either answers nobody (``Guard``), and a test finds it.
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import structlog
 from fastapi import Depends, Request
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from api.access.limits import bearer
+from api.access.auditing import AuditQueue
+from api.access.limits import address, bearer
 from api.access.measuring import MATCHED
 from api.access.tokens import TokenCache
-from api.errors import ApiError, DatabaseAway, Forbidden, Unauthorized
+from api.errors import ApiError, Forbidden, Unauthorized
 from api.problems import send_problem
 from api.store.rows import NewAudit, Scope, StoredToken
-from api.store.store import SqlStore
 
 SCOPE, OPEN_TO_ALL = "x-scope", "none"
 SCHEME = "bearer"
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
+REFUSED = 400
+"""from this status on"""
 NOT_AUDITED = ("/v1/samples", "/v1/predict")
 """where they succeed: events are on record themselves, and predictions change nothing"""
 
@@ -65,8 +66,10 @@ def rule_of(route: BaseRoute) -> str | None:
 class Guard:
     """Refuses requests without the right token before they are read, and audits those that change something."""
 
-    def __init__(self, app: ASGIApp, tokens: TokenCache, store: SqlStore) -> None:
-        self._app, self._tokens, self._store = app, tokens, store
+    def __init__(self, app: ASGIApp, tokens: TokenCache, audit: AuditQueue) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._audit = audit
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -87,18 +90,22 @@ class Guard:
             await self._app(scope, receive, send)
 
     async def _pass_audited(self, scope: AsgiScope, route: BaseRoute | None, receive: Receive, send: Send) -> None:
+        """What changed something is on record before its answer is sent; what was refused is entered afterwards."""
         status = 500
 
-        async def noted(message: Message) -> None:
+        async def recorded(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status < REFUSED and path_of(scope, route) not in NOT_AUDITED:
+                    await self._audit.record(entry_of(scope, route, status))
             await send(message)
 
         try:
-            await self._pass(scope, route, receive, noted)
+            await self._pass(scope, route, receive, recorded)
         finally:
-            await self._audit(scope, route, status)
+            if status >= REFUSED:
+                self._audit.note_refusal(entry_of(scope, route, status))
 
     async def _admit(self, scope: AsgiScope, route: BaseRoute | None) -> None:
         """Raises Unauthorized or Forbidden; a path that does not exist is told to those with a token alone."""
@@ -113,21 +120,20 @@ class Guard:
         if route is not None and needed not in token.scopes:
             raise Forbidden(f"the token has the scopes {', '.join(token.scopes)}; expected {needed}; use another token")
 
-    async def _audit(self, scope: AsgiScope, route: BaseRoute | None, status: int) -> None:
-        path = getattr(route, "path", None) or scope["path"][:200]
-        if path in NOT_AUDITED and status < 400:
-            return
-        actor: Actor | None = scope.get("actor")
-        address = str((scope.get("client") or ("unknown",))[0])
-        entry = NewAudit(
-            actor=actor.name if actor is not None else "",
-            action=f"{scope['method']} {path}".encode("utf-8", "replace").decode().replace("\0", ""),
-            status=status,
-            token=actor.token if actor is not None else None,
-            run=scope.get("path_params", {}).get("run"),
-            detail={"address": address, **scope.get("audited", {})},
-        )
-        try:
-            await self._store.audit.add(entry)
-        except DatabaseAway as error:
-            structlog.get_logger().warning("not audited", reason=str(error), actor=entry.actor, action=entry.action)
+
+def path_of(scope: AsgiScope, route: BaseRoute | None) -> str:
+    """As the route declares it; as it was asked for where there is none."""
+    return getattr(route, "path", None) or str(scope["path"])[:200]
+
+
+def entry_of(scope: AsgiScope, route: BaseRoute | None, status: int) -> NewAudit:
+    """Who asked for what, and how it was answered."""
+    actor: Actor | None = scope.get("actor")
+    return NewAudit(
+        actor=actor.name if actor is not None else "",
+        action=f"{scope['method']} {path_of(scope, route)}".encode("utf-8", "replace").decode().replace("\0", ""),
+        status=status,
+        token=actor.token if actor is not None else None,
+        run=scope.get("path_params", {}).get("run"),
+        detail={"address": address(scope)},
+    )

@@ -1,7 +1,7 @@
 """The audit trail: who changed what, and who was denied."""
 
-import time
 from dataclasses import asdict
+from typing import Any
 
 from sqlalchemy import insert
 
@@ -18,11 +18,11 @@ class AuditTrail:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, entry: NewAudit) -> StoredAudit:
-        values = plain(asdict(entry)) | {"at": time.time(), "detail": plain(entry.detail or {})}
-        async with self._database.writing() as connection:
-            added = await connection.execute(insert(AuditRow).values(values).returning(AuditRow.id))
-            return StoredAudit(id=added.scalar_one(), **values)
+    async def add(self, *entries: NewAudit) -> None:
+        """All of them in one transaction; they are listed in this order."""
+        if entries:
+            async with self._database.writing() as connection:
+                await connection.execute(insert(AuditRow), [_values(entry) for entry in entries])
 
     async def list(self, after: str | None = None, limit: int = 100, run: str | None = None) -> Page[StoredAudit]:
         """Newest first; of a run, or of all."""
@@ -31,3 +31,8 @@ class AuditTrail:
             query = query.where(AuditRow.run == run)
         async with self._database.reading() as connection:
             return await read_page(connection, StoredAudit, query, [AuditRow.id], after, limit)
+
+
+def _values(entry: NewAudit) -> dict[str, Any]:
+    values: dict[str, Any] = plain(asdict(entry))
+    return values | {"detail": plain(entry.detail or {})}

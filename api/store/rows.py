@@ -1,6 +1,7 @@
 """What the store answers with. Times are seconds since 1970; None where nobody told them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import time
 from typing import Any, Generic, Literal, TypeVar
 
 RowT = TypeVar("RowT")
@@ -191,6 +192,8 @@ class NewAudit:
     """id of the token"""
     run: str | None = None
     detail: dict[str, Any] | None = None
+    at: float = field(default_factory=time)
+    """since 1970"""
 
 
 @dataclass(frozen=True)
