@@ -1,0 +1,43 @@
+"""The search for tests that fail now and then, over tests that do so on purpose."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.flaky import Outcome, busy_loops, main, read_report
+
+FLAKY = """
+from pathlib import Path
+
+def test_that_fails_the_second_time(tmp_path):
+    mark = Path(__file__).with_name("mark")
+    count = int(mark.read_text()) if mark.exists() else 0
+    mark.write_text(str(count + 1))
+    assert count != 1
+
+def test_that_holds():
+    pass
+"""
+
+
+def test_a_test_that_fails_now_and_then_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test_it.py").write_text(FLAKY)
+    given = ["--runs", "3", "--loops", "1", "--workers", "0", "--folder", str(tmp_path / "kept")]
+    assert main([*given, str(tmp_path / "test_it.py")]) == 1
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if "test_that_fails_the_second_time" in line and "1 of 3" in line]
+    assert "test_that_holds" not in shown
+    assert "run 2: 2 tests" in shown
+    assert (tmp_path / "kept" / "run-3.log").exists()
+
+
+def test_a_run_without_a_report_has_failed(tmp_path: Path) -> None:
+    assert read_report(tmp_path / "none.xml", 3, 1.0) == Outcome(3, 1.0, 0, 0, ("(no report: see the log)",))
+
+
+def test_busy_loops_end_with_their_context() -> None:
+    with busy_loops(2):
+        loops = psutil.Process().children()
+        assert len(loops) >= 2
+    assert not any(loop.is_running() for loop in loops)
