@@ -117,7 +117,7 @@ def test_a_second_start_in_the_folder_of_a_live_run_changes_nothing(live: LiveRu
 
 def test_a_start_with_another_seed_in_the_folder_of_a_run_that_was_stopped_changes_nothing(live: LiveRun) -> None:
     live.process.send_signal(signal.SIGINT)
-    output, _ = live.process.communicate(timeout=60)
+    output, _ = live.process.communicate(timeout=100)
     assert live.process.returncode == 0, output
     summary = json.loads((live.folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == ("SIGINT", [])

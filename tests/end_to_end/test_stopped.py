@@ -66,13 +66,13 @@ def test_processes_that_were_replaced_while_they_were_stopped_are_refused_and_en
         wait_until(lambda: step() > STEPS, dispatcher)
         for process, reason in zip(stopped, ("a newer process serves as shard 0", "a newer worker named"), strict=True):
             process.send_signal(signal.SIGCONT)
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=100)
             assert (process.returncode, reason in output) == (2, True), output
         produce()
         outputs = [process.communicate(timeout=90)[0] for process in (dispatcher, worker)]
         assert (dispatcher.returncode, worker.returncode) == (0, 0), outputs
         shard.terminate()
-        output, _ = shard.communicate(timeout=60)
+        output, _ = shard.communicate(timeout=100)
         assert shard.returncode == 0, output
         history = read_history(folder / "journal")
         assert history.samples == 3 * STEPS * BATCH
