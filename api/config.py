@@ -25,7 +25,7 @@ class ApiConfig(Section):
     body_bytes: int = Field(default=8 << 20, ge=1024)
     """of the largest request body"""
     requests_per_second: float = Field(default=200.0, gt=0, le=100_000)
-    """of one token, or of one address without a token; on average over ten seconds"""
+    """of one token, or of one address without; those of ten seconds may come at once"""
     concurrency: int = Field(default=64, ge=1, le=10_000)
     """requests under way at a time, of one token at most as many as there is room left; event streams beside them"""
     receive_seconds: float = Field(default=10.0, gt=0, le=3600)

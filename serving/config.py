@@ -28,7 +28,7 @@ class ServingConfig(Section):
     request_samples: int = Field(default=4096, ge=1, le=65536)
     """most samples of one request"""
     requests_per_second: float = Field(default=2000.0, gt=0, le=1_000_000)
-    """of one token, or of one address without a token; on average over ten seconds; other limits are those of api"""
+    """of one token, or of one address without; those of ten seconds may come at once; other limits are those of api"""
     publish_seconds: float = Field(default=1.0, gt=0)
     """between two versions of the model, while somebody serves it"""
     gate_logloss: float = Field(default=0.15, ge=0)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from infra.errors import MissingProgram
+from infra.kafka.broker import free_port
 from infra.kafka.jars import MAVEN_SECONDS, cache_folder, find_java
 
 POM = Path(__file__).with_name("s3proxy.pom.xml")
@@ -40,9 +41,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     except MissingProgram as error:
         pytest.skip(f"no object store: {error}")
     folder = tmp_path_factory.mktemp("s3proxy")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     (folder / "settings").write_text(SETTINGS.format(port=port, **KEYS))
     (folder / "logback.xml").write_text('<configuration><root level="OFF"/></configuration>')
     quiet = f"-Dlogback.configurationFile={folder / 'logback.xml'}"

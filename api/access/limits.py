@@ -17,7 +17,7 @@ from api.problems import answer_of, send_problem
 OPEN_PATHS = ("/healthz", "/readyz")
 """asked by whoever watches the process: never refused for load"""
 RATE_SECONDS = 10
-"""over which a rate is averaged"""
+"""of which a client may send the requests at once"""
 
 
 class BodyLimit:
@@ -76,29 +76,73 @@ class BodyLimit:
         )
 
 
+class Allowances:
+    """How many requests each client may send now: a token bucket for each, kept in memory.
+
+    A bucket holds what a client may send in ``RATE_SECONDS``, and is refilled all the time: whoever has been quiet may
+    send so many at once, and goes on at the rate. There are no windows, so there is no moment when all may begin anew.
+    """
+
+    def __init__(self, requests_per_second: float, clock: Callable[[], float] = monotonic) -> None:
+        self.most = max(1, round(requests_per_second * RATE_SECONDS))
+        """at once"""
+        self._rate, self._clock = requests_per_second, clock
+        self._left: dict[str, tuple[float, float]] = {}
+        """by client, the requests left in its bucket, and when that was so; a bucket that is full need not be here"""
+        self._sweep_at = clock() + self._fill_seconds
+
+    def spend(self, client: str) -> float:
+        """Takes one request out of a client's bucket and returns 0; the seconds until there is one, if it is empty."""
+        now = self._clock()
+        self._sweep(now)
+        left = self._left_of(client, now)
+        if left < 1:
+            return (1 - left) / self._rate
+        self._left[client] = left - 1, now
+        return 0.0
+
+    def __len__(self) -> int:
+        """Clients that are remembered."""
+        return len(self._left)
+
+    @property
+    def _fill_seconds(self) -> float:
+        """that an empty bucket takes to be full"""
+        return self.most / self._rate
+
+    def _left_of(self, client: str, now: float) -> float:
+        left, at = self._left.get(client, (self.most, now))
+        return min(self.most, left + (now - at) * self._rate)
+
+    def _sweep(self, now: float) -> None:
+        """Forgets clients whose buckets are full, once in a while."""
+        if now >= self._sweep_at:
+            self._left = {client: left for client, left in self._left.items() if self._left_of(client, now) < self.most}
+            self._sweep_at = now + self._fill_seconds
+
+
 class RateLimit:
-    """Refuses more requests of one client than are allowed in a window of time. Counts are kept in memory.
+    """Refuses requests of a client that sends them faster than is allowed.
 
     A client is its token where that is valid, else its address.
     """
 
-    def __init__(self, app: ASGIApp, requests_per_second: float, known: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        requests_per_second: float,
+        known: Callable[[str], str | None],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         """known: the id of the token with a secret; None unless it is valid"""
-        self._app, self._known = app, known
-        self._most = max(1, round(requests_per_second * RATE_SECONDS))
-        self._counts: Counter[str] = Counter()
-        self._ends_at = 0.0
+        self._app, self._rate, self._known = app, requests_per_second, known
+        self._allowances = Allowances(requests_per_second, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            now = monotonic()
-            if now >= self._ends_at:
-                self._counts.clear()
-                self._ends_at = now + RATE_SECONDS
-            client = self._client(scope)
-            self._counts[client] += 1
-            if self._counts[client] > self._most:
-                await self._refuse(math.ceil(self._ends_at - now), scope, receive, send)
+            wait_seconds = self._allowances.spend(self._client(scope))
+            if wait_seconds > 0:
+                await self._refuse(wait_seconds, scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -106,11 +150,10 @@ class RateLimit:
         secret = bearer(scope)
         return (self._known(secret) if secret is not None else None) or address(scope)
 
-    async def _refuse(self, wait_seconds: int, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = answer_of(
-            TooMany(f"more than {self._most} requests in {RATE_SECONDS} s; expected fewer; wait, then go on")
-        )
-        answer.headers["Retry-After"] = str(wait_seconds)
+    async def _refuse(self, wait_seconds: float, scope: Scope, receive: Receive, send: Send) -> None:
+        told = f"more than {self._rate:g} requests a second, after {self._allowances.most} at once"
+        answer = answer_of(TooMany(f"{told}; expected fewer; wait, then go on"))
+        answer.headers["Retry-After"] = str(math.ceil(wait_seconds))
         await answer(scope, receive, send)
 
 

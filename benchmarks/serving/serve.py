@@ -286,6 +286,7 @@ def _windows(
         quiet.append(asking.ask(question).result())
         with taking(cuts, wanted.changed):
             swapping.append(asking.ask(question).result())
+    _await_swap(address, token, before)
 
     def middle(of: Sequence[Latencies], name: str) -> float:
         return float(statistics.median(getattr(each, name) for each in of))
@@ -317,11 +318,13 @@ def _roll_back(asking: Clients, question: AskedRoute) -> float:
 
 @contextmanager
 def taking(cuts: MadeCuts, changed: int) -> Iterator[None]:
-    """A new version every second, meanwhile."""
+    """A new version every second, meanwhile; one at least."""
     over = threading.Event()
 
     def take() -> None:
-        while not over.wait(1.0):
+        is_over = False
+        while not is_over:
+            is_over = over.wait(1.0)
             cuts.take(changed)
 
     thread = threading.Thread(target=take)
@@ -331,6 +334,13 @@ def taking(cuts: MadeCuts, changed: int) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def _await_swap(address: str, token: str, before: int) -> None:
+    """Returns once a server that may be busy has loaded a version since then."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while _swaps(address, token) == before and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _swaps(address: str, token: str) -> int:

@@ -24,7 +24,7 @@ from api.store.store import SqlStore
 from infra.process import Stop
 from infra.telemetry import Meter
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 100.0
 
 
 @dataclass(frozen=True)

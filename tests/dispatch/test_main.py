@@ -54,7 +54,7 @@ from tests.ps.doubles import RUN, SEED, running_shards
 
 BATCH = 4
 POLL_MILLISECONDS = 20
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 100.0
 
 
 Answer = Callable[[Order, OrderArrays], tuple[Report, ReportArrays]]
@@ -157,7 +157,7 @@ def test_so_many_steps_are_ordered_ahead_of_the_one_in_training(tmp_path: Path, 
     def done(received: list[Any]) -> bool:
         return len(told(received)) == 2 + lookahead
 
-    received, _ = dispatched(tmp_path, good(40), done, lookahead=lookahead, report_seconds=0.5, drain_seconds=0.5)
+    received, _ = dispatched(tmp_path, good(40), done, lookahead=lookahead, report_seconds=1e6, drain_seconds=0.1)
     assert told(received) == [Welcome] + [Order] * (1 + lookahead)
     assert len(read_manifests(tmp_path / "journal")) == 1 + lookahead
 
@@ -235,12 +235,18 @@ def test_a_step_is_on_record_before_its_dead_letters(tmp_path: Path, monkeypatch
 def test_a_step_that_cannot_be_written_down_is_not_ordered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def append_once(journal: JournalWriter, *records: AnyRecord) -> None:
         if any(isinstance(record, StepDecided) and record.step > 1 for record in records):
+            assert is_ordered.wait(PATIENCE_SECONDS), "the first step is not ordered"
             raise LogError("the disk is full")
         append(journal, *records)
 
-    append = JournalWriter.append
+    def done(received: list[Any]) -> bool:
+        if any(isinstance(message, Order) for message in received):
+            is_ordered.set()
+        return False
+
+    append, is_ordered = JournalWriter.append, Event()
     monkeypatch.setattr(JournalWriter, "append", append_once)
-    received, error = dispatched(tmp_path, good(40), lambda got: len(got) == 3, report_seconds=1e6, drain_seconds=0.1)
+    received, error = dispatched(tmp_path, good(40), done, report_seconds=1e6, drain_seconds=0.1)
     assert isinstance(error, LogError)
     assert [type(message) for message in received if isinstance(message, Order)] == [Order]
     assert [manifest.step for manifest in read_manifests(tmp_path / "journal")] == [1]
@@ -249,19 +255,25 @@ def test_a_step_that_cannot_be_written_down_is_not_ordered(tmp_path: Path, monke
 def test_workers_are_kept_alive_while_dead_letters_wait_for_their_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append, tries = DeadLetterLog.append, list[int]()
+    append, tries, are_kept_alive = DeadLetterLog.append, list[int](), Event()
 
     def wait(log: DeadLetterLog, letters: Any) -> int:
         tries.append(len(letters))
         if len(tries) < 4:
             raise SinkUnavailable("the broker is away")
+        assert are_kept_alive.wait(PATIENCE_SECONDS), "workers hear nothing meanwhile"
         return append(log, letters)
+
+    def done(received: list[Any]) -> bool:
+        if sum(isinstance(message, Idle) for message in received) >= 3:
+            are_kept_alive.set()
+        return False
 
     monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.0)
     monkeypatch.setattr(DeadLetterLog, "append", wait)
-    received, _ = dispatched(tmp_path, [b"bad", b"worse"], lambda _: False, report_seconds=0.1)
+    dispatched(tmp_path, [b"bad", b"worse"], done, report_seconds=0.1)
     assert tries == [2] * 4
-    assert sum(isinstance(message, Idle) for message in received) >= 3
+    assert are_kept_alive.is_set()
     assert len(list(read_dead_letters(tmp_path / "log"))) == 2
 
 

@@ -2,17 +2,19 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dispatch.coordinator import Coordinator
 from dispatch.journal.history import History, read_history
 from dispatch.journal.run import RunJournal
 from dispatch.main import run_dispatcher
 from dispatch.progress.status import Status
+from dispatch.recovery import assemble
 from infra import faults
 from infra.faults import DISPATCHER, SEAMS
 from infra.kafka.broker import free_port
@@ -32,6 +34,8 @@ from tests.end_to_end.threads import (
     train,
     worker_job,
 )
+from trainer.dispatcher import Dispatcher
+from trainer.errors import DispatcherLost
 from trainer.main import run_worker
 
 SOON_SECONDS = 0.1
@@ -106,6 +110,8 @@ class Company:
         self.threads, self.stop = Threads(), Stop()
         self.on_crash: Callable[[], None] = lambda: None
         """called when the dispatcher has crashed, before it is started anew"""
+        self.is_abandoned = False
+        """whether there will be no dispatcher any more"""
 
     def start(self) -> None:
         for number in range(self.plan.shards):
@@ -128,6 +134,13 @@ class Company:
                     self.strikes.bury(DISPATCHER)
                     self.crashes.append(DISPATCHER)
             self.on_crash()
+
+    def abandon(self) -> None:
+        """Ends workers, which would wait for a dispatcher; their errors are of no interest."""
+        self.is_abandoned = True
+        self.stop.request("test has failed")
+        with suppress(BaseException):
+            self.threads.join()
 
     def _keep(self, name: str, run: Callable[..., None], *arguments: Any) -> None:
         def run_again() -> None:
@@ -157,8 +170,15 @@ def company(plan: Plan, *strikes: Strike, trims: bool = False) -> Iterator[Compa
 
     The journal is kept whole unless ``trims``, so that a replay begins with the empty model and repeats every step.
     """
-    there = Company(plan, Strikes(strikes))
+    there, offer_again = Company(plan, Strikes(strikes)), Dispatcher._offer_again
+
+    def offer_unless_abandoned(dispatcher: Dispatcher) -> None:
+        if there.is_abandoned:
+            raise DispatcherLost("there will be none any more")
+        offer_again(dispatcher)
+
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Dispatcher, "_offer_again", offer_unless_abandoned)
         patched.setattr(faults, "_armed", there.strikes)
         patched.setattr("trainer.dispatcher.QUIET_SECONDS", SOON_SECONDS)
         patched.setattr("ps.main.OFFER_SECONDS", SOON_SECONDS)
@@ -167,9 +187,24 @@ def company(plan: Plan, *strikes: Strike, trims: bool = False) -> Iterator[Compa
         there.start()
         try:
             yield there
-        finally:
-            there.stop.request("test is over")
+        except BaseException:
+            there.abandon()
+            raise
+        there.stop.request("test is over")
         there.threads.join()
+
+
+@contextmanager
+def patient_for(survivors: Callable[[], int]) -> Iterator[None]:
+    """A dispatcher's patience with those who are lost begins once so many others are there, however long they take."""
+
+    def assemble_after(coordinator: Coordinator, workers: int, patience_seconds: float | None = None) -> bool:
+        is_there = patience_seconds is None or assemble(coordinator, survivors())
+        return is_there and assemble(coordinator, workers, patience_seconds)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("dispatch.replay.assemble", assemble_after)
+        yield
 
 
 def train_struck(plan: Plan, *strikes: Strike, on_crash: Callable[[], None] = lambda: None) -> Result:

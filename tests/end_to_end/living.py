@@ -32,9 +32,11 @@ from tests.end_to_end.processes import ROOT, children_of, environment, freshet, 
 
 BATCH, RATE, POISON = 128, 400.0, 0.02
 RUN = "life"
+SILENCE_SECONDS = 30
+"""longer than a process that runs is silent, however busy the machine; one that was stopped is killed before that"""
 SETTINGS = (
     *(f"run={RUN}", f"stream.batch={BATCH}", "stream.linger_seconds=0.1", "rows.dim=4", "api.port=0"),
-    *("dispatch.workers=2", "dispatch.silence_seconds=3", "ps.shards=2"),
+    *("dispatch.workers=2", f"dispatch.silence_seconds={SILENCE_SECONDS}", "ps.shards=2"),
     *("cuts.seconds=1", "cuts.kept=100000"),
 )
 KILLED = ("dispatcher", "worker-1", "ps-0")

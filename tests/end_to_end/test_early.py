@@ -12,12 +12,10 @@ from dispatch.protocol import Order, OrderArrays
 from ps.protocol import EARLY, TRAIN
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.test_exactness import BATCH, OPTIMIZERS, expect_equal, rows_of
-from tests.end_to_end.threads import Plan, Result, train, train_reference
+from tests.end_to_end.threads import WAIT_SECONDS, Plan, Result, train, train_reference
 from trainer.worker import Upcoming, Worker
 
 STEPS = 12
-PATIENCE_SECONDS = 5.0
-"""for the next order, which is sent while this one is carried out"""
 WAYS: list[tuple[int, Reduce, str]] = [(1, "hub", "adagrad"), (4, "ring", "adagrad")]
 WAYS += [(2, "hub", optimizer) for optimizer in OPTIMIZERS]
 
@@ -29,8 +27,9 @@ def wait_for_orders(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     def waiting(worker: Worker, order: Order, work: OrderArrays, upcoming: Upcoming) -> Any:
         def patiently() -> tuple[Order, OrderArrays] | None:
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while (following := upcoming()) is None and order.step < STEPS and time.monotonic() < deadline:
+            deadline = time.monotonic() + WAIT_SECONDS
+            while (following := upcoming()) is None and order.step < STEPS:  # it is sent while this one is carried out
+                assert time.monotonic() < deadline, f"there is no order after that of step {order.step}"
                 time.sleep(0.001)
             if following is not None and following[0].step not in known:
                 known.add(following[0].step)

@@ -1,6 +1,7 @@
 """Whole runs over a real broker: equal to the embedded log, through a broker's death, a growing topic, duplicates."""
 
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,8 @@ from infra.kafka.broker import Broker
 from infra.process import Stop
 from ingest.batches.manifest import Manifest
 from ingest.codec.json_events import encode_json
-from ingest.kafka.config import Client
+from ingest.errors import SourceUnavailable
+from ingest.kafka.config import Client, KafkaConfig
 from ingest.kafka.source import KafkaSource
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.streams.source import Record
@@ -93,6 +95,19 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
+class UnreadUntil(KafkaSource):
+    """A topic whose last records are not read until something has happened."""
+
+    def __init__(self, config: KafkaConfig, topic: str, last: int, has_happened: threading.Event) -> None:
+        super().__init__(config, topic)
+        self._last, self._has_happened = last, has_happened
+
+    def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> list[Record]:
+        if offset >= self._last and not self._has_happened.is_set():
+            raise SourceUnavailable("not yet")
+        return super().read(partition, offset, max_bytes)
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_broker_that_dies_and_comes_back_costs_no_event_and_none_is_trained_twice(
@@ -102,12 +117,14 @@ def test_a_broker_that_dies_and_comes_back_costs_no_event_and_none_is_trained_tw
     # Small answers and buffers, so that most of the topic is still unread when the broker dies.
     topic, config = test.new_topic(partitions=2), test.config(client, fetch_bytes=16384, buffer_bytes=8192)
     fill_topic(config, topic, payloads(1280, 2), batch_size=2048)
-    plan = Plan(tmp_path, stop_at_end=False, open_source=lambda: KafkaSource(config, topic))
+    is_dead = threading.Event()
+    plan = Plan(tmp_path, stop_at_end=False, open_source=lambda: UnreadUntil(config, topic, 320, is_dead))
     stop, threads, results = Stop(), Threads(), []
     threads.start(lambda: results.append(train(plan, stop)))
     wait_for_steps(plan, 3)
     died = own_broker.pid
     own_broker.kill()
+    is_dead.set()
     assert sum(manifest.samples for manifest in read_manifests(tmp_path / "journal")) < 1280
     time.sleep(DOWN_SECONDS)
     own_broker.start()

@@ -20,7 +20,7 @@ def test_an_event_written_with_kcat_is_trained_on(kafka: TestBroker, tmp_path: P
     config, topic, letters = kafka.config(), kafka.new_topic(), kafka.new_topic(partitions=1)
     kcat = ["kcat", "-P", "-b", kafka.servers[0], "-t", topic, "-k", "u17"]
     for line in (EVENT, b"no event"):
-        subprocess.run(kcat, input=line + b"\n", check=True, timeout=60)
+        subprocess.run(kcat, input=line + b"\n", check=True, timeout=100)
     plan = Plan(tmp_path, workers=1, topic=topic, kafka=config, dead_letter_topic=letters)
     result = train(replace(plan, open_source=lambda: KafkaSource(config, topic)))
     assert (result.status.samples, result.status.events.dead_letters) == (1, 1)

@@ -20,6 +20,8 @@ from tests.end_to_end.processes import children_of, ports_of_workers, run, start
 
 pytestmark = pytest.mark.timeout(180)
 SMALL = ("stream.batch=64", "dispatch.workers=2", "dispatch.links_gbit=", "ps.shards=1", "api.port=0", "run=shared")
+PATIENT = "dispatch.silence_seconds=600"
+"""all processes of the run are stopped together for a while"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class LiveRun:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
     folder = tmp_path_factory.mktemp("live")
     write_curve(folder / "keys", ("server", "worker-0", "worker-1", "odd"))
-    chosen = (*SMALL, f"curve_folder={folder / 'keys'}")
+    chosen = (*SMALL, PATIENT, f"curve_folder={folder / 'keys'}")
     settings = tuple(part for setting in chosen for part in ("--set", setting))
     run_folder = folder / "run"
     process = start("demo", "--rate", "500", "--folder", run_folder, "--json", run_folder / "summary.json", *settings)
@@ -115,7 +117,7 @@ def test_a_second_start_in_the_folder_of_a_live_run_changes_nothing(live: LiveRu
 
 def test_a_start_with_another_seed_in_the_folder_of_a_run_that_was_stopped_changes_nothing(live: LiveRun) -> None:
     live.process.send_signal(signal.SIGINT)
-    output, _ = live.process.communicate(timeout=60)
+    output, _ = live.process.communicate(timeout=100)
     assert live.process.returncode == 0, output
     summary = json.loads((live.folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == ("SIGINT", [])

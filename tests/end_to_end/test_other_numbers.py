@@ -9,6 +9,7 @@ from dispatch.coordinator import Coordinator
 from dispatch.dense import Reduce
 from ps.config import CutConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.crashing import patient_for
 from tests.end_to_end.interrupting import golden, interrupt
 from tests.end_to_end.operating import digests, history_of, redecided
 from tests.end_to_end.threads import Plan, train
@@ -78,7 +79,7 @@ def test_fewer_workers_decide_the_steps_since_the_cut_anew(write_topic: WriteTop
     common: dict[str, Any] = {"folder": folder, "batch": BATCH, "cuts": CUTS, "silence_seconds": 20.0}
     common |= {"rows": RowConfig(dim=5), "reduce": reduce, "policy": "esd:1", "replace_seconds": 0.2}
     interrupt_after_a_cut(Plan(**common, workers=4), 8)
-    with capture_logs() as logs:
+    with capture_logs() as logs, patient_for(lambda: 2):
         expect_replayed(Plan(**common, workers=2), shards=3)
     told = [line["event"] for line in logs if line["log_level"] == "warning"]
     assert "no replacement in time; steps since the last cut are decided anew" in told

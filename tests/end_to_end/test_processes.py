@@ -55,7 +55,7 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 def expect_drained(folder: Path, process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[int, int]:
     """Sends a signal; returns how many batches were recorded and how many of them were trained."""
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=100)
     assert process.returncode == 0, output
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == (number.name, []), output

@@ -1,6 +1,6 @@
 """Versions of the model while somebody serves it: published, judged, measured, and never older than before."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,6 @@ from dispatch.cuts import retention
 from dispatch.job import GateRule, Publishing
 from infra.kafka.broker import free_port
 from infra.storage import Storage
-from ingest.errors import SourceUnavailable
-from ingest.log.embedded import LogReader
 from ingest.streams.source import Record
 from ps.config import CutConfig, RowConfig
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
@@ -21,6 +19,7 @@ from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.crashing import Strike, check_run, train_struck
 from tests.end_to_end.listening import Heard, StandIn
 from tests.end_to_end.threads import RUN, Plan, train
+from tests.end_to_end.withheld import Withheld, paused
 
 SMALL: dict[str, Any] = {"batch": 32, "rows": RowConfig(dim=4), "cache_rows": 600, "silence_seconds": 20.0}
 AT_ONCE = Publishing(seconds=0.0)
@@ -50,8 +49,10 @@ def keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_versions_go_out_while_somebody_serves_and_change_no_bit(keeps_all: None, write_topic: WriteTopic) -> None:
-    plan = planned(write_topic(48 * 32), write_behind=0.5)
+    plan, heard = planned(write_topic(48 * 32), write_behind=0.5), list[Heard]()
+    plan = paused(plan, 40, lambda: len(heard) >= 3)
     with served(plan) as server:
+        heard = server.heard
         result = train(plan)
     assert len(server.heard) >= 3
     assert server.heard == sorted(server.heard)
@@ -70,8 +71,8 @@ def test_versions_go_out_while_somebody_serves_and_change_no_bit(keeps_all: None
     check_run(plan, result, 48 * 32)  # trained again, without a server
 
 
-class Flipped(LogReader):
-    """A log in which the labels of some records are the wrong way round."""
+class Flipped(Withheld):
+    """A log in which the labels of some records are the wrong way round, and no others follow until something is."""
 
     first, last = 40 * 32, 52 * 32
 
@@ -91,7 +92,12 @@ def test_versions_are_held_back_while_labels_are_flipped_and_good_again_later(
 ) -> None:
     folder = write_topic(100 * 32, partitions=1)
     rule = GateRule(samples=256)
-    plan = planned(folder, publishing=Publishing(0.0, rule), open_source=lambda: Flipped(folder / "log", "clicks"))
+
+    def has_flipped_version() -> bool:
+        return any(45 <= cut.step <= 52 for cut in manifests(plan))
+
+    source = {"open_source": lambda: Flipped(folder, Flipped.last, has_flipped_version)}
+    plan = planned(folder, publishing=Publishing(0.0, rule), **source)
     with served(plan):
         train(plan)
     held = {cut.step: cut.verdict.reasons for cut in manifests(plan)}
@@ -100,21 +106,6 @@ def test_versions_are_held_back_while_labels_are_flipped_and_good_again_later(
     assert all(flipped)
     assert any("logloss" in reason for reasons in flipped for reason in reasons)
     assert held[max(held)] == ()
-
-
-class Withheld(LogReader):
-    """A log whose last records cannot be read until something has happened."""
-
-    def __init__(self, folder: Path, last: int, has_happened: Callable[[], bool]) -> None:
-        super().__init__(folder / "log", "clicks")
-        self._last, self._has_happened = last, has_happened
-
-    def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> list[Record]:
-        if self._has_happened():
-            return super().read(partition, offset, max_bytes)
-        if offset >= self._last:
-            raise SourceUnavailable("not yet")
-        return [record for record in super().read(partition, offset, max_bytes) if record.offset < self._last]
 
 
 SEAMS_OF_ALL = ("pull", "journalled", "gathering"), ("before_manifest", "push_half_applied", "after_manifest")

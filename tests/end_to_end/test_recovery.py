@@ -8,7 +8,7 @@ import pytest
 from dispatch import replay
 from dispatch.errors import NoCut
 from dispatch.journal.log import read_records
-from dispatch.journal.records import GenerationStarted, Redecided
+from dispatch.journal.records import GenerationStarted, Redecided, StepDecided
 from infra import faults
 from infra.faults import SEAMS
 from infra.storage import Storage
@@ -17,8 +17,9 @@ from ps.cuts.manifest import manifest_numbers, read_manifest
 from ps.cuts.restore import restore
 from ps.protocol import EMPTY_MODEL
 from tests.end_to_end.conftest import WriteTopic
-from tests.end_to_end.crashing import Strike, check_run, company, train_struck
+from tests.end_to_end.crashing import Strike, check_run, company, patient_for, train_struck
 from tests.end_to_end.threads import NO_CUTS, Plan
+from tests.end_to_end.withheld import paused
 
 STEPS, BATCH = 24, 32
 EVENTS = STEPS * BATCH
@@ -147,6 +148,12 @@ def test_without_a_cut_that_can_be_used_the_run_begins_with_the_empty_model(writ
     check_run(plan, result, EVENTS)
 
 
+def is_trimmed(plan: Plan) -> bool:
+    """Whether the journal has lost its first steps."""
+    steps = [record.step for record in read_records(plan.folder / "journal") if isinstance(record, StepDecided)]
+    return bool(steps) and steps[0] > 1
+
+
 def train_and_damage_all(plan: Plan) -> None:
     with company(plan, Strike("ordered", 16), trims=True) as there:
         there.on_crash = lambda: damage_all(plan)
@@ -154,7 +161,8 @@ def train_and_damage_all(plan: Plan) -> None:
 
 
 def test_without_a_cut_and_the_first_steps_on_record_the_run_cannot_go_on(write_topic: WriteTopic) -> None:
-    plan = Plan(write_topic(EVENTS), **{**SMALL, "silence_seconds": 1.0}, cuts=CutConfig(seconds=0.02, kept=1))
+    plan = Plan(write_topic(EVENTS), **SMALL, cuts=CutConfig(seconds=0.02, kept=1))
+    plan = paused(plan, 12, lambda: is_trimmed(plan))
     with pytest.raises(NoCut, match="no cut can be used, and the journal does not reach back to the run's start"):
         train_and_damage_all(plan)
 
@@ -166,7 +174,8 @@ def test_without_a_replacement_steps_are_decided_anew_for_fewer_workers(
 ) -> None:
     plan = Plan(write_topic(EVENTS, poison=0.05), workers=3, **SMALL, cuts=NO_CUTS, replace_seconds=0.2)
     strikes = [Strike("after_pull", step, is_replaced=False) for step in steps]
-    result = train_struck(plan, *strikes)
+    with patient_for(lambda: plan.workers - sum(bool(strike.victim) for strike in strikes)):
+        result = train_struck(plan, *strikes)
     records = list(read_records(plan.folder / "journal"))
     assert sum(isinstance(record, Redecided) for record in records) == len(steps)
     history = check_run(plan, result, EVENTS)

@@ -41,6 +41,7 @@ from tests.end_to_end.threads import (
     train,
     wait_for_steps,
 )
+from tests.end_to_end.withheld import has_generation, paused
 
 STEPS, BATCH = 14, 64
 LONG = 40 * BATCH
@@ -106,7 +107,7 @@ def test_a_journal_with_changing_members_and_a_hot_set_is_replayed(write_topic: 
         wait_for_steps(plan, 5)
         start_worker(threads, plan, "worker-7", dispatcher)
 
-    result = train(plan, beside=join_late)
+    result = train(paused(plan, 20, lambda: has_generation(plan, 2)), beside=join_late)
     history = read_history(plan.folder / "journal")
     assert [len(past.record.members) for past in history.generations] == [2, 3]
     assert (policy == "random") is all(step.hot is None for step in history.steps)
@@ -124,7 +125,7 @@ def test_a_journal_in_which_a_worker_left_is_replayed(write_topic: WriteTopic, r
         wait_for_steps(plan, 5)
         leaves.request("test")
 
-    result = train(plan, beside=leave_early, leaving_worker=leaves)
+    result = train(paused(plan, 20, lambda: has_generation(plan, 2)), beside=leave_early, leaving_worker=leaves)
     history = read_history(plan.folder / "journal")
     assert [len(past.record.members) for past in history.generations] == [3, 2]
     assert model_of(train(golden(plan))) == model_of(result)

@@ -24,13 +24,14 @@ from serving.news import DispatcherNews
 from serving.versions import Version
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import RUN, SEED, SMALL_MODEL, Plan, batches, train
+from tests.end_to_end.withheld import paused
 from trainer.models.registry import build_model
 
 
 @pytest.mark.parametrize(("workers", "shards", "optimizer"), [(2, 3, "adam"), (1, 1, "sgd")])
 def test_what_is_served_is_what_was_trained(write_topic: WriteTopic, workers: int, shards: int, optimizer: str) -> None:
     model = SMALL_MODEL.model_copy(update={"dense_optimizer": optimizer})
-    cuts = CutConfig(seconds=0.05, kept=1000)
+    cuts = CutConfig(seconds=0.001, kept=1000)
     plan = Plan(write_topic(12 * 64), workers, shards=shards, rows=RowConfig(dim=8), model=model, cuts=cuts)
     result = train(plan)
     storage, schema = Storage.at(plan.folder / "cuts"), plan.schema
@@ -77,6 +78,7 @@ def test_a_server_follows_a_run_that_publishes_for_it(write_topic: WriteTopic) -
     plan = Plan(write_topic(48 * 32), batch=32, rows=RowConfig(dim=4), feed=feed, publishing=published)
     copies = Copies(ModelSpec(RUN, SEED, plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense))
     meter, news = Meter(CollectorRegistry()), HeardNews(feed)
+    plan = paused(plan, 40, lambda: len(news.versions) >= 3)
     with closing(Deliveries()) as deliveries:
         follower = Follower(Storage.at(plan.folder / "cuts"), copies, news, meter, deliveries)
         follower.start()

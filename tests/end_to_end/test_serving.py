@@ -76,7 +76,7 @@ class Client:
     def _ask_on_one(self, is_over: threading.Event) -> None:
         self.versions = []
         self.connections += 1
-        connection = http.client.HTTPConnection(urlsplit(self.server.address).netloc, timeout=60)
+        connection = http.client.HTTPConnection(urlsplit(self.server.address).netloc, timeout=100)
         headers = {"Authorization": f"Bearer {self.server.token}"}
         try:
             while not is_over.wait(0.01):

@@ -29,6 +29,7 @@ from tests.end_to_end.operating import (
     operated,
     restarted,
     stopping,
+    supply,
     wait_for,
     wait_for_more,
 )
@@ -240,6 +241,7 @@ def test_what_was_set_survives_a_restart_and_trimming(write_topic: WriteTopic, m
         set_to(plan, "cut")
         wait_for(lambda: history_of(plan).commands == (), "the commands are trimmed")
         dies.request("now")
+        supply(plan, 4)
         wait_for(lambda: bool(crashes), "the dispatcher has died")
         wait_for(lambda: history_of(plan).last_generation > 2, "it trains again")
         wait_for_more(plan, 1)
@@ -348,7 +350,7 @@ def test_a_completed_step_has_its_figures_and_the_feed_has_them_too(write_topic:
 
 
 def test_a_fault_is_on_record(write_topic: WriteTopic) -> None:
-    plan = Plan(write_topic(600), **{**SETTINGS, "stop_at_end": True}, lost_seconds=1.0)
+    plan = Plan(write_topic(600), **{**SETTINGS, "stop_at_end": True})
     strike = Strike("after_pull")
     train_struck(plan, strike)
     faults = [record for record in read_records(plan.folder / "journal") if isinstance(record, Faulted)]

@@ -16,6 +16,10 @@ from ingest.main import ProducerJob, run_producer
 from tests.end_to_end.processes import children_of, run, start, wait_until
 
 BATCH, STEPS = 64, 8
+SILENCE_SECONDS = 8
+"""longer than a process that runs is silent, however busy the machine"""
+REPLACE_SECONDS = 600
+"""longer than new processes take to start"""
 
 
 @contextmanager
@@ -31,9 +35,10 @@ def leaving_nothing(setting: str) -> Iterator[None]:
 @pytest.mark.timeout(400)
 def test_processes_that_were_replaced_while_they_were_stopped_are_refused_and_end(tmp_path: Path) -> None:
     folder, endpoint = tmp_path / "run", f"tcp://127.0.0.1:{free_port()}"
-    sizes = f"stream.batch={BATCH}", "dispatch.workers=1", "ps.shards=1", "rows.dim=4", "dispatch.silence_seconds=2"
+    sizes = f"stream.batch={BATCH}", "dispatch.workers=1", "ps.shards=1", "rows.dim=4"
+    limits = f"dispatch.silence_seconds={SILENCE_SECONDS}", f"dispatch.replace_seconds={REPLACE_SECONDS}"
     where = f"folder={folder}", f"stream.folder={tmp_path / 'log'}"
-    given = [part for setting in (*sizes, *where) for part in ("--set", setting)]
+    given = [part for setting in (*sizes, *limits, *where) for part in ("--set", setting)]
 
     def produce() -> None:
         run_producer(ProducerJob(StreamConfig(folder=tmp_path / "log"), limit=STEPS * BATCH), Stop())
@@ -54,18 +59,20 @@ def test_processes_that_were_replaced_while_they_were_stopped_are_refused_and_en
             process.send_signal(signal.SIGSTOP)
         second = run("dispatcher", *dispatching)
         assert (second.returncode, "another process" in second.stderr) == (1, True), second.stderr
+        assert dispatcher.stdout is not None
+        assert any(f"gave no sign of life for {SILENCE_SECONDS} s" in line for line in dispatcher.stdout)
         shard, worker = start_both()
         produce()
         wait_until(lambda: step() > STEPS, dispatcher)
         for process, reason in zip(stopped, ("a newer process serves as shard 0", "a newer worker named"), strict=True):
             process.send_signal(signal.SIGCONT)
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=100)
             assert (process.returncode, reason in output) == (2, True), output
         produce()
         outputs = [process.communicate(timeout=90)[0] for process in (dispatcher, worker)]
         assert (dispatcher.returncode, worker.returncode) == (0, 0), outputs
         shard.terminate()
-        output, _ = shard.communicate(timeout=60)
+        output, _ = shard.communicate(timeout=100)
         assert shard.returncode == 0, output
         history = read_history(folder / "journal")
         assert history.samples == 3 * STEPS * BATCH

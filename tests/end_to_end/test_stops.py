@@ -14,8 +14,9 @@ from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden
 from tests.end_to_end.threads import Plan, model_of, train, wait_for_steps
+from tests.end_to_end.withheld import paused
 
-EVENTS = 2_000
+EVENTS = 640
 
 
 def history_of(plan: Plan) -> History:
@@ -33,7 +34,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_cut_and_equals_its_replay(
         wait_for_steps(plan, 5)
         stop.request("SIGTERM")
 
-    first = train(plan, stop, stop_early)
+    first = train(paused(plan, 8, lambda: stop.requested), stop, stop_early)
     history = history_of(plan)
     assert (history.ended, first.status.samples < EVENTS) == (None, True)
     assert history.stopped is not None
@@ -63,7 +64,7 @@ def test_when_the_last_worker_leaves_the_run_can_go_on(write_topic: WriteTopic) 
         wait_for_steps(plan, 5)
         leaves.request("test")
 
-    train(plan, beside=leave, worker_stop=leaves)
+    train(paused(plan, 8, lambda: False), beside=leave, worker_stop=leaves)
     stopped = history_of(plan).stopped
     assert stopped is not None
     assert stopped.reason == "the last worker left"

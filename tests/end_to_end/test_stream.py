@@ -2,9 +2,10 @@
 
 import re
 import threading
-import time
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import zmq
@@ -13,8 +14,9 @@ from structlog.testing import capture_logs
 from dispatch.dense import Reduce
 from dispatch.errors import CacheTooSmall, RunEnded
 from dispatch.journal.history import read_manifests
-from dispatch.protocol import Welcome
+from dispatch.protocol import Idle, Welcome
 from infra.process import Stop
+from infra.wire import receive
 from ingest.batches.manifest import Manifest
 from ingest.codec.decoder import KEPT_BYTES, Decoder
 from ingest.errors import AbsentField
@@ -28,7 +30,17 @@ from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden
 from tests.end_to_end.processes import wait_until
 from tests.end_to_end.test_exactness import expect_equal
-from tests.end_to_end.threads import Plan, Threads, model_of, start_worker, train, train_reference, wait_for_steps
+from tests.end_to_end.threads import (
+    WAIT_SECONDS,
+    Plan,
+    Threads,
+    model_of,
+    start_worker,
+    train,
+    train_reference,
+    wait_for_steps,
+)
+from tests.end_to_end.withheld import has_generation, paused
 from trainer.errors import TurnedAway
 from trainer.worker import Worker
 
@@ -209,7 +221,7 @@ def test_fewer_workers_get_larger_caches_if_they_need_them(write_topic: WriteTop
         wait_for_steps(plan, 5)
         leaves.request("test")
 
-    result = train(plan, beside=leave, leaving_worker=leaves)
+    result = train(paused(plan, 20, lambda: has_generation(plan, 2)), beside=leave, leaving_worker=leaves)
     assert (result.status.generation, result.status.samples) == (2, 2_000)
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
@@ -269,11 +281,24 @@ def test_batches_smaller_than_the_crew_are_exact(write_topic: WriteTopic, batch:
 def test_a_worker_that_waits_longer_than_silence_allows_is_kept(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.1)
-    plan = Plan(write_topic(500), workers=2, silence_seconds=1.0, started_workers=1)
+    """On the worker's clock, which goes on after each word that it hears by less than the limit, and else stands."""
+    monkeypatch.setattr("dispatch.coordinator.KEEP_ALIVE_SECONDS", 0.01)
+    plan = Plan(write_topic(500), workers=2, silence_seconds=20.0, started_workers=1)
+    now, waited_long = [0.0], threading.Event()
+
+    def hear(*arguments: Any) -> Any:
+        message, arrays = receive(*arguments)
+        if isinstance(message, Idle) and not waited_long.is_set():
+            now[0] += 0.75 * plan.silence_seconds
+        if now[0] > 3 * plan.silence_seconds:
+            waited_long.set()
+        return message, arrays
+
+    monkeypatch.setattr("trainer.dispatcher.receive", hear)
+    monkeypatch.setattr("trainer.dispatcher.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def come_late(threads: Threads, dispatcher: str, shards: tuple[str, ...]) -> None:
-        time.sleep(1.5)  # longer than a worker may hear nothing
+        assert waited_long.wait(WAIT_SECONDS), "the worker that waits hears nothing"
         start_worker(threads, plan, "worker-1", dispatcher)
 
     assert train(plan, beside=come_late).status.samples == 500

@@ -55,7 +55,8 @@ from trainer.reference import Reference
 
 RUN = "test"
 SEED = 7
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 100.0
+"""less than a test may take, and longer than a busy machine takes for anything"""
 ROWS = RowConfig()
 NO_CUTS = CutConfig(seconds=0, kept=1000)
 """none but those that a change of members needs, and the whole journal stays"""

@@ -38,7 +38,7 @@ def started(folder: Path, faults: str, name: str = "worker-2", allowed: str = "1
 
 def ended(folder: Path, faults: str, name: str = "worker-2") -> tuple[int, str]:
     process = started(folder, faults, name)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=100)
     return process.returncode, output.strip()
 
 
@@ -57,7 +57,7 @@ def test_a_fault_stops_its_process_until_it_is_continued(tmp_path: Path) -> None
     assert os.WIFSTOPPED(status)
     assert [fired.step for fired in read_fired(tmp_path)] == [2]
     process.send_signal(signal.SIGCONT)
-    assert (process.communicate(timeout=60)[0].strip(), process.returncode) == ("came to its end", 0)
+    assert (process.communicate(timeout=100)[0].strip(), process.returncode) == ("came to its end", 0)
 
 
 def test_a_fault_fires_in_its_own_process_alone(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_fault_fires_in_its_own_process_alone(tmp_path: Path) -> None:
 def test_faults_end_a_process_with_a_status_or_an_error(tmp_path: Path) -> None:
     assert ended(tmp_path, "worker-2:forward:exit=7")[0] == 7
     process = started(tmp_path, "worker-2:backward:raise")
-    assert "fault worker-2:backward:raise was set" in process.communicate(timeout=60)[1]
+    assert "fault worker-2:backward:raise was set" in process.communicate(timeout=100)[1]
     assert [fired.action for fired in read_fired(tmp_path)] == ["exit=7", "raise"]
 
 
@@ -83,7 +83,7 @@ def test_no_process_starts_with_faults_that_are_not_allowed(command: str, tmp_pa
     arguments = ["--shard", "0", "--endpoint", "tcp://127.0.0.1:*"] if command == "ps" else []
     given = [*arguments, "--set", f"folder={tmp_path / 'run'}", "--set", f"stream.folder={tmp_path / 'log'}"]
     env = {**environment(), FAULT: "worker-2:forward:kill"}
-    done = subprocess.run(freshet(command, *given), cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(freshet(command, *given), cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 2, done.stderr
     assert "expected it in tests alone, with FRESHET_ALLOW_FAULTS=1" in " ".join(done.stderr.split())
     assert list(tmp_path.iterdir()) == []
@@ -91,7 +91,7 @@ def test_no_process_starts_with_faults_that_are_not_allowed(command: str, tmp_pa
 
 def test_a_supervised_process_refuses_faults_that_are_not_allowed(tmp_path: Path) -> None:
     process = started(tmp_path, "worker-2:forward:kill", allowed="0")
-    assert "ConfigError" in process.communicate(timeout=60)[1]
+    assert "ConfigError" in process.communicate(timeout=100)[1]
     assert read_fired(tmp_path) == []
 
 

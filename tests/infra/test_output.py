@@ -24,7 +24,7 @@ def said(folder: Path, stdout: int, **env: str) -> subprocess.CompletedProcess[b
     command = [sys.executable, "-c", SAY, str(folder / "story")]
     stderr = subprocess.PIPE if stdout == subprocess.PIPE else stdout
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **env}
-    ended = subprocess.run(command, stdout=stdout, stderr=stderr, env=environment, timeout=60)
+    ended = subprocess.run(command, stdout=stdout, stderr=stderr, env=environment, timeout=100)
     assert (ended.returncode, (folder / "story").read_text()) == (0, "went on")
     return ended
 
@@ -66,5 +66,5 @@ def test_a_closed_terminal_loses_what_is_written(tmp_path: Path) -> None:
 def test_streams_that_were_closed_before_the_start_show_nothing(tmp_path: Path) -> None:
     command = f'exec "{sys.executable}" -c "$0" "{tmp_path / "story"}" >&- 2>&-'
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    assert subprocess.run(["/bin/sh", "-c", command, SAY], env=environment, timeout=60).returncode == 0
+    assert subprocess.run(["/bin/sh", "-c", command, SAY], env=environment, timeout=100).returncode == 0
     assert (tmp_path / "story").read_text() == "went on"

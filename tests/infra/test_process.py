@@ -117,7 +117,7 @@ def test_a_process_whose_output_nobody_reads_ends_as_python_does() -> None:
     os.close(read)
     code = "print('lost'); from infra.process import end_process; end_process(0)"
     env = {**os.environ, "PYTHONPATH": ".", "PYTHONUNBUFFERED": ""}
-    ended = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, env=env, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, env=env, timeout=100)
     os.close(write)
     assert (ended.returncode, b"BrokenPipeError" in ended.stderr) == (120, True)
 

@@ -122,7 +122,7 @@ def test_metrics_are_served_on_the_port_returned() -> None:
     meter.gauge("lag_events", 17)
     meter.observe("worker_phase", 0.25, phase="pull")
     port = start_metrics(registry=registry)
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=100).read().decode()
     assert 'freshet_refused_messages_total{message="Push"} 7.0' in text
     assert "freshet_lag_events 17.0" in text
     assert 'freshet_worker_phase_seconds_count{phase="pull"} 1.0' in text
@@ -173,7 +173,7 @@ def test_logs_on_a_terminal_are_coloured_where_colours_are_wanted(terminal: dict
     master, side = os.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("TERM", "NO_COLOR", "FORCE_COLOR")}
     env = {**kept, "PYTHONPATH": str(Path.cwd()), **terminal}
-    subprocess.run([sys.executable, "-c", LOG_A_LINE], stderr=side, env=env, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", LOG_A_LINE], stderr=side, env=env, check=True, timeout=100)
     shown = os.read(master, 10_000)
     os.close(side)
     os.close(master)

@@ -1,6 +1,5 @@
 """Which solver a setting gives."""
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,11 +30,6 @@ class AbsentGpu:
         raise NoGpu("no device here")
 
 
-def slow_assign(situation: Situation) -> NDArray[np.int32]:
-    time.sleep(0.05)
-    return assign_on_cpu(situation)
-
-
 def test_the_default_is_the_cpu() -> None:
     assert DispatchConfig().opt_backend == "cpu"
     assert choose_opt("cpu") is CPU
@@ -51,7 +45,14 @@ def test_a_machine_without_gpu_says_so_once_and_uses_the_cpu(
     assert [(entry["wanted"], entry["reason"]) for entry in logs] == [(wanted, "no device here")]
 
 
-def test_auto_takes_the_faster_and_says_what_it_measured() -> None:
+def test_auto_takes_the_faster_and_says_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(backend, "perf_counter", lambda: now[0])
+
+    def slow_assign(situation: Situation) -> NDArray[np.int32]:
+        now[0] += 0.05
+        return assign_on_cpu(situation)
+
     slow = Opt("cuda", CPU.solve, slow_assign)
     with structlog.testing.capture_logs() as logs:
         assert faster(CPU, slow) is CPU

@@ -1,5 +1,4 @@
 import dataclasses
-from time import sleep
 
 import numpy as np
 import pytest
@@ -170,9 +169,12 @@ def test_alpha_between_a_half_and_one_does_some_of_the_rounds() -> None:
     assert np.array_equal(Joint(8, 0).assign(situation).worker_B, Joint(4, 0).assign(whole).worker_B)
 
 
-def test_opt_gets_fewer_samples_and_no_round_follows_when_it_took_too_long() -> None:
+def test_opt_gets_fewer_samples_and_no_round_follows_when_it_took_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("dispatch.assign.improvement.perf_counter", lambda: now[0])
+
     def assign_slowly(situation: Situation) -> NDArray[np.int32]:
-        sleep(0.02)
+        now[0] += 0.02
         return assign_on_cpu(situation)
 
     policy = Joint(8, 0, Opt("cpu", solve_transport, assign_slowly))

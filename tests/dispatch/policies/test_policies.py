@@ -1,7 +1,6 @@
 import dataclasses
 import subprocess
 import sys
-from time import sleep
 
 import numpy as np
 import pytest
@@ -297,12 +296,14 @@ def test_rounds_that_are_no_count_are_refused(rounds: str) -> None:
         build_policy(f"joint:{rounds}", seed=0)
 
 
-def test_esd_does_less_by_opt_when_opt_took_too_long() -> None:
+def test_esd_does_less_by_opt_when_opt_took_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
+    now = [0.0]
+    monkeypatch.setattr("dispatch.assign.hybrid.perf_counter", lambda: now[0])
 
     def solve_slowly(cost_kn: NDArray[np.float64], capacity_n: NDArray[np.int64]) -> NDArray[np.int32]:
         seen.append(len(cost_kn))
-        sleep(0.02)
+        now[0] += 0.02
         return solve_transport(cost_kn, capacity_n)
 
     def assign_slowly(situation: Situation) -> NDArray[np.int32]:
@@ -380,7 +381,7 @@ def test_a_spec_says_what_its_policy_needs(text: str, needs: Needs) -> None:
 
 def test_reading_a_policy_loads_no_kernels() -> None:
     script = "import sys, dispatch.config, dispatch.policies.registry; sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], timeout=100).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["random", "fae", "laia", "laia:full", "esd:0", "esd:1:full", "joint:elastic"])

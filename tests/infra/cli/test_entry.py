@@ -1,16 +1,15 @@
-"""Signals at the first moments of a command, sent at an exact point: while the command line is being imported."""
+"""Signals at the first moments of a command, sent at an exact point: by the command itself."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from infra.cli.entry import drains
-from tests.end_to_end.processes import ROOT, environment, start
+from tests.end_to_end.processes import ROOT, environment
 
 SIGNAL_AT_IMPORT = """
 import os, runpy, signal, sys
@@ -28,11 +27,28 @@ runpy.run_module("infra.cli.entry", run_name="__main__")
 """
 
 
+SIGNAL_ONCE_CAUGHT = """
+import os, runpy, signal, sys
+catch = signal.signal
+def catch_and_send(caught, handler):
+    before = catch(caught, handler)
+    if caught == int(number) and callable(handler):
+        signal.signal = catch
+        print("sent", flush=True)
+        os.kill(os.getpid(), caught)
+    return before
+number, *arguments = sys.argv[1:]
+signal.signal = catch_and_send
+sys.argv = ["freshet", *arguments]
+runpy.run_module("infra.cli.entry", run_name="__main__")
+"""
 ENDPOINTS = "--endpoint tcp://127.0.0.1:* --dispatcher tcp://127.0.0.1:1"
 
 
-def signalled(number: signal.Signals, *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", SIGNAL_AT_IMPORT, str(int(number)), *arguments]
+def signalled(
+    number: signal.Signals, *arguments: str, program: str = SIGNAL_AT_IMPORT
+) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", program, str(int(number)), *arguments]
     ended = subprocess.run(argv, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100)
     assert ended.stdout.startswith("sent\n")
     assert "Traceback" not in ended.stderr
@@ -61,19 +77,9 @@ def test_ctrl_c_while_importing_another_command_is_one_line() -> None:
 
 
 def test_sigterm_as_soon_as_it_is_caught_ends_a_demo_with_0(tmp_path: Path) -> None:
-    process = start("demo", "--folder", tmp_path / "run")
-    while not catches(process.pid, signal.SIGTERM):
-        time.sleep(0.005)
-    process.terminate()
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
+    ended = signalled(signal.SIGTERM, "demo", "--folder", str(tmp_path / "run"), program=SIGNAL_ONCE_CAUGHT)
+    assert ended.returncode == 0, ended.stderr
     assert list(tmp_path.glob("run/logs/*")) == []
-
-
-def catches(pid: int, number: signal.Signals) -> bool:
-    status = Path(f"/proc/{pid}/status").read_text()
-    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def test_commands_that_drain_are_told_by_their_first_words() -> None:

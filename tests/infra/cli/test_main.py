@@ -207,9 +207,9 @@ def test_a_process_tells_its_settings_and_where_its_metrics_are(tmp_path: Path) 
     process = start("api", *(part for setting in chosen for part in ("--set", setting)))
     wait_until((tmp_path / "endpoints" / "api").exists, process)
     address = (tmp_path / "endpoints" / "api.metrics").read_text()
-    assert b"python_info" in urllib.request.urlopen(address, timeout=10).read()
+    assert b"python_info" in urllib.request.urlopen(address, timeout=100).read()
     process.terminate()
-    logged = [json.loads(line) for line in process.communicate(timeout=60)[0].splitlines()]
+    logged = [json.loads(line) for line in process.communicate(timeout=100)[0].splitlines()]
     (settings,) = (line["settings"] for line in logged if line["event"] == "settings")
     assert settings["folder"] == str(tmp_path)
     assert [line["address"] for line in logged if line["event"] == "serving metrics"] == [address]

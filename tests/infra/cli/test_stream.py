@@ -3,6 +3,7 @@
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -104,10 +105,22 @@ def test_a_retention_without_a_unit_that_is_known_is_refused(given: str) -> None
         CliRunner().invoke(app, ["topics", "create", "--retention", given], catch_exceptions=False)
 
 
-def test_a_duration_ends_the_stream(tmp_path: Path) -> None:
-    made = run_producer(ProducerJob(StreamConfig(folder=tmp_path), rate=50.0, duration_seconds=0.3), Stop())
-    assert made.reason == "duration"
-    assert 0 < made.events <= 20
+class Timed(Stop):
+    """Waits on a clock of its own, and no longer than that takes."""
+
+    now = 0.0
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.requested
+
+
+def test_a_duration_ends_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Timed()
+    monkeypatch.setattr("ingest.producing.producer.time", SimpleNamespace(monotonic=lambda: stop.now))
+    made = run_producer(ProducerJob(StreamConfig(folder=tmp_path), rate=50.0, duration_seconds=0.25), stop)
+    assert (made.reason, made.seconds) == ("duration", 0.25)
+    assert made.events == 15
 
 
 def test_progress_is_shown_to_people_only(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ class Driven:
     def finish(self, cut: int) -> list[CutSaved | CutFailed]:
         """Waits until every shard has saved a cut or failed to; delivers what is pending."""
         self.deliver(len(self.pending))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while len(self.outcomes[cut]) < len(self.shards):
             assert time.monotonic() < deadline, f"cut {cut} does not end"
             self.go_on()
@@ -185,7 +185,7 @@ class Driven:
 
     def settle(self) -> None:
         """Waits until nothing is being merged."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while any(shard.cuts._merging for shard in self.shards):
             assert time.monotonic() < deadline, "a merge does not end"
             self.go_on()

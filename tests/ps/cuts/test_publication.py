@@ -23,7 +23,7 @@ ANY = "tcp://127.0.0.1:*"
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < deadline, "it does not happen"
         time.sleep(0.001)

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from dispatch.journal.occupied import RUN_LOCK, is_under_way
 from infra.files import try_lock
+from infra.run.supervision.nursery import as_started
 from tests.api.serving import serving, until
 from tests.end_to_end.processes import start, wait_until
 
@@ -43,9 +46,10 @@ def test_a_run_is_started_once_goes_on_after_a_stop_and_stops_with_its_agent(tmp
         assert (own.status, "are the agent's to decide" in own.json["detail"]) == (409, True)
         wait_until((runs / "clicks" / "endpoints" / "dispatcher").exists, agent)
         until(lambda: served.get("/v1/runs/clicks").json.get("is_live"))
-        assert served.ask("POST", "/v1/runs/clicks/stop").status == 200
-        ending = served.ask("POST", "/v1/runs", asked)
-        assert (ending.status, "is stopping" in ending.json["detail"]) == (409, True)
+        with suspended(agent, runs / "clicks"):
+            assert served.ask("POST", "/v1/runs/clicks/stop").status == 200
+            ending = served.ask("POST", "/v1/runs", asked)
+            assert (ending.status, "is stopping" in ending.json["detail"]) == (409, True)
         until(lambda: not is_under_way(runs / "clicks"))
         late = served.ask("POST", "/v1/runs/clicks/pause")
         assert (late.status, "is stopped" in late.json["detail"]) == (409, True)
@@ -74,6 +78,18 @@ def test_a_run_whose_agent_was_killed_is_found_by_the_next_one_and_not_started_t
         output, _ = agent.communicate(timeout=100)
     assert "run 'clicks' is under way without this agent" in " ".join(output.split())
     assert not (clicks / "logs").exists()
+
+
+@contextmanager
+def suspended(agent: subprocess.Popen[str], folder: Path) -> Iterator[None]:
+    """Meanwhile a run does not end, however little it has left to do: its supervisor is stopped."""
+    started = [(each, as_started(each.cmdline())) for each in psutil.Process(agent.pid).children(recursive=True)]
+    (supervisor,) = (each for each, argv in started if "up" in argv and str(folder) in " ".join(argv))
+    supervisor.suspend()
+    try:
+        yield
+    finally:
+        supervisor.resume()
 
 
 @contextmanager
