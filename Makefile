@@ -56,9 +56,10 @@ kernels: $(STAMP) ## compiles what numba compiles, unless it is in the user's ca
 	@$(BIN)/python -m infra.run.warm_up
 
 # In the background: it is the network's time, and the first test that needs the jars waits for them. What goes wrong
-# is told by that test, too.
+# is told by that test, too. Kafka's come first: the tests of the broker begin early, those of the bucket late.
 jars: $(STAMP) system
-	@$(BIN)/python -c "from infra.kafka.jars import kafka_jars; kafka_jars()" >/dev/null 2>&1 </dev/null &
+	@{ $(BIN)/python -c "from infra.kafka.jars import kafka_jars; kafka_jars()"; \
+	   $(BIN)/python -c "from tests.buckets import s3proxy_jars; s3proxy_jars()"; } >/dev/null 2>&1 </dev/null &
 
 prepare: system jars check kernels
 

@@ -3,10 +3,6 @@
 Its jars are fetched once by Maven, into the cache folder that the broker's are in.
 """
 
-import fcntl
-import hashlib
-import os
-import shutil
 import socket
 import subprocess
 import time
@@ -17,7 +13,7 @@ import pytest
 
 from infra.errors import MissingProgram
 from infra.kafka.broker import free_port
-from infra.kafka.jars import MAVEN_SECONDS, cache_folder, find_java
+from infra.kafka.jars import cache_folder, fetch_jars, find_java
 
 POM = Path(__file__).with_name("s3proxy.pom.xml")
 START_SECONDS = 60.0
@@ -80,22 +76,4 @@ def await_port(port: int, process: "subprocess.Popen[bytes]") -> None:
 
 def s3proxy_jars() -> Path:
     """The folder with S3Proxy's jars; the first call downloads them."""
-    cache = cache_folder()
-    folder = cache / f"s3proxy-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
-    cache.mkdir(parents=True, exist_ok=True)
-    lock = os.open(cache / "s3proxy.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            part = folder.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            maven = shutil.which("mvn")
-            if maven is None:
-                raise MissingProgram("S3Proxy's jars cannot be fetched: 'mvn' is not on the PATH; install Maven")
-            copy = ["dependency:copy-dependencies", f"-DoutputDirectory={part}", "-DincludeScope=runtime"]
-            command = [maven, "-q", "-B", "-f", str(POM), *copy]
-            subprocess.run(command, check=True, capture_output=True, timeout=MAVEN_SECONDS)
-            part.replace(folder)
-    finally:
-        os.close(lock)
-    return folder
+    return fetch_jars(POM, "S3Proxy", cache_folder())

@@ -3,6 +3,7 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -25,7 +26,12 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-TREES = {name: ast.parse(file.read_text()) for name, file in MODULES.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Parsed when a test first asks: every worker of a test run imports this module, and one runs its tests."""
+    return {name: ast.parse(file.read_text()) for name, file in MODULES.items()}
 
 
 def definitions(kinds: tuple[type[ast.AST], ...]) -> Iterator[tuple[str, ast.AST]]:
@@ -39,7 +45,7 @@ def definitions(kinds: tuple[type[ast.AST], ...]) -> Iterator[tuple[str, ast.AST
                 yield inner, child
             yield from inside(child, inner)
 
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         path = MODULES[module].relative_to(ROOT).as_posix()
         yield from ((f"{path} {name}", node) for name, node in inside(tree, ""))
 
@@ -107,7 +113,7 @@ def imports(module: str) -> set[str]:
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    visit(TREES[module])
+    visit(trees()[module])
     return found & MODULES.keys()
 
 
@@ -150,8 +156,8 @@ def test_no_module_imports_itself_over_others() -> None:
 
 @pytest.mark.parametrize("module", [name for name, file in MODULES.items() if file.name == "__init__.py"])
 def test_a_package_s_init_is_a_docstring(module: str) -> None:
-    body = TREES[module].body
-    assert ast.get_docstring(TREES[module])
+    body = trees()[module].body
+    assert ast.get_docstring(trees()[module])
     assert len(body) == 1
 
 

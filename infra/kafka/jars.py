@@ -1,5 +1,7 @@
 """Apache Kafka's jars: resolved once by Maven from ``infra/kafka/pom.xml``, kept in the user's cache folder.
 
+Tests fetch those of another program in the same way.
+
     ~/.cache/freshet/kafka-HASH     (or below XDG_CACHE_HOME)
 
 A finished download is a folder named by a hash of the pom. It appears whole (lock, then rename), so that any number of
@@ -46,38 +48,43 @@ def cache_folder() -> Path:
 
 def kafka_jars(cache: Path | None = None) -> Path:
     """The folder with every jar of the broker; the first call downloads them, which takes about a minute."""
-    cache = cache or cache_folder()
-    folder = cache / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
+    return fetch_jars(POM, "Kafka", cache or cache_folder(), instead=", or name a running broker in FRESHET_KAFKA")
+
+
+def fetch_jars(pom: Path, program: str, cache: Path, *, instead: str = "") -> Path:
+    """The folder with the jars of a pom. An error says what else can be done instead, if anything."""
+    name = program.lower()
+    folder = cache / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}"
     if folder.is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
-    lock = os.open(cache / "kafka.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = os.open(cache / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another caller may be downloading: wait, then look again
         if not folder.is_dir():
             part = folder.with_suffix(".part")
             shutil.rmtree(part, ignore_errors=True)
-            _download(part)
+            _download(pom, program, part, instead)
             part.replace(folder)
     finally:
         os.close(lock)
     return folder
 
 
-def _download(folder: Path) -> None:
+def _download(pom: Path, program: str, folder: Path, instead: str) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingProgram(
-            "Kafka's jars cannot be fetched: 'mvn' is not on the PATH; expected Apache Maven 3.6 or newer; install it "
-            "(Debian: maven), or name a running broker in FRESHET_KAFKA"
+            f"{program}'s jars cannot be fetched: 'mvn' is not on the PATH; expected Apache Maven 3.6 or newer; "
+            f"install it (Debian: maven){instead}"
         )
     copy = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
     done = subprocess.run(
-        [maven, "-q", "-B", "-f", str(POM), *copy], capture_output=True, text=True, timeout=MAVEN_SECONDS
+        [maven, "-q", "-B", "-f", str(pom), *copy], capture_output=True, text=True, timeout=MAVEN_SECONDS
     )
-    if done.returncode != 0 or not list(folder.glob("kafka-clients-*.jar")):
+    if done.returncode != 0 or not list(folder.glob("*.jar")):
         output = "\n".join(f"  | {line}" for line in (done.stdout + done.stderr).strip().splitlines()[-8:])
         raise ProcessFailed(
-            f"Kafka's jars cannot be fetched: Maven ended with status {done.returncode}; expected the jars of {POM} in "
-            f"{folder}; check the network and Maven's settings; its output:\n{output or '  | (nothing)'}"
+            f"{program}'s jars cannot be fetched: Maven ended with status {done.returncode}; expected the jars of "
+            f"{pom} in {folder}; check the network and Maven's settings; its output:\n{output or '  | (nothing)'}"
         )

@@ -1,7 +1,6 @@
 """Opt against two independent oracles and the plain reference. The oracles solve the matrix with copied columns."""
 
 import numpy as np
-import ot
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +20,8 @@ def scipy_optimum(cost: Floats, capacity: Ints) -> float:
 
 def pot_optimum(cost: Floats, capacity: Ints) -> float:
     """The surplus of places goes to one more row that costs nothing, since POT wants equal masses."""
+    import ot  # takes seconds, and every worker of a test run imports this module
+
     surplus = float(capacity.sum() - len(cost))
     mass = np.append(np.ones(len(cost)), surplus)
     moved = ot.emd(mass, capacity.astype(float), np.vstack([cost, np.zeros(cost.shape[1])]), numItermax=1_000_000)

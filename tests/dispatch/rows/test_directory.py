@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -14,6 +14,20 @@ from dispatch.rows.states import CLEAN, OWNED, REPLICATED, SPLIT
 from tests.dispatch.rows.slow_directory import SlowDirectory, SlowMoves
 
 STATES = {"clean": CLEAN, "owned": OWNED, "split": SPLIT, "replicated": REPLICATED}
+SYNCHRONISATIONS: tuple[Synchronisation, ...] = ("on_demand", "full")
+KINDS: tuple[tuple[str, Synchronisation], ...] = (
+    ("lru", "on_demand"),
+    ("lfu", "on_demand"),
+    ("emark", "on_demand"),
+    ("lfu", "full"),
+    ("emark", "full"),
+)
+"""evictions and synchronisations; every stream is tried with all, since to draw one takes longer than to try it"""
+KINDS_WITH_A_HOT_SET: tuple[tuple[str, Synchronisation], ...] = (
+    ("lru", "on_demand"),
+    ("lfu", "full"),
+    ("emark", "full"),
+)
 Stream = tuple[int, int, list[int], list[tuple[list[list[int]], list[int]] | None]]
 
 
@@ -94,58 +108,52 @@ def streams(draw: st.DrawFn) -> Stream:
     return workers, draw(st.integers(1, 3)), capacities, steps
 
 
-@pytest.mark.parametrize(
-    ("eviction", "synchronisation"),
-    [("lru", "on_demand"), ("lfu", "on_demand"), ("emark", "on_demand"), ("lfu", "full"), ("emark", "full")],
-)
 @settings(max_examples=300)
 @given(stream=streams())
-def test_any_stream_equals_the_slow_directory(
-    eviction: str,
-    synchronisation: Synchronisation,
-    stream: Stream,
-) -> None:
+def test_any_stream_equals_the_slow_directory(stream: Stream) -> None:
     workers, shards, capacities, steps = stream
-    fast = directory(*capacities, eviction=eviction, shards=shards, synchronisation=synchronisation)
-    slow = SlowDirectory(capacities, eviction, synchronisation)
-    for step, event in enumerate(steps, start=1):
-        expect_same_step(fast, slow, step, event, workers)
+    for eviction, synchronisation in KINDS:
+        note(f"eviction {eviction}, synchronisation {synchronisation}")
+        fast = directory(*capacities, eviction=eviction, shards=shards, synchronisation=synchronisation)
+        slow = SlowDirectory(capacities, eviction, synchronisation)
+        for step, event in enumerate(steps, start=1):
+            expect_same_step(fast, slow, step, event, workers)
 
 
-@pytest.mark.parametrize("synchronisation", ["on_demand", "full"])
 @settings(max_examples=300)
 @given(stream=streams(), share=st.sampled_from([0.05, 0.3, 0.5, 1.0]), hot=st.sets(st.integers(0, 13)))
-def test_any_stream_written_behind_equals_the_slow_directory(
-    synchronisation: Synchronisation, stream: Stream, share: float, hot: set[int]
-) -> None:
+def test_any_stream_written_behind_equals_the_slow_directory(stream: Stream, share: float, hot: set[int]) -> None:
     workers, shards, capacities, steps = stream
     replicas = min(2, len(hot))
     larger = [capacity + replicas for capacity in capacities]
-    chosen: tuple[Synchronisation, int, float] = synchronisation, replicas, share
-    fast = Directory(np.array(larger, np.int64), "emark", shards, *chosen)
-    slow = SlowDirectory(larger, "emark", *chosen)
-    for step, event in enumerate(steps, start=1):
-        if step == 4 and replicas:
-            fast.replicate(np.array(sorted(hot)[:replicas], np.int64))
-            slow.replicate(sorted(hot)[:replicas])
-        expect_same_step(fast, slow, step, event, workers)
+    for synchronisation in SYNCHRONISATIONS:
+        note(f"synchronisation {synchronisation}")
+        chosen: tuple[Synchronisation, int, float] = synchronisation, replicas, share
+        fast = Directory(np.array(larger, np.int64), "emark", shards, *chosen)
+        slow = SlowDirectory(larger, "emark", *chosen)
+        for step, event in enumerate(steps, start=1):
+            if step == 4 and replicas:
+                fast.replicate(np.array(sorted(hot)[:replicas], np.int64))
+                slow.replicate(sorted(hot)[:replicas])
+            expect_same_step(fast, slow, step, event, workers)
 
 
-@pytest.mark.parametrize(("eviction", "synchronisation"), [("lru", "on_demand"), ("lfu", "full"), ("emark", "full")])
 @settings(max_examples=200)
 @given(stream=streams(), replicas=st.integers(1, 3), hot=st.sets(st.integers(0, 13), min_size=1), at=st.integers(0, 6))
 def test_any_stream_with_a_hot_set_equals_the_slow_directory(
-    eviction: str, synchronisation: Synchronisation, stream: Stream, replicas: int, hot: set[int], at: int
+    stream: Stream, replicas: int, hot: set[int], at: int
 ) -> None:
     workers, shards, capacities, steps = stream
     larger, chosen = [capacity + replicas for capacity in capacities], sorted(hot)[:replicas]
-    fast = directory(*larger, eviction=eviction, shards=shards, synchronisation=synchronisation, replicas=replicas)
-    slow = SlowDirectory(larger, eviction, synchronisation, replicas)
-    for step, event in enumerate(steps, start=1):
-        if step == at + 1:
-            fast.replicate(np.array(chosen, np.int64))
-            slow.replicate(chosen)
-        expect_same_step(fast, slow, step, event, workers)
+    for eviction, synchronisation in KINDS_WITH_A_HOT_SET:
+        note(f"eviction {eviction}, synchronisation {synchronisation}")
+        fast = directory(*larger, eviction=eviction, shards=shards, synchronisation=synchronisation, replicas=replicas)
+        slow = SlowDirectory(larger, eviction, synchronisation, replicas)
+        for step, event in enumerate(steps, start=1):
+            if step == at + 1:
+                fast.replicate(np.array(chosen, np.int64))
+                slow.replicate(chosen)
+            expect_same_step(fast, slow, step, event, workers)
 
 
 def expect_same_step(

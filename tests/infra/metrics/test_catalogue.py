@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infra.metrics.catalogue import METRICS, PREFIX
 from infra.metrics.reference import metrics_page
-from tests.test_structure import TREES
+from tests.test_structure import trees
 
 ENDINGS = {"count": "_total", "total": "_total", "observe": "_seconds", "gauge": ""}
 OTHER_UNITS = re.compile(r"_(ms|milliseconds|us|minutes|hours|kb|mb|gb|gbit|mbit|percent)(_|$)")
@@ -14,7 +14,7 @@ OTHER_UNITS = re.compile(r"_(ms|milliseconds|us|minutes|hours|kb|mb|gb|gbit|mbit
 
 def used_by_the_code() -> set[str]:
     """Metrics whose name stands in a call of a Meter."""
-    calls = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return {
         f"{PREFIX}{call.args[0].value!s}{ENDINGS[call.func.attr]}"
         for call in calls
@@ -26,7 +26,7 @@ def used_by_the_code() -> set[str]:
 
 def words_of_the_publisher() -> set[str]:
     """Gauges that it sets in a loop."""
-    constants = [node for node in ast.walk(TREES["dispatch.progress.publisher"]) if isinstance(node, ast.Constant)]
+    constants = [node for node in ast.walk(trees()["dispatch.progress.publisher"]) if isinstance(node, ast.Constant)]
     return {f"{PREFIX}{constant.value!s}" for constant in constants if isinstance(constant.value, str)}
 
 
