@@ -321,7 +321,7 @@ class Coordinator:
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _begin_cut(self, is_publication: bool = False) -> int:
         decisions = self.training.accounts.decisions.save()
-        told = self.commands.ids, self.commands.desired
+        told = self.commands.answers, self.commands.desired
         decided = self.intake.decided(self.crew.generation, self.training.index.count, decisions, *told)
         self.commands.wants_cut = False
         return self.cutting.begin(decided, is_publication)

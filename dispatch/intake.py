@@ -15,6 +15,7 @@ from dispatch.cuts.state import Decided
 from dispatch.decide import Decision
 from dispatch.errors import OtherEvents
 from dispatch.job import DispatchJob
+from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.desired import Desired
 from dispatch.journal.history import History, advance
 from dispatch.journal.records import StepDecided
@@ -137,7 +138,7 @@ class Intake:
         generation: int,
         rows: int,
         decisions: DecisionTimesState,
-        commands: tuple[str, ...] = (),
+        answers: tuple[CommandAnswer, ...] = (),
         desired: Desired | None = None,
     ) -> Decided:
         """What a cut says about all that was decided so far."""
@@ -152,7 +153,7 @@ class Intake:
             newest_event_seconds=self._newest_event_seconds,
             fields=self._watch.save(),
             decisions=decisions,
-            commands=commands,
+            answers=answers,
             desired=desired or Desired(),
         )
 

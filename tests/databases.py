@@ -9,10 +9,8 @@ import fcntl
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -64,18 +62,18 @@ class PostgresServer:
         return int((self._files / "postmaster.pid").read_text().split()[0])
 
     def processes(self) -> list[psutil.Process]:
-        """The server first, then those that it has started."""
+        """The server first, then those that it has started, each in a session of its own."""
         server = psutil.Process(self.pid)
-        return [server, *server.children()]
+        return [server, *server.children(recursive=True)]
 
     def kill(self) -> None:
         """SIGKILL, as the system does it when memory runs out; returns when no process of it is left."""
-        group = self.pid
-        os.kill(group, signal.SIGKILL)
-        deadline = time.monotonic() + START_SECONDS
-        while subprocess.run(["pgrep", "-s", str(group)], capture_output=True).returncode == 0:
-            assert time.monotonic() < deadline, "processes of the server outlived it"
-            time.sleep(0.01)
+        server = psutil.Process(self.pid)
+        server.suspend()  # it starts no further ones
+        processes = self.processes()
+        server.kill()
+        _, stayed = psutil.wait_procs(processes, START_SECONDS)
+        assert not stayed, f"processes of the server outlived it: {stayed}"
         (self._files / "postmaster.pid").unlink(missing_ok=True)
 
     def url(self, database: str = "postgres") -> str:

@@ -109,12 +109,13 @@ class Outbox:
 
     async def _send(self, command: StoredCommand) -> None:
         """Raises NoAnswer if it is not known whether the command was carried out."""
+        version: int | None = None  # no journal has a worker that is added before it joins
         try:
             if command.verb == ADD:
-                text, version = await asyncio.to_thread(self._add_worker, command), None
+                text = await asyncio.to_thread(self._add_worker, command)
             else:
                 answer = await asyncio.to_thread(self._tell_dispatcher, command)
-                text, version = answer.text, answer.version if answer.version >= 0 else None
+                text, version = answer.text, answer.version
             reach("command_answered")
         except CommandOutdated as outdated:
             await self._settle(command, "refused", f"{OUTDATED}{outdated}", None)

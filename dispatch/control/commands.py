@@ -1,8 +1,8 @@
 """What an operator tells a running dispatcher: who may take part, whether to train, how to decide.
 
 A command has happened when it is in the journal, and not before. Its id is written down with it, so one that is sent
-again, even to a dispatcher that was started anew, is answered and has no second effect. What is
-set lasts until somebody sets it anew, whatever is restarted meanwhile (``dispatch/journal/desired.py``).
+again, even to a dispatcher that was started anew, is answered as it was the first time and has no second effect. What
+is set lasts until somebody sets it anew, whatever is restarted meanwhile (``dispatch/journal/desired.py``).
 """
 
 import uuid
@@ -14,6 +14,7 @@ from dispatch.control.protocol import Accepted, Command, ListedMember, Members, 
 from dispatch.control.server import Asked, ControlSocket
 from dispatch.cuts.state import Decided
 from dispatch.errors import CommandRefused, JournalFull
+from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.desired import AUTO, NONE, STOPPED, Desired, follow, follow_all
 from dispatch.journal.history import History
 from dispatch.journal.records import AlphaChanged, Commanded, GenerationStarted
@@ -22,8 +23,8 @@ from dispatch.peers.crew import Crew
 from dispatch.peers.roster import Member
 from infra.faults import reach
 
-KEPT_IDS = 10_000
-"""of commands carried out that a cut names"""
+KEPT_ANSWERS = 10_000
+"""of commands carried out that a cut has"""
 
 
 class Commands:
@@ -31,10 +32,8 @@ class Commands:
 
     def __init__(self, socket: ControlSocket, crew: Crew, journal: RunJournal, check: CommandCheck) -> None:
         self._socket, self._crew, self._journal, self._check = socket, crew, journal, check
-        self._done: dict[str, str] = {}
+        self._done: dict[str, CommandAnswer] = {}
         """what was answered, by id"""
-        self._versions: dict[str, int] = {}
-        """of the journal with the command, by id; of those that this process has carried out"""
         self.desired = Desired()
         """what people want of the run"""
         self.wants_cut = False
@@ -45,15 +44,15 @@ class Commands:
         """why the run is to stop; empty: it is not"""
 
     @property
-    def ids(self) -> tuple[str, ...]:
-        """Of those carried out, the newest last."""
-        return tuple(self._done)[-KEPT_IDS:]
+    def answers(self) -> tuple[CommandAnswer, ...]:
+        """To those carried out, the newest last."""
+        return tuple(self._done.values())[-KEPT_ANSWERS:]
 
     def go_back(self, history: History, decided: Decided | None) -> None:
         """What is on record holds."""
         if decided is not None:
-            self._done = dict.fromkeys(decided.commands, "carried out before") | self._done
-        self._done |= {command.id: command.text for command in history.commands}
+            self._done = {answer.id: answer for answer in decided.answers} | self._done
+        self._done |= self._journal.answers
         self.desired = follow_all(Desired() if decided is None else decided.desired, history.steering)
         self._crew.roster.to_drain = frozenset(self.desired.draining)
         self._crew.roster.ban(self.desired.removed)
@@ -107,9 +106,9 @@ class Commands:
             self._socket.refuse(asked, f"the command cannot be written down: {problem}", self._crew.generation)
             return
         reach("command_journalled", step)
-        self._done[command.id], self._versions[command.id] = text, self._journal.version
+        self._done[command.id] = self._journal.answers[command.id]
         self._act(command)
-        self._accept(asked, text)
+        self._accept(asked, self._done[command.id])
 
     def _write_down(self, record: Commanded | AlphaChanged) -> str | None:
         """Returns why that is not possible now; None: it is on record, and wanted."""
@@ -151,9 +150,9 @@ class Commands:
         link_gbit = self.desired.links.get(member.name, member.link_gbit)
         return ListedMember(name=member.name, state=standing, number=number, link_gbit=link_gbit)
 
-    def _accept(self, asked: Asked, text: str) -> None:
-        version = self._versions.get(asked.message.id, -1)
-        self._socket.answer(asked, Accepted(**self._crew.at(0), id=asked.message.id, text=text, version=version))
+    def _accept(self, asked: Asked, answer: CommandAnswer) -> None:
+        told = Accepted(**self._crew.at(0), id=answer.id, text=answer.text, version=answer.version)
+        self._socket.answer(asked, told)
 
 
 def _each_once(members: Iterable[Member]) -> list[Member]:

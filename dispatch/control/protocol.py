@@ -110,7 +110,7 @@ class Accepted(Header, frozen=True):
     id: Name
     text: Annotated[str, Meta(max_length=REASON_CHARACTERS)]
     """what has happened, for people"""
-    version: Step = -1
+    version: Number
     """of the journal, with the command in it"""
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dispatch.arrays import U64
 from dispatch.capacity.link_costs import LinkState
 from dispatch.cuts.gate import GateState
+from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.desired import Desired
 from dispatch.progress.accounts import AccountsState
 from dispatch.progress.times import DecisionTimesState
@@ -55,8 +56,8 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     fields: FieldCounts | None = None
     """which fields the samples had"""
     decisions: DecisionTimesState | None = None
-    commands: tuple[str, ...] = ()
-    """ids of those carried out"""
+    answers: tuple[CommandAnswer, ...] = ()
+    """to commands that were carried out: their records may be trimmed"""
     desired: Desired = Desired()
     """what people want of the run"""
 

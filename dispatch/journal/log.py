@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from dispatch.errors import JournalFull
+from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.desired import STOPPED
 from dispatch.journal.records import (
     AlphaChanged,
@@ -194,6 +195,8 @@ class JournalWriter:
         self._frames = 0
         self.steered = 0
         """version with the newest command or change of alpha, or later if that has been dropped"""
+        self.answers: dict[str, CommandAnswer] = {}
+        """to the commands that were on record when it was opened, or came since; by id"""
         with ExitStack() as undo, naming(folder, LogError):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock(folder / LOCK)
@@ -298,6 +301,8 @@ class JournalWriter:
             self._reach.add(record, segment, is_first and place == 0)
             if isinstance(record, Commanded | AlphaChanged):
                 self.steered = self._frames
+            if isinstance(record, Commanded):
+                self.answers[record.id] = CommandAnswer(record.id, record.text, self._frames)
 
     def _open(self, first: int, end: int) -> None:
         """Goes on in a segment that is whole up to there; 0: begins it. The one before is left when that is done."""

@@ -10,6 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from dispatch.job import DispatchJob
+from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.digest import digest_of
 from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, read_cuts, read_history
 from dispatch.journal.log import JournalWriter
@@ -89,6 +90,11 @@ class RunJournal:
     def steered(self) -> int:
         """Version with the newest command or change of alpha."""
         return self._writer.steered
+
+    @property
+    def answers(self) -> Mapping[str, CommandAnswer]:
+        """To the commands that were on record when it was opened, or came since; by id."""
+        return self._writer.answers
 
     @property
     def last_cut(self) -> int:

@@ -84,12 +84,12 @@ class PretendDispatcher:
                     self._control.answer(asked, Members(**at, id=command.id, is_paused=False, members=(listed,)))
                 elif command.worker == OTHER_WORKER:
                     self._control.refuse(asked, f"there is no worker {OTHER_WORKER!r}; expected one of worker-0")
+                elif command.id in self._done:
+                    self._control.answer(asked, self._done[command.id])
                 elif -1 < command.expected < self.journal.steered:
                     version = self.journal.version
                     common: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
                     self._control.answer(asked, Outdated(**common, id=command.id, version=version))
-                elif command.id in self._done:
-                    self._control.answer(asked, self._done[command.id])
                 else:
                     self._carry_out(asked)
 

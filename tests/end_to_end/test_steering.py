@@ -19,6 +19,7 @@ from dispatch.journal.log import read_records
 from dispatch.journal.records import AlphaChanged, Commanded, Faulted, GenerationStarted, StepDecided, StepDone
 from infra.process import Stop
 from ps.config import CutConfig, RowConfig
+from tests.control_plane.folding import read_journal
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.crashing import Strike, train_struck
 from tests.end_to_end.interrupting import golden
@@ -75,6 +76,12 @@ def records_after(plan: Plan, verb: str) -> list[Any]:
     records = list(read_records(plan.folder / "journal"))
     places = (place for place, record in enumerate(records) if isinstance(record, Commanded) and record.verb == verb)
     return records[next(places) + 1 :]
+
+
+def on_record(plan: Plan, key: str) -> list[tuple[str, int]]:
+    """What the journal says was answered to a command, and at which of its versions."""
+    found = ((record, frame.version) for frame in read_journal(plan.folder / "journal") for record in frame.records)
+    return [(record.text, version) for record, version in found if isinstance(record, Commanded) and record.id == key]
 
 
 def decided_after(plan: Plan, verb: str) -> list[StepDecided]:
@@ -220,9 +227,11 @@ def test_a_command_has_one_effect_though_the_dispatcher_dies_before_it_answers(
 ) -> None:
     plan = operated(write_topic(EVENTS), **SETTINGS)
     crash_once(monkeypatch, Commands, "_act", lambda _commands, command: command.verb == "policy")
+    answers: list[Accepted] = []
     with restarted(monkeypatch, plan) as crashes:
-        result = steered(plan, lambda plan: set_to(plan, "policy", "het", key="k"))
+        result = steered(plan, lambda plan: answers.append(set_to(plan, "policy", "het", key="k")))
     assert len(crashes) == 1
+    assert [(answer.text, answer.version) for answer in answers] == on_record(plan, "k")
     assert [(command.id, command.value) for command in history_of(plan).commands] == [("k", "het")]
     assert {step.manifest.generation for step in decided_after(plan, "policy")} == {generations(plan)[-1].number}
     assert result.status.policy == "het"
@@ -232,11 +241,11 @@ def test_a_command_has_one_effect_though_the_dispatcher_dies_before_it_answers(
 def test_what_was_set_survives_a_restart_and_trimming(write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**SETTINGS, "cuts": CutConfig(seconds=0, kept=1)}
     plan = operated(write_topic(EVENTS), **settings)
-    dies, alphas = Stop(), list[float]()
+    dies, alphas, answers = Stop(), list[float](), list[Accepted]()
     crash_once(monkeypatch, Coordinator, "order", lambda *_: dies.requested)
 
     def act(plan: Plan) -> None:
-        set_to(plan, "alpha", "0.25")
+        answers.append(set_to(plan, "alpha", "0.25", key="k"))
         set_to(plan, "link", "0.5", "worker-1")
         set_to(plan, "cut")
         wait_for(lambda: history_of(plan).commands == (), "the commands are trimmed")
@@ -245,12 +254,15 @@ def test_what_was_set_survives_a_restart_and_trimming(write_topic: WriteTopic, m
         wait_for(lambda: bool(crashes), "the dispatcher has died")
         wait_for(lambda: history_of(plan).last_generation > 2, "it trains again")
         wait_for_more(plan, 1)
+        answers.append(set_to(plan, "alpha", "0.25", key="k"))
         records = read_records(plan.folder / "journal")  # now: the cut at the end trims them, too
         alphas.extend(record.alpha for record in records if isinstance(record, StepDecided))
 
     with restarted(monkeypatch, plan) as crashes:
         result = steered(plan, act)
     assert (len(crashes), alphas[-1]) == (1, 0.25)
+    first, again = ((answer.text, answer.version) for answer in answers)
+    assert first == again
     assert (result.status.alpha_mode, result.status.workers[1].link_gbit) == ("manual", 0.5)
 
 

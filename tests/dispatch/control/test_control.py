@@ -37,7 +37,8 @@ def control(context: "zmq.Context[zmq.Socket[bytes]]") -> Iterator[ControlSocket
 
 
 def accept(control: ControlSocket, asked: Asked) -> None:
-    control.answer(asked, Accepted(**COMMON, id=asked.message.id, text=f"{asked.message.verb} {asked.message.worker}"))
+    text = f"{asked.message.verb} {asked.message.worker}"
+    control.answer(asked, Accepted(**COMMON, id=asked.message.id, text=text, version=9))
 
 
 def serve(control: ControlSocket, answering: Answering, requests: int = 1) -> tuple[threading.Thread, list[Command]]:
@@ -60,7 +61,7 @@ def test_a_command_is_carried_out_and_answered(control: ControlSocket) -> None:
     answer = command(control.endpoint, RUN, "drain", "worker-1", key="k1")
     thread.join()
     assert (asked[0].id, asked[0].verb, asked[0].worker) == ("k1", "drain", "worker-1")
-    assert answer == Accepted(**COMMON, id="k1", text="drain worker-1")
+    assert answer == Accepted(**COMMON, id="k1", text="drain worker-1", version=9)
 
 
 def test_every_command_has_an_id_of_its_own(control: ControlSocket) -> None:

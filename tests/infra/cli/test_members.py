@@ -42,7 +42,7 @@ class FakeRun:
             member = ListedMember(name="worker-0", state="parked", number=0, link_gbit=0.5)
             control.answer(asked, Members(**common, is_paused=False, members=(member,)))
         else:
-            control.answer(asked, Accepted(**common, text=f"{command.verb} from step 41 on"))
+            control.answer(asked, Accepted(**common, text=f"{command.verb} from step 41 on", version=7))
 
 
 def sleeper(name: str, _link_gbit: float) -> ProcessSpec:

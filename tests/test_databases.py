@@ -1,0 +1,29 @@
+"""The PostgreSQL that tests break."""
+
+import threading
+
+import psutil
+
+from tests.databases import running_postgres
+from tests.end_to_end.processes import wait_until
+
+
+def test_a_killed_server_has_left_no_process_behind() -> None:
+    with running_postgres() as server:
+        processes = server.processes()
+        postmaster, late, *_ = processes
+        late.suspend()  # it ends only when it goes on
+        left: list[list[psutil.Process]] = []
+
+        def kill() -> None:
+            server.kill()
+            left.append([process for process in processes if process.is_running()])
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        wait_until(lambda: not postmaster.is_running())
+        killing.join(0.3)  # in which one that does not wait would return
+        late.resume()
+        killing.join()
+        assert left == [[]]
+        server.start()
