@@ -87,18 +87,23 @@ class Guard:
             await self._app(scope, receive, send)
 
     async def _pass_audited(self, scope: AsgiScope, route: BaseRoute | None, receive: Receive, send: Send) -> None:
-        status = 500
+        """Whoever has the whole answer finds it in the audit trail, and has no request under way any more."""
+        status, is_audited = 500, False
 
         async def noted(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_audited
             if message["type"] == "http.response.start":
                 status = message["status"]
+            elif not message.get("more_body", False):
+                is_audited = True
+                await self._audit(scope, route, status)
             await send(message)
 
         try:
             await self._pass(scope, route, receive, noted)
         finally:
-            await self._audit(scope, route, status)
+            if not is_audited:
+                await self._audit(scope, route, status)
 
     async def _admit(self, scope: AsgiScope, route: BaseRoute | None) -> None:
         """Raises Unauthorized or Forbidden; a path that does not exist is told to those with a token alone."""
