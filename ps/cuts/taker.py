@@ -10,10 +10,15 @@ A cut goes through these steps, and their order is the guarantee:
 6. the dispatcher has written the manifest of the cut: only now do the next cuts build on it.
 
 A crash or a failure anywhere costs this cut and nothing else: what it would have held is part of the next one.
+
+A shard that ends takes with it the files that the dispatcher has not heard of, since no cut will name them: one that
+was merged after the last cut, or that belongs to a cut that was abandoned. Those of a shard that crashes are swept away
+when the run goes on (``dispatch.cuts.retention.sweep``).
 """
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +94,8 @@ class CutTaker:
         """not yet committed"""
         self._committed: SavedPart | None = None
         self._merging: Merging | None = None
+        self._untold: list[Future[FilePart]] = []
+        """files that no cut has been said to consist of"""
         self._log = structlog.get_logger().bind(process="ps", shard=shard)
         self._threads = ThreadPoolExecutor(2, f"ps-{shard} cuts")  # one writes, one merges
 
@@ -144,6 +151,7 @@ class CutTaker:
             assert self.storage is not None
             columns, name = taking.copy.columns(taking.dense.whole), new_name(taking.header.cut, "shard", self._shard)
             taking.written = self._threads.submit(self._write, self.storage, name, columns)
+            self._untold.append(taking.written)
 
     def patience(self, milliseconds: int) -> int:
         """How long to wait for a message, of so long, before going on."""
@@ -177,7 +185,13 @@ class CutTaker:
         self._merging, self._committed = None, saved
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Waits for what is being written, and removes the files that no cut can name."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for written in self._untold:
+            if self.storage is not None and not written.cancelled() and written.exception() is None:
+                with suppress(StorageError):  # it is left to a sweep
+                    self.storage.delete(written.result().name)
+        self._untold.clear()
 
     def _write(self, storage: Storage, name: str, columns: Columns) -> FilePart:
         """On a thread: servers get the content before the disk does; what counts for them is the manifest."""
@@ -193,6 +207,7 @@ class CutTaker:
         except StorageError as error:
             self._log.error("cut not saved; training goes on", cut=header.cut, step=header.step, reason=str(error))
             return _failed(taking, str(error))
+        self._untold = [each for each in self._untold if not (each.done() and _has_failed_or_is_of(each, chain))]
         assert taking.copy is not None
         broken = taking.copy.non_finite(taking.before)
         non_finite = broken.values + int(np.count_nonzero(~np.isfinite(taking.dense.whole)))
@@ -207,6 +222,7 @@ class CutTaker:
         parts = saved.chain[first:]
         told = self.storage, parts, saved.cut, self._shard, first == 0
         self._merging = Merging(parts, self._threads.submit(merge, *told))
+        self._untold.append(self._merging.merged)
 
     def _end_merging(self) -> None:
         if self._merging is None or not self._merging.merged.done():
@@ -224,6 +240,10 @@ class CutTaker:
             self._committed = _shorter(self._committed, merging.parts, merged)
         if self._taking is not None:
             self._taking.chain = _shortened(self._taking.chain, merging.parts, merged)
+
+
+def _has_failed_or_is_of(written: "Future[FilePart]", chain: Chain) -> bool:
+    return written.exception() is not None or written.result() in chain
 
 
 def _shorter(saved: SavedPart, parts: Chain, merged: FilePart) -> SavedPart:

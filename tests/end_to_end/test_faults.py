@@ -1,6 +1,7 @@
-"""Real processes that kill themselves at every fault point there is, in one run for each kind of process.
+"""Real processes that kill themselves at every fault point there is, a few in a run.
 
-They run with ``--all-faults``; ``test_life`` has some fault points of every kind in one run.
+A day has one of these runs, each day another, and ``--all-faults`` has all of them; ``test_life`` has some fault points
+of every kind in one run.
 """
 
 import subprocess
@@ -13,7 +14,9 @@ from tests.end_to_end.processes import ROOT, environment, freshet, run
 
 BATCH = 64
 SIZES = f"stream.batch={BATCH}", "dispatch.workers=2", "ps.shards=2", "rows.dim=4"
-SETTINGS = (*SIZES, "api.port=0", "cuts.seconds=0.5")
+SETTINGS = (*SIZES, "api.port=0", "cuts.seconds=0.2")
+PROCESSES = {"worker": "worker-1", "ps": "ps-0", "dispatcher": "dispatcher"}
+"""the one that fails, of each kind"""
 SELDOM = {
     "start": "count=1",
     "push_half_sent": "count=10",
@@ -23,6 +26,11 @@ SELDOM = {
 }
 """seams that are not reached in every step; the others crash far from each other, because the supervisor gives up a
 process that ends again and again"""
+RUNS = 6
+SHARES = [tuple(SEAMS)[number::RUNS] for number in range(RUNS)]
+"""seams of each run, of all kinds of process"""
+APART, AFTER = 40, 60
+"""steps between two faults that name one, and after the last"""
 LIMIT_SECONDS = 500.0
 
 
@@ -43,12 +51,17 @@ def check(folder: Path, faults: tuple[str, ...], ended: subprocess.CompletedProc
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.one_by_one
+def test_every_seam_has_its_day() -> None:
+    assert sorted(seam for share in SHARES for seam in share) == sorted(SEAMS)
+
+
+@pytest.mark.one_by_one(a_day=1)
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("process", ["worker-1", "ps-0", "dispatcher"])
-def test_a_run_survives_a_kill_at_every_seam_of_a_process(tmp_path: Path, process: str) -> None:
-    seams = [name for name, seam in SEAMS.items() if process.startswith(seam.process)]
+@pytest.mark.parametrize("seams", SHARES, ids="-".join)
+def test_a_run_survives_a_kill_at_every_seam(tmp_path: Path, seams: tuple[str, ...]) -> None:
     faults = tuple(
-        f"{process}:{seam}:{SELDOM.get(seam, f'step={20 + 60 * number}')}:kill" for number, seam in enumerate(seams)
+        f"{PROCESSES[SEAMS[seam].process]}:{seam}:{SELDOM.get(seam, f'step={20 + APART * number}')}:kill"
+        for number, seam in enumerate(seams)
     )
-    check(tmp_path / "run", faults, up(tmp_path / "run", faults, steps=1000))
+    ended = up(tmp_path / "run", faults, steps=20 + APART * len(seams) + AFTER)
+    check(tmp_path / "run", faults, ended)

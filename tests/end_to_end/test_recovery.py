@@ -29,7 +29,7 @@ LATER = 3
 """steps between two crashes"""
 
 
-@pytest.mark.one_by_one
+@pytest.mark.one_by_one(a_day=2)
 @pytest.mark.parametrize("seam", SEAMS)
 def test_a_crash_at_any_seam_costs_time_and_no_bit(write_topic: WriteTopic, seam: str) -> None:
     plan = Plan(write_topic(EVENTS, poison=0.05), **SMALL, cuts=OFTEN)

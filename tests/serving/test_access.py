@@ -1,18 +1,15 @@
-"""Who may predict, read and control; limits; and generated requests against the OpenAPI document."""
+"""Who may predict, read and control, and limits."""
 
 import re
 import time
-from typing import Any
 
 import pytest
-import schemathesis
 
 from api.access.rules import OPEN_TO_ALL, rule_of
 from api.store.rows import SCOPES
 from serving.app import create_app
 from tests.api.serving import Served, new_token
 from tests.api.test_limits import CLOSE, RARE, head, raw
-from tests.api.test_schema import CHECKS, config, tried
 from tests.serving.server import serving
 from tests.serving.trained import Trained
 
@@ -36,7 +33,6 @@ SCOPE_OF = {
     ("GET", "/healthz"): OPEN_TO_ALL,
     ("GET", "/readyz"): OPEN_TO_ALL,
 }
-document = schemathesis.openapi.from_dict(DOCUMENT, config=config)
 
 
 def test_every_route_has_its_scope() -> None:
@@ -82,14 +78,3 @@ def test_more_requests_than_allowed_are_refused_and_health_is_not(run: Trained) 
         assert [answer.status for answer in answers] == [200, 200, 429], "the first is its address's"
         assert 1 <= int(answers[2].headers["Retry-After"]) <= 1 / RARE
         assert limited.get("/healthz").status == 200
-
-
-@document.parametrize()
-@tried
-def test_answers_are_true_to_the_document_with_a_token_and_without(case: Any, server: Served) -> None:
-    case.headers = {name: value for name, value in (case.headers or {}).items() if name != "Authorization"}
-    denied = case.call(base_url=server.address)
-    case.validate_response(denied, checks=CHECKS)
-    assert denied.status_code == 401 or case.operation.path in ("/healthz", "/readyz")
-    answer = case.call(base_url=server.address, headers={"Authorization": f"Bearer {server.token}"})
-    case.validate_response(answer, checks=CHECKS)

@@ -131,7 +131,7 @@ class Driven:
 
     def close(self) -> None:
         for shard in self.shards:
-            shard.cuts._threads.shutdown(wait=True, cancel_futures=True)
+            shard.cuts.close()
 
     # ── rounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def train(self, new: int, changed: Sequence[int], kept: Sequence[int] = (), by_gradient: bool = False) -> None:

@@ -14,7 +14,7 @@ from infra.storage import Storage
 from infra.wire import Codec
 from ps.cuts import gather, merge, taker
 from ps.cuts.files import new_name
-from ps.cuts.manifest import manifest_numbers
+from ps.cuts.manifest import manifest_numbers, read_manifest
 from ps.dense import range as dense_range
 from ps.errors import OutOfOrder
 from ps.protocol import FLUSH, FROM_SHARD, GO_ON, Announce, CutFailed, CutSaved, FilePart, Opened
@@ -209,6 +209,21 @@ def test_long_chain_is_merged_and_the_next_cut_uses_the_merged_file(driven: Driv
     driven.start(1)
     driven.open(driven.cut)
     driven.check()
+
+
+def test_a_merged_file_that_no_cut_names_goes_when_the_shard_ends(driven: Driven) -> None:
+    driven.train(20, range(20))
+    while not driven.shards[0].cuts._merging:
+        driven.train(1, range(10))
+        driven.take()
+    driven.settle()
+    storage = driven.storage
+    manifests = [read_manifest(storage, number) for number in manifest_numbers(storage)]
+    named = {file.name for manifest in manifests for shard in manifest.shards for file in shard.files}
+    (merged,) = {name for name in storage.names() if "/" in name} - named
+    assert "/base-0-" in merged
+    driven.close()
+    assert {name for name in storage.names() if "/" in name} == named
 
 
 def test_failed_merge_costs_nothing_but_a_longer_chain(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
