@@ -3,6 +3,7 @@
 #   ARGS           arguments of the demo:           make demo ARGS="--samples 20000 --json summary.json"
 #   TESTS          arguments of pytest:             make test TESTS="tests/ps -k pull"
 #   WORKERS        processes of pytest:             make test WORKERS=4 (0: none beside pytest itself)
+#   RUNS           runs of the search for flaky tests: make flaky RUNS=3 TESTS="tests/end_to_end/test_stopped.py"
 #   PYTHON         interpreter of a new .venv:      make setup PYTHON=python3.12
 #   FRESHET_TORCH  another torch build:             make setup FRESHET_TORCH="torch==2.15.0+cpu"
 #                  (its index is given by uv's own UV_INDEX; the choice is remembered until `make clean`)
@@ -11,6 +12,7 @@
 ARGS ?=
 TESTS ?=
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+RUNS ?= 10
 PYTHON ?=
 FRESHET_TORCH ?=
 SYSTEM ?= yes
@@ -19,7 +21,7 @@ PACKAGES := ingest dispatch trainer ps api serving infra benchmarks
 STAMP := .venv/.freshet-setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test prepare check kernels jars system clean FORCE
+.PHONY: help setup demo test quick flaky prepare check kernels jars system clean FORCE
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -66,6 +68,12 @@ prepare: system jars check kernels
 test: ## set-up, checks, and the whole test suite
 	@$(MAKE) --no-print-directory -j4 prepare
 	@PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(TESTS)
+
+quick: check kernels ## checks, and the tests that tell most in a minute
+	@PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder --quick $(TESTS)
+
+flaky: $(STAMP) ## the tests of processes RUNS times beside a busy loop on each core, and a table of what failed
+	@$(BIN)/python -m tests.flaky --runs $(RUNS) --workers $(WORKERS) $(TESTS)
 
 clean: ## removes the environment and every cache, and no run
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,45 @@
+"""``--quick``: the tests that tell most in a minute. ``make quick`` runs them after the checks.
+
+They are those of the folders below, but for files whose tests start servers or processes, search at random for long, or
+take seconds for another reason. A file that is missing in the list makes ``make quick`` slower, and nothing else.
+"""
+
+from fnmatch import fnmatch
+
+import pytest
+
+FOLDERS = ("tests/api", "tests/dispatch", "tests/ingest", "tests/ps", "tests/serving")
+LONG_FILES = (
+    *("api/store/test_*.py", "api/test_at_rest.py", "api/test_audit.py", "api/test_main.py", "api/test_outage.py"),
+    *("api/test_samples.py", "api/test_schema.py", "dispatch/assign/test_solver.py", "dispatch/capacity/test_level.py"),
+    *("dispatch/capacity/test_participation.py", "dispatch/journal/test_cut_segments.py", "dispatch/test_parking.py"),
+    *("dispatch/journal/test_log.py", "dispatch/journal/test_random_histories.py", "dispatch/rows/test_directory.py"),
+    *("dispatch/rows/test_early.py", "ingest/kafka/*.py", "ingest/test_check.py", "ps/cuts/test_files.py"),
+    *("ps/cuts/test_manifest.py", "ps/dense/test_update.py", "serving/labels/test_joiner.py", "serving/test_schema.py"),
+)
+SERVER_FIXTURES = frozenset({"kafka", "bucket", "postgres"})
+SERVER_CASE = "postgresql"
+"""of a test that runs on both databases"""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="Run the tests that tell most in a minute.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick") and config.args == config.getini("testpaths"):
+        config.args = list(FOLDERS)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        left_out = [item for item in items if not is_quick(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_quick(item)]
+
+
+def is_quick(item: pytest.Item) -> bool:
+    file, _, _ = item.nodeid.partition("::")
+    if any(fnmatch(file, f"tests/{pattern}") for pattern in LONG_FILES) or item.get_closest_marker("gpu"):
+        return False
+    return SERVER_CASE not in item.name and not SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ()))
