@@ -144,11 +144,14 @@ class _Asking:
         self.times: list[float] = []
 
     def ask_until(self, until: float) -> None:
-        """Sends what is due on connections that are free, takes answers, until the end; the last ones are awaited."""
+        """Sends what is due on connections that are free, takes answers, until the end; the last ones are awaited.
+
+        One request is sent at least, also on a machine that is so busy that the end has come before it.
+        """
         pause = 1 / self._question.rate if self._question.rate else 0.0
         due = now = time.perf_counter()
-        while now < until or len(self._free) < self._question.clients:
-            while self._free and due <= now < until:
+        while now < until or not self._sent or len(self._free) < self._question.clients:
+            while self._free and due <= now and (now < until or not self._sent):
                 self._send(self._free.popleft(), due if pause else now)
                 due += pause
             is_paced = self._free and now < until

@@ -50,7 +50,7 @@ def test_a_cut_without_room_costs_that_cut_alone(tmp_path: Path, write_topic: Wr
         folder = tmp_path / "of cuts"
         folder.mkdir()
         (folder / "cuts").symlink_to(disk)
-        plan = plan_on(folder, write_topic, CutConfig(seconds=0.05, kept=1000))
+        plan = plan_on(folder, write_topic, CutConfig(seconds=0.001, kept=1000))
         result = train(plan)
         assert result.status.samples == STEPS * BATCH
         assert any(line["event"].startswith("cut failed") for line in logs), "there was room for all cuts"

@@ -16,6 +16,7 @@ from serving.copies import Copies, ModelCopy
 from serving.engine import Engine
 from serving.errors import NothingServed
 from serving.loading import load
+from tests.api.serving import until
 from tests.serving.trained import PROBE, Trained
 
 MOST = 48
@@ -103,13 +104,14 @@ def test_no_answer_mixes_versions_while_they_are_swapped(engine: Engine, copies:
     clients = [threading.Thread(target=ask) for _ in range(3)]
     for client in clients:
         client.start()
-    for cut in range(2, 7):
-        go_to(copies, trained, cut)
-        engine.submit(PROBE).result(30)
-    over.set()
-    for client in clients:
-        client.join()
-    assert 6 in seen or len(seen) > 1
+    try:
+        for cut in range(2, 7):
+            go_to(copies, trained, cut)
+            until(lambda cut=cut: cut in seen)  # type: ignore[misc]
+    finally:
+        over.set()
+        for client in clients:
+            client.join()
 
 
 def test_before_the_first_version_nothing_is_answered(trained: Trained) -> None:

@@ -42,6 +42,10 @@ def test_every_request_is_timed_and_no_more_are_sent_than_asked_for(address: str
     assert 0 < latencies.p50_ms <= latencies.p99_ms
 
 
+def test_one_request_is_sent_however_late_it_is(address: str) -> None:
+    assert ask_together(AskedRoute(address, "/", "secret", 0.0, 50.0, 2)).requests == 1
+
+
 def test_an_answer_that_is_no_200_spoils_the_measurement(address: str) -> None:
     with pytest.raises(FreshetError, match="401"):
         ask_together(AskedRoute(address, "/", "other", 0.2, 0.0, 2))
