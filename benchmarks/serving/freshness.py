@@ -7,7 +7,9 @@ until the client first had an answer of a version with its step. That includes t
 
 Cost. Events are written ahead and trained as fast as possible, by a run that does not serve itself. A serving process
 beside it is stopped (SIGSTOP) and let go on in turn: nobody who serves, no publishing. Steps a second of neighbouring
-windows are compared. What the serving process itself needs of the cores is part of the cost.
+windows are compared. What the serving process itself needs of the cores is part of the cost. How many events a window
+needs follows from what the one before it has trained; they are written between windows, and a pair of windows in which
+they ran out is measured again.
 """
 
 import asyncio
@@ -15,12 +17,14 @@ import http.client
 import json
 import signal
 import statistics
+import subprocess
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -46,6 +50,10 @@ QUIET_SECONDS = 12.0
 """until a dispatcher knows that nobody serves any more"""
 RETURN_SECONDS = 4.0
 """until a serving process that goes on has caught up"""
+SPARE_PAIRS = 6
+"""pairs of windows that may be measured again; each time at least twice as many events are there"""
+LEFT_SHARE = 0.1
+"""of what a pair has trained must be left when it is over, or else it may have waited for events"""
 TICK_SECONDS = 0.02
 PATIENCE_SECONDS = 120.0
 READ_BYTES = 16 << 20
@@ -68,7 +76,7 @@ class FreshnessLoad:
     windows: int
     """of each kind"""
     events: int
-    """written ahead, for the windows"""
+    """written ahead for the first windows; how many the others need is seen then"""
 
 
 @dataclass(frozen=True)
@@ -239,32 +247,102 @@ def _step_ends(folder: Path) -> Mapping[int, list[tuple[int, int]]]:
 
 
 # ── cost ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+Window = tuple[float, float]
+"""from, to; since 1970"""
+
+
+@dataclass
+class EventsAhead:
+    """Events that wait until the run trains them."""
+
+    write: Callable[[int], None]
+    count_trained: Callable[[], int]
+    written: int = 0
+
+    @property
+    def untrained(self) -> int:
+        return self.written - self.count_trained()
+
+    def top_up(self, events: int) -> None:
+        """Has at least so many wait."""
+        if (missing := events - self.untrained) > 0:
+            self.write(missing)
+            self.written += missing
+
+
 def _measure_cost(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None]) -> tuple[list[float], list[float]]:
-    tell(f"writing {load.events:,} events")
-    if status := launch(job, "produce", "--limit", str(load.events), "--packed", "64").wait(PATIENCE_SECONDS):
-        raise FreshetError(f"freshet produce ended with status {status}; expected 0; see {job.folder}")
-    published, alone = [], []
+    seeds = count()
+    ahead = EventsAhead(lambda events: _write(job, events, next(seeds), tell), lambda: _count_trained(job.folder))
+    ahead.top_up(load.events)
     with running(replace(job, serves=False)) as run:
         _await_steps(run)
         serving = launch(replace(job, settings=()), "serve", "--run-folder", str(job.folder))
         try:
             _await_serving(run)
             time.sleep(RETURN_SECONDS)
-            for number in range(load.windows):
-                tell(f"windows {number + 1} of {load.windows}")
-                published.append(_window(load.window_seconds))
-                serving.send_signal(signal.SIGSTOP)
-                time.sleep(QUIET_SECONDS)
-                alone.append(_window(load.window_seconds))
-                serving.send_signal(signal.SIGCONT)
-                time.sleep(RETURN_SECONDS)
+            pairs = measure_pairs(lambda: _pair(serving, load.window_seconds), ahead, load, tell)
         finally:
             end(serving, PATIENCE_SECONDS)
+    published, alone = zip(*pairs, strict=True)
     rates = steps_per_second(step_times(job.folder), [*published, *alone])
     return rates[: load.windows], rates[load.windows :]
 
 
-def _window(seconds: float) -> tuple[float, float]:
+def measure_pairs(
+    measure: Callable[[], tuple[Window, Window]],
+    ahead: EventsAhead,
+    load: FreshnessLoad,
+    tell: Callable[[str], None],
+) -> list[tuple[Window, Window]]:
+    """Pairs of windows that had events to their end; FreshetError if they run out again and again."""
+    pairs: list[tuple[Window, Window]] = []
+    needed = load.events
+    for _ in range(load.windows + SPARE_PAIRS):
+        ahead.top_up(needed)
+        tell(f"windows {len(pairs) + 1} of {load.windows}")
+        before = ahead.count_trained()
+        pair = measure()
+        trained = ahead.count_trained() - before
+        if ahead.untrained > LEFT_SHARE * trained:
+            pairs.append(pair)
+            needed = max(2 * trained, needed)
+        else:
+            tell(f"the events ran out after {trained:,}; once more, with more of them")
+            needed = 2 * max(trained, needed)  # some of them were trained while others were written
+        if len(pairs) == load.windows:
+            return pairs
+    raise FreshetError(
+        f"the events ran out in more than {SPARE_PAIRS} windows, {ahead.written:,} in all; expected the run to train "
+        "all the time; raise --events"
+    )
+
+
+def _pair(serving: "subprocess.Popen[bytes]", seconds: float) -> tuple[Window, Window]:
+    """A window with publishing, and one without."""
+    published = _window(seconds)
+    serving.send_signal(signal.SIGSTOP)
+    time.sleep(QUIET_SECONDS)
+    alone = _window(seconds)
+    serving.send_signal(signal.SIGCONT)
+    time.sleep(RETURN_SECONDS)
+    return published, alone
+
+
+def _write(job: ChaosJob, events: int, seed: int, tell: Callable[[str], None]) -> None:
+    tell(f"writing {events:,} events")
+    producing = launch(job, "produce", "--limit", str(events), "--seed", str(seed), "--packed", "64")
+    if status := producing.wait(PATIENCE_SECONDS):
+        raise FreshetError(f"freshet produce ended with status {status}; expected 0; see {job.folder}")
+
+
+def _count_trained(folder: Path) -> int:
+    """Samples of all steps so far, by the journal."""
+    if not (folder / JOURNAL).exists():
+        return 0
+    return sum(len(record.assignment) for record in read_records(folder / JOURNAL) if isinstance(record, StepDecided))
+
+
+def _window(seconds: float) -> Window:
     began = time.time()
     time.sleep(seconds)
     return began, time.time()

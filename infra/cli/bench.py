@@ -367,7 +367,7 @@ def freshness(
     seconds: Annotated[float, typer.Option(help="Seconds for which a client asks.", min=1)] = 60,
     window: Annotated[float, typer.Option(help="Seconds of a window with or without publishing.", min=1)] = 15,
     windows: Annotated[int, typer.Option(help="Windows of each kind.", min=1)] = 3,
-    events: Annotated[int, typer.Option(help="Events to train in the windows, written ahead.", min=1000)] = 4_000_000,
+    events: Annotated[int, typer.Option(help="Events written ahead; more follow as needed.", min=100_000)] = 2_000_000,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
 ) -> None:
