@@ -3,7 +3,7 @@
 1. produce   ``freshet produce`` writes events into the run's own log, all the time
 2. up        ``freshet up`` trains them; a supervisor that is struck is started again, as an operator would
 3. strike    every few seconds a process is killed, or stopped for a while (``infra.chaos.strikes``)
-4. settle    without further faults, until steps are completed again
+4. settle    without further faults, until steps are completed again and everyone who was struck is back
 5. stop      SIGTERM; the run drains and ends
 6. verify    ``freshet verify`` in a process of its own
 
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,10 +29,11 @@ import psutil
 from infra.chaos.census import Census
 from infra.chaos.progress import Progress
 from infra.chaos.report import ChaosReport
-from infra.chaos.strikes import Strike, Struck, draw_strikes
+from infra.chaos.strikes import MOST_STOPPED_SECONDS, WEIGHTS, Strike, Struck, Target, draw_strikes
 from infra.errors import ProcessFailed
 from infra.faults import ALLOWED, FAULT
 from infra.process import Stop
+from infra.run.supervision.nursery import nursery_in
 from infra.verify.finding import Finding
 from infra.verify.leftovers import processes_of
 
@@ -43,9 +44,11 @@ TICK_SECONDS = 0.2
 SAMPLE_SECONDS = 1.0
 ORPHAN_SECONDS = 10.0
 """how long processes may outlive a supervisor that was killed"""
-SUPERVISOR = "supervisor"
+SUPERVISOR, NURSERY, SERVER = "supervisor", "nursery", "serve"
+ENDPOINTS = "endpoints"
+"""in the run's folder: a file for each process that is ready, without which it is starting"""
 VERIFY_SECONDS = 3600.0
-MOST_IN_A_ROW = 4
+MOST_IN_A_ROW = 3
 """times that a process is struck while the run makes no progress: a supervisor gives up one that fails more often"""
 MOST_SURPRISES = 20
 """ends of the run that no fault explains, after which it is not started again"""
@@ -71,7 +74,9 @@ class ChaosJob:
     faults: str = ""
     """fault points at which processes of the run end, as ``infra.faults`` reads them"""
     serves: bool = False
-    """whether the run serves predictions, too"""
+    """whether the run serves predictions, too; those who do are struck like all others"""
+    most_stopped_seconds: float = MOST_STOPPED_SECONDS
+    """how long a process is stopped at most"""
 
 
 def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosReport:
@@ -164,20 +169,31 @@ class Storm:
         """Strikes until that time, beginning with the first step."""
         while not self.progress.steps and time.monotonic() < until and not stop.requested:
             self.watch()
-        for strike in draw_strikes(self._job.seed, self._job.every_seconds):
+        job = self._job
+        for strike in draw_strikes(job.seed, job.every_seconds, job.most_stopped_seconds, targets_of(job)):
             if not self._wait(strike.pause_seconds, until, stop):
                 break
-            self.strike(strike)
+            self.strike_once_there(strike, min(until, time.monotonic() + job.patience_seconds), stop)
         self._wait(until - time.monotonic(), until, stop)
 
-    def settle(self, patience_seconds: float) -> None:
-        """Waits until stopped processes have gone on and steps are completed again."""
-        until = time.monotonic() + patience_seconds
-        while self._stopped or not self.progress.is_over_it:
-            if time.monotonic() > until:
-                self.run.surprises.append(f"no step was completed within {patience_seconds:g} s after the last fault")
+    def strike_once_there(self, strike: Strike, until: float, stop: Stop) -> None:
+        """Waits for a process that may be struck: it may just be starting, or has been struck too often lately."""
+        while not self.strike(strike):
+            if time.monotonic() > until or stop.requested:
+                self.missed += 1
                 return
             self.watch()
+
+    def settle(self, patience_seconds: float) -> None:
+        """Waits until stopped processes have gone on, steps are completed again and everyone struck is ready."""
+        until = time.monotonic() + patience_seconds
+        while self._stopped or not self.progress.is_over_it or self.away():
+            if time.monotonic() > until:
+                away = f"; {', '.join(self.away())} did not come back" if self.away() else ""
+                self.run.surprises.append(f"not over the last fault within {patience_seconds:g} s{away}")
+                return
+            self.watch()
+        self.census.take(self.run.processes())
 
     def finish(self, patience_seconds: float) -> None:
         """Asks the run to stop, and waits for its end."""
@@ -209,24 +225,44 @@ class Storm:
             self._in_a_row.clear()
         time.sleep(TICK_SECONDS)
 
-    def strike(self, strike: Strike) -> None:
-        """Does it to a process that is there, if there is one."""
+    def strike(self, strike: Strike) -> bool:
+        """Does it to a process that is there; returns whether there was one."""
         processes = self.run.processes()
-        name = strike.choose(name for name in processes if self._in_a_row[name] < MOST_IN_A_ROW)
+        name = strike.choose(name for name in processes if self._may_fail(name, processes))
         if name is None:
-            self.missed += 1
-            return
+            return False
         process, stopped = processes[name], strike.stopped_seconds if strike.kind == "stop" else None
+        self.census.take({name: process})
+        try:
+            self._do(process, stopped)
+        except psutil.NoSuchProcess:  # it has just ended
+            return False
+        self.run.was_killed |= name == SUPERVISOR and stopped is None
         self._record(Struck(time.time(), strike.kind, name, process.pid, stopped))
-        with suppress(psutil.Error):
-            if stopped is None:
-                self.run.was_killed |= name == SUPERVISOR
-                process.kill()
-            else:
-                process.suspend()
-                self._stopped.append((time.monotonic() + stopped, process))
-        self._in_a_row[name] += 1
+        self._in_a_row.update(list(processes) if name == NURSERY else [name])
         self.progress.strike()
+        return True
+
+    def _may_fail(self, name: str, processes: Iterable[str]) -> bool:
+        """Whether nobody fails too often if that one does: with a nursery all others end."""
+        return all(self._in_a_row[each] < MOST_IN_A_ROW for each in (processes if name == NURSERY else [name]))
+
+    def _do(self, process: psutil.Process, stopped_seconds: float | None) -> None:
+        if stopped_seconds is None:
+            process.kill()
+        else:
+            process.suspend()
+            self._stopped.append((time.monotonic() + stopped_seconds, process))
+
+    def away(self) -> list[str]:
+        """Those who were struck and are not there, or not ready, now."""
+        killed = {(struck.process, struck.pid) for struck in self.struck if struck.kind == "kill"}
+        there = {name for name, process in self.run.processes().items() if (name, process.pid) not in killed}
+        ready = {name for name in there if name in (SUPERVISOR, NURSERY) or self._is_ready(name)}
+        return sorted({struck.process for struck in self.struck} - ready)
+
+    def _is_ready(self, name: str) -> bool:
+        return (self._job.folder / ENDPOINTS / name).exists()
 
     def _wait(self, seconds: float, until: float, stop: Stop) -> bool:
         """Whether there is still time after so long."""
@@ -240,6 +276,13 @@ class Storm:
         with (self._job.folder / RECORD).open("ab") as file:
             file.write(msgspec.json.encode(struck) + b"\n")
         self._tell(f"{struck.kind} {struck.process} ({struck.pid})")
+
+
+def targets_of(job: ChaosJob) -> list[Target]:
+    """The kinds of process that the run has."""
+    missing = {SERVER} if not job.serves else set()
+    missing |= {NURSERY} if nursery_in(job.folder, {}) is None else set()
+    return [target for target in WEIGHTS if target not in missing]
 
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────

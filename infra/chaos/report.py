@@ -22,7 +22,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     struck: tuple[Struck, ...]
     missed: int
-    """faults for which there was no process at the time"""
+    """faults for which there was no process in time"""
     steps: int
     longest_seconds: float
     """without a new completed step"""

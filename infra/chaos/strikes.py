@@ -1,18 +1,26 @@
 """What is done to a run, and when: drawn from a seed, so that a run of chaos can be repeated."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Literal
 
 import msgspec
 
 Kind = Literal["kill", "stop"]
-Target = Literal["worker", "ps", "dispatcher", "supervisor", "nursery"]
-WEIGHTS: dict[Target, float] = {"worker": 4, "ps": 3, "dispatcher": 2, "supervisor": 1, "nursery": 0.5}
+Target = Literal["worker", "ps", "dispatcher", "supervisor", "nursery", "serve", "api"]
+WEIGHTS: dict[Target, float] = {
+    "worker": 4,
+    "ps": 3,
+    "dispatcher": 2,
+    "supervisor": 1,
+    "nursery": 0.5,
+    "serve": 1,
+    "api": 0.5,
+}
 """how often each kind of process is struck, in relation to the others"""
 STOPS = 0.3
 """share of strikes that stop a process for a while; the others kill it"""
-STOPPED_SECONDS = (1.0, 20.0)
+LEAST_STOPPED_SECONDS, MOST_STOPPED_SECONDS = 1.0, 20.0
 
 
 class Strike(msgspec.Struct, frozen=True):
@@ -33,14 +41,37 @@ class Strike(msgspec.Struct, frozen=True):
         return found[int(self.place * len(found))] if found else None
 
 
-def draw_strikes(seed: int, every_seconds: float) -> Iterator[Strike]:
-    """Without end; pauses between half and one and a half of that long. None at all if it is 0."""
+def draw_strikes(
+    seed: int,
+    every_seconds: float,
+    most_stopped_seconds: float = MOST_STOPPED_SECONDS,
+    targets: Sequence[Target] = tuple(WEIGHTS),
+) -> Iterator[Strike]:
+    """Without end; pauses between half and one and a half of that long. None at all if it is 0.
+
+    The first strikes are one of every kind of process, in any order, about half of them stops: a run of chaos that is
+    short has all of them. Those that follow are drawn one by one, by weight.
+    """
     random = Random(seed)
+    first = deal_first(random, targets)
+    weights = [WEIGHTS[target] for target in targets]
     while every_seconds > 0:
         pause = random.uniform(0.5, 1.5) * every_seconds
         kind: Kind = "stop" if random.random() < STOPS else "kill"
-        (target,) = random.choices(list(WEIGHTS), list(WEIGHTS.values()))
-        yield Strike(pause, kind, target, random.random(), random.uniform(*STOPPED_SECONDS))
+        (target,) = random.choices(targets, weights)
+        if first:
+            target, kind = first.pop()
+        stopped = random.uniform(LEAST_STOPPED_SECONDS, max(LEAST_STOPPED_SECONDS, most_stopped_seconds))
+        yield Strike(pause, kind, target, random.random(), stopped)
+
+
+def deal_first(random: Random, targets: Sequence[Target]) -> list[tuple[Target, Kind]]:
+    """Every kind of process once; which of them are killed and which stopped is drawn, too."""
+    kinds: list[Kind] = [("kill", "stop")[number % 2] for number in range(len(targets))]
+    shuffled = list(targets)
+    random.shuffle(shuffled)
+    random.shuffle(kinds)
+    return list(zip(shuffled, kinds, strict=True))
 
 
 class Struck(msgspec.Struct, frozen=True):

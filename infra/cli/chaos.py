@@ -20,6 +20,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "stream": {"batch": 128, "partitions": 3},
     "rows": {"dim": 8},
     "api": {"port": 0},
+    "serving": {"port": 0},
     "cuts": {"seconds": 5, "kept": 100_000},  # all, so that the journal stays for the checker
 }
 """settings of the run where none are given"""
@@ -34,7 +35,9 @@ def chaos(
     minutes: Annotated[float, typer.Option(help="How long processes are struck.", min=0.01)] = 5,
     seed: Annotated[int, typer.Option(help="The same faults in the same order for the same seed.", min=0)] = 0,
     every: Annotated[float, typer.Option(help="Seconds between two faults, on average; 0: none.", min=0)] = 4,
+    stopped: Annotated[float, typer.Option(help="Seconds that a process is stopped, at most.", min=1)] = 20,
     rate: Annotated[float, typer.Option(help="Clicks a second.", min=1)] = 2000,
+    serve: Annotated[bool, typer.Option(help="Serve predictions, and strike the server, too.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.", show_default=False)] = None,
     folder: Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.")] = None,
     *,
@@ -43,8 +46,9 @@ def chaos(
     """Kill and stop processes of a real run at random while it trains, then check everything it promises.
 
     The run is a 'freshet up' of its own on a synthetic click stream. Every few seconds one of its processes,
-    dispatcher, shard, worker or the supervisor itself, is killed, or stopped for 1 to 20 seconds. At the end the run
-    is stopped in an orderly way, and 'freshet verify' looks at what it left. Exits with 1 on any violation.
+    dispatcher, shard, worker, server, API, nursery or the supervisor itself, is killed, or stopped for 1 to 20 seconds;
+    first one of each, then by chance. At the end the run is stopped in an orderly way, and 'freshet verify' looks at
+    what it left. Exits with 1 on any violation.
 
     Example: freshet chaos --minutes 10 --seed 7
     """
@@ -59,7 +63,16 @@ def chaos(
     options = settings_of(given, place)
     console = Console()
     console.print(Text.assemble("run folder ", (str(place), "bold")))
-    job = ChaosJob(place, seed, minutes * 60, every, rate, options)
+    job = ChaosJob(
+        folder=place,
+        seed=seed,
+        seconds=minutes * 60,
+        every_seconds=every,
+        rate=rate,
+        settings=options,
+        serves=serve,
+        most_stopped_seconds=stopped,
+    )
     report = run_chaos(job, stop, lambda line: console.print(Text(line)))
     show_findings(list(report.findings), console)
     show_report(report, console)

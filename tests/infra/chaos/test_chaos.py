@@ -1,10 +1,13 @@
 """Chaos: what is drawn, what is done to real processes, what is measured and reported."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -18,14 +21,15 @@ from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.records import Begun, GenerationStarted, StepDone
 from infra.chaos.census import SETTLED_SAMPLES, Census, Usage
-from infra.chaos.main import RECORD, ChaosJob, Storm, SupervisedRun
+from infra.chaos.main import MOST_IN_A_ROW, RECORD, ChaosJob, Storm, SupervisedRun, targets_of
 from infra.chaos.progress import CONVINCING, Progress
 from infra.chaos.report import ChaosReport, by_kind, show_report
 from infra.chaos.strikes import WEIGHTS, Strike, Struck, draw_strikes
+from infra.process import Stop
 from infra.verify.finding import Finding
 from tests.end_to_end.processes import children_of, run, start, wait_until
 
-NAMES = ["worker-0", "worker-1", "worker-2", "ps-0", "ps-1", "dispatcher", "supervisor", "nursery", "api"]
+NAMES = ["worker-0", "worker-1", "worker-2", "ps-0", "ps-1", "dispatcher", "supervisor", "nursery", "serve", "api"]
 Sleeper = Callable[[str], "subprocess.Popen[bytes]"]
 
 
@@ -38,8 +42,25 @@ def test_the_same_seed_gives_the_same_faults() -> None:
 
 def test_in_time_every_process_is_killed_and_stopped() -> None:
     struck = {(strike.choose(NAMES), strike.kind) for strike in islice(draw_strikes(1, 4.0), 1000)}
-    assert struck == {(name, kind) for name in NAMES if name != "api" for kind in ("kill", "stop")}
-    assert set(WEIGHTS) == {name.partition("-")[0] for name in NAMES} - {"api"}
+    assert struck == {(name, kind) for name in NAMES for kind in ("kill", "stop")}
+    assert set(WEIGHTS) == {name.partition("-")[0] for name in NAMES}
+
+
+def test_the_first_faults_are_one_of_each_kind_of_process_and_about_half_of_them_stops(fuzz_seed: int) -> None:
+    orders = set()
+    for seed in range(fuzz_seed, fuzz_seed + 50):
+        first = list(islice(draw_strikes(seed, 4.0, most_stopped_seconds=3.0), len(WEIGHTS)))
+        assert sorted(strike.target for strike in first) == sorted(WEIGHTS)
+        assert Counter(strike.kind for strike in first) == {"kill": 4, "stop": 3}
+        assert all(1.0 <= strike.stopped_seconds <= 3.0 for strike in first)
+        orders.add(tuple(first))
+    assert len(orders) == 50
+
+
+def test_a_process_that_a_run_does_not_have_is_not_struck(tmp_path: Path) -> None:
+    job = ChaosJob(tmp_path, seed=1, seconds=1.0, every_seconds=0.0, rate=1.0, settings=())
+    assert set(WEIGHTS) - set(targets_of(job)) == {"serve"}
+    assert set(WEIGHTS) - set(targets_of(replace(job, serves=True, folder=tmp_path / "a b"))) == {"nursery"}
 
 
 def test_nothing_is_struck_where_nothing_is_to_be_or_nobody_is_there() -> None:
@@ -97,8 +118,49 @@ def test_a_stopped_process_goes_on_when_its_time_is_over(tmp_path: Path, sleeper
 
 def test_a_fault_that_finds_no_process_is_counted(tmp_path: Path, sleeper: Sleeper) -> None:
     storm = storm_over(tmp_path, sleeper("other"))
-    storm.strike(Strike(1.0, "kill", "dispatcher", 0.0, 1.0))
+    storm.strike_once_there(Strike(1.0, "kill", "dispatcher", 0.0, 1.0), until=0.0, stop=Stop())
     assert (storm.missed, storm.struck) == (1, [])
+
+
+def test_a_fault_waits_for_a_process_that_is_about_to_start(
+    tmp_path: Path, sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storm, late = storm_over(tmp_path, sleeper("other")), list["subprocess.Popen[bytes]"]()
+
+    def start_late() -> None:
+        if not late:
+            late.append(sleeper("worker-3"))
+
+    monkeypatch.setattr(storm, "watch", start_late)
+    storm.strike_once_there(Strike(1.0, "kill", "worker", 0.0, 1.0), until=math.inf, stop=Stop())
+    assert (storm.missed, [struck.pid for struck in storm.struck]) == (0, [late[0].pid])
+
+
+def test_nobody_is_struck_so_often_that_its_supervisor_gives_it_up(tmp_path: Path, sleeper: Sleeper) -> None:
+    sleeper("api")
+    sleeper("nursery")
+    storm = storm_over(tmp_path, sleeper("other"))
+    wait_until(lambda: storm.run.processes().keys() >= {"api", "nursery"})
+    stop_api = Strike(1.0, "stop", "api", 0.0, 1.0)
+    assert [storm.strike(stop_api) for _ in range(MOST_IN_A_ROW + 1)] == [True] * MOST_IN_A_ROW + [False]
+    assert not storm.strike(Strike(1.0, "kill", "nursery", 0.0, 1.0)), "the API would end with it"
+    storm.release()
+
+
+def test_a_storm_is_over_when_everyone_who_was_struck_is_ready_again(tmp_path: Path, sleeper: Sleeper) -> None:
+    storm = storm_over(tmp_path, sleeper("other"))
+    victim = sleeper("api")
+    wait_until(lambda: "api" in storm.run.processes())
+    assert storm.away() == []
+    assert storm.strike(Strike(1.0, "kill", "api", 0.0, 1.0))
+    assert storm.away() == ["api"]
+    victim.wait(60)
+    sleeper("api")
+    wait_until(lambda: "api" in storm.run.processes())
+    assert storm.away() == ["api"], "it has not said that it is ready"
+    (tmp_path / "endpoints").mkdir()
+    (tmp_path / "endpoints" / "api").touch()
+    assert storm.away() == []
 
 
 # ── watching ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,28 +243,34 @@ def test_a_report_tells_faults_use_and_violations() -> None:
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
-KILLS, SEED = 5, 11615
-"""the first five faults of this seed are kills: of a worker, a shard, the dispatcher, a shard and a worker"""
+SMALL = ("--set", "dispatch.workers=2", "--set", "ps.shards=1", "--set", "rows.dim=4")
+FAULTS = len(WEIGHTS)
+"""the first of these are one of each kind of process"""
 
 
-@pytest.mark.timeout(300)
-def test_a_run_whose_processes_are_killed_at_random_keeps_every_promise(tmp_path: Path) -> None:
-    folder, small = tmp_path / "run", ("--set", "dispatch.workers=2", "--set", "ps.shards=1", "--set", "rows.dim=4")
-    how = ("--minutes", "10", "--every", "3", "--rate", "500", "--seed", str(SEED), "--json", tmp_path / "report.json")
-    chaos = start("chaos", *how, "--folder", folder, *small)
+@pytest.mark.timeout(900)
+def test_a_run_whose_processes_are_killed_and_stopped_at_random_keeps_every_promise(
+    tmp_path: Path, fuzz_seed: int
+) -> None:
+    folder, told_in = tmp_path / "run", tmp_path / "report.json"
+    how = ("--minutes", "60", "--every", "3", "--stopped", "8", "--rate", "500", "--seed", str(fuzz_seed))
+    chaos = start("chaos", *how, "--json", told_in, "--folder", folder, *SMALL)
     try:
-        wait_until(lambda: (folder / RECORD).exists() and len(recorded(folder)) >= KILLS, chaos)
+        for faults in range(1, FAULTS + 1):
+            wait_until(lambda n=faults: (folder / RECORD).exists() and len(recorded(folder)) >= n, chaos)  # type: ignore[misc]
     finally:
         chaos.terminate()  # it strikes no more, ends the run and checks it
-        output, _ = chaos.communicate(timeout=240)
-    assert chaos.returncode == 0, output
-    told = json.loads((tmp_path / "report.json").read_text())
-    assert (told["surprises"], told["seed"]) == ([], SEED)
-    assert {each["process"].partition("-")[0] for each in told["struck"]} == {"worker", "ps", "dispatcher"}
-    assert {each["kind"] for each in told["struck"]} == {"kill"}
-    assert told["steps"] > 0
+        output, _ = chaos.communicate(timeout=600)
+    assert chaos.returncode == 0, f"seed {fuzz_seed}: {output}"
+    told = json.loads(told_in.read_text())
+    assert (told["surprises"], told["seed"], told["missed"]) == ([], fuzz_seed, 0)
+    first = told["struck"][:FAULTS]
+    assert {each["process"].partition("-")[0] for each in first} == set(WEIGHTS)
+    assert {each["kind"] for each in first} == {"kill", "stop"}
     starts = {each["name"]: each["starts"] for each in told["measured"]}
-    assert min(starts["dispatcher"], starts["ps-0"], max(starts["worker-0"], starts["worker-1"])) > 1
+    killed = Counter(each["process"] for each in told["struck"] if each["kind"] == "kill")
+    assert all(starts[name] > times for name, times in killed.items()), (starts, killed)
+    assert told["steps"] > 0
     found = {finding["name"]: finding["ok"] for finding in told["findings"]}
     assert {name: ok for name, ok in found.items() if not ok} == {"faults fired": None, "no unreferenced file": None}
     assert found["events add up"] is found["replay: rows"] is found["no process left"] is True
