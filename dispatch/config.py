@@ -23,7 +23,7 @@ class DispatchConfig(Section):
     alpha: Literal["auto", "fixed"] = "fixed"
     """Who says how much is solved exactly: the policy's own alpha (fixed), or the dispatcher by how contended the
     machine is (auto), up to the policy's. What a person sets while the run is under way counts more."""
-    alpha_dwell_seconds: float = Field(60.0, ge=1.0, le=86_400.0, allow_inf_nan=False)
+    alpha_dwell_seconds: float = Field(60.0, ge=0.1, le=86_400.0, allow_inf_nan=False)
     """Least time between two changes of alpha that the dispatcher makes by itself. A rise that it had to take back
     doubles the wait for the next one, up to eight times this."""
     opt_backend: OptBackend = "cpu"

@@ -11,6 +11,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -72,9 +73,12 @@ class PostgresServer:
         server.suspend()  # it starts no further ones
         processes = self.processes()
         server.kill()
-        _, stayed = psutil.wait_procs(processes, START_SECONDS)
-        assert not stayed, f"processes of the server outlived it: {stayed}"
-        (self._files / "postmaster.pid").unlink(missing_ok=True)
+        deadline = time.monotonic() + START_SECONDS
+        while stayed := [process for process in processes if is_there(process)]:
+            assert time.monotonic() < deadline, f"processes of the server outlived it: {stayed}"
+            time.sleep(0.005)
+        for lock in (self._files / "postmaster.pid", *self.folder.glob(".s.PGSQL.*.lock")):
+            lock.unlink(missing_ok=True)  # the next server may find a zombie of that number
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://freshet@/{database}?host={quote(str(self.folder))}"
@@ -98,6 +102,24 @@ class PostgresServer:
         with (self.folder / "output").open("ab") as output:  # pg_ctl's server keeps a pipe open
             command = [str(BINARIES / program), *arguments]
             subprocess.run(command, check=True, cwd="/", stdout=output, stderr=output, **user)  # type: ignore[call-overload]
+
+
+def is_there(process: psutil.Process) -> bool:
+    """Whether it has not ended; one whose status nobody has asked for yet has."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def suspend(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        process.suspend()
+
+
+def resume(processes: list[psutil.Process]) -> None:
+    for process in reversed(processes):
+        process.resume()
 
 
 def check_postgres() -> None:

@@ -4,7 +4,7 @@ import threading
 
 import psutil
 
-from tests.databases import running_postgres
+from tests.databases import is_there, running_postgres
 from tests.end_to_end.processes import wait_until
 
 
@@ -17,11 +17,11 @@ def test_a_killed_server_has_left_no_process_behind() -> None:
 
         def kill() -> None:
             server.kill()
-            left.append([process for process in processes if process.is_running()])
+            left.append([process for process in processes if is_there(process)])
 
         killing = threading.Thread(target=kill)
         killing.start()
-        wait_until(lambda: not postmaster.is_running())
+        wait_until(lambda: not is_there(postmaster))
         killing.join(0.3)  # in which one that does not wait would return
         late.resume()
         killing.join()

@@ -96,6 +96,8 @@ class FollowedRuns:
         tasks = [task for tasks in self._tasks.values() for task in tasks]
         for task in tasks:
             task.cancel()
+        for run in self._runs.values():
+            run.projector.end()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(self._finish(run) for run in self._runs.values()))
         self._context.destroy(linger=0)
@@ -110,6 +112,8 @@ class FollowedRuns:
     def _begin(self, place: Place) -> None:
         for task in self._tasks.pop(place.name, ()):
             task.cancel()
+        if (before := self._runs.get(place.name)) is not None:
+            before.projector.end()
         live, projector = LiveStatus(self._context, place), Projector(self._store, place)
         outbox = Outbox(self._store, place, projector)
         self._runs[place.name] = FollowedRun(place, live, projector, outbox)

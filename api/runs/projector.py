@@ -9,6 +9,7 @@ from a thread of its own, so training does not wait for this.
 """
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from infra.errors import FreshetError
 
 POLL_SECONDS = 0.25
 PAGE_RECORDS = 500
-PAUSE_SECONDS = 2.0
+PAUSE_SECONDS = 1.0
 """after a failure"""
 FEED_SECONDS = 5.0
 """how long the dispatcher may take to answer"""
@@ -45,6 +46,7 @@ class Projector:
         """version of the journal, as far as it is known here"""
         self.changed = asyncio.Event()
         """set, and replaced by another, whenever rows were written"""
+        self._has_ended = threading.Event()
 
     async def follow(self) -> None:
         """Projects until it is cancelled."""
@@ -95,6 +97,10 @@ class Projector:
             structlog.get_logger().warning("a run's journal is not projected now", reason=str(error))
         await asyncio.sleep(PAUSE_SECONDS)
 
+    def end(self) -> None:
+        """Nobody follows any more: who asks the dispatcher, which may be gone for good, waits for no answer."""
+        self._has_ended.set()
+
     async def finish(self) -> None:
         """Takes in what is left of the journal of a run that was stopped or is over; nothing of any other."""
         pages = read_rest(self._place.folder / JOURNAL, await self._store.runs.cursor(self._place.name))
@@ -104,7 +110,7 @@ class Projector:
 
     def _read(self, endpoint: str, cursor: int) -> FeedPage:
         place, reader = self._place, self._store.database.identity
-        return read_feed(endpoint, place.name, cursor, place.curve(), FEED_SECONDS, reader)
+        return read_feed(endpoint, place.name, cursor, place.curve(), FEED_SECONDS, reader, self._has_ended)
 
 
 def read_rest(journal: Path, cursor: int) -> Iterator[FeedPage]:

@@ -37,9 +37,8 @@ DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "po
 BUSY_SECONDS = 5.0
 """how long a lock is waited for"""
 CONNECT_SECONDS = 3.0
-COMMAND_SECONDS = 30.0
-TRANSACTION_SECONDS = 40.0
-"""after which one is given up: the driver may wait for ever to close a connection whose server was killed"""
+COMMAND_SECONDS = 8.0
+"""longer than a lock is waited for, and short enough for those who wait for an answer over HTTP"""
 MIGRATION_SECONDS = 60.0
 """how long another process may take to migrate"""
 MIGRATION_LOCK = 0x46524553
@@ -83,14 +82,14 @@ class Database:
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection that sees the database at one moment."""
         with translated(self.url):
-            async with asyncio.timeout(TRANSACTION_SECONDS), self.engine.connect() as connection:
+            async with self.engine.connect() as connection:
                 yield connection
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """A transaction: committed at the end, or rolled back by an error."""
         with translated(self.url):
-            async with asyncio.timeout(TRANSACTION_SECONDS), self.engine.connect() as connection:
+            async with self.engine.connect() as connection:
                 await connection.execution_options(**{WRITES: True})
                 async with connection.begin():
                     yield connection
@@ -117,8 +116,10 @@ def database_url(url: str) -> URL:
 def new_engine(url: URL, wait_seconds: float = BUSY_SECONDS) -> AsyncEngine:
     if url.get_backend_name() == "postgresql":
         server = {"application_name": "freshet", "lock_timeout": str(round(wait_seconds * 1000))}
-        arguments = {"timeout": CONNECT_SECONDS, "command_timeout": COMMAND_SECONDS, "server_settings": server}
+        command_seconds = max(COMMAND_SECONDS, wait_seconds)
+        arguments = {"timeout": CONNECT_SECONDS, "command_timeout": command_seconds, "server_settings": server}
         engine = create_async_engine(url, pool_pre_ping=True, pool_timeout=wait_seconds, connect_args=arguments)
+        engine.sync_engine.dialect.do_terminate = _terminate  # type: ignore[assignment, method-assign]
         event.listen(engine.sync_engine, "handle_error", _drop_confused)
         return engine
     engine = create_async_engine(url, pool_timeout=wait_seconds, connect_args={"timeout": wait_seconds})
@@ -131,6 +132,11 @@ def _drop_confused(context: ExceptionContext) -> None:
     """A connection that was lost in the middle of something is not used again; SQLAlchemy would keep it."""
     if isinstance(context.original_exception, context.dialect.loaded_dbapi.InternalClientError):
         context.is_disconnect = True
+
+
+def _terminate(connection: Any) -> None:
+    """Leaves a connection that is of no use any more, without the farewell to a server that may not answer."""
+    connection.driver_connection.terminate()
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

@@ -1,5 +1,6 @@
 """Asks a running process over its control socket, with a limit on how long an answer may take."""
 
+import threading
 import uuid
 from contextlib import closing
 from time import monotonic
@@ -13,7 +14,9 @@ from infra.wire import HEADER_BYTES, Codec, Curve, Header, Refused, connect, rec
 
 TIMEOUT_SECONDS = 15.0
 """a dispatcher that decides or writes a cut may take some seconds to look at its control socket"""
-AGAIN_SECONDS = 2.0
+LOOK_SECONDS = 0.2
+"""after which one who waits for an answer looks whether anybody needs it"""
+AGAIN_SECONDS = 0.5
 """after which a command is sent again: the dispatcher may have been restarted with the first one unread"""
 
 
@@ -71,16 +74,20 @@ def request(
     timeout_seconds: float = TIMEOUT_SECONDS,
     again_seconds: float = TIMEOUT_SECONDS,
     most_bytes: int = HEADER_BYTES,
+    given_up: threading.Event | None = None,
 ) -> tuple[Any, Any]:
-    """The same with the arrays of the answer; most_bytes: of one of them."""
+    """The same with the arrays of the answer; most_bytes: of one of them.
+
+    given_up: set by who needs no answer any more; then NoAnswer is raised.
+    """
     outgoing, incoming, deadline = Codec(*exchange.requests), Codec(*exchange.answers), monotonic() + timeout_seconds
     with zmq.Context() as context, closing(context.socket(zmq.DEALER)) as socket:
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.MAXMSGSIZE, most_bytes)
         connect(socket, endpoint, curve)
-        while (left := deadline - monotonic()) > 0:
+        while (left := deadline - monotonic()) > 0 and not _is_set(given_up):
             send(socket, outgoing, message)
-            if socket.poll(int(1000 * min(left, again_seconds))):
+            if _arrives(socket, min(left, again_seconds), given_up):
                 answer, arrays = receive(socket, incoming)
                 if isinstance(answer, Refused):
                     raise CommandRefused(answer.reason)
@@ -89,3 +96,16 @@ def request(
         f"nobody answers at {endpoint} within {timeout_seconds:g} seconds; expected a process of run {message.run!r} "
         "there; see its log, and try again"
     )
+
+
+def _arrives(socket: "zmq.Socket[bytes]", seconds: float, given_up: threading.Event | None) -> bool:
+    """Waits at most so long for a message, while somebody needs it."""
+    until = monotonic() + seconds
+    while (left := until - monotonic()) > 0 and not _is_set(given_up):
+        if socket.poll(int(1000 * (left if given_up is None else min(left, LOOK_SECONDS)))):
+            return True
+    return False
+
+
+def _is_set(given_up: threading.Event | None) -> bool:
+    return given_up is not None and given_up.is_set()

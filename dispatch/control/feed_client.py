@@ -1,5 +1,7 @@
 """Reads a journal over the wire, page after page."""
 
+import threading
+
 import msgspec
 
 from dispatch.control.client import TIMEOUT_SECONDS, request
@@ -11,7 +13,7 @@ from infra.wire import Curve
 
 MOST_PAGE_BYTES = 64 << 20
 """a page ends with a whole frame of the journal, however long that is"""
-AGAIN_SECONDS = 3.0
+AGAIN_SECONDS = 2.0
 """longer than a reader that has everything is kept waiting"""
 
 _decoder = msgspec.msgpack.Decoder(list[tuple[int, AnyRecord]])
@@ -24,14 +26,16 @@ def read_feed(
     curve: Curve | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
     reader: str = "",
+    given_up: threading.Event | None = None,
 ) -> FeedPage:
     """The records that follow a version of the journal; empty if there is none within a second.
 
-    reader: a name under which everything up to the cursor is kept; the journal keeps the rest for it. Raises
-    CommandRefused with the dispatcher's reason, NoAnswer, or WireError for a page that cannot be read.
+    reader: a name under which everything up to the cursor is kept; the journal keeps the rest for it. given_up: set by
+    who needs no answer any more. Raises CommandRefused with the dispatcher's reason, NoAnswer, or WireError for a page
+    that cannot be read.
     """
     asked = ReadJournal(run=run, generation=-1, step=-1, cursor=cursor, reader=reader)
-    told, arrays = request(endpoint, asked, FEED, curve, timeout_seconds, AGAIN_SECONDS, MOST_PAGE_BYTES)
+    told, arrays = request(endpoint, asked, FEED, curve, timeout_seconds, AGAIN_SECONDS, MOST_PAGE_BYTES, given_up)
     assert isinstance(told, JournalPage)
     try:
         found = _decoder.decode(_as_list(told.records, arrays.records.tobytes()))

@@ -1,7 +1,9 @@
 """The end of a run, which its dispatcher writes and then is gone, reaches the database all the same."""
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,12 @@ from api.runs.places import Place
 from api.runs.projector import Projector
 from api.store.rows import StoredRun
 from api.store.store import SqlStore
+from dispatch.control.feed import FeedPage
+from dispatch.control.feed_client import read_feed
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.run import RunJournal
+from tests.api.dispatcher import PretendDispatcher
+from tests.api.serving import serving
 from tests.dispatch.journal.test_cut_segments import step
 from tests.dispatch.journal.test_run import begun_in, job_in
 
@@ -58,3 +64,18 @@ def test_what_is_left_of_a_long_run_comes_in_few_pages(tmp_path: Path, monkeypat
     pages = list(projector.read_rest(tmp_path / JOURNAL, 1))
     assert [page.after for page in pages] == [1, *(page.next for page in pages[:-1])]
     assert (len(pages), pages[-1].next) == (3, version)
+
+
+def test_an_api_that_ends_waits_for_no_dispatcher_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = threading.Event()
+
+    def ask(*arguments: Any) -> FeedPage:
+        asking.set()
+        return read_feed(*arguments)
+
+    monkeypatch.setattr(projector, "FEED_SECONDS", 3600.0)
+    monkeypatch.setattr(projector, "read_feed", ask)
+    with PretendDispatcher(tmp_path / "r"):
+        pass
+    with serving(tmp_path, f"sqlite:///{tmp_path / 'freshet.db'}"):
+        asking.wait()

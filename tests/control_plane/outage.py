@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.control_plane.folding import differences
-from tests.control_plane.steered import RUN, Steered, read_version, resume, suspend
-from tests.databases import running_postgres
+from tests.control_plane.steered import RUN, Steered, read_version
+from tests.databases import resume, running_postgres, suspend
 from tests.disks import fill, small_disk
 from tests.end_to_end.living import producing
 from tests.end_to_end.processes import wait_until

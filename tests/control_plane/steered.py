@@ -13,10 +13,11 @@ Tests look at the facts noted here.
 """
 
 import asyncio
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 import httpx2
 import psutil
 
+from api.runs.places import is_run
 from api.store.engine import Database
 from api.store.reads import RunTables
 from api.store.rows import SCOPES
@@ -33,16 +35,16 @@ from ingest.config import StreamConfig
 from tests.api.serving import new_token
 from tests.control_plane.contending import contending, favoured, may_set_priorities
 from tests.control_plane.folding import Frame, read_journal, version_of
-from tests.databases import PostgresServer
+from tests.databases import PostgresServer, resume, suspend
 from tests.disks import fill
 from tests.end_to_end.living import given, producing
 from tests.end_to_end.processes import named, start, wait_until
 
 RUN = "steered"
 SETTINGS = (
-    *(f"run={RUN}", "stream.batch=128", "stream.linger_seconds=0.2", "rows.dim=4", "api.port=0"),
+    *(f"run={RUN}", "stream.batch=64", "stream.linger_seconds=0.2", "rows.dim=4", "api.port=0"),
     *("dispatch.workers=2", "dispatch.policy=esd:1", "dispatch.silence_seconds=20", "ps.shards=1"),
-    "dispatch.alpha_dwell_seconds=1",
+    "dispatch.alpha_dwell_seconds=0.1",
     *("cuts.seconds=1", "cuts.kept=100000"),
 )
 FAULTS = (
@@ -159,7 +161,7 @@ class Steered:
         )
         faults = {FAULT: ",".join(wanted), ALLOWED: "1"} if wanted else {}
         self.process = start("up", "--folder", self.folder, *settings, **faults)
-        self.wait(lambda: (self.folder / "endpoints" / "dispatcher").exists())
+        self.wait(lambda: is_run(self.folder))
         settings = given("api.port=0", f"api.database={self.databases['sqlite']}")
         self.second = start("api", "--name", "api-2", "--runs", self.folder, *settings)
         for kind in self.databases:
@@ -275,9 +277,9 @@ class Steered:
         (dispatcher,) = self._own("dispatcher")
         with favoured(dispatcher) as processor:
             self.facts.told["auto"] = self.give("DELETE", "/alpha")
-            self._contend(processor)
+            self._contend(dispatcher, processor)
 
-    def _contend(self, processor: int) -> None:
+    def _contend(self, dispatcher: psutil.Process, processor: int) -> None:
         """Takes the dispatcher's processor away until α falls, and gives it back until α rises."""
         seen = self.facts.contended
 
@@ -285,7 +287,7 @@ class Steered:
             seen.append(self.read("/alpha"))
             return [alpha["value"] for alpha in seen if alpha["mode"] == "auto"]
 
-        with contending(processor):
+        with contending(dispatcher, processor):
             self.wait(lambda: (read := values()) and read[-1] < read[0])
         self.wait(lambda: (read := values())[-1] > min(read))
 
@@ -329,7 +331,13 @@ class Steered:
         self._lose("stopped", "postgresql", lambda: suspend(server), lambda: resume(server))
         self._lose("killed", "postgresql", self.postgres.kill, self.postgres.start)
         if (disk := self.disk) is not None:
-            self._lose("full", "sqlite", lambda: fill(disk), lambda: (disk / "filling").unlink())
+            self._lose("full", "sqlite", lambda: self._fill(disk), lambda: (disk / "filling").unlink())
+
+    def _fill(self, disk: Path) -> None:
+        """Leaves no room, neither on a disk nor in the file of SQLite that is written first."""
+        with closing(sqlite3.connect(disk / "freshet.db", timeout=ASK_SECONDS)) as database:
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        fill(disk)
 
     def _lose(self, name: str, kind: str, begin: Callable[[], Any], end: Callable[[], Any]) -> None:
         """Looks at a run whose history has no database, and waits until it has caught up afterwards."""
@@ -353,16 +361,6 @@ class Steered:
         newest = self.version()
         self.wait(lambda: give() == 200)
         self.wait(lambda: self.read("/generations", kind) and read_version(self.databases[kind]) >= newest)
-
-
-def suspend(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        process.suspend()
-
-
-def resume(processes: list[psutil.Process]) -> None:
-    for process in reversed(processes):
-        process.resume()
 
 
 def read_version(url: str) -> int:

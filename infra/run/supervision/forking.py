@@ -26,6 +26,9 @@ LIGHT = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "ps.main", "ing
 HEAVY = (*LIGHT, "torch", "trainer.main")
 NEEDED = {"worker": HEAVY, "serve": (*HEAVY, "serving.main")}
 """what must be loaded before a process is forked; of other commands what is light"""
+AGAIN = {"api": (*LIGHT, "api.main")}
+"""the same of a command that was forked before: the first API loads its own beside the nursery, which has torch to load
+for the workers; one that has to be replaced is there at once from the second time on"""
 
 
 class NurserySide:
@@ -35,6 +38,8 @@ class NurserySide:
         self._socket = connection
         self._numbers: dict[int, int] = {}
         """of the children that have not ended, by process id"""
+        self._forked: set[str] = set()
+        """commands"""
         self._decoder = msgspec.msgpack.Decoder(Wanted | Signal)
         self._woken, waker = socket.socketpair()
         waker.setblocking(False)
@@ -75,7 +80,12 @@ class NurserySide:
 
     def _fork(self, wanted: Wanted, log: int) -> bool:
         """Returns whether this is the child."""
-        while load_next(NEEDED.get(wanted.arguments[0], LIGHT)):
+        command = wanted.arguments[0]
+        needed = NEEDED.get(command, LIGHT)
+        if command in self._forked:
+            needed = AGAIN.get(command, needed)
+        self._forked.add(command)
+        while load_next(needed):
             pass
         prepare_kernels()
         gc.freeze()  # no child's garbage collector looks at what is there, so that its pages stay shared

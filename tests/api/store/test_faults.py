@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import psutil
 import pytest
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from api.errors import DatabaseAway
@@ -15,7 +17,7 @@ from api.store.rows import NewAudit
 from api.store.store import SqlStore
 from tests.api.store import journals
 from tests.api.store.journals import Frame, page, trained
-from tests.databases import PostgresServer, running_postgres
+from tests.databases import PostgresServer, resume, running_postgres, suspend
 from tests.disks import fill, small_disk
 
 FRAMES: list[Frame] = [[journals.begun()], *trained(1, 50)]
@@ -51,6 +53,45 @@ async def kill_inside(store: SqlStore, server: PostgresServer) -> None:
     async with store.database.writing() as connection:
         await project(connection, "run", page(FRAMES, 41))
         server.kill()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_postgres_that_stops_inside_a_transaction_holds_nobody_up_for_long(
+    is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections stay open and nothing comes from them; so do those that are opened meanwhile."""
+    monkeypatch.setattr(engine, "COMMAND_SECONDS", 0.2)
+    monkeypatch.setattr(engine, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(engine.new_engine, "__defaults__", (0.1,))
+
+    async def run(server: PostgresServer) -> None:
+        store = await SqlStore.open(server.url())
+        entering, processes = asyncio.Event(), server.processes()
+        transaction = asyncio.create_task(stop_inside(store, server, entering))
+        await entering.wait()
+        if is_cancelled:  # by a client that has gone
+            await asyncio.sleep(0)
+            transaction.cancel()
+        (ended,) = await asyncio.gather(transaction, return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError if is_cancelled else DatabaseAway)
+        for _ in range(2):  # on the same connection, and on another one
+            with pytest.raises(DatabaseAway, match="does not answer"):
+                await store.check()
+        assert {process.status() for process in processes} == {psutil.STATUS_STOPPED}
+        resume(server.processes())
+        await store.audit.add(NewAudit("ann", "x", 200))
+        await store.close()
+
+    with running_postgres() as server:
+        asyncio.run(run(server))
+
+
+async def stop_inside(store: SqlStore, server: PostgresServer, entering: asyncio.Event) -> None:
+    async with store.database.writing() as connection:
+        await connection.execute(text("SELECT 1"))
+        suspend(server.processes())
+        entering.set()
+        await connection.execute(text("SELECT 2"))
 
 
 async def write_much(store: SqlStore) -> None:

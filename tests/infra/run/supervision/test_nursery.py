@@ -66,6 +66,18 @@ def test_a_nursery_that_has_loaded_everything_has_one_thread(nursery: Nursery, t
     assert psutil.Process(nursery.pid).num_threads() == 1
 
 
+def test_an_api_that_is_replaced_a_second_time_has_everything_loaded(nursery: Nursery, tmp_path: Path) -> None:
+    def has_loaded_drivers() -> bool:
+        assert nursery.pid is not None
+        return any("asyncpg" in file.path for file in psutil.Process(nursery.pid).memory_maps())
+
+    assert start(nursery, tmp_path / "first", "api", "--help").wait() == 0
+    assert not has_loaded_drivers()  # in its place: workers wait for torch then
+    assert start(nursery, tmp_path / "second", "api", "--help").wait() == 0
+    assert has_loaded_drivers()
+    assert psutil.Process(nursery.pid or 0).num_threads() == 1
+
+
 def test_a_process_that_is_not_there_yet_can_be_stopped(nursery: Nursery, tmp_path: Path) -> None:
     nursery.close()
     child = start(nursery, tmp_path / "log", *WAITING)
