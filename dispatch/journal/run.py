@@ -66,6 +66,8 @@ class RunJournal:
         """number of the newest"""
         self.differs_at: int | None = None
         """first step whose logits were not the same when it was trained again"""
+        self.answers: Mapping[str, CommandAnswer] = self._writer.answers
+        """to the commands that were on record then, or came since; by id"""
         self.readers = JournalReaders(self._writer.folder, self._writer.version)
         """who reads it, and how far each has"""
         self._warned_at = -1
@@ -90,11 +92,6 @@ class RunJournal:
     def steered(self) -> int:
         """Version with the newest command or change of alpha."""
         return self._writer.steered
-
-    @property
-    def answers(self) -> Mapping[str, CommandAnswer]:
-        """To the commands that were on record when it was opened, or came since; by id."""
-        return self._writer.answers
 
     @property
     def last_cut(self) -> int:
