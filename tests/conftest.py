@@ -1,4 +1,4 @@
-"""Shared by all tests: hypothesis without deadlines, since the first call of a numba kernel compiles it; one broker."""
+"""Shared by all tests: one broker; hypothesis without limits of time, since the first call of a kernel compiles it."""
 
 import gc
 import resource
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.brokers import TestBroker, shared_broker
 from tests.cores import core_files, explain
 from tests.scheduling import Shares, order_of
 
-settings.register_profile("freshet", deadline=None)
+settings.register_profile("freshet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("freshet")
 
 pytest_plugins = ("tests.buckets", "tests.costs", "tests.fuzzing", "tests.quick")
