@@ -35,8 +35,10 @@ def test_every_field_is_bounded(kind: type[Header]) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
-def test_a_message_is_read_and_refused_once_it_is_spoiled(protocol: tuple[type[Header], ...], fuzz_rounds: int) -> None:
-    codec, rng = Codec(*protocol), random.Random(11)
+def test_a_message_is_read_and_refused_once_it_is_spoiled(
+    protocol: tuple[type[Header], ...], fuzz_rounds: int, fuzz_seed: int
+) -> None:
+    codec, rng = Codec(*protocol), random.Random(fuzz_seed)
     for kind in protocol * fuzz_rounds:
         message = valid_message(kind)
         assert type(codec.decode(message.frames)[0]) is kind

@@ -111,4 +111,5 @@ def parse_shares(written: str) -> ShareLimits:
 
 
 def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    return names if name in names else (*names, name)
+    """In order of the alphabet, so that it does not matter in which order, and how often, records were followed."""
+    return names if name in names else tuple(sorted((*names, name)))

@@ -1,5 +1,6 @@
 """``freshet chaos``: kills and stops processes of a real run at random, and checks what comes of it."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,12 +31,19 @@ class ChaosViolated(FreshetError):
     """A run did not survive what was done to it."""
 
 
+@dataclass(frozen=True)
+class FaultOptions:
+    """Which faults, and when."""
+
+    minutes: Annotated[float, typer.Option(help="How long processes are struck.", min=0.01)] = 5
+    seed: Annotated[int, typer.Option(help="The same faults in the same order for the same seed.", min=0)] = 0
+    every: Annotated[float, typer.Option(help="Seconds between two faults, on average; 0: none.", min=0)] = 4
+    stopped: Annotated[float, typer.Option(help="Seconds that a process is stopped, at most.", min=1)] = 20
+
+
 @grouped
 def chaos(
-    minutes: Annotated[float, typer.Option(help="How long processes are struck.", min=0.01)] = 5,
-    seed: Annotated[int, typer.Option(help="The same faults in the same order for the same seed.", min=0)] = 0,
-    every: Annotated[float, typer.Option(help="Seconds between two faults, on average; 0: none.", min=0)] = 4,
-    stopped: Annotated[float, typer.Option(help="Seconds that a process is stopped, at most.", min=1)] = 20,
+    faults: FaultOptions,
     rate: Annotated[float, typer.Option(help="Clicks a second.", min=1)] = 2000,
     serve: Annotated[bool, typer.Option(help="Serve predictions, and strike the server, too.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.", show_default=False)] = None,
@@ -65,13 +73,13 @@ def chaos(
     console.print(Text.assemble("run folder ", (str(place), "bold")))
     job = ChaosJob(
         folder=place,
-        seed=seed,
-        seconds=minutes * 60,
-        every_seconds=every,
+        seed=faults.seed,
+        seconds=faults.minutes * 60,
+        every_seconds=faults.every,
         rate=rate,
         settings=options,
         serves=serve,
-        most_stopped_seconds=stopped,
+        most_stopped_seconds=faults.stopped,
     )
     report = run_chaos(job, stop, lambda line: console.print(Text(line)))
     show_findings(list(report.findings), console)

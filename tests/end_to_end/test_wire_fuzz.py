@@ -123,8 +123,8 @@ def misplaced_at_dispatcher() -> Iterator[Message]:
                 yield placed(kind, worker=worker, generation=generation, step=1)
 
 
-def spoiled(kinds: tuple[type[Header], ...], rounds: int) -> Iterator[Message]:
-    rng = random.Random(23)
+def spoiled(kinds: tuple[type[Header], ...], rounds: int, seed: int) -> Iterator[Message]:
+    rng = random.Random(seed)
     for _ in range(rounds):
         for kind in kinds:
             yield from spoiled_messages(placed(kind), rng)
@@ -162,11 +162,11 @@ class Stranger:
 class Attack:
     """Feeds a run batch by batch; with each one, everybody gets a share of the malformed messages."""
 
-    def __init__(self, plan: Plan, entries: list[Entry], rounds: int) -> None:
+    def __init__(self, plan: Plan, entries: list[Entry], rounds: int, seed: int) -> None:
         self._plan, self._entries = plan, entries
         self._writer = LogWriter(plan.stream.folder, plan.stream.topic, 1)
-        self._to_shard = [*spoiled(TO_SHARD, rounds), *misplaced_at_shard(STEPS)]
-        self._to_dispatcher = [*spoiled(TO_DISPATCHER, rounds), *misplaced_at_dispatcher()]
+        self._to_shard = [*spoiled(TO_SHARD, rounds, seed), *misplaced_at_shard(STEPS)]
+        self._to_dispatcher = [*spoiled(TO_DISPATCHER, rounds, seed), *misplaced_at_dispatcher()]
         self.feed(0)
         self.dispatcher_refused = 0
         self.shards_refused: list[int] = []
@@ -210,11 +210,11 @@ def expect_same_bits(result: Result, other: Result) -> None:
 
 
 def test_a_run_that_gets_every_malformed_message_trains_the_same_bits(
-    write_topic: WriteTopic, tmp_path: Path, fuzz_rounds: int
+    write_topic: WriteTopic, tmp_path: Path, fuzz_rounds: int, fuzz_seed: int
 ) -> None:
     alone = Plan(write_topic(STEPS * BATCH, "alone", partitions=1), batch=BATCH)
     plan = replace(alone, folder=tmp_path / "attacked", stop_at_end=False, samples=STEPS * BATCH)
-    attack, registry = Attack(plan, entries_of(alone), fuzz_rounds), CollectorRegistry()
+    attack, registry = Attack(plan, entries_of(alone), fuzz_rounds, fuzz_seed), CollectorRegistry()
     attacked = train(plan, beside=attack, registry=registry)
     counted = [
         sample.value
@@ -227,9 +227,11 @@ def test_a_run_that_gets_every_malformed_message_trains_the_same_bits(
     expect_same_bits(attacked, train(alone))
 
 
-def test_a_workers_malformed_pushes_are_refused_to_it_and_the_right_one_counts(fuzz_rounds: int) -> None:
+def test_a_workers_malformed_pushes_are_refused_to_it_and_the_right_one_counts(
+    fuzz_rounds: int, fuzz_seed: int
+) -> None:
     config = RowConfig(dim=3)
-    right, rng = np.arange(config.shape().total, dtype=np.float32), random.Random(29)
+    right, rng = np.arange(config.shape().total, dtype=np.float32), random.Random(fuzz_seed)
     with stage(config) as staged:
         staged.announcer.announce(0, new={0: 100, 1: 101})
         staged.announcer.announce(1, pushes={0: ([1], [])})

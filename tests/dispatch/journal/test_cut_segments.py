@@ -238,10 +238,10 @@ def test_what_a_failed_append_left_is_cut_off_before_the_next(tmp_path: Path, mo
 
 
 # ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_changed_bits_and_cuts_in_any_segment_are_named(tmp_path: Path, fuzz_rounds: int) -> None:
+def test_changed_bits_and_cuts_in_any_segment_are_named(tmp_path: Path, fuzz_rounds: int, fuzz_seed: int) -> None:
     write_run(tmp_path, steps=20, segment_bytes=400)
     drop_before(tmp_path, 2)
-    whole, random = contents(tmp_path), Random(7)
+    whole, random = contents(tmp_path), Random(fuzz_seed)
     segments = [name for name in sorted(whole) if name.endswith(".log")]
     for _ in range(200 * fuzz_rounds):
         name = random.choice(segments)

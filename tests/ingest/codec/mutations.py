@@ -1,4 +1,4 @@
-"""Events and packed records made wrong in every way that a generator with a fixed seed comes upon."""
+"""Events and packed records made wrong in every way that a generator comes upon."""
 
 import struct
 from random import Random
@@ -22,6 +22,8 @@ LISTS = ('["a","b","c"]', '["a","b","c","d"]', '["a",null]', '[1,1.0,true,"1"]',
 OTHERS = (*LISTS, "null", "true", "false", "None", "tru", "{}", '{"a":1}', '{"a":1,"a":2}', "")
 NAMES = ("user", "tags", "age", "score", "us\\u0065r", "User", "", "x", "fields", "label", "event_time", "\\ud800")
 DEPTHS = (1, 2, 30, 61, 62, 63, 64, 65, 66, 100, 990, 1500)
+BEYOND = (("tags", '["a","b","c","d"]'), ("age", "-1"), ("age", "201"), ("score", "5.01"))
+"""values of which nothing is wrong but that they are just beyond a limit"""
 TIMES = ("1731600000.25", "0", "-0.0", "-1", "253402300799", "253402300800", "1e300", "null", '"1"', "true", "1e-9")
 LABELS = ("0", "1", "2", "-1", "0.0", "1.0", "0.5", "true", "null", '"1"', "9" * 30, "1e0")
 
@@ -58,13 +60,16 @@ def good_fields(draw: Random) -> dict[str, str]:
 
 def json_event(draw: Random) -> bytes:
     """An event of the schema SMALL, right or with one or more things wrong."""
-    pairs = list(good_fields(draw).items())
-    for _ in range(draw.choice((0, 0, 1, 1, 2))):
+    fields = good_fields(draw)
+    if draw.random() < 0.08:
+        fields.update([draw.choice(BEYOND)])
+    pairs = list(fields.items())
+    for _ in range(draw.choice((0, 0, 0, 1, 2))):
         pairs.insert(draw.randrange(len(pairs) + 1), (draw.choice(NAMES), json_value(draw)))
     if draw.random() < 0.2:
         pairs = [(name, json_value(draw) if draw.random() < 0.5 else value) for name, value in pairs]
-    fields = "{" + ",".join(f'"{name}":{value}' for name, value in pairs) + "}"
-    parts = [("event_time", _usually(draw, TIMES)), ("label", _usually(draw, LABELS)), ("fields", fields)]
+    told = "{" + ",".join(f'"{name}":{value}' for name, value in pairs) + "}"
+    parts = [("event_time", _usually(draw, TIMES)), ("label", _usually(draw, LABELS)), ("fields", told)]
     if draw.random() < 0.1:
         draw.shuffle(parts)
     if draw.random() < 0.05:

@@ -25,28 +25,29 @@ from ingest.log.embedded import LogReader, LogWriter
 from ingest.producing.encoder import partition_key
 from ingest.streams.position import Position
 from ingest.survey import Survey
+from tests.fuzzing import seed_and_rounds
 from tests.ingest.codec.mutations import CODEC, json_event, packed_record
 from tests.ingest.topics import SMALL, drain, json_records
 
 JSON_CASES, PACKED_CASES = 2500, 1500
-SEED = 20_261_115
 FRAMES = 600
 """of another caller's stack"""
 
 
-def cases(make: Callable[[Random], bytes], count: int, fuzz_rounds: int) -> list[bytes]:
-    draw = Random(SEED)
-    return [make(draw) for _ in range(count * fuzz_rounds)]
+def cases(make: Callable[[Random], bytes], count: int) -> list[bytes]:
+    seed, rounds = seed_and_rounds()
+    draw = Random(seed)
+    return [make(draw) for _ in range(count * rounds)]
 
 
 @pytest.fixture(scope="module")
-def json_cases(request: pytest.FixtureRequest) -> list[bytes]:
-    return cases(json_event, JSON_CASES, request.config.getoption("--fuzz-rounds"))
+def json_cases() -> list[bytes]:
+    return cases(json_event, JSON_CASES)
 
 
 @pytest.fixture(scope="module")
-def packed_cases(request: pytest.FixtureRequest) -> list[bytes]:
-    return cases(packed_record, PACKED_CASES, request.config.getoption("--fuzz-rounds"))
+def packed_cases() -> list[bytes]:
+    return cases(packed_record, PACKED_CASES)
 
 
 def decode(payloads: list[bytes], frames: int = 0) -> Decoded:
@@ -168,10 +169,10 @@ def is_usable(payload: bytes, sample_bytes: int) -> bool:
 
 
 def test_everything_produced_is_trained_or_a_dead_letter(
-    tmp_path: Path, json_cases: list[bytes], packed_cases: list[bytes]
+    tmp_path: Path, json_cases: list[bytes], packed_cases: list[bytes], fuzz_seed: int
 ) -> None:
     mixed = [*json_cases, *packed_cases]
-    Random(SEED).shuffle(mixed)
+    Random(fuzz_seed).shuffle(mixed)
     writer = LogWriter(tmp_path, "clicks", 2)
     for partition in range(2):
         writer.append(partition, [(None, payload) for payload in mixed[partition::2]])
