@@ -123,7 +123,8 @@ class Coordinator:
         self._complete_reported()
         self.versions.follow(self.connections, self.crew.generation)
         if self.job.golden is None:
-            self.commands.take(self.intake.step, self.training.accounts.parked)
+            newest = max(self.intake.step, self.journal.history.step)  # while steps on record are trained again
+            self.commands.take(newest, self.training.accounts.parked)
             if self.commands.stop_reason:
                 self.stop.request(self.commands.stop_reason)
         self.look_around()

@@ -7,6 +7,7 @@ A run that is resumed first forms the batches of its journal again; the loader s
 """
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
@@ -30,8 +31,8 @@ from ingest.batches.batch import Batch
 from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
 from ingest.batches.manifest import Manifest
-from ingest.batches.replay import form_batch
-from ingest.errors import SinkUnavailable
+from ingest.batches.replay import GoesOn, form_batch
+from ingest.errors import SinkUnavailable, SourceUnavailable
 from ingest.letters.letter import DeadLetter, DeadLetters
 from ingest.streams.position import Position
 from ingest.streams.source import Source
@@ -90,8 +91,11 @@ class Intake:
         """The next batch, or None if there is none yet; AbsentField if its events lack a field and that is to stop."""
         assert self._loader is not None, "the journal has not been replayed"
         if self._taken is None and self._again:
-            void = self._again.popleft()
-            self._taken = replace(self._form(void), skipped=void.skipped, skipped_events=void.skipped_events)
+            void = self._again[0]
+            with suppress(SourceUnavailable):  # then there is none yet
+                formed = self._form(void, lambda: False)
+                self._again.popleft()
+                self._taken = replace(formed, skipped=void.skipped, skipped_events=void.skipped_events)
         elif self._taken is None and (batch := self._loader.next(timeout_seconds)) is not None:
             self._taken = batch
             self._watch.add(len(batch.samples), batch.present_S, batch.examples)
@@ -157,10 +161,13 @@ class Intake:
             desired=desired or Desired(),
         )
 
-    def form_again(self, recorded: StepDecided) -> Batch:
-        """The batch of a step on record; raises OtherEvents if the stream holds other events than it did then."""
+    def form_again(self, recorded: StepDecided, goes_on: GoesOn) -> Batch:
+        """The batch of a step on record; raises OtherEvents if the stream holds other events than it did then.
+
+        goes_on: called while the stream does not answer; once it returns False, SourceUnavailable is raised.
+        """
         manifest = recorded.manifest
-        batch = self._form(manifest)
+        batch = self._form(manifest, goes_on)
         self._follow(manifest, batch)
         self._watch.add(len(batch.samples), batch.present_S, batch.examples)
         self._skip(manifest.skipped_events)
@@ -189,8 +196,8 @@ class Intake:
             self.freshness.add(self.step, batch.arrived_B, times_B)
             self._newest_event_seconds = max(self._newest_event_seconds, float(times_B.max()))
 
-    def _form(self, manifest: Manifest) -> Batch:
-        batch = form_batch(self._source, self._job.schema, manifest.ranges, self._job.stream.read_bytes)
+    def _form(self, manifest: Manifest, goes_on: GoesOn) -> Batch:
+        batch = form_batch(self._source, self._job.schema, manifest.ranges, self._job.stream.read_bytes, goes_on)
         if (len(batch.samples), len(batch.dead_letters)) != (manifest.samples, manifest.rejected):
             raise OtherEvents(
                 f"step {manifest.step} cannot be trained again: its ranges hold {len(batch.samples)} samples and "

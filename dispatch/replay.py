@@ -11,6 +11,7 @@ from dispatch.errors import OtherEvents
 from dispatch.journal.history import PastGeneration
 from dispatch.journal.records import StepDecided
 from dispatch.recovery import assemble, go_back, redecide
+from ingest.errors import SourceUnavailable
 
 
 def replay(coordinator: Coordinator) -> bool:
@@ -62,8 +63,19 @@ def train_generation_again(coordinator: Coordinator, past: PastGeneration) -> bo
 
 
 def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecided) -> None:
-    """One step on record."""
-    batch = coordinator.intake.form_again(recorded)
+    """One step on record; nothing if a stop is requested while the stream does not answer."""
+
+    def keep_in_touch() -> bool:
+        """With everyone else: workers would give up a dispatcher that is silent, and operators may want something."""
+        coordinator.poll(WAIT_SECONDS)
+        return not coordinator.stop.requested
+
+    try:
+        batch = coordinator.intake.form_again(recorded, keep_in_touch)
+    except SourceUnavailable:
+        if coordinator.stop.requested:
+            return
+        raise
     if not len(batch.samples):
         return
     as_decided = recorded.assignment_B(), recorded.sole, recorded.hot_rows()

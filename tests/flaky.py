@@ -44,11 +44,11 @@ class Outcome:
 
 
 @contextmanager
-def busy_loops(number: int) -> Iterator[None]:
+def busy_loops(number: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """So many processes that do nothing but compute, until the end of the context."""
     loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(number)]
     try:
-        yield
+        yield loops
     finally:
         for loop in loops:
             loop.kill()

@@ -35,7 +35,7 @@ LEFT_OUT = "refused requests left out"
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingEntry:
     """An entry that is not in the database."""
 
     entry: NewAudit
@@ -48,7 +48,7 @@ class AuditQueue:
 
     def __init__(self, trail: AuditTrail) -> None:
         self._trail = trail
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingEntry] = deque()
         self._refused = 0
         """of those that wait"""
         self._left_out = 0
@@ -103,7 +103,7 @@ class AuditQueue:
 
     def _append(self, entry: NewAudit, is_refused: bool) -> asyncio.Future[None]:
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(entry, is_refused, written))
+        self._waiting.append(WaitingEntry(entry, is_refused, written))
         self._refused += is_refused
         self._arrived.set()
         return written

@@ -1,7 +1,7 @@
 """Forming a batch again, exactly, from the ranges of its manifest."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from ingest.batches.batch import Batch, join_batch
@@ -13,12 +13,23 @@ from ingest.streams.source import Record, Source
 
 PATIENCE_SECONDS, AGAIN_SECONDS = 60.0, 0.05
 """how long, and how often, a source that does not answer is asked for the records of a manifest"""
+GoesOn = Callable[[], bool]
+"""waits a moment while a source does not answer, and returns whether it is to be asked again"""
 
 
-def form_batch(source: Source, schema: Schema, ranges: Sequence[Range], read_bytes: int = 1 << 20) -> Batch:
-    """The batch of these ranges: the same samples and dead letters as when it was first formed."""
+def form_batch(
+    source: Source,
+    schema: Schema,
+    ranges: Sequence[Range],
+    read_bytes: int = 1 << 20,
+    goes_on: GoesOn | None = None,
+) -> Batch:
+    """The batch of these ranges: the same samples and dead letters as when it was first formed.
+
+    goes_on: None gives a source that does not answer a minute for each read. Raises SourceUnavailable after that.
+    """
     decoder = _decoder_of(schema)
-    return join_batch([(r, _decode_range(source, decoder, r, read_bytes)) for r in ranges], schema)
+    return join_batch([(r, _decode_range(source, decoder, r, read_bytes, goes_on)) for r in ranges], schema)
 
 
 @lru_cache(maxsize=8)
@@ -27,13 +38,13 @@ def _decoder_of(schema: Schema) -> Decoder:
     return Decoder(schema)
 
 
-def _decode_range(source: Source, decoder: Decoder, wanted: Range, read_bytes: int) -> Decoded:
+def _decode_range(source: Source, decoder: Decoder, wanted: Range, read_bytes: int, goes_on: GoesOn | None) -> Decoded:
     parts = [decoder.nothing(wanted.start)]
     while parts[-1].end < wanted.end:
         at = parts[-1].end
         records = [
             record
-            for record in _read_patiently(source, wanted.partition, at.offset, read_bytes)
+            for record in _read_patiently(source, wanted.partition, at.offset, read_bytes, goes_on or _for_a_minute())
             if Position(record.offset) < wanted.end
         ]
         if not records:
@@ -46,13 +57,21 @@ def _decode_range(source: Source, decoder: Decoder, wanted: Range, read_bytes: i
     return cut(decoded, count_before(decoded, wanted.end), wanted.end)[0]
 
 
-def _read_patiently(source: Source, partition: int, offset: int, read_bytes: int) -> list[Record]:
+def _read_patiently(source: Source, partition: int, offset: int, read_bytes: int, goes_on: GoesOn) -> list[Record]:
     """Records from a source that may be unavailable for a while."""
-    until = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return source.read(partition, offset, read_bytes)
         except SourceUnavailable:
-            if time.monotonic() > until:
+            if not goes_on():
                 raise
-            time.sleep(AGAIN_SECONDS)
+
+
+def _for_a_minute() -> GoesOn:
+    until = time.monotonic() + PATIENCE_SECONDS
+
+    def goes_on() -> bool:
+        time.sleep(AGAIN_SECONDS)
+        return time.monotonic() < until
+
+    return goes_on

@@ -48,13 +48,13 @@ class Outage:
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         self._broker, self._form_again = broker, Intake.form_again
         self.pids: list[int | None] = []
-        monkeypatch.setattr(Intake, "form_again", lambda intake, recorded: self._strike(intake, recorded))
+        monkeypatch.setattr(Intake, "form_again", lambda intake, *given: self._strike(intake, *given))
 
-    def _strike(self, intake: Intake, recorded: Any) -> Any:
+    def _strike(self, intake: Intake, *given: Any) -> Any:
         if not self.pids:
             self._broker.kill()
             self.pids.append(self._broker.pid)
-        return self._form_again(intake, recorded)
+        return self._form_again(intake, *given)
 
     def end(self) -> None:
         """Waits until it has begun, and starts the broker, which ends with the thread that does so."""

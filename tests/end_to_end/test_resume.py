@@ -24,12 +24,14 @@ from infra.kafka.broker import free_port
 from infra.process import Stop
 from infra.storage import Storage
 from ingest.batches.batch import Batch
+from ingest.batches.replay import GoesOn
 from ingest.letters.embedded import read_dead_letters
 from ps.client import ShardClient
 from ps.config import CutConfig, RowConfig
 from ps.cuts.manifest import manifest_numbers, read_manifest
 from tests.end_to_end.conftest import WriteTopic, write_clicks
 from tests.end_to_end.interrupting import golden, interrupt
+from tests.end_to_end.operating import operated, tell, wait_for
 from tests.end_to_end.threads import (
     RUN,
     Plan,
@@ -232,10 +234,10 @@ def test_a_stop_during_the_replay_saves_nothing_and_loses_nothing(
     interrupt(plan, 9)
     form_again = Intake.form_again
 
-    def stop_at_5(intake: Intake, recorded: StepDecided) -> Batch:
+    def stop_at_5(intake: Intake, recorded: StepDecided, goes_on: GoesOn) -> Batch:
         if recorded.step == 5:
             stop.request("test")
-        return form_again(intake, recorded)
+        return form_again(intake, recorded, goes_on)
 
     with monkeypatch.context() as patched:
         patched.setattr(Intake, "form_again", stop_at_5)
@@ -243,6 +245,35 @@ def test_a_stop_during_the_replay_saves_nothing_and_loses_nothing(
         train(plan, stop)
     assert stop.requested
     assert not (plan.folder / "dense.safetensors").exists()
+    assert train(plan).status.samples == STEPS * BATCH
+
+
+def test_a_dispatcher_whose_stream_is_away_during_the_replay_is_there_for_everyone_else(
+    write_topic: WriteTopic,
+) -> None:
+    plan, told = operated(write_topic(STEPS * BATCH)), list[str]()
+    interrupt(plan, 9)
+    away = paused(plan, 4, lambda: bool(told))
+    result = train(away, beside=lambda *_: told.append(tell(plan, "cut")))
+    assert told == ["a cut is taken after step 9"], "the newest on record, and not the one that is trained again"
+    assert result.status.samples == STEPS * BATCH
+    assert read_history(plan.folder / "journal").last_generation == 3, "nobody was lost"
+
+
+def test_a_stop_while_the_stream_is_away_during_the_replay_is_heard(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, stop = operated(write_topic(STEPS * BATCH)), Stop()
+    interrupt(plan, 9)
+
+    def stop_it(*_: object) -> None:
+        wait_for(lambda: has_generation(plan, 2), "steps are trained again")
+        tell(plan, "stop")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tests.end_to_end.threads.collect", lambda plan, shards, status: status)
+        train(paused(plan, 4, lambda: False), stop, beside=stop_it)
+    assert stop.requested
     assert train(plan).status.samples == STEPS * BATCH
 
 
