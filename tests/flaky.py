@@ -3,8 +3,8 @@
     make flaky RUNS=10                                      or, of some tests alone:
     .venv/bin/python -m tests.flaky --runs 20 --loops 4 tests/end_to_end/test_stopped.py
 
-Every run draws a seed of its own. Its output is kept in ``build/flaky``; a table of all runs, and of the tests that
-failed in any of them, is printed at the end. The status is 1 if one failed.
+Every run draws a seed of its own. Its output is kept in ``build/flaky``; a table of all runs and the tests that
+failed in any of them are printed at the end. The status is 1 if one failed.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def name_of(case: Xml.Element) -> str:
 
 
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
-    """A table of the runs, and one of the tests that failed."""
+    """A table of the runs, and the tests that failed, a line each."""
     runs = Table("run", "seconds", "tests", "skipped", "failed", "status", title="runs")
     for number, outcome in enumerate(outcomes, 1):
         counts = outcome.tests, outcome.skipped, len(outcome.failed), outcome.status
@@ -92,11 +92,10 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
     if not failures:
         console.print(f"no test failed in {len(outcomes)} runs")
         return
-    table = Table("test", "failed", "in runs", title="tests that failed")
     for name, count in failures.most_common():
         where = [str(number) for number, outcome in enumerate(outcomes, 1) if name in outcome.failed]
-        table.add_row(name, f"{count} of {len(outcomes)}", ", ".join(where))
-    console.print(table)
+        line = f"failed in {count} of {len(outcomes)} runs ({', '.join(where)}): {name}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
