@@ -41,7 +41,6 @@ def made_up_criteo(path: Path, lines: int) -> Path:
     return path
 
 
-@pytest.mark.timeout(180)
 def test_a_pass_over_a_small_file_learns_what_there_is_to_learn(tmp_path: Path) -> None:
     file = made_up_criteo(tmp_path / "clicks.tsv", 3000)
     result = bench(file, tmp_path / "out.json", "--batch", "100", "--workers", "1")
@@ -63,7 +62,6 @@ def test_a_file_s_name_is_not_read_as_markup(capsys: pytest.CaptureFixture[str])
     assert "clicks[/].tsv" in capsys.readouterr().out
 
 
-@pytest.mark.timeout(180)
 def test_a_pass_over_criteo_reaches_the_bar(tmp_path: Path) -> None:
     folder = real_data()
     if folder is None:

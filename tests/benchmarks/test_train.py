@@ -60,7 +60,6 @@ def results() -> list[TrainResult]:
     return compare({"laia": [summary(10), summary(20), summary(5)], "joint": [summary(5), summary(5), summary(4)]})
 
 
-@pytest.mark.timeout(180)
 def test_policies_run_over_the_same_events_and_train_the_same_model(tmp_path: Path) -> None:
     output = tmp_path / "out.json"
     size = ("--workers", "2", "--batch", "16", "--steps", "8", "--warm-up", "3", "--dim", "4", "--links", "1,0.1")
@@ -77,7 +76,6 @@ def test_policies_run_over_the_same_events_and_train_the_same_model(tmp_path: Pa
 
 
 @pytest.mark.skipif(not can_make_namespaces(), reason=NEEDED)
-@pytest.mark.timeout(180)
 def test_workers_train_behind_real_links(tmp_path: Path) -> None:
     output = tmp_path / "out.json"
     size = ("--workers", "2", "--batch", "16", "--steps", "5", "--warm-up", "2", "--dim", "4", "--links", "1,0.1")

@@ -180,7 +180,7 @@ class Life:
         """Asks the run to stop; returns what it printed."""
         assert self.process is not None
         self.process.terminate()
-        output, _ = self.process.communicate(timeout=90)
+        output, _ = self.process.communicate(timeout=300)
         self.facts.left += [" ".join(process.cmdline()) for process in children_of(self.folder)]
         assert self.process.returncode == 0, output
         return str(output)
@@ -219,7 +219,7 @@ class Life:
         self.tell("resume")
         self.wait_for_steps(FURTHER)
         self.process.terminate()
-        _, facts.last_errors = self.process.communicate(timeout=90)
+        _, facts.last_errors = self.process.communicate(timeout=300)
         facts.last_status, facts.last_summary = self.process.returncode, json.loads(self.summary.read_text())
         facts.left += [" ".join(process.cmdline()) for process in children_of(self.folder)]
 

@@ -11,7 +11,7 @@ import psutil
 
 from infra.run.supervision.nursery import as_started
 
-WAIT_SECONDS = 150.0
+WAIT_SECONDS = 300.0
 ROOT = Path(__file__).resolve().parents[2]
 
 

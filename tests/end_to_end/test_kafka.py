@@ -108,7 +108,6 @@ class UnreadUntil(KafkaSource):
         return super().read(partition, offset, max_bytes)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_broker_that_dies_and_comes_back_costs_no_event_and_none_is_trained_twice(
     own_broker: Broker, tmp_path: Path, client: Client

@@ -63,7 +63,6 @@ class Outage:
         self.pids.append(self._broker.pid)
 
 
-@pytest.mark.timeout(300)
 def test_members_pauses_a_crash_and_an_outage_amid_the_recovery_cost_no_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,6 @@ from dispatch.journal.history import read_manifests
 from infra.wire import write_curve
 from tests.end_to_end.processes import children_of, ports_of_workers, run, start, wait_until
 
-pytestmark = pytest.mark.timeout(180)
 SMALL = ("stream.batch=64", "dispatch.workers=2", "dispatch.links_gbit=", "ps.shards=1", "api.port=0", "run=shared")
 PATIENT = "dispatch.silence_seconds=600"
 """all processes of the run are stopped together for a while"""

@@ -21,7 +21,6 @@ from ps.cuts.manifest import manifest_numbers
 from tests.api.serving import Served, new_token, until
 from tests.end_to_end.processes import named, start, wait_until
 
-pytestmark = pytest.mark.timeout(240)
 SETTINGS = (
     *("stream.batch=64", "dispatch.workers=1", "dispatch.links_gbit=", "ps.shards=1", "run=shown"),
     *("cuts.seconds=0.5", "serving.port=0", "serving.processes=2", "api.port=0", "model.mlp=8"),

@@ -69,7 +69,7 @@ def test_processes_that_were_replaced_while_they_were_stopped_are_refused_and_en
             output, _ = process.communicate(timeout=100)
             assert (process.returncode, reason in output) == (2, True), output
         produce()
-        outputs = [process.communicate(timeout=90)[0] for process in (dispatcher, worker)]
+        outputs = [process.communicate(timeout=300)[0] for process in (dispatcher, worker)]
         assert (dispatcher.returncode, worker.returncode) == (0, 0), outputs
         shard.terminate()
         output, _ = shard.communicate(timeout=100)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from dispatch.journal.history import read_manifests
 from tests.end_to_end.processes import ROOT, children_of, environment, freshet, wait_until
 
@@ -48,7 +46,6 @@ def close_when(condition: Callable[[], bool], process: "subprocess.Popen[bytes]"
     os.close(master)
 
 
-@pytest.mark.timeout(180)
 def test_a_closed_terminal_drains_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process, master = in_a_terminal(demo(folder))

@@ -8,7 +8,6 @@ import pytest
 from tests.infra.cli.conftest import Invoke
 
 
-@pytest.mark.timeout(180)
 def test_step_compares_the_pipeline_with_the_plain_loop(invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "out.json"
     ended = invoke("bench", "step", "--batch", "32", "--steps", "30", "--json", output)
@@ -32,7 +31,6 @@ def test_ps_compares_with_raw_tcp(invoke: Invoke, tmp_path: Path) -> None:
     assert all(r["freshet_ms"] > 0 and r["tcp_ms"] > 0 for r in results)
 
 
-@pytest.mark.timeout(180)
 def test_serve_compares_with_plain_torch_and_answers_while_versions_change(invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "out.json"
     small = ("--rows", "3000,5000", "--seconds", "2", "--windows", "1", "--changed", "100", "--repeat", "5")
