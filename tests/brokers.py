@@ -13,6 +13,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from infra.errors import MissingProgram
 from infra.kafka.broker import Broker
+from ingest.kafka.clients.admin import open_admin
 from ingest.kafka.config import Client, KafkaConfig, kafka_python_arguments
 
 
@@ -44,6 +45,11 @@ class TestBroker:
         with admin(self.config()) as client:
             client.create_topics({name: wanted})
             client.wait_for_topics([name], timeout_ms=30_000)
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """The offsets a group has committed, by topic and partition."""
+        with open_admin(self.config()) as client:
+            return {place: at.offset for place, at in client.committed(group).items()}
 
 
 @contextmanager

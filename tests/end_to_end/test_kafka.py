@@ -221,9 +221,7 @@ def test_the_group_shows_where_the_run_is(kafka: TestBroker, tmp_path: Path) -> 
     topic, group = kafka.new_topic(partitions=2), kafka.new_name()
     fill_topic(kafka.config(), topic, payloads(128, 2))
     train(Plan(tmp_path, open_source=lambda: KafkaSource(kafka.config(group=group), topic)))
-    with admin(kafka.config()) as client:
-        offsets = client.list_group_offsets([group])[group]
-    assert {place.partition: at.offset for place, at in offsets.items()} == {0: 64, 1: 64}
+    assert kafka.committed(group) == {(topic, 0): 64, (topic, 1): 64}
 
 
 def test_offsets_with_gaps_are_trained_to_their_end(kafka: TestBroker, tmp_path: Path) -> None:

@@ -253,9 +253,7 @@ def look_for_ever(source: KafkaSource) -> None:
 
 
 def committed(kafka: TestBroker, group: str, topic: str) -> dict[int, int]:
-    with admin(kafka.config()) as client:
-        offsets = client.list_group_offsets([group])[group]
-    return {place.partition: at.offset for place, at in offsets.items() if place.topic == topic}
+    return {partition: offset for (name, partition), offset in kafka.committed(group).items() if name == topic}
 
 
 def delete_records(kafka: TestBroker, topic: str, before: int) -> None:
