@@ -16,6 +16,7 @@ WireError, and nothing has happened yet.
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
@@ -153,6 +154,7 @@ def _union(types: Sequence[type[Header]]) -> Any:
     return union
 
 
+@cache
 def _forms_of(kind: type[Header], run_float: np.dtype[Any]) -> tuple[Forms, ...]:
     hints = get_type_hints(kind.ARRAYS, include_extras=True)
     return tuple(

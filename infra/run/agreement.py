@@ -7,6 +7,7 @@ does.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import get_type_hints
 
@@ -158,6 +159,7 @@ def messages_digest() -> str:
     return xxhash.xxh3_64_hexdigest(msgspec.json.encode([_layout(kind) for kind in kinds]))
 
 
+@cache
 def _layout(kind: type[Header]) -> tuple[str, tuple[str, ...], list[tuple[str, str]]]:
     hints = get_type_hints(kind.ARRAYS, include_extras=True)
     return kind.__name__, kind.__struct_fields__, [(name, hint.__metadata__[0]) for name, hint in hints.items()]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ class Plan:
             return KafkaLetters(self.kafka, self.dead_letter_topic, self.stream.topic, f"{RUN}/{self.stream.topic}")
         return DeadLetterLog(self.stream.folder, self.dead_letter_topic, f"{RUN}/{self.stream.topic}")
 
-    @property
+    @cached_property
     def schema(self) -> Schema:
         return load_schema(self.schema_name)
 
@@ -143,7 +144,7 @@ class Plan:
             lag_bound=self.lag_bound or 1,
         )
 
-    @property
+    @cached_property
     def agreement(self) -> Agreement:
         trainer, shards = TrainerConfig(reduce=self.reduce), PsConfig(shards=self.shards)
         return agreement_of(
