@@ -1,4 +1,7 @@
-"""Small disks that can be filled, made read-only and emptied again."""
+"""Small disks that can be filled, made read-only and emptied again; and files with every damage that there is.
+
+Files are damaged in place: one that is truncated and written anew goes to the disk when it is closed.
+"""
 
 import os
 import subprocess
@@ -31,3 +34,21 @@ def fill(disk: Path) -> Path:
         except OSError:
             assert file.tell()
     return disk / "filling"
+
+
+def flip_each_bit(file: Path) -> Iterator[int]:
+    """Flips the bits of a file one after the other, each while the caller looks at it; it is whole again at the end."""
+    whole = file.read_bytes()
+    with file.open("r+b", buffering=0) as opened:
+        for place, byte in enumerate(whole):
+            for bit in range(8):
+                os.pwrite(opened.fileno(), bytes([byte ^ 1 << bit]), place)
+                yield 8 * place + bit
+            os.pwrite(opened.fileno(), bytes([byte]), place)
+
+
+def cut_off_each_byte(file: Path) -> Iterator[int]:
+    """Makes a file shorter and shorter, until it is empty."""
+    for length in reversed(range(file.stat().st_size)):
+        os.truncate(file, length)
+        yield length

@@ -10,6 +10,7 @@ from ingest.batches.manifest import Manifest
 from ingest.errors import LogBusy, LogCorrupt, LogError
 from ingest.log.frames import frame
 from ingest.streams.position import Position, Range
+from tests.disks import flip_each_bit
 
 FIRST = f"{0:020d}.log"
 
@@ -67,13 +68,10 @@ def test_a_journal_torn_at_any_byte_keeps_every_whole_append(tmp_path: Path) -> 
 
 def test_no_flip_of_a_bit_reads_as_other_or_fewer_records(tmp_path: Path) -> None:
     write(tmp_path, *map(step, range(1, 5)))
-    whole = (tmp_path / FIRST).read_bytes()
-    for bit in range(len(whole) * 8):
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        (tmp_path / FIRST).write_bytes(flipped)
+    for _ in flip_each_bit(tmp_path / FIRST):
         with pytest.raises(LogCorrupt, match=str(tmp_path / FIRST)):
             list(read_records(tmp_path))
+    (tmp_path / FIRST).write_bytes((tmp_path / FIRST).read_bytes()[:-1] + b"!")
     for _ in range(2):  # the lock is given back each time
         with pytest.raises(LogCorrupt):
             JournalWriter(tmp_path)

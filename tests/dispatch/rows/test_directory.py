@@ -161,37 +161,39 @@ def expect_same_step(
 ) -> None:
     if event is None:
         expect_same(fast.flush(), slow.flush(), workers)
+        caches = [fast.cached(j) for j in range(workers)]
     else:
         decided, moves = plan(fast, step, *event), slow.plan(step, *event)
+        caches = [fast.cached(j) for j in range(workers)]
         expect_same(decided, moves, workers)
-        expect_slots_of_the_step(fast, decided, *event)
-        expect_reduced(fast, decided, moves.reduced)
+        expect_slots_of_the_step(caches, decided, *event)
+        expect_reduced(caches, decided, moves.reduced)
     everyone = set(range(workers))
     for number, row in slow.rows.items():
         assert fast.holders(number) == (STATES[row.state], everyone if row.state == "replicated" else row.holders)
     for j, capacity in enumerate(slow.capacities):
         ordinary = {held.row: slot for slot, held in slow.slots[j].items()}
-        assert fast.cached(j) == ordinary | slow.hot_slots(j)
-        assert len(fast.cached(j)) <= capacity
+        assert caches[j] == ordinary | slow.hot_slots(j)
+        assert len(caches[j]) <= capacity
 
 
-def expect_reduced(fast: Directory, decided: RoundPlan, reduced: list[int]) -> None:
+def expect_reduced(caches: list[dict[int, int]], decided: RoundPlan, reduced: list[int]) -> None:
     """The same rows in the same order on every worker, at the end of its used slots."""
     assert decided.traffic.reduced == len(reduced)
     for j, worker in enumerate(decided.workers):
-        held = {slot: row for row, slot in fast.cached(j).items()}
+        held = {slot: row for row, slot in caches[j].items()}
         tail = worker.use_slots[len(worker.use_slots) - worker.replicated :]
         assert [held[int(slot)] for slot in tail] == reduced
 
 
 def expect_slots_of_the_step(
-    fast: Directory, decided: RoundPlan, samples: list[list[int]], assignment: list[int]
+    caches: list[dict[int, int]], decided: RoundPlan, samples: list[list[int]], assignment: list[int]
 ) -> None:
     """Every key of every sample points at a slot that really holds its row: rows in use were not evicted."""
     for j, worker in enumerate(decided.workers):
         assert worker.use is not None
         mine = [rows for rows, w in zip(samples, assignment, strict=True) if w == j]
-        held = {slot: row for row, slot in fast.cached(j).items()}
+        held = {slot: row for row, slot in caches[j].items()}
         assert [held[int(worker.use_slots[p])] for p in worker.use.positions] == [row for rows in mine for row in rows]
         assert decided.traffic.lookups[j] == len({row for rows in mine for row in rows})
 

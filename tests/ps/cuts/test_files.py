@@ -1,5 +1,6 @@
 """Files of rows: what was written is read, and every damage is found and named."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ps.cuts.files import (
 from ps.cuts.merge import first_to_merge, merge
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
+from tests.disks import cut_off_each_byte, flip_each_bit
 
 
 def columns(*numbers: int, version: int = 1, dense: int = 2, state: int = 1, dtype: str = "f4") -> Columns:
@@ -75,12 +77,7 @@ def test_index_is_read_without_the_rest(storage: Storage, monkeypatch: pytest.Mo
 
 def test_every_flipped_bit_is_found_and_the_file_is_named(storage: Storage, tmp_path: Path) -> None:
     part = saved(storage, 1, 4)
-    file = tmp_path / part.name
-    whole = file.read_bytes()
-    for bit in range(8 * len(whole)):
-        content = bytearray(whole)
-        content[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(content)
+    for _ in flip_each_bit(tmp_path / part.name):
         for read in (read_columns, verify):
             with pytest.raises(CutDamaged, match=part.name):
                 read(storage, part)
@@ -88,12 +85,8 @@ def test_every_flipped_bit_is_found_and_the_file_is_named(storage: Storage, tmp_
 
 def test_every_flipped_bit_of_an_index_is_found(storage: Storage, tmp_path: Path) -> None:
     part = saved(storage, 1, 4)
-    file = tmp_path / part.name
-    whole, found = file.read_bytes(), 0
-    for bit in range(8 * len(whole)):
-        content = bytearray(whole)
-        content[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(content)
+    found = 0
+    for _ in flip_each_bit(tmp_path / part.name):
         try:
             numbers, keys = read_index(storage, part)
         except CutDamaged:
@@ -104,19 +97,22 @@ def test_every_flipped_bit_of_an_index_is_found(storage: Storage, tmp_path: Path
     assert found > 8 * 32, "at least the bits of numbers and keys"
 
 
-def test_file_that_is_cut_off_or_missing_is_named(storage: Storage, tmp_path: Path) -> None:
+def test_file_of_another_length_or_missing_is_named(storage: Storage, tmp_path: Path) -> None:
     part = saved(storage, 1, 4)
     file = tmp_path / part.name
-    whole = file.read_bytes()
-    for length in (*range(len(whole)), len(whole) + 1):
-        file.write_bytes((whole + b"\0")[:length])
+
+    def expect_damaged(message: str) -> None:
         for read in (read_columns, read_index, verify):
-            with pytest.raises(CutDamaged, match=part.name):
+            with pytest.raises(CutDamaged, match=message):
                 read(storage, part)
+
+    os.truncate(file, part.nbytes + 1)
+    expect_damaged(part.name)
+    os.truncate(file, part.nbytes)
+    for _ in cut_off_each_byte(file):
+        expect_damaged(part.name)
     file.unlink()
-    for read in (read_columns, read_index, verify):
-        with pytest.raises(CutDamaged, match=f"missing.*{part.name}"):
-            read(storage, part)
+    expect_damaged(f"missing.*{part.name}")
 
 
 def test_merged_file_has_the_last_of_every_row(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:

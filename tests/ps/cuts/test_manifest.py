@@ -1,5 +1,6 @@
 """Manifests: a cut exists once its manifest does, and any change to that is found."""
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from infra.storage import Storage
 from ps.cuts.manifest import CutManifest, ShardPart, manifest_numbers, read_manifest, write_manifest
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
+from tests.disks import cut_off_each_byte, flip_each_bit
 
 PART = FilePart("00000007/shard-0-x.safetensors", 10, "0" * 32, 3)
 MANIFEST = CutManifest(
@@ -40,14 +42,7 @@ def test_every_flipped_bit_and_every_shorter_file_is_found_and_named(tmp_path: P
     storage = Storage.at(tmp_path)
     write_manifest(storage, MANIFEST)
     file = tmp_path / "00000007.json"
-    whole = file.read_bytes()
-    damaged = [whole[:length] for length in range(len(whole))]
-    for bit in range(8 * len(whole)):
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        damaged.append(bytes(flipped))
-    for content in damaged:
-        file.write_bytes(content)
+    for _ in chain(flip_each_bit(file), cut_off_each_byte(file)):
         with pytest.raises(CutDamaged, match=r"00000007\.json"):
             read_manifest(storage, 7)
 
