@@ -2,19 +2,24 @@
 
 A request that changed something is answered once its entry is in the database, so nothing that a client was told of can
 be missing there. While the database is away, the answer waits for two seconds; the entry waits until the database is
-back. A request that was refused changed nothing: it is answered at once and entered later. If more of those wait than
-there is room for, they are counted, and one entry tells how many were left out.
+back. A request that was refused changed nothing: it is answered at once and entered later.
+
+Refused requests of people with a token are all entered, as long as there is room for them to wait. Of those without
+one, which anybody can send, some are; the others are counted, and an entry a minute tells how many were left out.
 """
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
+from time import monotonic
 
 import structlog
 
+from api.access.limits import Allowances
 from api.errors import DatabaseAway
 from api.store.audit import AuditTrail
 from api.store.rows import NewAudit
@@ -32,6 +37,10 @@ MOST_REFUSED = 1000
 MOST_AT_ONCE = 500
 """entries of one transaction"""
 LEFT_OUT = "refused requests left out"
+LEFT_OUT_SECONDS = 60.0
+"""between two entries about those"""
+STRANGERS_PER_SECOND = 1.0
+"""refused requests without a token that are entered; those of ``RATE_SECONDS`` at once"""
 
 
 @dataclass(frozen=True)
@@ -46,12 +55,14 @@ class WaitingEntry:
 class AuditQueue:
     """Entries in the order in which they came; one task writes them."""
 
-    def __init__(self, trail: AuditTrail) -> None:
-        self._trail = trail
+    def __init__(self, trail: AuditTrail, clock: Callable[[], float] = monotonic) -> None:
+        self._trail, self._clock = trail, clock
         self._waiting: deque[WaitingEntry] = deque()
         self._refused = 0
         """of those that wait"""
+        self._strangers = Allowances(STRANGERS_PER_SECOND, clock)
         self._left_out = 0
+        self._told_left_out_at = -math.inf
         self._arrived = asyncio.Event()
 
     async def record(self, entry: NewAudit) -> None:
@@ -67,7 +78,8 @@ class AuditQueue:
 
     def note_refusal(self, entry: NewAudit) -> None:
         """Returns at once."""
-        if self._refused < MOST_REFUSED:
+        is_wanted = entry.token is not None or self._strangers.spend("") == 0
+        if is_wanted and self._refused < MOST_REFUSED:
             self._append(entry, is_refused=True)
         else:
             self._left_out += 1
@@ -98,8 +110,16 @@ class AuditQueue:
                 self._refused -= waiting.is_refused
                 if not waiting.written.done():
                     waiting.written.set_result(None)
-            self._tell_left_out()
+            if self._clock() - self._told_left_out_at >= LEFT_OUT_SECONDS:
+                self.tell_left_out()
         self._arrived.clear()
+
+    def tell_left_out(self) -> None:
+        """Adds an entry that tells how many requests have none."""
+        if self._left_out:
+            self._told_left_out_at = self._clock()
+            self._append(NewAudit("", LEFT_OUT, 0, detail={"requests": self._left_out}), is_refused=True)
+            self._left_out = 0
 
     def _append(self, entry: NewAudit, is_refused: bool) -> asyncio.Future[None]:
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -107,12 +127,6 @@ class AuditQueue:
         self._refused += is_refused
         self._arrived.set()
         return written
-
-    def _tell_left_out(self) -> None:
-        """There is room again: an entry tells how many requests have none."""
-        if self._left_out:
-            self._append(NewAudit("", LEFT_OUT, 0, detail={"requests": self._left_out}), is_refused=True)
-            self._left_out = 0
 
 
 @asynccontextmanager
@@ -125,6 +139,7 @@ async def auditing(trail: AuditTrail) -> AsyncIterator[AuditQueue]:
     finally:
         writer.cancel()
         await asyncio.gather(writer, return_exceptions=True)
+        queue.tell_left_out()
         try:
             await asyncio.wait_for(queue.flush(), DRAIN_SECONDS)
         except (DatabaseAway, TimeoutError) as error:

@@ -3,11 +3,15 @@
 A token that was checked in the last two seconds is not looked up again, so one that is revoked is refused two seconds
 later. While the database is away, tokens that were seen before stay as they were, and unknown ones cannot be checked.
 After a lookup that failed there is none for two seconds; requests that are refused meanwhile do not prolong this.
+
+Secrets that nobody knows cost little: one that was looked up in vain is not looked up again for two seconds, and only a
+few are looked up at a time, so that people with a token do not wait behind them.
 """
 
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from hmac import compare_digest
 from time import monotonic, time
@@ -24,6 +28,9 @@ LOOKUP_SECONDS = 2.0
 AWAY_SECONDS = 2.0
 """for which a database that did not answer is not asked again"""
 MOST_KEPT = 10_000
+"""tokens; and as many secrets that are none's"""
+MOST_STRANGERS = 4
+"""secrets that have not been seen, looked up at a time"""
 LONGEST = 200
 """characters of a secret"""
 
@@ -45,6 +52,9 @@ class TokenCache:
         self._store = store
         self._clock = clock
         self._seen: dict[str, Seen] = {}
+        self._refused: dict[str, float] = {}
+        """digests of secrets that are no token's, and when that was found, on the clock"""
+        self._strangers = asyncio.Semaphore(MOST_STRANGERS)
         self._asks_again_at = -math.inf
         """on that clock: the database is not asked before"""
 
@@ -65,10 +75,13 @@ class TokenCache:
         now = self._clock()
         if seen is not None and now - seen.at < FRESH_SECONDS:
             return seen.token
+        if now - self._refused.get(token_hash(secret), -math.inf) < FRESH_SECONDS:
+            return None
         if now < self._asks_again_at:
             return self._unchecked(seen)
         try:
-            token = await asyncio.wait_for(self._store.tokens.find(secret), LOOKUP_SECONDS)
+            async with nullcontext() if seen is not None else self._strangers:
+                token = await asyncio.wait_for(self._store.tokens.find(secret), LOOKUP_SECONDS)
         except (DatabaseAway, TimeoutError):
             self._asks_again_at = self._clock() + AWAY_SECONDS
             return self._unchecked(seen)
@@ -89,7 +102,11 @@ class TokenCache:
     def _keep(self, secret: str, token: StoredToken | None, now: float) -> None:
         digest = token_hash(secret)
         self._seen.pop(digest, None)
+        self._refused.pop(digest, None)
         if token is not None:
             self._seen[digest] = Seen(digest, token, now)
-        if len(self._seen) > MOST_KEPT:
-            del self._seen[next(iter(self._seen))]
+        else:
+            self._refused[digest] = now
+        for kept in (self._seen, self._refused):
+            if len(kept) > MOST_KEPT:
+                del kept[next(iter(kept))]

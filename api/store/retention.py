@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Delete, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, Delete, delete, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.store.engine import Database
@@ -29,6 +29,9 @@ class Retention:
     events: int | None = 100_000
     """of a run"""
     audit: int | None = 1_000_000
+    """entries of people with a token"""
+    strangers: int | None = 100_000
+    """entries of requests without one, which anybody can send"""
     age_seconds: float | None = None
     """of events and of the audit trail"""
 
@@ -99,25 +102,32 @@ async def _prune_where(database: Database, run: str, is_old: Any) -> int:
 
 
 async def _prune_audit(database: Database, retention: Retention) -> int:
-    async with database.reading() as connection:
-        oldest = await connection.scalar(select(func.min(AuditRow.id)))
-        floor = await _audit_floor(connection, retention)
+    """Entries without a token push out none that have one."""
     removed = 0
-    while oldest is not None and oldest < floor:
-        oldest = min(floor, oldest + BATCH)
-        removed += await _execute(database, delete(AuditRow).where(AuditRow.id < oldest))
+    for chosen, kept in (
+        (AuditRow.token.is_not(None), retention.audit),
+        (AuditRow.token.is_(None), retention.strangers),
+    ):
+        async with database.reading() as connection:
+            oldest = await connection.scalar(select(func.min(AuditRow.id)).where(chosen))
+            floor = await _audit_floor(connection, chosen, kept, retention.age_seconds)
+        while oldest is not None and oldest < floor:
+            oldest = min(floor, oldest + BATCH)
+            removed += await _execute(database, delete(AuditRow).where(chosen, AuditRow.id < oldest))
     return removed
 
 
-async def _audit_floor(connection: AsyncConnection, retention: Retention) -> int:
-    """The oldest entry that is kept."""
+async def _audit_floor(
+    connection: AsyncConnection, chosen: ColumnElement[bool], kept: int | None, age_seconds: float | None
+) -> int:
+    """The oldest of these entries that is kept."""
     floor = 0
-    if retention.audit is not None:
-        newest = select(AuditRow.id).order_by(AuditRow.id.desc()).offset(retention.audit).limit(1)
+    if kept is not None:
+        newest = select(AuditRow.id).where(chosen).order_by(AuditRow.id.desc()).offset(kept).limit(1)
         floor = (await connection.scalar(newest) or -1) + 1
-    if retention.age_seconds is not None:
-        old = AuditRow.at < time.time() - retention.age_seconds
-        floor = max(floor, (await connection.scalar(select(func.max(AuditRow.id)).where(old)) or -1) + 1)
+    if age_seconds is not None:
+        old = AuditRow.at < time.time() - age_seconds
+        floor = max(floor, (await connection.scalar(select(func.max(AuditRow.id)).where(chosen, old)) or -1) + 1)
     return floor
 
 

@@ -2,13 +2,15 @@
 
 import asyncio
 import subprocess
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from api.access import auditing
-from api.access.auditing import LEFT_OUT, MOST_REFUSED, AuditQueue
+from api.access.auditing import LEFT_OUT, MOST_REFUSED, STRANGERS_PER_SECOND, AuditQueue
+from api.access.limits import RATE_SECONDS
 from api.errors import DatabaseAway
 from api.store.audit import AuditTrail
 from api.store.engine import Database
@@ -24,12 +26,15 @@ class ScriptedTrail:
     def __init__(self) -> None:
         self.transactions: list[list[str]] = []
         self.error: Exception | None = None
+        self.left_out = 0
+        """requests that have no entry, as entries tell"""
 
     async def add(self, *entries: NewAudit) -> None:
         await asyncio.sleep(0)
         if self.error is not None:
             raise self.error
         self.transactions.append([entry.action for entry in entries])
+        self.left_out += sum(entry.detail["requests"] for entry in entries if entry.action == LEFT_OUT and entry.detail)
 
     @property
     def actions(self) -> list[str]:
@@ -37,7 +42,7 @@ class ScriptedTrail:
 
 
 def entry(action: str) -> NewAudit:
-    return NewAudit("ann", action, 200)
+    return NewAudit("ann", action, 200, token="1")
 
 
 def queued(use: Callable[[AuditQueue], Awaitable[None]], trail: ScriptedTrail) -> None:
@@ -85,6 +90,31 @@ def test_refusals_that_find_no_room_are_counted() -> None:
 
     queued(use, trail)
     assert trail.actions == [*map(str, range(MOST_REFUSED)), LEFT_OUT]
+
+
+def test_of_refusals_without_a_token_some_are_entered_and_the_others_counted_once_a_minute() -> None:
+    """An hour of ten a second, on a clock of its own; a person's refusals are all entered meanwhile."""
+    trail, now = ScriptedTrail(), 0.0
+    stranger = NewAudit("", "stranger", 401)
+
+    async def use() -> None:
+        nonlocal now
+        queue = AuditQueue(trail, lambda: now)  # type: ignore[arg-type]
+        for second in range(3600):
+            now = float(second)
+            for _ in range(10):
+                queue.note_refusal(stranger)
+            queue.note_refusal(entry("person"))
+            await queue.flush()
+        queue.tell_left_out()
+        await queue.flush()
+
+    asyncio.run(use())
+    counted = Counter(trail.actions)
+    assert counted["person"] == 3600
+    assert counted["stranger"] <= 3600 + RATE_SECONDS * STRANGERS_PER_SECOND
+    assert counted[LEFT_OUT] <= 61
+    assert trail.left_out == 36_000 - counted["stranger"]
 
 
 def test_an_entry_that_sql_does_not_take_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from api.access.tokens import AWAY_SECONDS, FRESH_SECONDS, TokenCache
+from api.access.tokens import AWAY_SECONDS, FRESH_SECONDS, MOST_STRANGERS, TokenCache
 from api.errors import DatabaseAway, Unauthorized
 from api.store.rows import StoredToken
 
@@ -102,3 +102,38 @@ def test_the_pause_begins_when_a_lookup_fails_and_not_when_it_was_begun(
         assert outcome(cache.check("fr_ann")) == "DatabaseAway"
     tokens.now += AWAY_SECONDS / 2
     assert (outcome(cache.check("fr_ann")), tokens.asked) == ("DatabaseAway", [])
+
+
+def test_a_secret_that_is_no_tokens_is_looked_up_once_in_two_seconds(tokens: ScriptedTokens, cache: TokenCache) -> None:
+    answers = ask_every_half_second(tokens, 2 * FRESH_SECONDS, lambda: outcome(cache.check("fr_bob")))
+    assert set(answers) == {"Unauthorized"}
+    assert [at for at, _ in tokens.asked] == [100.0, 100.0 + FRESH_SECONDS, 100.0 + 2 * FRESH_SECONDS]
+
+
+def test_a_token_that_is_known_waits_behind_no_secret_that_is_not(tokens: ScriptedTokens, cache: TokenCache) -> None:
+    assert outcome(cache.check("fr_ann")) == "ann"
+    tokens.now += FRESH_SECONDS
+    find, most = tokens.find, 0
+
+    async def use() -> None:
+        nonlocal most
+        answers, looking = asyncio.Event(), 0
+
+        async def held(secret: str) -> StoredToken | None:
+            nonlocal looking, most
+            looking += 1
+            most = max(most, looking)
+            if secret != "fr_ann":
+                await answers.wait()
+            looking -= 1
+            return await find(secret)
+
+        tokens.find = held  # type: ignore[method-assign]
+        strangers = [asyncio.create_task(cache.check(f"fr_{number}")) for number in range(50)]
+        assert (await cache.check("fr_ann")).name == "ann"
+        answers.set()
+        refused = await asyncio.gather(*strangers, return_exceptions=True)
+        assert all(isinstance(each, Unauthorized) for each in refused)
+
+    asyncio.run(use())
+    assert most <= MOST_STRANGERS + 1

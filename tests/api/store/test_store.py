@@ -93,8 +93,19 @@ def test_the_audit_trail_is_read_newest_first_in_pages(database: str) -> None:
         rest = await store.audit.list(first.next, 3, run="run")
         assert [one.action[-1] for one in (*first.rows, *rest.rows)] == ["4", "3", "2", "1", "0"]
         assert rest.rows[0].detail == {"n": None}
-        assert await store.prune(Retention(audit=2)) == 3
-        assert len((await store.audit.list()).rows) == 2
+
+    on(database, ask)
+
+
+def test_entries_without_a_token_push_out_none_that_have_one(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        for number in range(5):
+            await store.audit.add(NewAudit("ann", f"POST {number}", 202, token="1"), NewAudit("", "POST x", 401))
+        await store.audit.add(*(NewAudit("", f"POST {number}", 401) for number in range(5)))
+        assert await store.prune(Retention(audit=4, strangers=3)) == 8
+        kept = [(one.actor, one.action[-1]) for one in (await store.audit.list()).rows]
+        assert kept == [("", "4"), ("", "3"), ("", "2"), ("ann", "4"), ("ann", "3"), ("ann", "2"), ("ann", "1")]
+        assert await store.prune(Retention(age_seconds=-1)) == 7
 
     on(database, ask)
 
