@@ -10,6 +10,7 @@ import msgspec
 
 from infra.errors import NotStored
 from infra.storage import Storage
+from ps.cuts.manifest import CutManifest
 from ps.errors import CutDamaged
 
 CHOICE = "serving.json"
@@ -27,6 +28,10 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
     at_seconds: float = 0.0
     """since 1970"""
+
+    def allows(self, manifest: CutManifest) -> bool:
+        """Whether a version may be served without being pinned: it is good, or a person has released it."""
+        return manifest.verdict.is_good or manifest.number in self.released
 
 
 def read_choice(storage: Storage) -> Choice:

@@ -23,7 +23,7 @@ from serving.follow import Followed
 from serving.models import CurrentSnapshot, PinRequest, ReasonRequest, SnapshotReading, VersionReading
 from serving.parts import Parts, ServingParts
 from serving.snapshots.choosing import NoSuchCut, choose_newest, choose_pin, choose_release
-from serving.versions import Version, version_of
+from serving.versions import Version, version_of, why_held
 
 SETTLE_SECONDS = 5.0
 """how long a request waits until what it wants is served"""
@@ -108,7 +108,7 @@ def _current(parts: ServingParts, state: Followed) -> CurrentSnapshot:
     return CurrentSnapshot(
         snapshot=_reading(served, state.choice, served),
         previous=None if previous is None else _version(previous),
-        failure=state.failure,
+        failure=state.failure or why_held(state.manifests, state.choice, version_of(served)),
         bytes=parts.copies.nbytes,
     )
 

@@ -15,7 +15,7 @@ from infra.storage import Storage
 from ps.cuts.choice import Choice, read_choice, write_choice
 from ps.cuts.manifest import CutManifest
 from ps.errors import CutDamaged
-from serving.versions import candidates, may_be_served, version_of
+from serving.versions import candidates, version_of
 
 MOST_RELEASED = 1000
 
@@ -62,7 +62,7 @@ def before_wanted(manifests: Iterable[CutManifest], choice: Choice) -> CutManife
     """The newest version that may be served and is older than what is wanted; raises ConfigError if there is none."""
     known = list(manifests)
     wanted = wanted_of(known, choice)
-    older = [each for each in known if wanted and version_of(each) < version_of(wanted) and may_be_served(each, choice)]
+    older = [each for each in known if wanted and version_of(each) < version_of(wanted) and choice.allows(each)]
     if not older:
         shown = "nothing" if wanted is None else f"cut {wanted.number}"
         raise ConfigError(

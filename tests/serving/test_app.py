@@ -95,7 +95,11 @@ def test_pin_rollback_release_and_restart(own_folder: Path) -> None:
         until(lambda: predicted(server, PACKED)["version"]["cut"] == 2)
         assert current("POST", "/v1/snapshots/rollback", {"reason": "odd"}) == (1, True)
         assert (own_folder / "00000001.pinned").exists()
-        run.train().take("held")
+        current("DELETE", "/v1/snapshots/pin")
+        run.train().take("logloss is 0.9")
+        until(lambda: server.get("/v1/snapshots/current").json["failure"] != "")
+        told = server.get("/v1/snapshots/current").json["failure"]
+        assert "1 newer than cut 2 held back; the newest, cut 3 after step 6: logloss is 0.9;" in told
         assert current("PUT", "/v1/snapshots/pin", {"cut": 3}) == (3, True)
         assert not (own_folder / "00000001.pinned").exists()
         assert np.abs(np.array(predicted(server, PACKED)["probabilities"]) - run.expected[3]).max() < 1e-6
