@@ -29,7 +29,7 @@ import structlog
 from infra.storage import PART, Storage
 from ps.cuts.choice import Choice, read_choice
 from ps.cuts.manifest import CutManifest, manifest_name, manifest_numbers, read_manifest
-from ps.cuts.served import served_cuts
+from ps.cuts.served import served_now
 from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL, FilePart
 
@@ -121,7 +121,8 @@ def _to_serve(storage: Storage, choice: Choice, good: list[int]) -> set[int]:
 
 def _in_use(storage: Storage, choice: Choice) -> set[int]:
     """What servers serve, and what people want them to."""
-    return served_cuts(storage, time()) | ({choice.pinned} if choice.pinned is not None else set())
+    pinned = {choice.pinned} if choice.pinned is not None else set()
+    return pinned.union(record.cut for record in served_now(storage, time()))
 
 
 def _choice(storage: Storage) -> Choice | None:

@@ -2,8 +2,8 @@
 
     cuts/serving.json    {"pinned": 7, "released": [9]}
 
-Whoever pins a version also keeps its cut (``dispatch.cuts.retention.pin``). Servers look at the file several times a
-second. A missing file means: the newest version that is good.
+The cut that is pinned is kept (``dispatch.cuts.retention``). Servers look at the file several times a second. A missing
+file means: the newest version that is good.
 """
 
 import msgspec
@@ -43,7 +43,7 @@ def read_choice(storage: Storage) -> Choice:
     except msgspec.DecodeError as error:
         raise CutDamaged(
             f"{storage.where(CHOICE)} cannot be read: {error}; expected which version is to be served; write it anew "
-            "with 'freshet snapshots pin' or 'unpin'"
+            "with 'freshet snapshots pin NUMBER' or 'freshet snapshots unpin'"
         ) from error
 
 

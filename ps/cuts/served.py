@@ -55,11 +55,11 @@ def remove_unfinished(storage: Storage, server: str) -> None:
             storage.delete(name)
 
 
-def served_cuts(storage: Storage, now_seconds: float) -> set[int]:
-    """Cuts that servers serve, those left out that have been silent for a day."""
+def served_now(storage: Storage, now_seconds: float) -> list[ServedRecord]:
+    """What servers serve, those left out that have been silent for a day."""
     servers = (match[1] for match in map(SERVED.fullmatch, storage.names()) if match)
     records = (read_served(storage, server) for server in servers)
-    return {each.cut for each in records if each and now_seconds - each.at_seconds < SILENT_SECONDS}
+    return [each for each in records if each is not None and now_seconds - each.at_seconds < SILENT_SECONDS]
 
 
 def _name(server: str) -> str:
