@@ -2,6 +2,7 @@
 
 FreshetError
 ├── ConfigError (also ValueError)   a setting or an argument is wrong; raised before anything starts
+│   └── NameTaken                   another process, which is alive, has the name or number of this one
 ├── WireError                       a message is malformed or of the wrong kind
 │   └── Fenced                      the sender belongs to another run or an old generation
 ├── ProcessFailed                   a supervised process ended when it should not have
@@ -24,6 +25,10 @@ class FreshetError(Exception):
 
 class ConfigError(FreshetError, ValueError):
     """A setting or an argument is wrong; nothing has been started or written."""
+
+
+class NameTaken(ConfigError):
+    """Another process, which is alive, has the name or number of this one."""
 
 
 class WireError(FreshetError):

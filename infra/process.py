@@ -1,4 +1,4 @@
-"""How a process is asked to stop, ends, shows that it runs, and writes small files.
+"""How a process is asked to stop, ends, shows that it runs, claims its name, and writes small files.
 
 SIGTERM, SIGINT and SIGHUP (a closed terminal) only set a flag: the main loop checks it between steps, drains and exits
 0. Whoever starts a process with SIGHUP ignored, as nohup does, wants it to go on without a terminal.
@@ -18,7 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from infra.errors import ConfigError
+import structlog
+
+from infra.errors import ConfigError, NameTaken
 from infra.files import writing_whole
 
 INTERRUPTED = 130
@@ -33,6 +35,10 @@ SUPERVISED = "FRESHET_SUPERVISED"
 """Environment variable a supervisor sets for its children: its own process id."""
 TOUCH_SECONDS = 1.0
 """between two signs of life of a supervised process"""
+CLAIM_SECONDS = 15.0
+"""that a process waits for a name that another has: longer than it usually takes until one that ended is missed"""
+CLAIM_GAP_SECONDS = 10.0
+"""without a refusal, after which the next one counts as the first: a refused offer is repeated sooner"""
 STRETCH_SECONDS = 0.1
 """The longest time a signal can go unnoticed. Main loops that wait elsewhere (zmq's poll) use a similar limit."""
 
@@ -179,6 +185,28 @@ class SignsOfLife:
         if touched != self._touched:
             self._touched, self._since = touched, time.monotonic()
         return time.monotonic() - self._since
+
+
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+class NameClaim:
+    """What becomes of a process whose name, or number, another one has: it waits a little, because that one may just
+    have ended, and then gives up. One that is supervised waits as long as it takes: it would only be started again."""
+
+    def __init__(self, waits: bool = False) -> None:
+        """waits: as long as it takes."""
+        self._waits = waits
+        self._since = self._last = -CLAIM_GAP_SECONDS
+        """of the refusals in a row: the first and the newest, on the monotonic clock"""
+
+    def refuse(self, reason: str) -> None:
+        """The other process is alive; raises NameTaken once that has lasted too long."""
+        now = time.monotonic()
+        if now - self._last > CLAIM_GAP_SECONDS:
+            self._since = now
+            structlog.get_logger().warning("waits for its name", reason=reason)
+        self._last = now
+        if not self._waits and now - self._since > CLAIM_SECONDS:
+            raise NameTaken(reason)
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 ├── OutOfOrder       a round, push or pull that does not follow the announced order
 ├── CutDamaged       a file of a cut is missing, or is not what was written
 ├── Disagreement     a sender takes the shard for another one, or has other settings
+├── Displaced        another process took the place of this one while it could not be reached
 └── Unreachable      a shard did not answer in time
 """
 
@@ -27,6 +28,10 @@ class CutDamaged(PsError):
 
 class Disagreement(PsError):
     """A sender takes the shard for another one, or was given other settings."""
+
+
+class Displaced(PsError):
+    """Another process took the place of this one while it could not be reached; started again, it may have it back."""
 
 
 class Unreachable(PsError):

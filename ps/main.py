@@ -21,7 +21,7 @@ import zmq
 from infra.agreement import Agreement
 from infra.errors import ConfigError, WireError
 from infra.faults import reach
-from infra.process import Stop
+from infra.process import NameClaim, Stop
 from infra.storage import Storage
 from infra.telemetry import Meter, Refusals
 from infra.wire import (
@@ -44,8 +44,11 @@ from ps.cuts.gather import RowCopy
 from ps.cuts.publication import FilePublisher
 from ps.cuts.restore import ModelSettings
 from ps.cuts.taker import CutTaker
+from ps.errors import Displaced
 from ps.protocol import (
+    DISPLACED,
     FROM_SHARD,
+    TAKEN,
     TO_SHARD,
     TRAIN,
     Announce,
@@ -95,6 +98,8 @@ class ShardJob:
     cuts: CutConfig = field(default_factory=CutConfig)
     publisher_endpoint: str = ""
     """where to publish the files of cuts for servers; empty: at any free port of the address that it listens at"""
+    is_supervised: bool = False
+    """whether it would only be started again if it gave up because another process serves as this shard"""
 
 
 def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter | None = None) -> None:
@@ -148,7 +153,7 @@ class Offer:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", job: ShardJob, offered: Serve) -> None:
         self._endpoint, self._offered = job.dispatcher_endpoint, offered
         self._codec, self._answers = Codec(Serve), Codec(Heard, Refused)
-        self._renewed = 0.0
+        self._claim, self._renewed = NameClaim(job.is_supervised), 0.0
         self._socket: zmq.Socket[bytes] | None = None
         if self._endpoint:
             self._socket = context.socket(zmq.DEALER)
@@ -157,7 +162,7 @@ class Offer:
             connect(self._socket, self._endpoint, job.curve)
 
     def renew(self) -> None:
-        """Offers the shard if it is time to; raises ConfigError if the dispatcher does not want it."""
+        """Offers the shard if it is time to; raises ConfigError or Displaced if the dispatcher does not want it."""
         if self._socket is None or monotonic() - self._renewed < OFFER_SECONDS:
             return
         self._renewed = monotonic()
@@ -165,7 +170,14 @@ class Offer:
         while self._socket.poll(0):
             answer, _ = receive(self._socket, self._answers)
             if isinstance(answer, Refused):
-                raise ConfigError(f"the dispatcher at {self._endpoint} refused this shard: {answer.reason}")
+                self._be_refused(answer)
+
+    def _be_refused(self, refused: Refused) -> None:
+        reason = f"the dispatcher at {self._endpoint} refused this shard: {refused.reason}"
+        if refused.what == TAKEN:
+            self._claim.refuse(reason)
+        else:
+            raise (Displaced if refused.what == DISPLACED else ConfigError)(reason)
 
     def close(self) -> None:
         if self._socket is not None:

@@ -225,6 +225,11 @@ class Count(Header, frozen=True):
     """Asks for the shard's ledger. Answered by Ledger."""
 
 
+TAKEN, DISPLACED = "taken", "displaced"
+"""told to a shard or worker whose place another process has, and to one whose place another took while it could not be
+reached, in place of the type of the message that was refused"""
+
+
 # ── shard → dispatcher, over a connection of its own ──────────────────────────────────────────────────────────────────
 class Serve(Header, frozen=True):
     """A shard offers itself, again and again as long as it runs; answered by Heard or Refused."""

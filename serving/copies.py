@@ -121,8 +121,6 @@ class Copies:
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self._active, self.standby = ModelCopy(spec), ModelCopy(spec)
-        self.previous: Version | None = None
-        """served before the present one"""
 
     @property
     def served(self) -> CutManifest | None:
@@ -140,7 +138,6 @@ class Copies:
     def swap(self) -> None:
         """The standby answers from now on; batches under way are finished by the copy that began them."""
         assert self.standby.manifest is not None, "a copy that holds no whole version would be served"
-        self.previous = self._active.version
         self._active, self.standby = self.standby, self._active
 
     @contextmanager

@@ -7,7 +7,8 @@ Every turn:
 3. the copies are swapped, and whoever wants to know is told
 
 A cut that is damaged is left out and tried again after some seconds; what is served stays until something better has
-been loaded as a whole.
+been loaded as a whole. What is served is on record beside the cuts (``serving/snapshots/remembered.py``): a server that
+starts with something older than it served last says so until that is mended.
 """
 
 import threading
@@ -25,6 +26,7 @@ from ps.cuts.publication import DeliveredFiles, Deliveries
 from ps.errors import CutDamaged
 from serving.copies import Copies
 from serving.loading import is_at, load, read_served_manifest
+from serving.snapshots.remembered import Remembered
 from serving.versions import Version, candidates, version_of
 
 LOCAL_SECONDS = 0.1
@@ -87,10 +89,17 @@ class Follower:
     """Keeps the copies at the version that should be served."""
 
     def __init__(
-        self, storage: Storage, copies: Copies, news: News, meter: Meter, deliveries: Deliveries | None = None
+        self,
+        storage: Storage,
+        copies: Copies,
+        news: News,
+        meter: Meter,
+        deliveries: Deliveries | None = None,
+        name: str = "serve",
     ) -> None:
-        """deliveries: files that shards have published; None: all are read from storage."""
+        """deliveries: files that shards have published; None: all are read from storage. name: of the server."""
         self._storage, self._copies, self._news, self._meter = storage, copies, news, meter
+        self._remembered = Remembered(storage, name)
         self._deliveries = deliveries
         self._delivered = None if deliveries is None else DeliveredFiles(storage, deliveries)
         self._manifests: dict[int, CutManifest] = {}
@@ -127,8 +136,10 @@ class Follower:
         choice, failure = self.state.choice, ""
         try:
             choice = read_choice(self._storage)
+            self._remembered.read()
             self._look()
-            failure = self._serve_best(choice)
+            failure = self._serve_best(choice) or self._remembered.setback(self._copies.served, choice)
+            self._remembered.keep(self._copies.served, choice)
         except FreshetError as error:
             failure = str(error)
         if failure and failure != self.state.failure:

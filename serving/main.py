@@ -1,7 +1,8 @@
 """The serving process: listens, follows the cuts of a run, and answers until it is asked to stop.
 
 Open requests are finished after SIGTERM. Several processes may listen on one port; each has its own copies of the
-model. Nothing here is worth keeping: a process that is started again loads the newest good cut, or the pinned one.
+model. Nothing here is worth keeping but what is served, which is on record beside the cuts: a process that is started
+again loads the newest good cut, or the pinned one, and says so if that is older.
 """
 
 import asyncio
@@ -103,7 +104,7 @@ def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore, Aud
     storage, copies = Storage.at(job.storage), Copies(job.spec)
     engine = Engine(copies, job.config.batch_samples, meter)
     deliveries, news = Deliveries(job.curve), news_of(job)
-    follower = Follower(storage, copies, news, meter, deliveries)
+    follower = Follower(storage, copies, news, meter, deliveries, job.name)
     decoder = Decoder(job.schema, needs_label=False)
 
     labels = open_labels(job, meter)

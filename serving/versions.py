@@ -25,10 +25,6 @@ def version_of(manifest: CutManifest) -> Version:
     return Version(manifest.line, manifest.step, manifest.number)
 
 
-def may_be_served(manifest: CutManifest, choice: Choice) -> bool:
-    return manifest.verdict.is_good or manifest.number in choice.released
-
-
 def candidates(
     manifests: Iterable[CutManifest], choice: Choice, served: Version | None, may_go_back: bool
 ) -> Iterator[CutManifest]:
@@ -41,10 +37,22 @@ def candidates(
             yield from (manifest for manifest in manifests if manifest.number == choice.pinned)
         return
     for manifest in sorted(manifests, key=version_of, reverse=True):
-        is_wanted = may_be_served(manifest, choice)
+        is_wanted = choice.allows(manifest)
         if served is not None and manifest.number == served.cut and is_wanted:
             return
         if served is not None and not may_go_back and version_of(manifest) <= served:
             return
         if is_wanted:
             yield manifest
+
+
+def why_held(manifests: Iterable[CutManifest], choice: Choice, served: Version) -> str:
+    """Why the newest version is not served although it is newer than what is; empty: there is none, or a pin is why."""
+    newer = [manifest for manifest in manifests if version_of(manifest) > served and not choice.allows(manifest)]
+    if choice.pinned is not None or not newer:
+        return ""
+    newest = max(newer, key=version_of)
+    return (
+        f"{len(newer)} newer than cut {served.cut} held back; the newest, cut {newest.number} after step "
+        f"{newest.step}: {'; '.join(newest.verdict.reasons)}; expected a good one; wait for the next, or release this"
+    )

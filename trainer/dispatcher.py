@@ -29,8 +29,9 @@ from dispatch.protocol import (
     Welcome,
 )
 from infra.link import Link, SocketOptions
-from infra.process import Stop
+from infra.process import NameClaim, Stop
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, receive, send
+from ps.protocol import TAKEN
 from trainer.errors import DispatcherLost, Interrupted, Rejected, Removed, TurnedAway
 
 POLL_MILLISECONDS = 100
@@ -57,8 +58,10 @@ class Dispatcher:
         identity: bytes,
         link: Link | None = None,
         curve: Curve | None = None,
+        claim: NameClaim | None = None,
     ) -> None:
-        """identity: of this process, unlike that of any other."""
+        """identity: of this process, unlike that of any other; claim: to its name."""
+        self._claim = claim or NameClaim()
         self._endpoint, self._name, self._run = endpoint, name, run
         self._generation, self._step, self._number = 0, 0, 0
         self._over = 0
@@ -198,10 +201,12 @@ class Dispatcher:
         return isinstance(message, Goodbye) and current
 
     def _check_refusal(self, refused: Refused) -> None:
-        """Raises Rejected if this worker has no part in the run."""
-        if _is_final(refused):
-            kind = {Join.__name__: TurnedAway, REMOVED: Removed}.get(refused.what, Rejected)
-            raise kind(f"the dispatcher at {self._endpoint} refused worker {self._name!r}: {refused.reason}")
+        """Raises Rejected if this worker has no part in the run, NameTaken if another has its name for long."""
+        reason = f"the dispatcher at {self._endpoint} refused worker {self._name!r}: {refused.reason}"
+        if refused.what == TAKEN:
+            self._claim.refuse(reason)
+        elif _is_final(refused):
+            raise {Join.__name__: TurnedAway, REMOVED: Removed}.get(refused.what, Rejected)(reason)
 
     def _offer_again(self) -> None:
         """After a silence: the dispatcher may be a new one."""
@@ -225,4 +230,4 @@ class Dispatcher:
 
 def _is_final(refused: Refused) -> bool:
     """Whether no Welcome follows, as one does if what was refused belongs to a generation that is over."""
-    return not 0 <= refused.generation < refused.current
+    return refused.what != TAKEN and not 0 <= refused.generation < refused.current

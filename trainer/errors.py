@@ -3,8 +3,8 @@
 ├── PeersLost        the other workers of the generation could not be reached, or went away
 ├── DispatcherLost   the dispatcher was silent for too long
 ├── Interrupted      the generation ended while the worker waited for something
-└── Rejected         the dispatcher refused this worker
-    ├── TurnedAway   … before it took part: its settings differ, or a newer one has its name
+└── Rejected         the dispatcher refused this worker: it was silent, or another has taken its name
+    ├── TurnedAway   … before it took part: its settings differ
     └── Removed      … because an operator removed it: it leaves in order
 """
 

@@ -32,6 +32,8 @@ class WorkerJob:
     """its network link; not shaped by default"""
     ends_itself: bool = False
     """whether the process ends, to be started anew, if it cannot abort a generation in time"""
+    is_supervised: bool = False
+    """whether it would only be started again if it gave up because another process has its name"""
     curve: Curve | None = None
     agreement: Agreement = field(default_factory=Agreement)
     """what it must have in common with the dispatcher and the shards"""

@@ -32,7 +32,7 @@ from dispatch.protocol import Abort, Admitted, Goodbye, Order, Saved, Watch, Wel
 from dispatch.tally import PhaseSeconds
 from infra.errors import Fenced
 from infra.faults import reach
-from infra.process import START_ANEW, Stop
+from infra.process import START_ANEW, NameClaim, Stop
 from infra.telemetry import Meter
 from ps.client import ShardClient
 from ps.errors import Unreachable
@@ -57,7 +57,8 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
         resources.enter_context(closing(job.link))
         client = resources.enter_context(closing(shard_client(context, job)))
         identity = f"{job.name}/{uuid4().hex}".encode()
-        dispatcher = Dispatcher(context, job.dispatcher_endpoint, job.name, job.run, identity, job.link, job.curve)
+        connection = context, job.dispatcher_endpoint, job.name, job.run, identity, job.link, job.curve
+        dispatcher = Dispatcher(*connection, NameClaim(job.is_supervised))
         resources.enter_context(closing(dispatcher))
         client.interrupt = dispatcher.check_interrupt
         if job.ends_itself:

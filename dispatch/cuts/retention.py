@@ -1,25 +1,35 @@
-"""Which cuts are kept, and which files: the newest cuts, pinned ones, and whatever one of them names.
+"""Which cuts are kept, and which files:
 
-Cuts that were taken only to be served do not count among the newest: there is one a second, and a run must be able to
-go back further than that. Of these, those among the newest two cuts are kept, because servers may be reading them.
+- the newest ones, to go back to. Cuts that were taken only to be served do not count: there is one a second, and a run
+  must be able to go back further than that
+- the newest two of any kind, because servers may be reading them
+- pinned ones
+- for servers: as many good ones and the newest good one of any kind, what is served or pinned, and the good one before
+  each of these, to roll back to
+- every file that one of them names
+
+While versions are held back, the good ones are older than the newest, and stay all the same.
 
     cuts/00000007.pinned    cut 7 stays until this file is removed ('freshet cuts unpin')
 
 Cuts go in this order: their manifests, and then the files that no other manifest names. A crash in between leaves files
 without a manifest, which ``sweep`` removes when the run is started again. While it goes on, only files of the cuts that
 go are removed: shards write and merge files that no manifest names yet. If the manifest of a cut that stays cannot be
-read, nothing is removed, because nobody knows what it needs.
+read, or what people want served, nothing is removed, because nobody knows what is needed.
 """
 
 import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from time import time
 from typing import NamedTuple
 
 import structlog
 
 from infra.storage import PART, Storage
+from ps.cuts.choice import Choice, read_choice
 from ps.cuts.manifest import CutManifest, manifest_name, manifest_numbers, read_manifest
+from ps.cuts.served import served_now
 from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL, FilePart
 
@@ -83,34 +93,65 @@ def files_of(manifest: CutManifest) -> set[str]:
 
 
 def drop_old(storage: Storage, most: int) -> Retained:
-    """Removes all but the newest cuts, as many as that, and pinned ones. For a run that goes on."""
-    numbers, pinned = manifest_numbers(storage), pinned_numbers(storage)
-    served = _publications(storage, numbers)
-    newest = [number for number in numbers if number not in served][-most:]
-    wanted = pinned.union(newest, served.intersection(numbers[-SERVED:]))
+    """Removes all cuts but those that are kept; most: of the newest ones. For a run that goes on."""
+    numbers, choice = manifest_numbers(storage), _choice(storage)
+    known = _readable(storage, numbers)
+    published = {number for number, manifest in known.items() if manifest.is_publication}
+    newest = [number for number in numbers if number not in published][-most:]
+    oldest = newest[0] if len(newest) == most else EMPTY_MODEL
+    if choice is None:
+        return Retained(tuple(numbers), oldest)
+    good = [number for number, manifest in known.items() if choice.allows(manifest)]
+    wanted = pinned_numbers(storage).union(newest, published.intersection(numbers[-SERVED:]))
+    wanted.update([number for number in good if number not in published][-most:], _to_serve(storage, choice, good))
     kept = [number for number in numbers if number in wanted]
-    gone = [number for number in numbers if number not in kept]
+    gone = [number for number in numbers if number not in wanted]
     needed = _needed(storage, kept) if gone else None
     if needed is not None:
         remove(storage, gone, needed)
-    oldest = newest[0] if len(newest) == most else EMPTY_MODEL
     return Retained(tuple(kept if needed is not None else numbers), oldest)
 
 
-def _publications(storage: Storage, numbers: Iterable[int]) -> set[int]:
-    """Which of these cuts were taken only to be served; one that cannot be read counts as one that was not."""
-    found: set[int] = set()
+def _to_serve(storage: Storage, choice: Choice, good: list[int]) -> set[int]:
+    """What servers serve or may start with; and, where there are any, what a rollback goes back to."""
+    in_use, newest = _in_use(storage, choice), good[-1:]
+    before = (max((each for each in good if each < number), default=number) for number in in_use.union(newest))
+    return in_use.union(newest, before if in_use else ())
+
+
+def _in_use(storage: Storage, choice: Choice) -> set[int]:
+    """What servers serve, and what people want them to."""
+    pinned = {choice.pinned} if choice.pinned is not None else set()
+    return pinned.union(record.cut for record in served_now(storage, time()))
+
+
+def _choice(storage: Storage) -> Choice | None:
+    """What people want served; None if that cannot be told."""
+    try:
+        return read_choice(storage)
+    except CutDamaged as error:
+        structlog.get_logger().warning("no old cuts are removed", reason=str(error))
+        return None
+
+
+def _readable(storage: Storage, numbers: Iterable[int]) -> dict[int, CutManifest]:
+    """The manifests that can be read, in this order; a cut without one counts as one to go back to."""
+    found: dict[int, CutManifest] = {}
     for number in numbers:
         with suppress(CutDamaged):
-            found.update({number} if read_manifest(storage, number).is_publication else ())
+            found[number] = read_manifest(storage, number)
     return found
 
 
 def discard_after(storage: Storage, number: int) -> None:
-    """Removes the manifests of cuts after one, pinned ones left out: their steps are void. Files go with ``sweep``."""
-    pinned = pinned_numbers(storage)
+    """Removes the manifests of cuts after one, whose steps are void; files go with ``sweep``.
+
+    Pinned ones stay, and what is served until there is something newer.
+    """
+    choice = _choice(storage) or Choice()
+    kept = pinned_numbers(storage) | _in_use(storage, choice)
     for later in reversed(manifest_numbers(storage)):
-        if later > number and later not in pinned:
+        if later > number and later not in kept:
             storage.delete(manifest_name(later))
 
 

@@ -3,8 +3,9 @@
 Workers are known by name; in a generation each has a number, its rank in the dense process group. Who they are is in
 ``dispatch/peers/roster.py``; shards, which offer themselves here too, are in ``dispatch/peers/providers.py``.
 
-A member that cannot be reached any more is lost: what was sent to it before may not have arrived. So is one whose name
-a newer process has taken over. The one that ended or stopped is named, and not those that wait for it.
+A member that cannot be reached any more is lost: what was sent to it before may not have arrived. A newer process may
+take over its name, and no other: whoever offers itself under the name of a process that can be reached is refused. The
+one that ended or stopped is named, and not those that wait for it.
 
 A message that cannot be read or does not belong here is refused, counted and otherwise without effect, unless a member
 of the generation sent it: then the dispatcher ends, since a member that sends such a message cannot be trusted to have
@@ -44,7 +45,7 @@ from dispatch.protocol import (
 )
 from infra.telemetry import Refusals
 from infra.wire import NO_ARRAYS, Arrays, Curve, Header
-from ps.protocol import Heard, Serve
+from ps.protocol import DISPLACED, TAKEN, Heard, Serve
 
 MESSAGES_A_TURN = 1024
 """taken at once; a sender of more must not keep the dispatcher from everything else"""
@@ -188,6 +189,10 @@ class Crew:
     def _greet(self, sender: bytes, header: Header) -> None:
         """Takes a message that is not about a round."""
         match header:
+            case Join() if self.socket.reaches(self.roster.holder(sender, header.worker), Idle(**self.at(0))):
+                self.refuse(sender, TAKEN, taken(f"worker {header.worker!r}", "--name"))
+            case Serve() if self.socket.reaches(self.providers.holder(sender, header.terms.shard), Heard(**self.at(0))):
+                self.refuse(sender, TAKEN, taken(f"shard {header.terms.shard}", "--shard"))
             case Join():
                 # one that is known has only heard nothing for a while: Admitted would end its generation
                 answer = Idle if self.roster.has_confirmed(sender) else Admitted
@@ -221,7 +226,9 @@ class Crew:
     def _answer(self, sender: bytes, offer: Header, reason: str | None, answer: type[Header]) -> None:
         if reason is not None:
             is_removed = isinstance(offer, Join) and self.roster.is_removed(offer.worker)
-            self.refuse(sender, REMOVED if is_removed else type(offer).__name__, reason)
+            is_displaced = sender in self.roster.replaced or self.providers.is_replaced(sender)
+            kind = REMOVED if is_removed else DISPLACED if is_displaced else type(offer).__name__
+            self.refuse(sender, kind, reason)
         else:
             self.socket.transmit(sender, answer(**self.at(0)))
 
@@ -229,7 +236,7 @@ class Crew:
         """Whoever a newer process has replaced is told so; if it was a member, it is lost."""
         while self.roster.displaced:
             member = self.roster.displaced.pop()
-            self.refuse(member.identity, Join.__name__, displaced(member.name))
+            self.refuse(member.identity, DISPLACED, displaced(member.name))
             if member in self.roster.members:
                 self.losses.add_for_good(member.name)
 
@@ -255,6 +262,11 @@ class Crew:
         if not sent and member in self.roster.members:
             self.losses.add(member.name)
         return sent
+
+
+def taken(who: str, option: str) -> str:
+    """What a process is told whose place another has that can be reached."""
+    return f"another process is {who}, and is alive; expected one of each; correct {option}, or end the other first"
 
 
 def _misplaced(message: Report | Post | GaveUp, members: int, generation: int) -> str:

@@ -1,6 +1,7 @@
-"""Which shards serve a run, and where: each offers itself, and the newest process of a number wins.
+"""Which shards serve a run, and where: each offers itself, and of a number there is one.
 
-One that a newer process has replaced stays replaced: it may have been stopped, and offer itself again when it goes on.
+A process that cannot be reached any more may be replaced by another, and stays replaced: it may have been stopped, and
+offer itself again when it goes on.
 """
 
 from collections.abc import Mapping
@@ -58,6 +59,15 @@ class Providers:
         """Names of the shards in use that are gone, or that a newer process has replaced."""
         return [provider.name for provider in self.in_use if self._known.get(provider.number) != provider]
 
+    def holder(self, sender: bytes, number: int) -> bytes | None:
+        """The process that serves as a shard for which another offers itself; None: nobody, or that was replaced."""
+        known = self._known.get(number)
+        return None if known is None or sender == known.identity or self.is_replaced(sender) else known.identity
+
+    def is_replaced(self, sender: bytes) -> bool:
+        """Whether a newer process has taken the place of this one."""
+        return sender in self._replaced
+
     def admit(self, sender: bytes, offer: Serve) -> str | None:
         """Takes an offer; returns the reason if it is refused."""
         terms = offer.terms
@@ -68,7 +78,7 @@ class Providers:
             )
         if difference := differing(self._settings, "the dispatcher", terms.settings, f"shard {terms.shard}"):
             return difference
-        if sender in self._replaced:
+        if self.is_replaced(sender):
             return f"a newer process serves as shard {terms.shard}; start no second one of a number"
         if (before := self._newest.get(terms.shard, sender)) != sender:
             self._replaced.add(before)

@@ -44,7 +44,7 @@ class Roster:
         self._removed: set[str] = set()
         self._newest: dict[str, bytes] = {}
         """identity of the last process of each name that was taken"""
-        self._replaced: set[bytes] = set()
+        self.replaced: set[bytes] = set()
         """identities of those before it: one that was stopped may offer itself again when it goes on"""
         self.to_drain: frozenset[str] = frozenset()
         """those whose drain is on record from before this dispatcher was started: they are to go when they join"""
@@ -85,6 +85,11 @@ class Roster:
         """Whether a worker has joined or asked to leave since this generation started."""
         return self.wanted != self.members
 
+    def holder(self, sender: bytes, name: str) -> bytes | None:
+        """The process that has a name for which another offers itself; None: nobody, or the sender was replaced."""
+        known = next((member.identity for member in self.everyone if member.name == name), None)
+        return None if known == sender or sender in self.replaced else known
+
     def admit(self, sender: bytes, join: Join) -> str | None:
         """Makes a worker a candidate; returns the reason if it is refused."""
         known = {member.name: member for member in self.everyone}.get(join.worker)
@@ -96,7 +101,7 @@ class Roster:
             self.displaced.append(known)
             self.drop(known)
         if (before := self._newest.get(join.worker, sender)) != sender:
-            self._replaced.add(before)
+            self.replaced.add(before)
         self._newest[join.worker] = sender
         offered = Member(join.worker, sender, join.link_gbit, join.device, join.arithmetic)
         self._candidates[join.worker] = offered, monotonic()
@@ -106,7 +111,7 @@ class Roster:
         """Why a worker has no place beside so many others; it displaces nobody then."""
         if join.worker in self._removed:
             return f"worker {join.worker!r} was removed from the run; give this one another --name"
-        if sender in self._replaced:
+        if sender in self.replaced:
             return displaced(join.worker)
         if others >= MOST_WORKERS:
             return f"{MOST_WORKERS} workers have joined, the most there can be; start it when another has left"
@@ -190,7 +195,7 @@ class Roster:
 
 
 def displaced(name: str) -> str:
-    """What a worker is told when a newer process has taken its name."""
+    """What a worker is told when a newer process has taken its name while it could not be reached."""
     return f"a newer worker named {name!r} has joined"
 
 

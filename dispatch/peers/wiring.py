@@ -64,6 +64,10 @@ class PeerSocket:
                 raise
             return 0
 
+    def reaches(self, peer: bytes | None, sign: Header) -> bool:
+        """Whether a peer is there and can be reached, by sending it a sign of life."""
+        return peer is not None and self.transmit(peer, sign) > 0
+
     def refuse(self, sender: bytes, kind: str, reason: str, generation: int, current: int) -> None:
         """Counts a message of a generation as refused and answers it."""
         self._refused.add(kind, sender, reason)

@@ -90,6 +90,7 @@ def ps(
         storage=settings.cuts.url or str(settings.folder / "cuts"),
         cuts=settings.cuts,
         publisher_endpoint=_publisher_at(settings, shard),
+        is_supervised=is_supervised(),
     )
     run_shard(job, stop, begin(settings, name), Meter())
 
@@ -219,6 +220,7 @@ def worker(
         dense=schema.dense,
         link=told,
         ends_itself=True,
+        is_supervised=is_supervised(),
         curve=curve_of(settings, name),
         agreement=agreement_of(settings),
     )

@@ -162,31 +162,38 @@ def unpin(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOption
     Example: freshet snapshots unpin --folder runs/up-20261115-021100
     """
     from ps.cuts.choice import read_choice
+    from ps.errors import CutDamaged
     from serving.snapshots.choosing import choose_newest
 
     storage = given.storage()
-    pinned = read_choice(storage).pinned
-    if pinned is None:
+    try:
+        is_pinned = read_choice(storage).pinned is not None
+    except CutDamaged:  # it is written anew, as the message about it says
+        is_pinned = True
+    if not is_pinned:
         raise ConfigError(
             "no version is pinned; expected one that is; see 'freshet snapshots list' for what is served now"
         )
-    told = f"cut {pinned} is not pinned any more; the newest good version is served"
+    told = "no version is pinned any more; the newest good one is served"
     _tell(choose_newest(storage, getpass.getuser(), reason), told, as_json)
 
 
 @app.command()
 @grouped
 def rollback(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
-    """Go back: pin the newest version that may be served and is older than the one that is wanted now.
+    """Go back: pin the newest version that may be served and is older than what is served, or pinned, now.
 
     Example: freshet snapshots rollback --folder runs/up-20261115-021100 --reason "clicks fell"
     """
-    from ps.cuts.choice import read_choice
-    from serving.snapshots.choosing import before_wanted, choose_pin
+    from ps.cuts.served import served_now
+    from serving.snapshots.choosing import choose_before
+    from serving.versions import Version
 
     storage = given.storage()
-    target = before_wanted(_manifests(storage)[0], read_choice(storage)).number
-    _tell(choose_pin(storage, target, getpass.getuser(), reason), f"cut {target} is served until unpinned", as_json)
+    served = [Version(each.line, each.step, each.cut) for each in served_now(storage, time.time())]
+    found, _ = _manifests(storage)
+    choice = choose_before(storage, found, max(served, default=None), getpass.getuser(), reason)
+    _tell(choice, f"cut {choice.pinned} is served until unpinned", as_json)
 
 
 @app.command()

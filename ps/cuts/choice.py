@@ -2,14 +2,15 @@
 
     cuts/serving.json    {"pinned": 7, "released": [9]}
 
-Whoever pins a version also keeps its cut (``dispatch.cuts.retention.pin``). Servers look at the file several times a
-second. A missing file means: the newest version that is good.
+The cut that is pinned is kept (``dispatch.cuts.retention``). Servers look at the file several times a second. A missing
+file means: the newest version that is good.
 """
 
 import msgspec
 
 from infra.errors import NotStored
 from infra.storage import Storage
+from ps.cuts.manifest import CutManifest
 from ps.errors import CutDamaged
 
 CHOICE = "serving.json"
@@ -28,6 +29,10 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at_seconds: float = 0.0
     """since 1970"""
 
+    def allows(self, manifest: CutManifest) -> bool:
+        """Whether a version may be served without being pinned: it is good, or a person has released it."""
+        return manifest.verdict.is_good or manifest.number in self.released
+
 
 def read_choice(storage: Storage) -> Choice:
     """What is wanted; raises CutDamaged for a file that is none of ours."""
@@ -38,7 +43,7 @@ def read_choice(storage: Storage) -> Choice:
     except msgspec.DecodeError as error:
         raise CutDamaged(
             f"{storage.where(CHOICE)} cannot be read: {error}; expected which version is to be served; write it anew "
-            "with 'freshet snapshots pin' or 'unpin'"
+            "with 'freshet snapshots pin NUMBER' or 'freshet snapshots unpin'"
         ) from error
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import structlog
 from fastapi import APIRouter, Path
 
-from api.access.rules import Acting, Actor, needs
+from api.access.rules import Acting, needs
 from api.errors import Conflict, NotAvailable, NotFound
 from api.models.base import Listed
 from infra.errors import StorageError
@@ -22,8 +22,16 @@ from ps.errors import CutDamaged
 from serving.follow import Followed
 from serving.models import CurrentSnapshot, PinRequest, ReasonRequest, SnapshotReading, VersionReading
 from serving.parts import Parts, ServingParts
-from serving.snapshots.choosing import NoSuchCut, choose_newest, choose_pin, choose_release
-from serving.versions import Version, version_of
+from serving.snapshots.choosing import (
+    NoOlderVersion,
+    NoSuchCut,
+    choose_before,
+    choose_newest,
+    choose_pin,
+    choose_release,
+    version_before,
+)
+from serving.versions import Version, version_of, why_held
 
 SETTLE_SECONDS = 5.0
 """how long a request waits until what it wants is served"""
@@ -47,7 +55,8 @@ async def snapshots(parts: Parts) -> Listed[SnapshotReading]:
 @router.put("/v1/snapshots/pin", summary="Serve one version until it is unpinned", **needs("control"))
 async def pin(parts: Parts, actor: Acting, wanted: PinRequest) -> CurrentSnapshot:
     """Whatever its verdict; its cut is kept meanwhile."""
-    return await _pin(parts, actor, wanted.cut, wanted.reason)
+    await _choose(parts, lambda: choose_pin(parts.storage, wanted.cut, actor.name, wanted.reason))
+    return await _settled(parts)
 
 
 @router.delete("/v1/snapshots/pin", summary="Serve the newest good version again", **needs("control"))
@@ -57,15 +66,13 @@ async def unpin(parts: Parts, actor: Acting) -> CurrentSnapshot:
     return await _settled(parts)
 
 
-@router.post("/v1/snapshots/rollback", summary="Go back to the version served before", **needs("control"))
+@router.post("/v1/snapshots/rollback", summary="Go back to the version before", **needs("control"))
 async def rollback(parts: Parts, actor: Acting, wanted: ReasonRequest) -> CurrentSnapshot:
-    """Pins it; 409 if there is none."""
-    previous = parts.copies.previous
-    if previous is None:
-        raise Conflict(
-            "no version was served before this one; expected one to go back to; pin one of GET /v1/snapshots"
-        )
-    return await _pin(parts, actor, previous.cut, wanted.reason)
+    """Pins the newest version that may be served and is older than what is served, or pinned, now."""
+    served, manifests = parts.copies.served, parts.follower.state.manifests
+    at = None if served is None else version_of(served)
+    await _choose(parts, lambda: choose_before(parts.storage, manifests, at, actor.name, wanted.reason))
+    return await _settled(parts)
 
 
 @router.post("/v1/snapshots/{cut}/release", summary="Let a version go out that is held back", **needs("control"))
@@ -78,11 +85,6 @@ async def release(parts: Parts, actor: Acting, cut: CutNumber, wanted: ReasonReq
 
 
 # ── what routes share ─────────────────────────────────────────────────────────────────────────────────────────────────
-async def _pin(parts: ServingParts, actor: Actor, cut: int, reason: str) -> CurrentSnapshot:
-    await _choose(parts, lambda: choose_pin(parts.storage, cut, actor.name, reason))
-    return await _settled(parts)
-
-
 async def _choose(parts: ServingParts, choose: Callable[[], Choice]) -> None:
     """Writes down what is wanted from now on."""
     async with parts.choosing:
@@ -90,6 +92,8 @@ async def _choose(parts: ServingParts, choose: Callable[[], Choice]) -> None:
             await asyncio.to_thread(choose)
         except NoSuchCut as error:
             raise NotFound(str(error)) from error
+        except NoOlderVersion as error:
+            raise Conflict(str(error)) from error
         except (CutDamaged, StorageError) as error:
             raise NotAvailable(f"what is wanted cannot be written down: {error}") from error
 
@@ -104,11 +108,11 @@ def _current(parts: ServingParts, state: Followed) -> CurrentSnapshot:
     served = parts.copies.served
     if served is None:
         raise NotAvailable(f"nothing is served yet: {state.failure or 'there is no cut'}; try again later")
-    previous = parts.copies.previous
+    previous = version_before(state.manifests, state.choice, version_of(served))
     return CurrentSnapshot(
         snapshot=_reading(served, state.choice, served),
-        previous=None if previous is None else _version(previous),
-        failure=state.failure,
+        previous=None if previous is None else _version(version_of(previous)),
+        failure=state.failure or why_held(state.manifests, state.choice, version_of(served)),
         bytes=parts.copies.nbytes,
     )
 

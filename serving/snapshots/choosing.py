@@ -1,21 +1,23 @@
 """What people want served, changed beside the cuts: it works while training, serving and SQL are down.
 
-To pin: 1. the cut is kept (``dispatch.cuts.retention``), 2. the choice names it, 3. what was pinned before is let go. A
-crash after 1 or 2 leaves a cut that is kept and not wanted, which 'freshet cuts unpin' lets go.
+A cut that the choice names is kept (``dispatch.cuts.retention``), and with it the good version before: a pin, an unpin
+and a rollback each write one file, and leave the pins of 'freshet cuts pin' as they are.
+
+A choice that is damaged is written anew by a pin or an unpin; what had been released is forgotten then.
 """
 
 from collections.abc import Iterable
 from time import time
 
 import msgspec
+import structlog
 
-from dispatch.cuts.retention import pin, unpin
 from infra.errors import ConfigError, FreshetError
 from infra.storage import Storage
 from ps.cuts.choice import Choice, read_choice, write_choice
-from ps.cuts.manifest import CutManifest
+from ps.cuts.manifest import CutManifest, read_manifest
 from ps.errors import CutDamaged
-from serving.versions import candidates, may_be_served, version_of
+from serving.versions import Version, candidates, version_of
 
 MOST_RELEASED = 1000
 
@@ -24,26 +26,44 @@ class NoSuchCut(FreshetError):
     """A cut that is to be pinned is not there, or cannot be read."""
 
 
+class NoOlderVersion(ConfigError):
+    """There is nothing to go back to."""
+
+
 def choose_pin(storage: Storage, cut: int, actor: str, reason: str) -> Choice:
     """This cut is served until it is unpinned; raises NoSuchCut."""
-    before = read_choice(storage)
+    before = _read_or_begin(storage)
+    _check(storage, cut)
+    choice = _write(storage, before, actor, reason, pinned=cut)
     try:
-        pin(storage, cut)  # 1
-    except CutDamaged as error:
-        raise NoSuchCut(f"cut {cut} cannot be pinned: {error}") from error
-    choice = _write(storage, before, actor, reason, pinned=cut)  # 2
-    if before.pinned not in (None, cut):
-        unpin(storage, before.pinned)  # 3
+        _check(storage, cut)  # once more: it may have been removed just before the choice was seen
+    except NoSuchCut:
+        write_choice(storage, before)
+        raise
     return choice
 
 
 def choose_newest(storage: Storage, actor: str, reason: str) -> Choice:
     """The newest good version is served again."""
-    before = read_choice(storage)
-    choice = _write(storage, before, actor, reason, pinned=None)
-    if before.pinned is not None:
-        unpin(storage, before.pinned)
-    return choice
+    return _write(storage, _read_or_begin(storage), actor, reason, pinned=None)
+
+
+def choose_before(
+    storage: Storage, manifests: Iterable[CutManifest], served: Version | None, actor: str, reason: str
+) -> Choice:
+    """Goes back: pins the newest version that may be served and is older than what is served now.
+
+    served: what a server serves, or the newest that any does; None: not known, and what is wanted counts. Raises
+    NoOlderVersion if there is nothing to go back to.
+    """
+    choice, known = read_choice(storage), list(manifests)
+    target = version_before(known, choice, served)
+    if target is None:
+        raise NoOlderVersion(
+            "no older version may be served; expected one to go back to; pin one with 'freshet snapshots pin', or PUT "
+            "/v1/snapshots/pin"
+        )
+    return choose_pin(storage, target.number, actor, reason)
 
 
 def choose_release(storage: Storage, cut: int, actor: str, reason: str) -> Choice:
@@ -58,18 +78,32 @@ def wanted_of(manifests: Iterable[CutManifest], choice: Choice) -> CutManifest |
     return next(candidates(manifests, choice, None, True), None)
 
 
-def before_wanted(manifests: Iterable[CutManifest], choice: Choice) -> CutManifest:
-    """The newest version that may be served and is older than what is wanted; raises ConfigError if there is none."""
+def version_before(
+    manifests: Iterable[CutManifest], choice: Choice, served: Version | None = None
+) -> CutManifest | None:
+    """What a rollback goes back to; None: nothing. A pin counts rather than what is served: it will be."""
     known = list(manifests)
-    wanted = wanted_of(known, choice)
-    older = [each for each in known if wanted and version_of(each) < version_of(wanted) and may_be_served(each, choice)]
-    if not older:
-        shown = "nothing" if wanted is None else f"cut {wanted.number}"
-        raise ConfigError(
-            f"{shown} is wanted, and no older version may be served; expected one to go back to; pin one with "
-            "'freshet snapshots pin'"
-        )
-    return max(older, key=version_of)
+    if choice.pinned is not None or served is None:
+        wanted = wanted_of(known, choice)
+        served = None if wanted is None else version_of(wanted)
+    older = [each for each in known if served is not None and version_of(each) < served and choice.allows(each)]
+    return max(older, key=version_of, default=None)
+
+
+def _check(storage: Storage, cut: int) -> None:
+    try:
+        read_manifest(storage, cut)
+    except CutDamaged as error:
+        raise NoSuchCut(f"cut {cut} cannot be pinned: {error}") from error
+
+
+def _read_or_begin(storage: Storage) -> Choice:
+    """What is wanted now; nothing in particular, if the file that says so is damaged and about to be replaced."""
+    try:
+        return read_choice(storage)
+    except CutDamaged as error:
+        structlog.get_logger().warning("the choice is written anew; what was released is forgotten", reason=str(error))
+        return Choice()
 
 
 def _write(storage: Storage, before: Choice, actor: str, reason: str, **changed: object) -> Choice:

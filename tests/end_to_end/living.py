@@ -1,6 +1,7 @@
 """One run in real processes, started three times in its folder, to which everything happens that it must survive.
 
-1. Processes are killed, ended and stopped one after the other; then the run is stopped.
+1. Somebody starts further processes of names that are taken; then processes are killed, ended and stopped one after the
+   other; then the run is stopped.
 2. Processes fail at named seams; then the supervisor is killed, and with it all of the run.
 3. With another shard and a terminal that nobody reads, workers come and go on command; then the run is stopped.
 
@@ -70,6 +71,8 @@ class Facts:
     first_summary: dict[str, Any] = field(default_factory=dict)
     first_history: History | None = None
     """after the first stop"""
+    strays: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """status and output of processes that were started by hand under names that were taken"""
     lost: str = ""
     """what the dispatcher logged while a worker was stopped"""
     faults: tuple[str, ...] = ()
@@ -153,6 +156,7 @@ class Life:
         facts, settings = self.facts, given(*SETTINGS, f"stream.folder={self.stream.folder}")
         self.process = start("up", "--folder", self.folder, "--json", self.summary, *settings)
         self.wait(lambda: self.step() > FURTHER)
+        self.start_strays()
         for name in (*KILLED, ENDED):
             (victim,) = self.children(name)
             victim.send_signal(signal.SIGTERM if name == ENDED else signal.SIGKILL)
@@ -162,6 +166,17 @@ class Life:
         self.stop_processes()
         facts.first_output = " ".join(self.stop().split())
         facts.first_summary, facts.first_history = json.loads(self.summary.read_text()), self.history()
+
+    def start_strays(self) -> None:
+        """By hand, as somebody does who is mistaken in the name."""
+        dispatcher = (self.folder / "endpoints" / "dispatcher").read_text().split()[0]
+        at = "--dispatcher", dispatcher, "--run-folder", self.folder
+        shard = start("ps", "--shard", "0", "--name", "ps-0", "--endpoint", "tcp://127.0.0.1:*", *at)
+        strays = {"ps-0": shard, "worker-1": start("worker", "--name", "worker-1", *at)}
+        for name, process in strays.items():
+            output, _ = process.communicate(timeout=300)
+            self.facts.strays[name] = process.returncode, output
+        self.wait_for_steps(FURTHER)
 
     def stop_processes(self) -> None:
         """A worker and a process that the run could do without, until both are replaced."""

@@ -36,6 +36,14 @@ def history(life: Life) -> History:
     return read_history(life.folder / "journal")
 
 
+# ── strangers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(("name", "what"), [("ps-0", "shard 0"), ("worker-1", "worker 'worker-1'")])
+def test_a_second_process_of_a_name_is_refused_and_the_run_goes_on(facts: Facts, name: str, what: str) -> None:
+    status, output = facts.strays[name]
+    told = " ".join(output.split())
+    assert (status, f"another process is {what}, and is alive; expected one of each" in told) == (2, True), output
+
+
 # ── processes that are killed, that end, that hang ────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("victim", KILLED)
 def test_a_killed_process_is_replaced_and_the_run_goes_on(life: Life, facts: Facts, victim: str) -> None:

@@ -33,7 +33,7 @@ from tests.end_to_end.operating import (
     wait_until_at_rest,
 )
 from tests.end_to_end.threads import Plan, Result, Threads, model_of, start_worker, train, wait_for_steps
-from trainer.errors import Removed, TurnedAway
+from trainer.errors import Removed
 
 EVENTS, BATCH = 4_000, 32
 OFTEN, NEVER = CutConfig(seconds=0.1, kept=100), CutConfig(seconds=0, kept=100)
@@ -167,25 +167,6 @@ def test_members_that_stay_keep_their_caches_and_pull_less(
         pulled.append(sum(worker.traffic.miss_pulls for worker in results[-1].status.workers))
     assert pulled[0] < pulled[1]
     assert model_of(results[0]) == model_of(results[1])
-
-
-def test_a_process_that_takes_over_a_name_replaces_the_worker(write_topic: WriteTopic) -> None:
-    plan = operated(write_topic(EVENTS, poison=0.05), policy="random", batch=BATCH, rows=ROWS, stop_at_end=False)
-    seen, first = Stop(), Threads()
-
-    def replace(threads: Threads, dispatcher: str, _shards: tuple[str, ...]) -> None:
-        start_worker(first, plan, "worker-1", dispatcher)
-        wait_for_steps(plan, 3)
-        start_worker(threads, plan, "worker-1", dispatcher)
-        with pytest.raises(TurnedAway, match="a newer worker named 'worker-1' has joined"):
-            first.join()
-        wait_for_more(plan, 3)
-        seen.request("replaced")
-
-    result = train(Plan(**{**vars(plan), "started_workers": 1}), seen, stopping(seen, replace))
-    assert redecided(plan) == 0
-    assert {past.record.members for past in history_of(plan).generations} == {("worker-0", "worker-1")}
-    expect_whole(plan, result)
 
 
 def test_a_worker_may_leave_during_a_replay_and_goes_when_it_is_over(

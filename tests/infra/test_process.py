@@ -12,7 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.process import SignsOfLife, Stop, write_whole
+from infra.errors import NameTaken
+from infra.process import CLAIM_GAP_SECONDS, CLAIM_SECONDS, NameClaim, SignsOfLife, Stop, write_whole
 
 
 def run_python(code: str, **env: str) -> "subprocess.Popen[str]":
@@ -204,3 +205,31 @@ def test_silence_is_counted_from_the_last_touch_on_whatever_the_time_of_day(
     assert signs.silent_seconds() == 0.0
     signs.forget()
     assert not path.exists()
+
+
+class Refusing:
+    """A dispatcher that refuses a claim now and then, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+        self.now, self.claim = 1000.0, NameClaim(waits)
+        monkeypatch.setattr("infra.process.time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def refuse(self, *after_seconds: float) -> None:
+        for seconds in after_seconds:
+            self.now += seconds
+            self.claim.refuse("shard 0 is taken")
+
+
+def test_a_process_gives_up_when_the_other_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = Refusing(monkeypatch, waits=False)
+    refusing.refuse(0.0, CLAIM_SECONDS / 2, CLAIM_SECONDS / 2)
+    with pytest.raises(NameTaken, match="shard 0 is taken"):
+        refusing.refuse(1.0)
+
+
+def test_refusals_long_apart_are_not_of_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    Refusing(monkeypatch, waits=False).refuse(0.0, CLAIM_GAP_SECONDS + 1, CLAIM_GAP_SECONDS + 1, CLAIM_GAP_SECONDS + 1)
+
+
+def test_a_supervised_process_waits_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    Refusing(monkeypatch, waits=True).refuse(*[CLAIM_GAP_SECONDS / 2] * 100)

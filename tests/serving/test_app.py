@@ -92,18 +92,24 @@ def test_pin_rollback_release_and_restart(own_folder: Path) -> None:
 
         assert server.ask("POST", "/v1/snapshots/rollback", {}).status == 409
         run.train().take()
-        until(lambda: predicted(server, PACKED)["version"]["cut"] == 2)
-        assert current("POST", "/v1/snapshots/rollback", {"reason": "odd"}) == (1, True)
-        assert (own_folder / "00000001.pinned").exists()
-        run.train().take("held")
-        assert current("PUT", "/v1/snapshots/pin", {"cut": 3}) == (3, True)
-        assert not (own_folder / "00000001.pinned").exists()
-        assert np.abs(np.array(predicted(server, PACKED)["probabilities"]) - run.expected[3]).max() < 1e-6
+        run.train().take()
+        until(lambda: predicted(server, PACKED)["version"]["cut"] == 3)
+        assert server.get("/v1/snapshots/current").json["previous"]["cut"] == 2
+        assert current("POST", "/v1/snapshots/rollback", {"reason": "odd"}) == (2, True)
+        assert current("POST", "/v1/snapshots/rollback", {}) == (1, True)
+        assert server.ask("POST", "/v1/snapshots/rollback", {}).status == 409
+        assert current("DELETE", "/v1/snapshots/pin") == (3, False)
+        run.train().take("logloss is 0.9")
+        until(lambda: server.get("/v1/snapshots/current").json["failure"] != "")
+        told = server.get("/v1/snapshots/current").json["failure"]
+        assert "1 newer than cut 3 held back; the newest, cut 4 after step 8: logloss is 0.9;" in told
+        assert current("PUT", "/v1/snapshots/pin", {"cut": 4}) == (4, True)
+        assert np.abs(np.array(predicted(server, PACKED)["probabilities"]) - run.expected[4]).max() < 1e-6
         assert server.ask("PUT", "/v1/snapshots/pin", {"cut": 77}).status == 404
     with serving(run) as server:
-        assert predicted(server, PACKED)["version"]["cut"] == 3
-        assert current("DELETE", "/v1/snapshots/pin") == (2, False)
-        assert current("POST", "/v1/snapshots/3/release", {}) == (3, False)
+        assert predicted(server, PACKED)["version"]["cut"] == 4
+        assert current("DELETE", "/v1/snapshots/pin") == (3, False)
+        assert current("POST", "/v1/snapshots/4/release", {}) == (4, False)
         assert server.ask("POST", "/v1/snapshots/77/release", {}).status == 404
         assert msgspec.json.decode((own_folder / "serving.json").read_bytes())["actor"] == "ann"
 

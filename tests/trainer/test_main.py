@@ -40,12 +40,12 @@ from infra.process import Stop
 from infra.telemetry import Meter
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, send
 from ps.config import RowConfig
-from ps.protocol import FLUSH, TRAIN
+from ps.protocol import DISPLACED, FLUSH, TAKEN, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
 from trainer.dispatcher import Dispatcher
-from trainer.errors import DispatcherLost, Rejected, Removed, TurnedAway
+from trainer.errors import DispatcherLost, Rejected, Removed
 from trainer.job import WorkerJob
 from trainer.main import host_of, run_worker
 
@@ -78,6 +78,10 @@ class ScriptedDispatcher:
             if not (isinstance(header, Join) and self._has_joined):
                 self._has_joined = self._has_joined or isinstance(header, Join)
                 return header
+
+    def forget(self) -> None:
+        """The next offer of the worker is heard like the first."""
+        self._has_joined = False
 
     def has_word(self) -> bool:
         """Whether the worker has sent something that was not heard yet."""
@@ -298,15 +302,25 @@ def test_an_abort_ends_an_order_that_waits_and_is_confirmed(tmp_path: Path) -> N
         assert ended.result(60) is None
 
 
-def test_a_worker_that_a_newer_one_displaced_ends_for_good(tmp_path: Path) -> None:
+def test_a_worker_that_a_newer_one_displaced_ends_and_may_be_started_again(tmp_path: Path) -> None:
     with working(tmp_path, Stop()) as (dispatcher, ended):
         dispatcher.welcome()
         dispatcher.say(
-            Refused, generation=-1, current=1, what="Join", reason=f"a newer worker named {NAME!r} has joined"
+            Refused, generation=-1, current=1, what=DISPLACED, reason=f"a newer worker named {NAME!r} has joined"
         )
-        with pytest.raises(TurnedAway, match="a newer worker named") as caught:
+        with pytest.raises(Rejected, match="a newer worker named") as caught:
             ended.result(60)
-        assert isinstance(caught.value, ConfigError)
+        assert not isinstance(caught.value, ConfigError)
+
+
+def test_a_worker_whose_name_is_taken_offers_itself_again(tmp_path: Path) -> None:
+    with working(tmp_path, Stop()) as (dispatcher, ended):
+        assert isinstance(dispatcher.hear(), Join)
+        dispatcher.say(Refused, generation=-1, current=1, what=TAKEN, reason="another process is worker-0")
+        dispatcher.forget()  # a second offer is no repetition
+        dispatcher.welcome()
+        dispatcher.say(Goodbye, save_dense=False)
+        assert ended.result(60) is None
 
 
 @pytest.mark.parametrize("others", [(), ("absent",)])

@@ -1,4 +1,5 @@
 from pathlib import Path
+from time import time
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +16,9 @@ from dispatch.cuts.retention import (
     unpin,
 )
 from infra.storage import Storage
-from ps.cuts.manifest import ShardPart, manifest_numbers, read_manifest, write_manifest
+from ps.cuts.choice import Choice, write_choice
+from ps.cuts.manifest import ShardPart, Verdict, manifest_numbers, read_manifest, write_manifest
+from ps.cuts.served import SILENT_SECONDS, ServedRecord, write_served
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
 from tests.dispatch.cuts.cuts import manifest_of
@@ -37,6 +40,18 @@ def storage(tmp_path: Path) -> Storage:
         dispatcher = file(found, f"{number:08d}/dispatcher-x.safetensors")
         write_manifest(found, manifest_of(number, dispatcher, shards=(ShardPart(0, 0, chain),)))
     return found
+
+
+def judge(storage: Storage, *held: int, is_publication: bool = False) -> None:
+    """Writes the verdicts of all cuts anew."""
+    for number in manifest_numbers(storage):
+        verdict = Verdict(("logloss",) if number in held else ())
+        manifest = replace(read_manifest(storage, number), verdict=verdict, is_publication=is_publication)
+        write_manifest(storage, manifest)
+
+
+def serve(storage: Storage, cut: int, age_seconds: float = 0.0, server: str = "serve") -> None:
+    write_served(storage, server, ServedRecord(cut, 0, 5, at_seconds=time() - age_seconds))
 
 
 def is_whole(storage: Storage) -> bool:
@@ -156,3 +171,64 @@ def test_cuts_taken_only_to_be_served_do_not_count_and_the_newest_two_stay(
     assert drop_old(storage, most) == Retained(kept, oldest)
     assert tuple(manifest_numbers(storage)) == kept
     assert is_whole(storage)
+
+
+@pytest.mark.parametrize(
+    ("held", "most", "kept"),
+    [
+        ((3, 4, 5), 1, (2, 5)),  # a server that starts has a good one
+        ((3, 4, 5), 2, (1, 2, 4, 5)),
+        ((1, 2, 3, 4, 5), 1, (5,)),
+        ((2, 3, 4), 2, (1, 4, 5)),
+    ],
+)
+def test_as_many_good_cuts_stay_while_newer_ones_are_held_back(
+    storage: Storage, held: tuple[int, ...], most: int, kept: tuple[int, ...]
+) -> None:
+    judge(storage, *held)
+    assert drop_old(storage, most).numbers == kept
+    assert is_whole(storage)
+
+
+@pytest.mark.parametrize(
+    ("held", "served", "kept"),
+    [
+        ((4, 5), 3, (2, 3, 4, 5)),  # what is served, and what a rollback goes back to
+        ((), 2, (1, 2, 4, 5)),  # by a server that is behind
+        ((3,), 3, (2, 3, 4, 5)),  # a version that was released, and whose release is forgotten
+        ((2, 3, 4, 5), 1, (1, 4, 5)),
+    ],
+)
+def test_what_is_served_stays_with_the_good_version_before(
+    storage: Storage, held: tuple[int, ...], served: int, kept: tuple[int, ...]
+) -> None:
+    judge(storage, *held, is_publication=True)
+    serve(storage, served)
+    serve(storage, 9, server="serve-1")  # not there any more
+    assert drop_old(storage, 3).numbers == kept
+    assert drop_old(storage, 3).numbers == kept
+    assert is_whole(storage)
+
+
+def test_a_server_that_has_been_silent_for_a_day_keeps_nothing(storage: Storage) -> None:
+    judge(storage, is_publication=True)
+    serve(storage, 1, age_seconds=SILENT_SECONDS - 100)
+    assert 1 in drop_old(storage, 1).numbers
+    serve(storage, 1, age_seconds=SILENT_SECONDS + 100)
+    assert drop_old(storage, 1).numbers == (4, 5)
+
+
+def test_what_people_want_served_stays_and_nothing_goes_while_that_is_not_known(
+    storage: Storage, tmp_path: Path
+) -> None:
+    judge(storage, 3, 4, 5)
+    (tmp_path / "serving.json").write_bytes(b"nonsense")
+    assert drop_old(storage, 1) == Retained((1, 2, 3, 4, 5), 5)
+    write_choice(storage, Choice(pinned=1, released=(3,)))
+    assert drop_old(storage, 1) == Retained((1, 2, 3, 5), 5)
+
+
+def test_what_is_served_stays_though_its_steps_are_void(storage: Storage) -> None:
+    serve(storage, 4)
+    discard_after(storage, 2)
+    assert manifest_numbers(storage) == [1, 2, 4]

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from dispatch.errors import BadReport, CrewFailed
 from dispatch.peers.crew import Crew
 from dispatch.peers.dismissal import dismiss_first, dismiss_others
+from dispatch.peers.providers import Providers
 from dispatch.peers.roster import Roster
 from dispatch.peers.wiring import FRAME_BYTES
 from dispatch.protocol import (
@@ -35,6 +36,7 @@ from dispatch.protocol import (
 )
 from dispatch.tally import NO_SECONDS, PhaseSeconds
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
+from ps.protocol import DISPLACED, TAKEN, Heard, Serve, Terms
 
 RUN = "test"
 PATIENCE_MILLISECONDS = 30_000
@@ -154,26 +156,45 @@ def test_one_who_leaves_before_its_first_generation_is_gone_and_may_come_back() 
         assert names_of(crew) == ["a"]
 
 
-def test_the_newest_process_of_a_name_wins_and_the_older_one_is_told() -> None:
+def test_a_second_process_of_a_name_is_refused_while_the_first_can_be_reached() -> None:
     with crew_and("a", "a") as (crew, (first, second)):
-        first.join()
-        second.join()
-        refusal = first.hear()
-        assert isinstance(refusal, Refused)
-        assert "a newer worker named 'a' has joined" in refusal.reason
-        (known,) = crew.roster.everyone
-        crew.dismiss(known, 0, save_dense=False)
-        assert isinstance(second.hear(), Goodbye)
-
-
-def test_a_member_that_was_displaced_is_lost_at_once() -> None:
-    with crew_and("a", "b", "a") as (crew, (a, b, newer)):
-        in_generation(crew, a, b)
-        newer.offer()
+        in_generation(crew, first)
+        for _ in range(2):
+            second.offer()
+            refusal = second.hear()
+            assert isinstance(refusal, Refused)
+            assert refusal.what == TAKEN
+            assert "another process is worker 'a', and is alive; expected one of each" in refusal.reason
+        crew.check()
+        assert first.report(0, 1) is not None
+        first.socket.close()
+        until_refused_no_more(crew, second)
         with pytest.raises(CrewFailed, match="lost worker a"):
             crew.check()
-        assert isinstance(a.hear(), Refused)
-        assert isinstance(newer.hear(), Admitted)
+
+
+def until_refused_no_more(crew: Crew, person: Person) -> None:
+    """Offers itself until it is admitted."""
+    person.offer()
+    while isinstance(person.hear(), Refused):
+        crew.listen(0.01)
+        person.offer()
+
+
+def test_a_second_shard_of_a_number_is_refused_while_the_first_can_be_reached() -> None:
+    with crew_and("first", "second", providers=Providers(1, {})) as (crew, (first, second)):
+        offer: dict[str, Any] = {"endpoint": "tcp://127.0.0.1:1", "terms": Terms(0, 1, {})}
+        for shard, answer in ((first, Heard), (second, Refused), (first, Heard)):
+            shard.tell(Serve, **offer)
+            shard.tell(Serve, **offer)
+            assert isinstance(shard.hear_last(), answer)
+        crew.providers.drop(crew.providers.everyone[0])  # out of reach
+        second.tell(Serve, **offer)
+        assert isinstance(second.hear_last(), Heard)
+        first.tell(Serve, **offer)
+        refusal = first.hear_last()
+        assert isinstance(refusal, Refused)
+        assert (refusal.what, "a newer process serves as shard 0" in refusal.reason) == (DISPLACED, True)
 
 
 def test_one_that_was_displaced_is_refused_when_it_comes_back() -> None:
@@ -184,6 +205,7 @@ def test_one_that_was_displaced_is_refused_when_it_comes_back() -> None:
         stopped.offer()
         refusal = stopped.hear()
         assert isinstance(refusal, Refused)
+        assert refusal.what == DISPLACED
         assert "a newer worker named 'a' has joined" in refusal.reason
         crew.start_generation(1, 0, {"cache_rows": 8})
         assert isinstance(newer.hear(), Welcome)

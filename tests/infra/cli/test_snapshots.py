@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
+from time import time
 from typing import Any
 
 import msgspec
 import pytest
 
-from dispatch.cuts.retention import pinned_numbers
+from dispatch.cuts.retention import drop_old, pinned_numbers
 from infra.run.settings import load_settings, store_settings
 from infra.storage import Storage
 from ps.cuts.choice import read_choice
 from ps.cuts.manifest import CutFigures, Verdict, write_manifest
+from ps.cuts.served import ServedRecord, write_served
 from tests.infra.cli.conftest import Invoke
 from tests.ingest.topics import SMALL_TEXT
 from tests.serving.snapshots.cuts import make_cut, run_model
@@ -53,20 +55,47 @@ def test_versions_are_listed_with_verdict_and_the_one_that_is_wanted(storage: St
 
 def test_a_pin_keeps_its_cut_and_lets_the_one_before_go(storage: Storage, invoke: Invoke) -> None:
     assert "cut 3 is served" in invoke("snapshots", "pin", "3", *AT).stdout
-    assert (wanted(invoke), pinned_numbers(storage)) == ([3], {3})
+    assert (wanted(invoke), pinned_numbers(storage)) == ([3], set())
     invoke("snapshots", "pin", "1", *AT, "--reason", "better")
     choice = read_choice(storage)
-    assert (choice.pinned, choice.reason, pinned_numbers(storage)) == (1, "better", {1})
+    assert (choice.pinned, choice.reason) == (1, "better")
     assert choice.actor
+    assert drop_old(storage, 1).numbers == (1, 2, 3)  # wanted; good; the newest
     invoke("snapshots", "unpin", *AT)
-    assert (wanted(invoke), pinned_numbers(storage)) == ([2], set())
+    assert wanted(invoke) == [2]
+    assert drop_old(storage, 1).numbers == (2, 3)
 
 
-def test_a_rollback_pins_the_good_version_before(storage: Storage, invoke: Invoke) -> None:
-    assert json.loads(invoke("snapshots", "rollback", *AT, "--json").stdout)["pinned"] == 1
+def test_a_cut_that_an_operator_keeps_is_kept_over_a_pin_and_an_unpin(storage: Storage, invoke: Invoke) -> None:
+    invoke("cuts", "pin", "run", "1")
+    for number in ("1", "2"):
+        invoke("snapshots", "pin", number, *AT)
+    invoke("snapshots", "unpin", *AT)
+    assert pinned_numbers(storage) == {1}
+
+
+@pytest.mark.parametrize(("served", "targets"), [((), [1]), ((3, 2), [2, 1]), ((2,), [1]), ((9,), [2, 1])])
+def test_a_rollback_pins_the_good_version_before_what_is_served(
+    storage: Storage, invoke: Invoke, served: tuple[int, ...], targets: list[int]
+) -> None:
+    for cut in served:
+        write_served(storage, f"serve-{cut}", ServedRecord(cut, 0, 5 * cut, at_seconds=time()))
+    for target in targets:
+        assert json.loads(invoke("snapshots", "rollback", *AT, "--json").stdout)["pinned"] == target
     done = invoke("snapshots", "rollback", *AT)
     assert (done.returncode, wanted(invoke)) == (2, [1])
-    assert "cut 1 is wanted, and no older version may be served; expected one" in done.stderr
+    assert "no older version may be served; expected one to go back to" in done.stderr
+
+
+@pytest.mark.parametrize("repair", ["pin 2", "unpin"])
+def test_a_damaged_choice_is_repaired_by_the_commands_that_the_message_names(
+    storage: Storage, invoke: Invoke, tmp_path: Path, repair: str
+) -> None:
+    (tmp_path / "run" / "cuts" / "serving.json").write_bytes(b"nonsense")
+    found = invoke("snapshots", "list", *AT)
+    assert (found.returncode, f"freshet snapshots {repair.split()[0]}" in found.stderr) == (1, True)
+    done = invoke("snapshots", *repair.split(), *AT)
+    assert (done.returncode, wanted(invoke)) == (0, [2]), done.stderr
 
 
 def test_a_version_that_is_released_goes_out(storage: Storage, invoke: Invoke) -> None:

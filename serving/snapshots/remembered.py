@@ -1,0 +1,77 @@
+"""What this server served last, beside the cuts: retention keeps it there, and a restart does not go back unnoticed."""
+
+from contextlib import suppress
+from time import monotonic, time
+
+import structlog
+
+from infra.errors import StorageError
+from infra.storage import Storage
+from ps.cuts.choice import Choice
+from ps.cuts.manifest import CutManifest
+from ps.cuts.served import ServedRecord, read_served, remove_unfinished, write_served
+from serving.versions import Version, version_of
+
+PAUSE_SECONDS = 5.0
+"""between two records: the newest good cuts are kept anyway, so nothing is lost meanwhile"""
+AGAIN_SECONDS = 3600.0
+"""after which what has not changed is written again, so that the server does not count as gone"""
+
+
+class Remembered:
+    """The record of one server."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name = storage, name
+        self._before: ServedRecord | None = None
+        """what was served last before this process began; None: nothing, or nothing that obliges"""
+        self._is_read = False
+        self._written: tuple[Version, bool] | None = None
+        self._written_at = -AGAIN_SECONDS
+        """on the monotonic clock"""
+        self._is_refused = False
+
+    def read(self) -> None:
+        """What was served last; once, before anything is served."""
+        if self._is_read:
+            return
+        found = read_served(self._storage, self._name)
+        self._before = None if found is None or found.is_pinned else found
+        self._is_read = True
+        with suppress(StorageError):
+            remove_unfinished(self._storage, self._name)
+
+    def setback(self, served: CutManifest | None, choice: Choice) -> str:
+        """Why something older is served than before the process was started; empty: it is not, or a person wants it."""
+        before = self._before
+        if before is None or served is None:
+            return ""
+        if choice.pinned is not None or (served.line, served.step) >= (before.line, before.step):
+            self._before = None
+            return ""
+        return (
+            f"cut {served.number} after step {served.step} is served, and cut {before.cut} after step {before.step} "
+            "was before this server was started; expected that or a newer one; restore its files, or wait for one"
+        )
+
+    def keep(self, served: CutManifest | None, choice: Choice) -> None:
+        """Writes down what is served, every few seconds at most, and not what is older than before the start.
+
+        A storage that refuses is warned of once.
+        """
+        if served is None or self._before is not None:
+            return
+        now, told = monotonic(), (version_of(served), choice.pinned is not None)
+        if now - self._written_at < (AGAIN_SECONDS if told == self._written else PAUSE_SECONDS):
+            return
+        self._written_at = now
+        (line, step, cut), is_pinned = told
+        try:
+            write_served(self._storage, self._name, ServedRecord(cut, line, step, is_pinned, time()))
+        except StorageError as error:
+            if not self._is_refused:
+                hint = "what is served is not on record; it is kept only while it is one of the newest good cuts"
+                structlog.get_logger().warning(hint, reason=str(error))
+            self._is_refused = True
+            return
+        self._written, self._is_refused = told, False
