@@ -69,6 +69,7 @@ class Coordinator:
         self.state: RunState = "waiting"
         tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
         self.steering = Steering(job, AlphaPilot(job.stream.batch, job.dispatch.workers, tempo=tempo))
+        resources.callback(self.steering.kernels.close)
         needs = self.steering.needs
         check_job(job, needs.elastic, needs.hot_share)
         may_join = job.may_sum or not needs_ring(job.dense.reduce, needs.hot_share > 0)
