@@ -331,8 +331,11 @@ def _pair(serving: "subprocess.Popen[bytes]", seconds: float) -> tuple[Window, W
 def _write(job: ChaosJob, events: int, seed: int, tell: Callable[[str], None]) -> None:
     tell(f"writing {events:,} events")
     producing = launch(job, "produce", "--limit", str(events), "--seed", str(seed), "--packed", "64")
-    if status := producing.wait(PATIENCE_SECONDS):
-        raise FreshetError(f"freshet produce ended with status {status}; expected 0; see {job.folder}")
+    try:
+        if status := producing.wait(PATIENCE_SECONDS):
+            raise FreshetError(f"freshet produce ended with status {status}; expected 0; see {job.folder}")
+    finally:
+        end(producing, PATIENCE_SECONDS)
 
 
 def _count_trained(folder: Path) -> int:
