@@ -85,6 +85,7 @@ def test_a_run_that_no_events_suffice_for_is_given_up() -> None:
         run.measured()
     assert run.pairs == run.load.windows + SPARE_PAIRS
 
+
 class Interrupted(subprocess.Popen[bytes]):
     """A process that waits for input; the first who waits for its end is interrupted."""
 
