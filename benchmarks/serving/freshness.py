@@ -55,7 +55,8 @@ SPARE_PAIRS = 6
 LEFT_SHARE = 0.1
 """of what a pair has trained must be left when it is over, or else it may have waited for events"""
 TICK_SECONDS = 0.02
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 600.0
+"""ends what hangs; a busy machine takes minutes to start a run"""
 READ_BYTES = 16 << 20
 SAMPLE = {"fields": {"user": "u1", "item": 1, "category": "c1", "device": "phone", "position": 1, "hour": 1}}
 SETTINGS = (
