@@ -69,6 +69,7 @@ class Coordinator:
         self.state: RunState = "waiting"
         tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
         self.steering = Steering(job, AlphaPilot(job.stream.batch, job.dispatch.workers, tempo=tempo))
+        resources.callback(self.steering.kernels.close)
         needs = self.steering.needs
         check_job(job, needs.elastic, needs.hot_share)
         may_join = job.may_sum or not needs_ring(job.dense.reduce, needs.hot_share > 0)
@@ -87,7 +88,7 @@ class Coordinator:
         self.crew.generation = self.journal.generation  # what arrives of it or of older ones is known to be over
         resources.callback(self.crew.close)
         control = ControlSocket(self._context, job.dispatch.control_endpoint, job.run, job.curve, Refusals(meter))
-        self.commands = Commands(control, self.crew, self.journal, CommandCheck(job, roster))
+        self.commands = Commands(control, self.crew, self.journal, CommandCheck(job, roster), stop)
         resources.callback(self.commands.close)
         self.connections = ShardConnections(self._context, job, self.crew.providers)
         resources.callback(self.connections.close)
@@ -125,8 +126,6 @@ class Coordinator:
         if self.job.golden is None:
             newest = max(self.intake.step, self.journal.history.step)  # while steps on record are trained again
             self.commands.take(newest, self.training.accounts.parked)
-            if self.commands.stop_reason:
-                self.stop.request(self.commands.stop_reason)
         self.look_around()
         if self.crew.roster.members and not self.crew.roster.wanted:
             self.stop.request("the last worker left")

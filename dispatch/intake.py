@@ -9,6 +9,7 @@ A run that is resumed first forms the batches of its journal again; the loader s
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
+from time import sleep
 
 import structlog
 
@@ -92,8 +93,13 @@ class Intake:
         assert self._loader is not None, "the journal has not been replayed"
         if self._taken is None and self._again:
             void = self._again[0]
+
+            def give_up() -> bool:
+                sleep(timeout_seconds)
+                return False
+
             with suppress(SourceUnavailable):  # then there is none yet
-                formed = self._form(void, lambda: False)
+                formed = self._form(void, give_up)
                 self._again.popleft()
                 self._taken = replace(formed, skipped=void.skipped, skipped_events=void.skipped_events)
         elif self._taken is None and (batch := self._loader.next(timeout_seconds)) is not None:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from dispatch.coordinator import WAIT_SECONDS, Coordinator
-from dispatch.decide import warm_up
 from dispatch.errors import Recoverable
 from dispatch.job import DispatchJob
 from dispatch.progress.status import Status
@@ -43,7 +42,7 @@ def run_dispatcher(
     """Trains until a stop is requested or the stream ends; returns the last status."""
     with ExitStack() as resources:
         coordinator = Coordinator(job, source, letters, stop, meter, resources)
-        warm_up(job.dispatch.policy, job.seed, job.dispatch.opt_backend)
+        coordinator.steering.kernels.await_compiled(job.dispatch.policy)
         on_ready(*coordinator.endpoints)
         while True:
             try:
@@ -64,6 +63,9 @@ def train(coordinator: Coordinator) -> None:
             coordinator.cut_if_due(decider)
             if coordinator.commands.desired.is_paused:
                 coordinator.rest(decider)
+                continue
+            if not coordinator.steering.can_decide(coordinator.commands.desired):
+                coordinator.poll(WAIT_SECONDS)
                 continue
             batch = coordinator.intake.next_batch(WAIT_SECONDS)
             if batch is None or needs_generation(coordinator):

@@ -95,6 +95,23 @@ def stop_on_signals() -> Stop:
     return stop
 
 
+def interrupt_on_signals() -> None:
+    """Has the first SIGTERM, SIGINT or SIGHUP end what is going on as Ctrl-C does; later ones do not disturb that end.
+
+    For a command that ends processes of its own on its way out.
+    """
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for each in caught:
+            signal.signal(each, lambda *_: None)
+        raise KeyboardInterrupt
+
+    caught = {signal.SIGTERM, signal.SIGINT}
+    caught |= {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else set()
+    for each in caught:
+        signal.signal(each, interrupt)
+
+
 def is_supervised() -> bool:
     """Whether a supervisor started this process."""
     return SUPERVISED in os.environ

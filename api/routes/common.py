@@ -31,6 +31,16 @@ WorkerName = Annotated[str, Path(pattern=NAME_PATTERN, max_length=64, descriptio
 After = Annotated[str | None, Query(max_length=200, description="next of the page before")]
 Limit = Annotated[int, Query(ge=1, le=MOST_LISTED, description="most items of a page")]
 
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="one key, one effect: a request sent again with it is answered as before",
+    ),
+]
+
 
 def followed(run: RunName, parts: Parts) -> FollowedRun:
     """The run of a path; raises NotFound."""
@@ -78,15 +88,7 @@ class Conditions:
     def __init__(
         self,
         actor: Acting,
-        idempotency_key: Annotated[
-            str | None,
-            Header(
-                min_length=1,
-                max_length=200,
-                pattern=r"^[\x21-\x7e]+$",
-                description="one key, one effect: a request sent again with it is answered as before",
-            ),
-        ] = None,
+        idempotency_key: IdempotencyKey = None,
         if_match: Annotated[
             str | None,
             Header(

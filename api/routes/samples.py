@@ -5,11 +5,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from api.access.rules import needs
+from api.access.rules import Acting, needs
 from api.errors import BadRequest, Unprocessable
 from api.models.history import RejectedEvent, WrittenEvents
 from api.parts import ApiParts, Parts
 from api.problems import answer_of
+from api.routes.common import IdempotencyKey
 from api.runs.followed import FollowedRun
 from infra.config import NAME_PATTERN
 
@@ -35,15 +36,18 @@ router = APIRouter(tags=["samples"])
     response_model=WrittenEvents,
     openapi_extra={**rule["openapi_extra"], "requestBody": BODY},
 )
-async def write_samples(request: Request, parts: Parts, run: RunOfSamples = None) -> Response:
+async def write_samples(
+    request: Request, parts: Parts, actor: Acting, run: RunOfSamples = None, idempotency_key: IdempotencyKey = None
+) -> Response:
     """An event, a list of them, one a line, or a packed record; answered when what is good is durable.
 
-    What does not fit the run's schema is told event by event; if nothing fits, that is an error.
+    What does not fit the run's schema is told event by event; if nothing fits, that is an error. A request that is sent
+    again with the same Idempotency-Key within an hour is answered as before, and its events are written once.
     """
     body = await request.body()
     if not body.strip():
         raise BadRequest("the body is empty; expected events")
-    written = await parts.samples.write(_run(parts, run).place, body)
+    written = await parts.samples.write(_run(parts, run).place, body, actor.name, idempotency_key)
     rejected = [RejectedEvent(index=index, reason=reason) for index, reason in written.rejects]
     if not written.accepted:
         errors = [event.model_dump() for event in rejected]

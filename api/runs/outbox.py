@@ -6,7 +6,8 @@ The dispatcher carries out one id once, and answers it again from its journal. S
 mended by sending it again; nothing that was accepted is lost, and nothing has a second effect.
 
 A command to a run that was stopped in order, or is over, and in whose folder nobody works, is refused: it must not
-surprise whoever resumes the run. One to a run that was interrupted waits until that goes on.
+surprise whoever resumes the run. So is one that was given before the run was stopped and comes to whoever resumed it: a
+command says when it was given. One to a run that was interrupted waits until that goes on.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from dispatch.control.protocol import Accepted, Command, Members, MemberStanding
 from dispatch.control.supervision import AGENT, ListedProcess, ListProcesses, StartWorker, StopWorker
 from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer
 from dispatch.journal.history import JOURNAL
-from dispatch.journal.log import rests_at
+from dispatch.journal.log import rest_of
 from dispatch.journal.occupied import is_under_way
 from infra.errors import FreshetError
 from infra.faults import reach
@@ -102,8 +103,8 @@ class Outbox:
             return ""
         await self._projector.finish()
         stored = await self._store.runs.get(self._place.name)
-        newest = await asyncio.to_thread(rests_at, self._place.folder / JOURNAL)
-        if stored is None or stored.version != newest:
+        rest = await asyncio.to_thread(rest_of, self._place.folder / JOURNAL)
+        if stored is None or rest is None or stored.version != rest.version:
             return ""
         return f"run {self._place.name!r} {OVER if stored.state == 'ended' else STOPPED}"
 
@@ -148,6 +149,7 @@ class Outbox:
             actor=command.actor,
             reason=command.reason,
             expected=command.expected,
+            given_seconds=command.created_at,
         )
         answer = tell(endpoint, message, self._place.curve(), ANSWER_SECONDS)
         assert isinstance(answer, Accepted), "it was not asked for a list"
@@ -157,7 +159,8 @@ class Outbox:
 
     def _add_worker(self, command: StoredCommand) -> str:
         link_gbit = float(command.value or 0.0)
-        message = StartWorker(**self._common(), worker=command.worker, link_gbit=link_gbit, id=command.id)
+        told: dict[str, Any] = {"id": command.id, "given_seconds": command.created_at}
+        message = StartWorker(**self._common(), worker=command.worker, link_gbit=link_gbit, **told)
         return f"worker {self._ask_agent(message).worker} is being started"
 
     def _stop_process(self, worker: str) -> None:

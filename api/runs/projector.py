@@ -22,7 +22,7 @@ from dispatch.control.feed import FeedPage, Versioned
 from dispatch.control.feed_client import read_feed
 from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.journal.history import JOURNAL
-from dispatch.journal.log import JournalTail, rests_at
+from dispatch.journal.log import JournalTail, rest_of
 from infra.errors import FreshetError
 
 POLL_SECONDS = 0.25
@@ -115,9 +115,10 @@ class Projector:
 
 def read_rest(journal: Path, cursor: int) -> Iterator[FeedPage]:
     """What follows a version in the files of a journal that nobody writes any more."""
-    newest = rests_at(journal)
-    if newest is None or newest <= cursor:
+    rest = rest_of(journal)
+    if rest is None or rest.version <= cursor:
         return
+    newest = rest.version
     tail = JournalTail(journal, cursor)
     after, records = tail.version, list[Versioned]()
     for version, together in tail.read(newest):

@@ -1,21 +1,23 @@
 """Events that are handed in over HTTP: checked against the run's schema, then written where its dispatcher reads them.
 
-What is accepted is durable. The embedded log has one writer: while ``freshet produce`` writes, events are refused here;
-and it is given back after a few seconds without events.
+What is accepted is durable. A request with an idempotency key that is sent again is not written again, whoever was
+killed meanwhile (``api/runs/requests.py``). The embedded log has one writer: while ``freshet produce`` writes, events are
+refused here; and it is given back after a few seconds without events.
 """
 
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import count
-from time import monotonic
+from time import monotonic, time
 from typing import Any, NamedTuple
 
 import msgspec
 from pydantic import SecretStr, ValidationError
 
-from api.errors import BadRequest, Conflict, NotAvailable
+from api.errors import BadRequest, Conflict, KeyReused, NotAvailable
 from api.runs.places import Place
+from api.runs.requests import RequestId, WrittenRequests, request_id
 from infra.errors import FreshetError
 from infra.process import Stop
 from ingest.codec.decoder import Decoded, Decoder
@@ -24,12 +26,12 @@ from ingest.codec.packed import PackedCodec, is_packed
 from ingest.config import StreamConfig
 from ingest.errors import LogBusy
 from ingest.kafka.config import KafkaConfig
-from ingest.opening import open_sink
-from ingest.producing.encoder import Encoder
+from ingest.opening import open_sink, open_source
+from ingest.producing.encoder import partition_key, partition_of
 from ingest.schema import Schema, load_schema
 from ingest.streams.position import Position
 from ingest.streams.sink import Entry, Sink
-from ingest.streams.source import Record
+from ingest.streams.source import Record, Source
 
 IDLE_SECONDS = 5.0
 """without events, after which a log is closed, for another writer to open"""
@@ -61,62 +63,93 @@ class RunSink:
         self._decoder, self._packed = Decoder(self._schema), PackedCodec(self._schema)
         self._lock, self._turns = threading.Lock(), count()
         self._sink: Sink | None = None
+        self._source: Source | None = None
+        """reads back what was written, where requests have keys"""
+        self._written = WrittenRequests()
         self._used_at = 0.0
 
-    def write(self, body: bytes) -> Written:
-        """Returns once what is good is durable; raises BadRequest, Conflict or NotAvailable, and nothing is written."""
+    def write(self, body: bytes, actor: str = "", key: str | None = None) -> Written:
+        """Returns once what is good is durable; raises BadRequest, Conflict or NotAvailable, and nothing is written.
+
+        key: of the request; what was written of the same request of that actor before is not written again.
+        """
         payloads = [body] if is_packed(body) else split_events(body)
         decoded = self._decoder.decode([Record(at, None, each, 0) for at, each in enumerate(payloads)], Position(0))
         places = [reject.position for reject in decoded.rejects]
         indices = [place.index if is_packed(body) else place.offset for place in places]
         rejects = list(zip(indices, (reject.reason for reject in decoded.rejects), strict=True))
         if len(decoded):
+            records = self._packed_records(decoded) if is_packed(body) else self._json_records(payloads, decoded)
+            request = None if key is None else request_id(actor, key, body, len(records))
             with self._lock:
-                self._write(self._packed_entries(decoded) if is_packed(body) else self._json_entries(payloads, decoded))
+                self._write(records, is_packed(body), request)
         return Written(len(decoded), rejects[:MOST_REJECTS])
 
     def close_if_idle(self, now: float) -> None:
         if self._lock.acquire(blocking=False):
             try:
                 if self._sink is not None and now - self._used_at > IDLE_SECONDS:
-                    self._sink.close()
-                    self._sink = None
+                    self._close()
             finally:
                 self._lock.release()
 
     def close(self) -> None:
         with self._lock:
-            if self._sink is not None:
-                self._sink.close()
-                self._sink = None
+            self._close()
 
-    def _write(self, entries: "Sequence[bytes] | list[Entry]") -> None:
-        """JSON goes to the partition of its key, as ``freshet produce`` has it; packed records to each in turn."""
+    def _write(self, records: Sequence[bytes], are_packed: bool, request: RequestId | None) -> None:
+        """Writes the records of a request, or what is missing of it."""
         try:
             sink = self._open()
-            if isinstance(entries[0], tuple):
-                partition = sink.partitions[next(self._turns) % len(sink.partitions)]
-                sink.write({partition: entries})  # type: ignore[dict-item]
-            else:
-                sink.write(Encoder(self._schema, sink.partitions).encode(entries))  # type: ignore[arg-type]
+            parts = range(len(records)) if request is None else self._missing(request)
+            placed = [(part, *self._place(records[part], are_packed, sink)) for part in parts]
+            entries: dict[int, list[Entry]] = {}
+            for part, partition, key in placed:
+                entry = key if request is None else request.tag(part), records[part]
+                entries.setdefault(partition, []).append(entry)
+            if entries:
+                sink.write(entries)
         except LogBusy as error:
             raise Conflict(str(error)) from error
+        except KeyReused:
+            raise
         except (FreshetError, OSError) as error:
+            self._close()  # what of it was written is seen by whoever opens it next
             raise NotAvailable(f"the events could not be written: {error}") from error
+        if request is not None:
+            for part in parts:
+                self._written.add(request, part, time())
         self._used_at = monotonic()
+
+    def _missing(self, request: RequestId) -> list[int]:
+        if self._source is None:
+            self._source = open_source(self._stream, self._kafka)
+        self._written.look(self._source)
+        return self._written.missing(request)
+
+    def _place(self, record: bytes, is_packed: bool, sink: Sink) -> tuple[int, bytes | None]:
+        """Partition and key of a record: JSON as ``freshet produce`` has it, packed records to each in turn."""
+        key = None if is_packed else partition_key(record, self._schema)
+        number = next(self._turns) if key is None else partition_of(key, len(sink.partitions))
+        return sink.partitions[number % len(sink.partitions)], key
 
     def _open(self) -> Sink:
         if self._sink is None:
             self._sink = open_sink(self._stream, self._kafka, Stop())
         return self._sink
 
-    def _json_entries(self, payloads: Sequence[bytes], decoded: Decoded) -> list[bytes]:
+    def _close(self) -> None:
+        for opened in (self._sink, self._source):
+            if opened is not None:
+                opened.close()
+        self._sink = self._source = None
+
+    def _json_records(self, payloads: Sequence[bytes], decoded: Decoded) -> list[bytes]:
         return [payloads[int(offset)] for offset, _ in decoded.at_B]
 
-    def _packed_entries(self, decoded: Decoded) -> list[Entry]:
+    def _packed_records(self, decoded: Decoded) -> list[bytes]:
         size = self._packed.most
-        starts = range(0, len(decoded), size)
-        return [(None, self._packed.encode(decoded.samples.slice(at, at + size))) for at in starts]
+        return [self._packed.encode(decoded.samples.slice(at, at + size)) for at in range(0, len(decoded), size)]
 
 
 def split_events(body: bytes) -> list[bytes]:
@@ -142,13 +175,13 @@ class SampleSinks:
         self._secrets = secrets
         self._sinks: dict[str, tuple[Any, RunSink]] = {}
 
-    async def write(self, place: Place, body: bytes) -> Written:
+    async def write(self, place: Place, body: bytes, actor: str, key: str | None) -> Written:
         """See RunSink.write; in a thread, since disks and brokers take their time."""
         known, sink = self._sinks.get(place.name, (None, None))
         if sink is None or known is not place:
             sink = await asyncio.to_thread(RunSink, place, self._secrets)
             self._sinks[place.name] = place, sink
-        return await asyncio.to_thread(sink.write, body)
+        return await asyncio.to_thread(sink.write, body, actor, key)
 
     async def tidy(self) -> None:
         """Closes what is idle, until it is cancelled."""

@@ -55,7 +55,8 @@ SPARE_PAIRS = 6
 LEFT_SHARE = 0.1
 """of what a pair has trained must be left when it is over, or else it may have waited for events"""
 TICK_SECONDS = 0.02
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 600.0
+"""ends what hangs; a busy machine takes minutes to start a run"""
 READ_BYTES = 16 << 20
 SAMPLE = {"fields": {"user": "u1", "item": 1, "category": "c1", "device": "phone", "position": 1, "hour": 1}}
 SETTINGS = (
@@ -331,8 +332,11 @@ def _pair(serving: "subprocess.Popen[bytes]", seconds: float) -> tuple[Window, W
 def _write(job: ChaosJob, events: int, seed: int, tell: Callable[[str], None]) -> None:
     tell(f"writing {events:,} events")
     producing = launch(job, "produce", "--limit", str(events), "--seed", str(seed), "--packed", "64")
-    if status := producing.wait(PATIENCE_SECONDS):
-        raise FreshetError(f"freshet produce ended with status {status}; expected 0; see {job.folder}")
+    try:
+        if status := producing.wait(PATIENCE_SECONDS):
+            raise FreshetError(f"freshet produce ended with status {status}; expected 0; see {job.folder}")
+    finally:
+        end(producing, PATIENCE_SECONDS)
 
 
 def _count_trained(folder: Path) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from time import time
 
 from dispatch.control.checking import CommandCheck
-from dispatch.control.protocol import Accepted, Command, ListedMember, Members, MemberStanding, Outdated
+from dispatch.control.protocol import Accepted, Command, ListedMember, Members, MemberStanding, Outdated, check_given
 from dispatch.control.server import Asked, ControlSocket
 from dispatch.cuts.state import Decided
 from dispatch.errors import CommandRefused, JournalFull
@@ -22,16 +22,18 @@ from dispatch.journal.run import RunJournal
 from dispatch.peers.crew import Crew
 from dispatch.peers.roster import Member
 from infra.faults import reach
+from infra.process import Stop
 
 KEPT_ANSWERS = 10_000
 """of commands carried out that a cut has"""
+STOPPING = "the run is stopping; expected one that goes on; resume it once it has stopped, and give the command anew"
 
 
 class Commands:
     """Takes commands between two steps."""
 
-    def __init__(self, socket: ControlSocket, crew: Crew, journal: RunJournal, check: CommandCheck) -> None:
-        self._socket, self._crew, self._journal, self._check = socket, crew, journal, check
+    def __init__(self, socket: ControlSocket, crew: Crew, journal: RunJournal, check: CommandCheck, stop: Stop) -> None:
+        self._socket, self._crew, self._journal, self._check, self._stop = socket, crew, journal, check, stop
         self._done: dict[str, CommandAnswer] = {}
         """what was answered, by id"""
         self.desired = Desired()
@@ -40,8 +42,6 @@ class Commands:
         """whether a cut was asked for and has not been begun"""
         self.has_removed = False
         """whether a worker was removed and no generation has started without it"""
-        self.stop_reason = ""
-        """why the run is to stop; empty: it is not"""
 
     @property
     def answers(self) -> tuple[CommandAnswer, ...]:
@@ -64,7 +64,7 @@ class Commands:
     def go_live(self) -> None:
         """The run decides new steps: a stop that is on record from before this dispatcher was started is due."""
         if self.desired.is_stopping:
-            self.stop_reason = self.stop_reason or "stopped by a command"
+            self._stop.request("stopped by a command")
 
     def adapt(self, change: AlphaChanged) -> bool:
         """The dispatcher itself changes alpha; False if that cannot be written down."""
@@ -96,6 +96,7 @@ class Commands:
     def _carry_out(self, asked: Asked, command: Command, step: int) -> None:
         reach("command_received", step)
         try:
+            self._check_in_time(command)
             value = self._check.value(command, self.desired)
         except CommandRefused as refusal:
             self._socket.refuse(asked, str(refusal), self._crew.generation)
@@ -109,6 +110,12 @@ class Commands:
         self._done[command.id] = self._journal.answers[command.id]
         self._act(command)
         self._accept(asked, self._done[command.id])
+
+    def _check_in_time(self, command: Command) -> None:
+        """Raises CommandRefused if the command would first act when somebody resumes the run."""
+        if self._stop.requested and command.verb != "stop":
+            raise CommandRefused(STOPPING)
+        check_given(command.given_seconds, self.desired.stopped_at)
 
     def _write_down(self, record: Commanded | AlphaChanged) -> str | None:
         """Returns why that is not possible now; None: it is on record, and wanted."""
@@ -130,7 +137,7 @@ class Commands:
             case "cut":
                 self.wants_cut = True
             case "stop":
-                self.stop_reason = f"stopped by {command.actor}" if command.actor else "stopped by a command"
+                self._stop.request(f"stopped by {command.actor}" if command.actor else "stopped by a command")
 
     def _members(self, command: Command, parked: Collection[str]) -> Members:
         roster = self._crew.roster

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from dispatch.errors import CommandRefused
 from dispatch.protocol import MOST_SHARDS, Gbit
 from infra.wire import REASON_CHARACTERS, Header, Name, Number, Refused, Step
 from ps.protocol import MOST_WORKERS
@@ -75,6 +76,8 @@ class Command(Header, frozen=True):
     """why, for the record"""
     expected: Step = -1
     """version of the journal that it was given on; refused if a command or a change of α came after it; -1: any"""
+    given_seconds: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
+    """since 1970; refused if the run was stopped after that; 0: now"""
 
 
 class ReadJournal(Header, frozen=True):
@@ -164,3 +167,12 @@ class Newest(Header, frozen=True):
 
 CONTROL = Exchange((Command,), (Accepted, Outdated, Members, Refused))
 FEED = Exchange((ReadJournal, Live), (JournalPage, Newest, Refused))
+
+
+def check_given(given_seconds: float, stopped_seconds: float) -> None:
+    """Raises CommandRefused if a command was given before the run was stopped; both since 1970, 0: now, and never."""
+    if 0 < given_seconds <= stopped_seconds:
+        raise CommandRefused(
+            "the command was given before the run was stopped, and it has been resumed since; expected one to the run "
+            "as it is; look again, and give it anew"
+        )

@@ -18,6 +18,7 @@ from dispatch.capacity.bounds import ShareBounds
 from dispatch.config import DispatchConfig
 from dispatch.control.checking import wanted_bounds
 from dispatch.control.commands import Commands
+from dispatch.control.kernels import PolicyKernels
 from dispatch.decide import Decision
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
@@ -43,6 +44,7 @@ class Steering:
         self.policy_text, self._built_for = "", ""
         self.backend = backend_of(job.dispatch.opt_backend)
         """where exact assignment runs"""
+        self.kernels = PolicyKernels(job.seed, job.dispatch.opt_backend)
         self._use(job.dispatch.policy)
 
     @property
@@ -55,15 +57,19 @@ class Steering:
         """Share of exact solving in force."""
         return alpha_of(self._desired, self._job.dispatch, self.needs.alpha)
 
+    def can_decide(self, desired: Desired) -> bool:
+        """Whether the wanted policy's kernels are compiled; they are meanwhile if not."""
+        return self.kernels.are_compiled(policy_of(desired, self._job.dispatch))
+
     def needs_generation(self, desired: Desired) -> bool:
         """Whether what is wanted cannot be had in this generation."""
-        policy = desired.policy or self._job.dispatch.policy
+        policy = policy_of(desired, self._job.dispatch)
         return policy != self.policy_text and not _alike(parse_spec(policy).needs, self.needs)
 
     def start_generation(self, desired: Desired) -> None:
         """From now on everything that is wanted is in force; to be called before the generation's own parts are."""
         self._desired, self._is_piloted = desired, False
-        self._use(desired.policy or self._job.dispatch.policy)
+        self._use(policy_of(desired, self._job.dispatch))
 
     def steer(self, commands: Commands, training: Training, intake: Intake) -> None:
         """Puts in force what people have set since the last step, and what the dispatcher adapts by itself."""
@@ -82,7 +88,7 @@ class Steering:
             return
         self._desired = desired
         self._is_piloted = self._is_piloted and self.mode == "auto"
-        policy = desired.policy or self._job.dispatch.policy
+        policy = policy_of(desired, self._job.dispatch)
         if policy != self.policy_text and not self.needs_generation(desired):
             self._use(policy)
             self._is_piloted = False  # alpha may rise to another value now
@@ -187,6 +193,11 @@ class Steering:
             self.policy, self.needs = spec.build(self._job.seed, self.backend), spec.needs
             self._solves_exactly = spec.solves_exactly
             self.policy_text, self._built_for = policy, self.backend
+
+
+def policy_of(desired: Desired, config: DispatchConfig) -> str:
+    """The policy that is to decide: that of the settings if nobody has set another."""
+    return desired.policy or config.policy
 
 
 def mode_of(desired: Desired, config: DispatchConfig) -> AlphaMode:

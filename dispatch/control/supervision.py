@@ -35,6 +35,8 @@ class StartWorker(Header, frozen=True):
     """0: not told"""
     id: Name = ""
     """one id, one worker, however often it arrives; empty: it is not sent again"""
+    given_seconds: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
+    """since 1970; refused if the run was stopped after that; 0: now"""
 
 
 class StopWorker(Header, frozen=True):

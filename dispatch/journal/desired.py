@@ -30,6 +30,8 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     is_paused: bool = False
     is_stopping: bool = False
     """whether the run is to stop, and has not"""
+    stopped_at: float = 0.0
+    """when it was stopped the last time, since 1970: what was given before is not for the run that goes on; 0: never"""
     is_auto: bool = False
     """whether alpha was given back to the dispatcher"""
     alpha: float | None = None
@@ -65,8 +67,8 @@ def follow(desired: Desired, record: AnyRecord) -> Desired:
         case GenerationStarted() if desired.draining:
             still = tuple(name for name in desired.draining if name in record.members)
             return msgspec.structs.replace(desired, draining=still)
-        case Stopped() if desired.is_stopping:
-            return msgspec.structs.replace(desired, is_stopping=False)
+        case Stopped():
+            return msgspec.structs.replace(desired, is_stopping=False, stopped_at=record.at_seconds)
     return desired
 
 
@@ -82,8 +84,10 @@ def _obey(desired: Desired, command: Commanded) -> Desired:
     match command.verb:
         case "pause" | "resume":
             return changed(desired, is_paused=command.verb == "pause")
-        case "stop" | "stopped":
-            return changed(desired, is_stopping=command.verb == "stop")
+        case "stop":
+            return changed(desired, is_stopping=True)
+        case "stopped":
+            return changed(desired, is_stopping=False, stopped_at=command.at_seconds)
         case "drain":
             return changed(desired, draining=_with(desired.draining, worker))
         case "remove":

@@ -18,6 +18,7 @@ missing or was cut before the last one, a record that is not known.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -319,15 +320,25 @@ class JournalWriter:
         self._file, self._path, self._end = file, path, end
 
 
-def rests_at(folder: Path) -> int | None:
-    """The version of a journal that was closed in order and that nobody goes on writing; None of any other."""
+@dataclass(frozen=True)
+class Rest:
+    """The end of a journal that was closed in order."""
+
+    version: int
+    since: float
+    """when that was, in seconds since 1970"""
+
+
+def rest_of(folder: Path) -> Rest | None:
+    """Of a journal that was closed in order and that nobody goes on writing; None of any other."""
     paths = _segment_paths(folder)
     if not paths:
         return None
     bodies, _ = read_frames(paths[-1], OPENING)
     last = _decode(bodies[-1], folder, int(paths[-1].stem))[-1] if bodies else None
-    is_over = isinstance(last, Stopped | Ended) or (isinstance(last, Commanded) and last.verb == STOPPED)
-    return int(paths[-1].stem) + len(bodies) if is_over else None
+    if isinstance(last, Stopped | Ended) or (isinstance(last, Commanded) and last.verb == STOPPED):
+        return Rest(int(paths[-1].stem) + len(bodies), last.at_seconds)
+    return None
 
 
 def read_records(folder: Path) -> Iterator[AnyRecord]:

@@ -32,6 +32,8 @@ def dismiss_first(crew: Crew, step: int, patience_seconds: float) -> bool:
 
 
 def dismiss_others(crew: Crew, step: int) -> None:
-    """Dismisses everyone who is still there; nothing is saved."""
+    """Dismisses everyone who is still there, also who has asked to join and was not heard yet; nothing is saved."""
+    while crew.listen(0.0) is not None:
+        pass
     for member in crew.roster.everyone:
         crew.dismiss(member, step, save_dense=False)

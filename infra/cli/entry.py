@@ -1,7 +1,8 @@
 """Where the command begins: it installs signal handlers first, and only then imports anything slow.
 
 A command that drains turns SIGTERM, SIGINT and SIGHUP into a request to stop from its first moment on, and outlives
-its output: a closed terminal or pipe ends nothing. Every other command ends at Ctrl-C with one line and status 130.
+its output: a closed terminal or pipe ends nothing. Every other command ends at Ctrl-C with one line and status 130; a
+benchmark at SIGTERM and SIGHUP, too, and with it the processes that it has started.
 
 Most processes of a run do not begin here but are forked by a nursery, which does, and go on as if they had.
 """
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from infra.output import keep_output_harmless
-from infra.process import INTERRUPTED, end_process, stop_on_signals
+from infra.process import INTERRUPTED, end_process, interrupt_on_signals, stop_on_signals
 
 DRAINING = (
     ("demo",),
@@ -31,7 +32,7 @@ DRAINING = (
     ("bench", "train"),
 )
 
-
+BENCHMARK = "bench"
 NURSERY = "nursery"
 
 
@@ -45,6 +46,8 @@ def main() -> None:
     if drains(sys.argv[1:]):
         stop_on_signals()
         keep_output_harmless()
+    elif sys.argv[1:2] == [BENCHMARK]:
+        interrupt_on_signals()
     try:
         gc.disable()  # nothing that is imported becomes garbage
         from infra.cli.main import run_command

@@ -17,6 +17,8 @@ import structlog
 import zmq
 
 from api.job import database_url
+from dispatch.journal.history import JOURNAL
+from dispatch.journal.log import rest_of
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
 from infra.errors import ConfigError, ProcessFailed
@@ -84,6 +86,7 @@ def run_cluster(
     supervisor = Supervisor(kept, settings.folder, lambda: statuses.furthest, nursery)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
     dense = tell_dense_part(settings, display)
+    rest = rest_of(settings.folder / JOURNAL)
     with (
         StatusSubscription(supervisor, curve) as statuses,
         Agent(
@@ -92,6 +95,7 @@ def run_cluster(
             settings.folder / "endpoints" / AGENT_FILE,
             lambda name, link_gbit: further_worker(settings, extras, name, link_gbit),
             WORKER,
+            0.0 if rest is None else rest.since,
         ) as agent,
         display,
     ):

@@ -37,6 +37,14 @@ def test_one_event_or_one_a_line_will_do(api: Served) -> None:
     assert api.ask("POST", "/v1/samples", lines, Content_Type="application/x-ndjson").json["accepted"] == 2
 
 
+def test_an_idempotency_key_is_honoured(api: Served, folder: Path) -> None:
+    events = [event(number) for number in range(100, 110)]
+    answers = [api.ask("POST", "/v1/samples", events, Idempotency_Key="k") for _ in range(3)]
+    assert [(answer.status, answer.json["accepted"]) for answer in answers] == [(200, 10)] * 3
+    assert sum(json.loads(each)["event_time"] >= 1100 for each in payloads(folder) if each[:1] == b"{") == 10
+    assert api.ask("POST", "/v1/samples", [event(1)], Idempotency_Key="k").status == 422
+
+
 def test_a_packed_record_is_written_without_its_bad_samples(api: Served) -> None:
     codec = PackedCodec(load_schema("movielens"))
     record = bytearray(codec.encode_events([Event(1.0, 1, {"user": "a", "item": "b"}) for _ in range(3)]))

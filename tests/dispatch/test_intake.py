@@ -20,10 +20,11 @@ from infra.telemetry import Meter
 from ingest.batches.batch import Batch
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
-from ingest.errors import AbsentField, SinkUnavailable
+from ingest.errors import AbsentField, SinkUnavailable, SourceUnavailable
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.schema import Schema, load_schema
+from ingest.streams.source import Record
 from ps.config import RowConfig
 from ps.protocol import EMPTY_MODEL
 from tests.ingest.topics import SYNTHETIC, events
@@ -126,6 +127,26 @@ def test_after_a_restart_a_batch_is_formed_again_its_letter_written_once_and_rea
             later = first_batch(intake)
             assert later.ranges[0].start == batch.ranges[-1].end
         assert len(list(read_dead_letters(tmp_path / "log"))) == 1
+
+
+def test_a_void_step_whose_events_cannot_be_read_is_waited_for_as_new_events_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> list[Record]:
+        raise SourceUnavailable("the broker is away")
+
+    with opened(tmp_path) as intake:
+        intake.record(first_batch(intake), 1, None, alpha=1.0, rows=0)
+    void, waited = read_history(tmp_path / "journal"), list[float]()
+    monkeypatch.setattr("dispatch.intake.sleep", waited.append)
+    with opened(tmp_path) as intake:
+        intake.go_back(replace(void, generations=(), to_redecide=(void.steps[0].manifest,)), None)
+        intake.go_live()
+        with monkeypatch.context() as away:
+            away.setattr(LogReader, "read", fail)
+            assert intake.next_batch(7.0) is None
+        assert waited == [7.0]
+        assert len(first_batch(intake).samples) == 2
 
 
 def test_a_stream_that_holds_other_events_than_the_journal_is_refused(tmp_path: Path) -> None:

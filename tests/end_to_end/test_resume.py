@@ -30,8 +30,9 @@ from ps.client import ShardClient
 from ps.config import CutConfig, RowConfig
 from ps.cuts.manifest import manifest_numbers, read_manifest
 from tests.end_to_end.conftest import WriteTopic, write_clicks
+from tests.end_to_end.crashing import patient_for
 from tests.end_to_end.interrupting import golden, interrupt
-from tests.end_to_end.operating import operated, tell, wait_for
+from tests.end_to_end.operating import history_of, operated, redecided, tell, wait_for
 from tests.end_to_end.threads import (
     RUN,
     Plan,
@@ -258,6 +259,23 @@ def test_a_dispatcher_whose_stream_is_away_during_the_replay_is_there_for_everyo
     assert told == ["a cut is taken after step 9"], "the newest on record, and not the one that is trained again"
     assert result.status.samples == STEPS * BATCH
     assert read_history(plan.folder / "journal").last_generation == 3, "nobody was lost"
+
+
+def test_a_command_after_steps_were_declared_void_is_answered_with_the_newest_that_is_not(
+    write_topic: WriteTopic,
+) -> None:
+    plan, told = operated(write_topic(STEPS * BATCH), replace_seconds=0.2), list[str]()
+    interrupt(plan, 9)
+
+    def cut(*_: object) -> None:
+        wait_for(lambda: redecided(plan) == 1, "the steps on record are void")
+        wait_for(lambda: has_generation(plan, 2), "they are decided anew")
+        told.append(tell(plan, "cut"))
+
+    with patient_for(lambda: 1):
+        train(replace(paused(plan, 4, lambda: bool(told)), workers=1), beside=cut)
+    assert int(told[0].removeprefix("a cut is taken after step ")) < 9
+    assert history_of(plan).samples == STEPS * BATCH
 
 
 def test_a_stop_while_the_stream_is_away_during_the_replay_is_heard(

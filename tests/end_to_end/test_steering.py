@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -219,6 +220,28 @@ def test_a_policy_that_needs_other_things_starts_a_generation(write_topic: Write
     assert (second.replicas > 0) == policy.startswith("fae")
     assert {step.manifest.generation for step in decided_after(plan, "policy")} == {2}
     expect_replay(plan, result)
+
+
+def test_while_the_kernels_of_a_policy_are_compiled_the_dispatcher_is_there_for_everyone(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, began, may_end = operated(write_topic(EVENTS), **SETTINGS), Event(), Event()
+
+    def compile_kernels(policy: str, *_: object) -> None:
+        if policy == "het":
+            began.set()
+            assert may_end.wait(WAIT_SECONDS)
+
+    def act(plan: Plan) -> None:
+        set_to(plan, "policy", "het")
+        assert began.wait(WAIT_SECONDS)
+        decided = len(history_of(plan).steps)
+        set_to(plan, "cut")
+        assert len(history_of(plan).steps) == decided, "nothing is decided until the policy can decide"
+        may_end.set()
+
+    monkeypatch.setattr("dispatch.control.kernels.warm_up", compile_kernels)
+    assert steered(plan, act).status.policy == "het"
 
 
 # ── crashes ───────────────────────────────────────────────────────────────────────────────────────────────────────────

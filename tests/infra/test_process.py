@@ -16,10 +16,9 @@ from infra.errors import NameTaken
 from infra.process import CLAIM_GAP_SECONDS, CLAIM_SECONDS, NameClaim, SignsOfLife, Stop, write_whole
 
 
-def run_python(code: str, **env: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": ".", **env}
-    )
+def run_python(code: str, stderr: int | None = None, **env: str) -> "subprocess.Popen[str]":
+    env = {**os.environ, "PYTHONPATH": ".", **env}
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=stderr, text=True, env=env)
 
 
 def test_two_requests_the_first_reason_counts() -> None:
@@ -52,6 +51,28 @@ while not stop.wait(600):
     pass
 print("drained after", stop.reason)
 """
+
+
+INTERRUPT = """
+import signal, time
+from infra.process import interrupt_on_signals
+interrupt_on_signals()
+print("ready", flush=True)
+try:
+    time.sleep(600)
+finally:
+    signal.raise_signal(signal.SIGTERM)
+    print("all ended", flush=True)
+"""
+
+
+def test_the_first_signal_interrupts_and_the_next_does_not_disturb_the_end() -> None:
+    with run_python(INTERRUPT, stderr=subprocess.DEVNULL) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.terminate()
+        assert child.stdout.read() == "all ended\n"
+        assert child.wait(30) == -signal.SIGINT
 
 
 def test_signal_ends_the_loop_which_then_drains_and_exits_0() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from dispatch.control.protocol import check_given
 from dispatch.control.server import Asked
 from dispatch.control.supervision import (
     AGENT,
@@ -24,6 +25,7 @@ from dispatch.control.supervision import (
     WorkerEnding,
     WorkerStarted,
 )
+from dispatch.errors import CommandRefused
 from infra.config import check_names
 from infra.errors import ConfigError
 from infra.run.agent.sockets import PrivateSocket
@@ -45,9 +47,12 @@ class Agent:
         endpoint_file: Path,
         further: Callable[[str, float], ProcessSpec],
         prefix: str,
+        stopped_at: float = 0.0,
     ) -> None:
-        """further: makes a worker from its name and its link in Gbit/s; prefix: of the names that are chosen here."""
+        """further: makes a worker from its name and its link in Gbit/s; prefix: of the names that are chosen here;
+        stopped_at: when the run that is resumed was stopped, in seconds since 1970; 0: it was not."""
         self._supervisor, self._run, self._further, self._prefix = supervisor, run, further, prefix
+        self._stopped_at = stopped_at
         self._started: dict[str, str] = {}
         """workers that were added, by the id of the command"""
         self._private = PrivateSocket(endpoint_file, run, AGENT)
@@ -69,13 +74,13 @@ class Agent:
             return
         try:
             answer = self._carry_out(asked)
-        except ConfigError as error:
+        except (ConfigError, CommandRefused) as error:
             self._socket.refuse(asked, str(error))
             return
         self._socket.answer(asked, answer)
 
     def _carry_out(self, asked: Asked) -> Header:
-        """Raises ConfigError if the request cannot be."""
+        """Raises ConfigError or CommandRefused if the request cannot be."""
         common: dict[str, Any] = {"run": self._run, "generation": -1, "step": -1}
         match asked.message:
             case ListProcesses():
@@ -84,6 +89,7 @@ class Agent:
             case StartWorker(id=command) if command in self._started:
                 return WorkerStarted(**common, worker=self._started[command])
             case StartWorker(worker=worker, link_gbit=link_gbit, id=command):
+                check_given(asked.message.given_seconds, self._stopped_at)
                 name = check_names(worker) if worker else self._free_name()
                 self._supervisor.add(self._further(name, link_gbit))
                 self._log.info("worker added", name=name, link_gbit=link_gbit)

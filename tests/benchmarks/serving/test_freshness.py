@@ -3,6 +3,11 @@
 Windows have events to train for as long as they last, however fast the run is.
 """
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from benchmarks.serving.freshness import (
@@ -11,9 +16,11 @@ from benchmarks.serving.freshness import (
     FreshnessLoad,
     SeenVersions,
     Window,
+    _write,
     ages_of,
     measure_pairs,
 )
+from infra.chaos.main import ChaosJob
 from infra.errors import FreshetError
 
 ASKED = SeenVersions(times=[10.0, 11.0, 12.0], versions=[(0, 3), (0, 7), (1, 8)])
@@ -77,3 +84,28 @@ def test_a_run_that_no_events_suffice_for_is_given_up() -> None:
     with pytest.raises(FreshetError, match=r"ran out in more than 6 windows, 511,000 in all; .*; raise --events"):
         run.measured()
     assert run.pairs == run.load.windows + SPARE_PAIRS
+
+
+class Interrupted(subprocess.Popen[bytes]):
+    """A process that waits for input; the first who waits for its end is interrupted."""
+
+    is_first = True
+
+    def __init__(self) -> None:
+        super().__init__([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.is_first:
+            self.is_first = False
+            raise KeyboardInterrupt
+        return super().wait(timeout)
+
+
+def test_an_interrupted_benchmark_ends_the_producer_that_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Interrupted() as producing:
+        monkeypatch.setattr("benchmarks.serving.freshness.launch", lambda *_: producing)
+        with pytest.raises(KeyboardInterrupt):
+            _write(ChaosJob(tmp_path, 0, 0.0, 0.0, 0.0, ()), events=1, seed=0, tell=print)
+        assert producing.returncode == -signal.SIGTERM

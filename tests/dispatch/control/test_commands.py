@@ -4,20 +4,25 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from time import time
+from typing import Any
 
+import pytest
 import zmq
 
 from dispatch.control.checking import CommandCheck
-from dispatch.control.client import command
+from dispatch.control.client import tell
 from dispatch.control.commands import Commands
-from dispatch.control.protocol import Accepted
+from dispatch.control.protocol import Accepted, Command, Verb
 from dispatch.control.server import ControlSocket
 from dispatch.cuts.state import Decided, DispatcherState, load_state, save_state
+from dispatch.errors import CommandRefused
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalTail, read_records
 from dispatch.journal.records import Commanded
 from dispatch.journal.run import RunJournal
 from dispatch.peers.crew import Crew
+from infra.process import Stop
 from ingest.streams.position import Position
 from tests.dispatch.cuts.cuts import decided, trained
 from tests.dispatch.journal.test_cut_segments import step
@@ -34,14 +39,16 @@ class Dispatcher:
         context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         crew = resources.enter_context(closing(Crew(context, "tcp://127.0.0.1:*", RUN)))
         self._socket = ControlSocket(context, "tcp://127.0.0.1:*", RUN)
-        self.commands = Commands(self._socket, crew, self.journal, CommandCheck(job_in(folder), crew.roster))
+        self.stop, check = Stop(), CommandCheck(job_in(folder), crew.roster)
+        self.commands = Commands(self._socket, crew, self.journal, check, self.stop)
         resources.enter_context(closing(self.commands))
         self.commands.go_back(self.journal.history, saved)
 
-    def give(self, key: str) -> Accepted:
+    def give(self, key: str, verb: Verb = "alpha", value: str = "0.5", given_seconds: float = 0.0) -> Accepted:
         """Has a command carried out, in whose place any other would do."""
+        told: dict[str, Any] = {"id": key, "verb": verb, "value": value, "given_seconds": given_seconds}
         with ThreadPoolExecutor(1) as threads:
-            asking = threads.submit(command, self._socket.endpoint, RUN, "alpha", "", "0.5", key=key)
+            asking = threads.submit(tell, self._socket.endpoint, Command(run=RUN, generation=-1, step=-1, **told))
             while not asking.done():
                 self.commands.take(7, ())
         answer = asking.result()
@@ -86,3 +93,48 @@ def test_it_does_so_when_the_record_of_the_command_has_been_trimmed(tmp_path: Pa
     with dispatcher_in(tmp_path, loaded.decided) as second:
         assert second.give("a") == answer
         assert second.commands.answers == first.commands.answers
+
+
+def test_a_run_that_is_stopping_takes_no_command_but_to_stop(tmp_path: Path) -> None:
+    with dispatcher_in(tmp_path) as dispatcher:
+        begun_in(dispatcher.journal)
+        before = dispatcher.give("a")
+        dispatcher.stop.request("SIGTERM")
+        with pytest.raises(CommandRefused, match="the run is stopping"):
+            dispatcher.give("b", value="0.25")
+        assert dispatcher.give("a") == before, "it was carried out in time"
+        dispatcher.give("s", "stop", "")
+        assert dispatcher.commands.desired.alpha == 0.5
+
+
+@pytest.mark.parametrize("how", ["stopped", "before the first step"])
+def test_a_command_from_before_a_stop_is_refused_by_whoever_resumes_the_run(tmp_path: Path, how: str) -> None:
+    with dispatcher_in(tmp_path) as first:
+        begun_in(first.journal)
+        given_seconds = time()
+        if how == "stopped":
+            first.journal.stop("asked to", 1, 0, "")
+        else:
+            first.give("s", "stop", "")
+            first.commands.settle_stop(0)
+    for _ in range(2):
+        with dispatcher_in(tmp_path) as resumed:
+            with pytest.raises(CommandRefused, match="given before the run was stopped"):
+                resumed.give("a", given_seconds=given_seconds)
+            resumed.give("b", given_seconds=time())
+            begun_in(resumed.journal)
+
+
+def test_that_the_run_was_stopped_is_known_when_the_record_of_it_has_been_trimmed(tmp_path: Path) -> None:
+    with dispatcher_in(tmp_path) as first:
+        begun_in(first.journal)
+        first.journal.append_step(step(1))
+        first.journal.stop("asked to", 1, 0, "")
+    with dispatcher_in(tmp_path) as second:
+        stopped_at = second.commands.desired.stopped_at
+        saved = decided(step=1, desired=second.commands.desired)
+    loaded = load_state(save_state(DispatcherState(1, saved, trained())))
+    with dispatcher_in(tmp_path / "trimmed", loaded.decided) as third:
+        begun_in(third.journal)
+        with pytest.raises(CommandRefused, match="given before the run was stopped"):
+            third.give("a", given_seconds=stopped_at)

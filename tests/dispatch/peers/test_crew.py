@@ -357,6 +357,14 @@ def test_a_first_member_that_is_lost_before_it_has_saved_the_dense_weights_is_na
             ended.result(PATIENCE_MILLISECONDS / 1000)
 
 
+def test_one_whose_wish_to_join_was_not_read_yet_is_dismissed() -> None:
+    with crew_and("a") as (crew, (a,)):
+        a.send(Join, worker=a.name, settings={})
+        assert crew.socket._socket.poll(PATIENCE_MILLISECONDS)
+        dismiss_others(crew, 0)
+        assert a.hear_last() == Goodbye(run=RUN, generation=0, step=0, save_dense=False)
+
+
 def test_before_the_first_generation_there_is_nothing_to_save() -> None:
     with crew_and("a") as (crew, (a,)):
         a.join()

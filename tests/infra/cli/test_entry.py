@@ -76,6 +76,11 @@ def test_ctrl_c_while_importing_another_command_is_one_line() -> None:
     assert (ended.returncode, ended.stderr) == (130, "freshet: interrupted\n")
 
 
+def test_sigterm_interrupts_a_benchmark_which_then_ends_what_it_has_started() -> None:
+    ended = signalled(signal.SIGTERM, "bench", "freshness")
+    assert (ended.returncode, ended.stderr) == (130, "freshet: interrupted\n")
+
+
 def test_sigterm_as_soon_as_it_is_caught_ends_a_demo_with_0(tmp_path: Path) -> None:
     ended = signalled(signal.SIGTERM, "demo", "--folder", str(tmp_path / "run"), program=SIGNAL_ONCE_CAUGHT)
     assert ended.returncode == 0, ended.stderr

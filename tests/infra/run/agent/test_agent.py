@@ -151,3 +151,15 @@ def test_the_socket_of_a_killed_supervisor_is_removed_and_nothing_else(tmp_path:
         at.write_text(f"ipc://{folder}/socket")
         with Agent(Supervisor([], tmp_path), RUN, at, sleeper, "worker-"):
             assert folder.exists() == is_there
+
+
+def test_a_worker_that_was_asked_for_before_the_run_was_stopped_is_not_started(tmp_path: Path) -> None:
+    at = tmp_path / "endpoints" / "agent"
+    with (
+        Supervisor([sleeper("worker-0")], tmp_path) as supervisor,
+        Agent(supervisor, RUN, at, sleeper, "worker-", stopped_at=100.0) as agent,
+    ):
+        asking = Asking(supervisor, agent, at)
+        with pytest.raises(CommandRefused, match="given before the run was stopped"):
+            asking(StartWorker(**COMMON, id="c1", given_seconds=100.0))
+        assert asking(StartWorker(**COMMON, id="c2", given_seconds=101.0)).worker == "worker-1"
