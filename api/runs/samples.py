@@ -1,8 +1,8 @@
 """Events that are handed in over HTTP: checked against the run's schema, then written where its dispatcher reads them.
 
 What is accepted is durable. A request with an idempotency key that is sent again is not written again, whoever was
-killed meanwhile (``api/runs/requests.py``). The embedded log has one writer: while ``freshet produce`` writes, events are
-refused here; and it is given back after a few seconds without events.
+killed meanwhile (``api/runs/requests.py``). The embedded log has one writer: while ``freshet produce`` writes, events
+are refused here; and it is given back after a few seconds without events.
 """
 
 import asyncio
