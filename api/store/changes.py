@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dispatch.control.feed import FeedPage, Versioned
+from dispatch.journal.desired import STOPPED
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
@@ -32,6 +33,9 @@ from dispatch.journal.records import (
 Row = dict[str, Any]
 AUTO = "auto"
 GAP = "gap"
+NO_TOKEN = ""
+"""of a command that did not come through the API, but on the run's own socket: only its owner reaches that"""
+DONE = 200
 
 
 @dataclass
@@ -57,6 +61,8 @@ class Changes:
     events: list[Row] = field(default_factory=list)
     settled: dict[str, Row] = field(default_factory=dict)
     """commands that the journal has, by id"""
+    given: dict[str, Row] = field(default_factory=dict)
+    """who gave them, by id: entries of the audit trail for those that did not come through the API"""
 
 
 def fold(page: FeedPage, cursor: int, has_begun: bool) -> Changes:
@@ -203,8 +209,18 @@ def _cut(record: CutBegun | CutTaken, version: int, state: str, at: float | None
 def _settle(changes: Changes, record: Commanded, key: Row) -> None:
     answer = {"text": plain(record.text), "version": key["version"], "done_at": told(record.at_seconds)}
     changes.settled.setdefault(record.id, answer)
+    if record.verb != STOPPED:
+        changes.given.setdefault(record.id, _given(record))
     if record.verb == "alpha":
         changes.alpha_changes.append(key | _commanded_alpha(record))
+
+
+def _given(record: Commanded) -> Row:
+    """An entry without a token: it came on the run's own socket."""
+    action = " ".join(filter(None, (record.verb, record.worker, record.value)))
+    detail = {"command": record.id, "reason": record.reason}
+    named = {"actor": plain(record.actor), "token": NO_TOKEN, "action": plain(action), "status": DONE}
+    return named | {"detail": plain(detail), "at": told(record.at_seconds) or 0.0}
 
 
 def _commanded_alpha(record: Commanded) -> Row:

@@ -21,6 +21,7 @@ from api.store.tables import (
     FANOUT,
     LEVELS,
     AlphaChangeRow,
+    AuditRow,
     CommandRow,
     CutRow,
     EventRow,
@@ -78,7 +79,9 @@ async def _enter_changes(connection: AsyncConnection, run: str, changes: Changes
     await enter(connection, EventRow, of_run(changes.events))
     for command, answer in changes.settled.items():
         this_one = (CommandRow.id == command, CommandRow.run == run)
-        await connection.execute(update(CommandRow).where(*this_one).values(state="done", **answer))
+        found = await connection.execute(update(CommandRow).where(*this_one).values(state="done", **answer))
+        if not found.rowcount and command in changes.given:
+            await connection.execute(insert(AuditRow), of_run([changes.given[command]]))
 
 
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -216,7 +216,7 @@ class CommandRow(SqlTable):
 
 
 class AuditRow(SqlTable):
-    """A request that changed something, or was denied."""
+    """A request that changed something, or was denied; and each command that did not come through the API."""
 
     __tablename__ = "audit"
     __table_args__ = (Index(None, "run", "id"),)
@@ -225,7 +225,7 @@ class AuditRow(SqlTable):
     at: Mapped[float]
     actor: Mapped[str]
     token: Mapped[str | None]
-    """its id"""
+    """its id; empty: a command on the run's own socket, which only its owner reaches"""
     action: Mapped[str]
     run: Mapped[str | None]
     status: Mapped[int]

@@ -1,5 +1,6 @@
 """Commands about a run in a folder of this machine, over the sockets of its dispatcher and supervisor: no token."""
 
+import getpass
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,6 @@ def tell(running: "RunningRun", verb: "Verb", worker: str, as_json: bool) -> Non
     from dispatch.control.client import command
     from dispatch.control.protocol import Accepted
 
-    answer = command(running.control(), running.run, verb, worker, curve=running.curve)
+    answer = command(running.control(), running.run, verb, worker, actor=getpass.getuser(), curve=running.curve)
     assert isinstance(answer, Accepted)
     print_answer(answer.text, {"id": answer.id, "step": answer.step, "text": answer.text}, as_json)

@@ -280,6 +280,22 @@ def test_a_command_is_done_when_the_journal_has_it(database: str) -> None:
     asyncio.run(run())
 
 
+def test_a_command_that_did_not_come_through_the_api_is_audited_once(database: str) -> None:
+    async def run() -> None:
+        store = await SqlStore.open(database)
+        sent = await store.commands.submit(NewCommand("run", "pause", "k", "ann"))
+        given = [commanded(sent.id), commanded("there", "drain"), commanded("later", "alpha", "0.5")]
+        taken = page([[journals.begun()], *([one] for one in given)])
+        await store.runs.project("run", taken)
+        await store.runs.project("run", taken)
+        trail = (await store.audit.list(run="run")).rows
+        assert [(one.actor, one.token, one.action) for one in trail] == [("ann", "", "alpha 0.5"), ("ann", "", "drain")]
+        assert (trail[0].at, trail[0].detail) == (60.0, {"command": "later", "reason": "a test"})
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_an_answer_makes_way_for_what_the_journal_has(database: str) -> None:
     async def run() -> None:
         store = await SqlStore.open(database)
