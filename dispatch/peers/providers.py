@@ -59,10 +59,12 @@ class Providers:
         """Names of the shards in use that are gone, or that a newer process has replaced."""
         return [provider.name for provider in self.in_use if self._known.get(provider.number) != provider]
 
-    def holder(self, sender: bytes, number: int) -> bytes | None:
-        """The process that serves as a shard for which another offers itself; None: nobody, or that was replaced."""
-        known = self._known.get(number)
-        return None if known is None or sender == known.identity or self.is_replaced(sender) else known.identity
+    def holder(self, sender: bytes, offer: Serve) -> bytes | None:
+        """The process that serves as the shard for which another offers itself; None: nobody, or no other could."""
+        known = self._known.get(offer.terms.shard)
+        if known is None or sender == known.identity or self.is_replaced(sender) or self._misfit(offer) is not None:
+            return None
+        return known.identity
 
     def is_replaced(self, sender: bytes) -> bool:
         """Whether a newer process has taken the place of this one."""
@@ -71,13 +73,8 @@ class Providers:
     def admit(self, sender: bytes, offer: Serve) -> str | None:
         """Takes an offer; returns the reason if it is refused."""
         terms = offer.terms
-        if terms.shards != self.count or terms.shard >= self.count:
-            return (
-                f"shard {terms.shard} of {terms.shards} offered itself to a run with shards 0 to {self.count - 1}; "
-                "expected one of these; correct ps.shards or --shard of this shard"
-            )
-        if difference := differing(self._settings, "the dispatcher", terms.settings, f"shard {terms.shard}"):
-            return difference
+        if (misfit := self._misfit(offer)) is not None:
+            return misfit
         if self.is_replaced(sender):
             return f"a newer process serves as shard {terms.shard}; start no second one of a number"
         if (before := self._newest.get(terms.shard, sender)) != sender:
@@ -99,3 +96,13 @@ class Providers:
         """Those known now serve the next generation; returns their endpoints, by number."""
         self.in_use = self.everyone
         return tuple(provider.endpoint for provider in self.in_use)
+
+    def _misfit(self, offer: Serve) -> str | None:
+        """Why it could be no shard of this run."""
+        terms = offer.terms
+        if terms.shards != self.count or terms.shard >= self.count:
+            return (
+                f"shard {terms.shard} of {terms.shards} offered itself to a run with shards 0 to {self.count - 1}; "
+                "expected one of these; correct ps.shards or --shard of this shard"
+            )
+        return differing(self._settings, "the dispatcher", terms.settings, f"shard {terms.shard}")
