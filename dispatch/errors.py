@@ -37,7 +37,7 @@ class BadCost(DispatchError, ValueError):
     """A cost is NaN, infinite, or the matrix has the wrong shape."""
 
 
-class NoGpu(DispatchError):
+class NoGpu(DispatchError, ConfigError):
     """The GPU solver was asked for, but there is no GPU, or no cupy to reach it by."""
 
 
@@ -45,8 +45,8 @@ class BadScores(DispatchError, ValueError):
     """Logits and labels do not belong together."""
 
 
-class CacheTooSmall(DispatchError):
-    """A worker's cache cannot hold the rows of one micro-batch."""
+class CacheTooSmall(DispatchError, ConfigError):
+    """A worker's cache cannot hold the rows of one micro-batch; it could not the next time, either."""
 
 
 class Recoverable(DispatchError):
