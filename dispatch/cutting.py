@@ -53,6 +53,10 @@ class Cutting:
         self._publication_due = 0.0
         self.newest: CutManifest | None = None
         """what a recovery has gone back to, if no version can have been announced that is newer"""
+        self.trouble = ""
+        """why no cut has been taken lately; empty: the last one that was due has been"""
+        self._failed = 0
+        """cuts in a row"""
         self.has_audience = False
         """whether somebody serves the model"""
         self.search = CutSearch(self.storage, journal, is_replay=not self.are_taken)
@@ -99,6 +103,7 @@ class Cutting:
             self._journal.begin_cut(self._book.next_number, decided.step, decided.positions, decided.samples)
         except JournalFull as error:
             self._log.error("no cut is taken, and training goes on", reason=str(error))
+            self._note_failure(str(error))
             return 0
         self._begun = decided
         return self._book.begin(decided, self._job.shards, is_publication, self._journal.line)
@@ -117,14 +122,21 @@ class Cutting:
         if (done := self._book.finished()) is not None:
             self._conclude(done)
             if isinstance(done, CutManifest):
+                self._failed, self.trouble = 0, ""
                 shards.commit(generation, done.step, done.number)
             else:
+                self._note_failure(done.reason)
                 self._publication_due = max(self._publication_due, monotonic() + FAILED_SECONDS)
         if (dropped := self._book.dropped()) is not None:
             self._journal.trim(dropped.retained.oldest)
             if dropped.positions is not None:
                 self.keep_events(dropped.positions)
         return done if isinstance(done, CutManifest) else None
+
+    def _note_failure(self, reason: str) -> None:
+        self._failed += 1
+        times = f" {self._failed} times in a row" if self._failed > 1 else ""
+        self.trouble = f"no cut could be taken{times}; training goes on, and a crash costs more: {reason}"
 
     def keep_events(self, positions: Mapping[int, Position]) -> None:
         """Makes the embedded log keep what comes after these positions, up to its cap."""

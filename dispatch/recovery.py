@@ -27,13 +27,13 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     A disk that is full, or does not give out a cut, is waited for.
     """
     waits = isinstance(fault, JournalFull | CutUnreadable)
-    coordinator.faults += not waits
-    coordinator.log.error("the run goes back to its last cut", fault=str(fault), in_a_row=coordinator.faults)
+    coordinator.setbacks.faults += not waits
+    coordinator.log.error("the run goes back to its last cut", fault=str(fault), in_a_row=coordinator.setbacks.faults)
     if not waits:
         write_down(coordinator, fault)
     coordinator.stop.wait(PAUSE_SECONDS if waits else 0.0)
     coordinator.meter.count("faults")
-    if coordinator.faults > MOST_FAULTS:
+    if coordinator.setbacks.faults > MOST_FAULTS:
         raise fault
     coordinator.state = "waiting"
     if isinstance(fault, CutUnusable):
@@ -43,6 +43,9 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     coordinator.cutting.abandon(str(fault))
     coordinator.connections.close()
     coordinator.crew.abort(coordinator.intake.step)
+    if waits:
+        coordinator.setbacks.stalled = f"the run waits to go back to its last cut: {fault}"
+        coordinator.publisher.publish(coordinator.status())
 
 
 def write_down(coordinator: Coordinator, fault: Recoverable) -> None:
