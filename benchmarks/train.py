@@ -25,7 +25,7 @@ import msgspec
 from benchmarks.clicks import CHUNK, read_samples, write_topic
 from benchmarks.simulated.dispatch import Percentiles
 from benchmarks.visits import Visits
-from dispatch.decide import check_cache
+from dispatch.capacity.room import check_cache
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.status import SinceMark, Summary, WorkerStatus
 from dispatch.tally import WorkerTraffic

@@ -38,6 +38,7 @@ from dispatch.peers.orders import flush_orders, training_orders
 from dispatch.peers.providers import Providers
 from dispatch.peers.roster import Roster
 from dispatch.progress.publisher import StatusPublisher
+from dispatch.progress.setbacks import Setbacks
 from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
@@ -104,8 +105,7 @@ class Coordinator:
         self.restore = EMPTY_MODEL
         """the cut that shards go back to when the next generation starts"""
         self._kept_alive = 0.0
-        self.faults = 0
-        """in a row, without a new step in between"""
+        self.setbacks = Setbacks()
 
     def goes_on(self) -> bool:
         """Whether there may be more to train than what is on record, or nobody is there yet to save what it came to."""
@@ -173,7 +173,7 @@ class Coordinator:
         self.crew.start_generation(self.journal.generation, self.intake.step, welcome, keeps)
         if self.restore != GO_ON:
             self.cutting.sweep()
-        self.restore = GO_ON
+        self.restore, self.setbacks.stalled = GO_ON, ""
         self.state = "training" if past is None else "replaying"
         if past is None:
             self.steering.settle(self.training, self.intake)
@@ -263,13 +263,16 @@ class Coordinator:
         while True:
             try:
                 what = decision, training.decider.alpha, training.index.count
-                return self.intake.record(batch, self.crew.generation, *what)
+                self.intake.record(batch, self.crew.generation, *what)
+                self.setbacks.stalled = ""
+                return
             except JournalFull as error:
                 if self.stop.requested:
                     raise
                 if not is_told:
                     self.log.error("training pauses until the journal can be written", reason=str(error))
                 is_told = True
+                self.setbacks.stalled = f"training waits until the journal can be written: {error}"
             self.poll(PAUSE_SECONDS)
 
     def write_dead_letters(self, batch: Batch) -> None:
@@ -315,7 +318,8 @@ class Coordinator:
         intake, accounts = self.intake, self.training.accounts
         at = self.state, self.crew.generation, intake.step
         known = accounts.status(*at, intake.events(), intake.fields())
-        status = msgspec.structs.replace(known, served=self.versions.status())
+        troubles = tuple(filter(None, (self.setbacks.stalled, self.cutting.trouble)))
+        status = msgspec.structs.replace(known, served=self.versions.status(), troubles=troubles)
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.version)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -353,7 +357,7 @@ class Coordinator:
         for done, figures in self.training.completed(self.crew.roster.members):
             if done.is_training:
                 self.journal.complete(done.step, done.logits_B(), figures)
-                self.faults = 0 if self.state == "training" else self.faults
+                self.setbacks.faults = 0 if self.state == "training" else self.setbacks.faults
                 self.meter.count("samples", done.labels_B.size)
                 self.meter.count("steps")
             elif done.cut:

@@ -4,7 +4,7 @@ While somebody serves the model, a cut is also due every ``serving.publish_secon
 
 A cut begins behind an ordered step: its flush is one more round, and the next steps are decided meanwhile. It exists
 once its manifest is written (``dispatch/cuts/taking.py``); then the journal says so, the shards hear of it, and what is
-older than the oldest cut kept goes. Cuts that are found damaged are passed over.
+older than the oldest cut kept goes. Which one a recovery goes back to is found in ``dispatch/cuts/search.py``.
 """
 
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ import structlog
 
 from dispatch.cuts.gate import GateState
 from dispatch.cuts.retention import discard_after, sweep
-from dispatch.cuts.state import Decided, DispatcherState, Trained, load_index, read_state
+from dispatch.cuts.search import CutSearch
+from dispatch.cuts.state import Decided, DispatcherState, Trained
 from dispatch.cuts.taking import CutBook, CutFailure
-from dispatch.errors import CutUnusable, JournalFull, NoCut
+from dispatch.errors import JournalFull
 from dispatch.job import DispatchJob
 from dispatch.journal.records import CutTaken
 from dispatch.journal.run import RunJournal
 from dispatch.peers.shards import Shards
 from dispatch.rows.index import Index
-from infra.errors import FileUnusable
+from infra.errors import FileUnusable, StorageError
 from infra.storage import Storage
 from infra.telemetry import Meter
 from ingest.log.floor import remove_floor, write_floor
 from ingest.streams.position import Position
-from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
-from ps.errors import CutDamaged
-from ps.protocol import EMPTY_MODEL, CutFailed
+from ps.cuts.manifest import CutManifest
+from ps.protocol import CutFailed
 
 FAILED_SECONDS = 5.0
 """after a cut that failed, until the next that is only to be served: a disk that is full does not fill the log"""
@@ -53,10 +53,13 @@ class Cutting:
         self._publication_due = 0.0
         self.newest: CutManifest | None = None
         """what a recovery has gone back to, if no version can have been announced that is newer"""
+        self.trouble = ""
+        """why no cut has been taken lately; empty: the last one that was due has been"""
+        self._failed = 0
+        """cuts in a row"""
         self.has_audience = False
         """whether somebody serves the model"""
-        self.damaged: set[int] = set()
-        """cuts that cannot be gone back to"""
+        self.search = CutSearch(self.storage, journal, is_replay=not self.are_taken)
         self._log = structlog.get_logger()
 
     @property
@@ -100,6 +103,7 @@ class Cutting:
             self._journal.begin_cut(self._book.next_number, decided.step, decided.positions, decided.samples)
         except JournalFull as error:
             self._log.error("no cut is taken, and training goes on", reason=str(error))
+            self._note_failure(str(error))
             return 0
         self._begun = decided
         return self._book.begin(decided, self._job.shards, is_publication, self._journal.line)
@@ -118,14 +122,21 @@ class Cutting:
         if (done := self._book.finished()) is not None:
             self._conclude(done)
             if isinstance(done, CutManifest):
+                self._failed, self.trouble = 0, ""
                 shards.commit(generation, done.step, done.number)
             else:
+                self._note_failure(done.reason)
                 self._publication_due = max(self._publication_due, monotonic() + FAILED_SECONDS)
         if (dropped := self._book.dropped()) is not None:
             self._journal.trim(dropped.retained.oldest)
             if dropped.positions is not None:
                 self.keep_events(dropped.positions)
         return done if isinstance(done, CutManifest) else None
+
+    def _note_failure(self, reason: str) -> None:
+        self._failed += 1
+        times = f" {self._failed} times in a row" if self._failed > 1 else ""
+        self.trouble = f"no cut could be taken{times}; training goes on, and a crash costs more: {reason}"
 
     def keep_events(self, positions: Mapping[int, Position]) -> None:
         """Makes the embedded log keep what comes after these positions, up to its cap."""
@@ -153,40 +164,15 @@ class Cutting:
 
     # ── going back ────────────────────────────────────────────────────────────────────────────────────────────────────
     def choose(self) -> tuple[DispatcherState | None, Index]:
-        """The state and the index of the newest cut that can be used, whose history the journal then has.
-
-        None: the empty model. Raises NoCut if the journal does not reach back to that.
-        """
-        self.newest = None
-        for number in self._candidates():
-            try:
-                manifest = read_manifest(self.storage, number)
-                state, index = read_state(self.storage, manifest), Index.restore(load_index(self.storage, manifest))
-                self._journal.read_again(number)
-            except (CutDamaged, CutUnusable) as error:
-                self._log.error("a cut cannot be used; the one before is tried", cut=number, reason=str(error))
-                self.damaged.add(number)
-                continue
-            self._last_step, self._book.gate = state.decided.step, state.gate
-            is_newest = number == manifest_numbers(self.storage)[-1] and manifest.line == self._journal.line
-            self.newest = manifest if is_newest else None
-            return state, index
-        self._last_step, self._book.gate = 0, GateState()
-        try:
-            self._journal.read_again(EMPTY_MODEL)
-        except CutUnusable as error:
-            raise NoCut(
-                f"no cut can be used, and the journal does not reach back to the run's start: {error}"
-            ) from error
-        return None, Index()
-
-    def _candidates(self) -> list[int]:
-        """Numbers of cuts, the best first: the newest or, for a replay, the oldest, after the empty model."""
-        if not self.are_taken and self._journal.history.base.number == EMPTY_MODEL:
-            return []
-        on_record = self._journal.cut_numbers() - self.damaged
-        numbers = [number for number in manifest_numbers(self.storage) if number in on_record]
-        return numbers[::-1] if self.are_taken else numbers
+        """The state and the index of the newest cut that can be used; None: the empty model. See ``CutSearch.find``."""
+        self.newest, found = None, self.search.find()
+        if found is None:
+            self._last_step, self._book.gate = 0, GateState()
+            return None, Index()
+        self._last_step, self._book.gate = found.state.decided.step, found.state.gate
+        is_newest = found.is_last and found.manifest.line == self._journal.line
+        self.newest = found.manifest if is_newest else None
+        return found.state, found.index
 
     def void_after(self, number: int) -> None:
         """The steps after a cut are void, and so are later cuts."""
@@ -194,7 +180,12 @@ class Cutting:
 
     def sweep(self) -> None:
         """Removes files that no cut names; called when no shard is writing any."""
-        if self.are_taken and (gone := sweep(self.storage)):
+        try:
+            gone = sweep(self.storage) if self.are_taken else []
+        except StorageError as error:
+            self._log.warning("files of unfinished cuts stay; they go the next time", reason=str(error))
+            return
+        if gone:
             self._log.info("files of unfinished cuts removed", files=len(gone))
 
     def _conclude(self, done: CutManifest | CutFailure) -> None:

@@ -18,13 +18,14 @@ from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Assignment, Policy, Situation
 from dispatch.assign.worth import saved_share
 from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.elastic import Elastic, bounds
+from dispatch.capacity.elastic import Elastic
 from dispatch.capacity.participation import DenseLoad, SetChange
+from dispatch.capacity.room import equal_capacities, hot_rows
 from dispatch.errors import BadCost, CacheTooSmall
 from dispatch.policies.registry import parse_spec
 from dispatch.policies.spec import Needs
 from dispatch.rows.directory import Directory
-from dispatch.rows.hot import Profile, hot_rows
+from dispatch.rows.hot import Profile
 from dispatch.rows.index import BatchRows, Index
 from dispatch.rows.plan import RoundPlan
 from infra.errors import ConfigError
@@ -226,11 +227,6 @@ def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
     decider.flush()
 
 
-def equal_capacities(samples: int, workers: int) -> I64:
-    """The smallest equal capacity that holds the batch."""
-    return np.full(workers, -(-samples // workers), np.int64)
-
-
 def check_row_costs(row_cost_n: F64, workers: int) -> None:
     """Refuses costs of links that no decision could be made with."""
     if row_cost_n.shape != (workers,) or not (np.isfinite(row_cost_n) & (row_cost_n > 0)).all():
@@ -250,25 +246,3 @@ def relative_row_costs(links_gbit: list[float]) -> F64:
             )
     fastest = max(links_gbit, default=0.0) or 1.0
     return np.array([fastest / (link or fastest) for link in links_gbit])
-
-
-def needed_rows(batch: int, workers: int, fields: int) -> int:
-    """Rows that a micro-batch may use at most."""
-    return int(equal_capacities(batch, workers)[0]) * fields
-
-
-def check_cache(cache_rows: int, batch: int, workers: int, fields: int, shares: ShareBounds | None = None) -> None:
-    """Refuses a cache that could fail to hold a micro-batch, before anything starts.
-
-    Elastic capacities stay within what the caches hold; that there is room for the batch within their bounds, too, is
-    checked if these are given.
-    """
-    needed = needed_rows(batch, workers, fields)
-    if cache_rows < needed:
-        raise CacheTooSmall(
-            f"cache of {cache_rows} rows cannot hold a micro-batch; {batch} samples over {workers} workers with "
-            f"{fields} keys each may use {needed} rows; expected a slot for each; raise dispatch.cache_rows or lower "
-            f"stream.batch"
-        )
-    if shares is not None:
-        bounds(batch, np.full(workers, cache_rows // fields), *shares.of(workers))

@@ -8,8 +8,10 @@
 │   ├── ShardSilent  a PS shard does not answer, or does not finish a round, in time
 │   ├── CrewFailed   a worker or shard is lost, or stopped reporting
 │   ├── CutUnusable  the cut to go back to is damaged
+│   ├── CutUnreadable  storage does not give out the cut to go back to: it is tried again, and then an older one
 │   └── JournalFull  the journal cannot be appended for lack of room; the same append may be tried again
 ├── ShardRefused     a PS shard refused a message of the dispatcher
+│   └── ShardDisagrees  … because it has other settings: it would refuse it again
 ├── BadReport        a worker's report cannot be read, or is not of what it was ordered to do
 ├── RunEnded         the run's folder holds a run that is over
 ├── SettingsChanged  a run would go on with settings that its journal rules out
@@ -35,7 +37,7 @@ class BadCost(DispatchError, ValueError):
     """A cost is NaN, infinite, or the matrix has the wrong shape."""
 
 
-class NoGpu(DispatchError):
+class NoGpu(DispatchError, ConfigError):
     """The GPU solver was asked for, but there is no GPU, or no cupy to reach it by."""
 
 
@@ -43,8 +45,8 @@ class BadScores(DispatchError, ValueError):
     """Logits and labels do not belong together."""
 
 
-class CacheTooSmall(DispatchError):
-    """A worker's cache cannot hold the rows of one micro-batch."""
+class CacheTooSmall(DispatchError, ConfigError):
+    """A worker's cache cannot hold the rows of one micro-batch; it could not the next time, either."""
 
 
 class Recoverable(DispatchError):
@@ -55,12 +57,30 @@ class CutUnusable(Recoverable):
     """The cut to go back to is damaged."""
 
 
+class CutUnreadable(Recoverable):
+    """Storage does not give out the cut to go back to, whatever that holds: it may be tried again."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
+        """of the cut; 0: not even which there are can be told"""
+
+
 class ShardSilent(Recoverable):
     """A PS shard does not answer, or does not finish a round, in time."""
 
 
 class ShardRefused(DispatchError):
     """A PS shard refused a message of the dispatcher."""
+
+    def __init__(self, message: str, error: str = "") -> None:
+        super().__init__(message)
+        self.error = error
+        """type of the shard's own error"""
+
+
+class ShardDisagrees(ShardRefused, ConfigError):
+    """A PS shard refused a message of the dispatcher because its settings differ; it would do so again."""
 
 
 class CrewFailed(Recoverable):

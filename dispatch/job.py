@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from dispatch.capacity.room import check_room
 from dispatch.config import DispatchConfig
-from dispatch.decide import check_cache, needed_rows
 from dispatch.dense import Reduce, check_reduce, needs_ring
 from dispatch.protocol import unencrypted
-from dispatch.rows.hot import check_hot_set
 from infra.agreement import Agreement
 from infra.wire import Curve
 from ingest.config import StreamConfig
@@ -117,8 +116,7 @@ def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
     dispatch, has_hot_set = job.dispatch, hot_share > 0
     dispatch.check_parking()
     sizes = dispatch.cache_rows, job.stream.batch, dispatch.workers, job.schema.fields
-    check_cache(*sizes, dispatch.share_bounds if is_elastic else None)
+    check_room(*sizes, dispatch.share_bounds if is_elastic else None, hot_share)
     check_reduce(job.dense.reduce, dispatch.policy, has_hot_set)
     if dispatch.workers > 1 and not job.may_sum and needs_ring(job.dense.reduce, has_hot_set):
         raise unencrypted(dispatch.workers)
-    check_hot_set(hot_share, dispatch.cache_rows, needed_rows(job.stream.batch, dispatch.workers, job.schema.fields))

@@ -11,7 +11,7 @@ written but that a generation starts, or that steps are void because no replacem
 from time import monotonic
 
 from dispatch.coordinator import PAUSE_SECONDS, WAIT_SECONDS, Coordinator
-from dispatch.errors import CutUnusable, JournalFull, Recoverable
+from dispatch.errors import CutUnreadable, CutUnusable, JournalFull, Recoverable
 from dispatch.peers.dismissal import dismiss_others
 from dispatch.progress.status import Status
 from dispatch.training import Training
@@ -24,23 +24,28 @@ MOST_FAULTS = 20
 def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     """Ends the generation before its time; raises the fault if there were too many in a row.
 
-    A disk that is full is waited for.
+    A disk that is full, or does not give out a cut, is waited for.
     """
-    is_full = isinstance(fault, JournalFull)
-    coordinator.faults += not is_full
-    coordinator.log.error("the run goes back to its last cut", fault=str(fault), in_a_row=coordinator.faults)
-    if not is_full:
+    waits = isinstance(fault, JournalFull | CutUnreadable)
+    coordinator.setbacks.faults += not waits
+    coordinator.log.error("the run goes back to its last cut", fault=str(fault), in_a_row=coordinator.setbacks.faults)
+    if not waits:
         write_down(coordinator, fault)
-    coordinator.stop.wait(PAUSE_SECONDS if is_full else 0.0)
+    coordinator.stop.wait(PAUSE_SECONDS if waits else 0.0)
     coordinator.meter.count("faults")
-    if coordinator.faults > MOST_FAULTS:
+    if coordinator.setbacks.faults > MOST_FAULTS:
         raise fault
     coordinator.state = "waiting"
     if isinstance(fault, CutUnusable):
-        coordinator.cutting.damaged.add(coordinator.restore)
+        coordinator.cutting.search.damaged.add(coordinator.restore)
+    if isinstance(fault, CutUnreadable):
+        coordinator.cutting.search.put_off(fault)
     coordinator.cutting.abandon(str(fault))
     coordinator.connections.close()
     coordinator.crew.abort(coordinator.intake.step)
+    if waits:
+        coordinator.setbacks.stalled = f"the run waits to go back to its last cut: {fault}"
+        coordinator.publisher.publish(coordinator.status())
 
 
 def write_down(coordinator: Coordinator, fault: Recoverable) -> None:

@@ -97,7 +97,7 @@ class Refused(Header, frozen=True):
     current: Step = -1
     """the generation of who refused it"""
     what: Name = ""
-    """type of that message, where it matters to who sent it"""
+    """type of that message, or of the error, where it matters to who sent it"""
 
 
 def cut_reason(reason: str) -> str:

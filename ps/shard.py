@@ -130,7 +130,7 @@ class Shard:
         step = message.header.step if isinstance(message.header, Header) else -1
         generation = message.header.generation if isinstance(message.header, Header) else -1
         reason = cut_reason(f"{type(error).__name__}: {error}")
-        told: dict[str, Any] = {"generation": generation, "step": step, "reason": reason}
+        told: dict[str, Any] = {"generation": generation, "step": step, "reason": reason, "what": type(error).__name__}
         return Reply(message.sender, Refused(run=self._fence.run, current=self._fence.generation, **told))
 
     def _carry_out(self, message: Received) -> Iterator[Reply]:

@@ -51,8 +51,8 @@ def why_held(manifests: Iterable[CutManifest], choice: Choice, served: Version) 
     newer = [manifest for manifest in manifests if version_of(manifest) > served and not choice.allows(manifest)]
     if choice.pinned is not None or not newer:
         return ""
-    newest = max(newer, key=version_of)
+    newest, found = max(newer, key=version_of), "1 newer version is" if len(newer) == 1 else f"{len(newer)} newer are"
     return (
-        f"{len(newer)} newer than cut {served.cut} held back; the newest, cut {newest.number} after step "
+        f"{found} held back; the newest, cut {newest.number} after step "
         f"{newest.step}: {'; '.join(newest.verdict.reasons)}; expected a good one; wait for the next, or release this"
     )

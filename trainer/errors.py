@@ -15,7 +15,7 @@ class TrainerError(FreshetError):
     """Base of the worker's errors."""
 
 
-class DeviceMissing(TrainerError):
+class DeviceMissing(TrainerError, ConfigError):
     """The device asked for is not on this machine."""
 
 

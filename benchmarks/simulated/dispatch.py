@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from benchmarks.simulated.sizes import DenseCharges
 from benchmarks.simulated.workload import Workload
+from dispatch.capacity.room import hot_rows
 from dispatch.decide import Decider, Decision, warm_up
 from dispatch.errors import CacheTooSmall
 from dispatch.policies.registry import parse_spec
 from dispatch.policies.spec import Spec
 from dispatch.rows.directory import Directory
-from dispatch.rows.hot import hot_rows
 from dispatch.rows.index import Index
 from dispatch.rows.plan import Traffic
 from infra.errors import ConfigError

@@ -5,8 +5,8 @@ from dataclasses import replace
 from math import isfinite
 
 from dispatch.capacity.bounds import ShareBounds
+from dispatch.capacity.room import check_cache
 from dispatch.control.protocol import Command
-from dispatch.decide import check_cache
 from dispatch.errors import CommandRefused, DispatchError
 from dispatch.job import DispatchJob, check_job
 from dispatch.journal.desired import AUTO, NONE, Desired, ShareLimits, parse_shares

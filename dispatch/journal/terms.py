@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from dispatch.decide import needed_rows
+from dispatch.capacity.room import hot_rows, needed_rows
 from dispatch.dense import uses_hub
 from dispatch.job import DispatchJob
 from dispatch.journal.history import PastGeneration
 from dispatch.peers.roster import Member
 from dispatch.policies.spec import Needs
-from dispatch.rows.hot import hot_rows
 
 
 @dataclass(frozen=True)

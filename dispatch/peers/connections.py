@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import zmq
 
-from dispatch.errors import CutUnusable, ShardRefused
+from dispatch.errors import CutUnreadable, CutUnusable, ShardRefused
 from dispatch.job import DispatchJob
 from dispatch.peers.providers import Providers
 from dispatch.peers.shards import Shards
+from infra.errors import StorageError
+from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL
 
 SHARD_SECONDS = 60.0
@@ -41,7 +43,7 @@ class ShardConnections:
         """Starts a generation on every shard, with the model of a cut; returns their endpoints, by number.
 
         rows: that all shards together must hold then; while_waiting: called now and then while an answer is awaited,
-        may raise. Raises CutUnusable if they cannot go back to that cut.
+        may raise. Raises CutUnusable if that cut is damaged, CutUnreadable if a shard cannot read it.
         """
         if self._shards is None:
             told = self._job.run, self._job.curve, SHARD_SECONDS, self._job.agreement.shards, while_waiting
@@ -49,9 +51,11 @@ class ShardConnections:
         try:
             found = sum(self._shards.open(generation, step, workers, restore))
         except ShardRefused as error:
-            if restore <= EMPTY_MODEL:
-                raise
-            raise CutUnusable(f"cut {restore} cannot be used: {error}") from error
+            if restore > EMPTY_MODEL and error.error == StorageError.__name__:
+                raise CutUnreadable(f"cut {restore} cannot be read: {error}", restore) from error
+            if restore > EMPTY_MODEL and error.error == CutDamaged.__name__:
+                raise CutUnusable(f"cut {restore} cannot be used: {error}") from error
+            raise
         if found != rows:
             raise ShardRefused(
                 f"the shards hold {found} rows, and the dispatcher knows {rows}; expected as many; restore the run's "

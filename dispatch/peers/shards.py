@@ -10,11 +10,12 @@ import zmq
 from numpy.typing import NDArray
 
 from dispatch.dense import NO_MOVES, DenseMoves
-from dispatch.errors import ShardRefused, ShardSilent
+from dispatch.errors import ShardDisagrees, ShardRefused, ShardSilent
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan, ShardPlan
 from infra.faults import reach
 from infra.wire import NO_I64, NO_U64, Codec, Curve, Header, Refused, connect, receive, send
+from ps.errors import Disagreement
 from ps.protocol import (
     EARLY,
     EVICT,
@@ -185,7 +186,9 @@ class Shards:
         header, arrays = receive(self._sockets[number], self._replies)
         if isinstance(header, Refused):
             endpoint = self._endpoints[number]
-            raise ShardRefused(f"shard at {endpoint} refused a message of the dispatcher: {header.reason}")
+            reason = f"shard at {endpoint} refused a message of the dispatcher: {header.reason}"
+            kind = ShardDisagrees if header.what == Disagreement.__name__ else ShardRefused
+            raise kind(reason, header.what)
         if isinstance(header, CutSaved | CutFailed):
             self._cuts.append((number, header))
         return header, arrays

@@ -144,12 +144,19 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     """whether a pause is wanted; the state tells whether it has begun"""
 
 
-class Status(InForce, frozen=True, kw_only=True):
+class Condition(InForce, frozen=True, kw_only=True):
+    """Whether a run goes on."""
+
+    state: RunState = "waiting"
+    troubles: tuple[str, ...] = ()
+    """what keeps the run from going on, or a crash from being cheap, in words; none: all is well"""
+
+
+class Status(Condition, frozen=True, kw_only=True):
     """A run at one moment."""
 
     run: str
     policy: str = ""
-    state: RunState = "waiting"
     generation: int = 0
     step: int = 0
     """number of the newest step; steps that held dead letters alone are numbered too"""

@@ -8,7 +8,6 @@ from math import log, log1p
 import numpy as np
 
 from dispatch.arrays import I64
-from dispatch.errors import CacheTooSmall
 from dispatch.rows.index import BatchRows
 
 
@@ -53,25 +52,3 @@ def worthwhile_uses(workers: int) -> float:
     random n(1 - (1 - 1/n)^f) workers have one: n - 1 of them if f is ln n / -ln(1 - 1/n), about n ln n.
     """
     return log(workers) / -log1p(-1 / workers) if workers > 1 else 0.0
-
-
-def hot_rows(share: float, cache_rows: int) -> int:
-    """How many slots of each cache are set apart for a hot set with this share of it; 0 for a share of 0."""
-    rows = int(share * cache_rows)
-    if share and not rows:
-        raise CacheTooSmall(
-            f"hot set is empty; its share is {share:g} of {cache_rows} cached rows; expected one row at least; raise "
-            f"dispatch.cache_rows or the share in dispatch.policy"
-        )
-    return rows
-
-
-def check_hot_set(share: float, cache_rows: int, needed: int) -> None:
-    """Refuses a hot set beside which a micro-batch of so many rows could find no room, before anything starts."""
-    hot = hot_rows(share, cache_rows)
-    if hot and cache_rows - hot < needed:
-        raise CacheTooSmall(
-            f"hot set is too large; its {hot} rows leave {cache_rows - hot} of {cache_rows} slots; expected room for "
-            f"the {needed} rows that a micro-batch may use; lower the share in dispatch.policy from {share:g} to below "
-            f"{1 - needed / cache_rows:.3g}, raise dispatch.cache_rows or lower stream.batch"
-        )

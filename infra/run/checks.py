@@ -2,6 +2,7 @@
 
 import socket
 
+from dispatch.capacity.room import check_room
 from dispatch.dense import check_reduce, needs_ring
 from dispatch.policies.registry import parse_spec
 from dispatch.protocol import unencrypted
@@ -16,6 +17,7 @@ def check_start(settings: Settings) -> None:
     schema = settings.event_schema
     check_cross(settings.model, schema.fields * settings.rows.dim + schema.dense)
     settings.dispatch.check_parking()
+    check_caches(settings)
     check_ports(settings)
     check_endpoints(settings)
     check_host("telemetry.metrics_host", settings.telemetry.metrics_host)
@@ -24,6 +26,13 @@ def check_start(settings: Settings) -> None:
         for name in ("server", *(f"worker-{number}" for number in range(settings.dispatch.workers))):
             load_curve(settings.curve_folder, name)
     check_encryption(settings)
+
+
+def check_caches(settings: Settings) -> None:
+    """Raises CacheTooSmall, which is a ConfigError, for caches that cannot hold a micro-batch."""
+    dispatch, needs = settings.dispatch, parse_spec(settings.dispatch.policy).needs
+    sizes = dispatch.cache_rows, settings.stream.batch, dispatch.workers, settings.event_schema.fields
+    check_room(*sizes, dispatch.share_bounds if needs.elastic else None, needs.hot_share)
 
 
 def check_ports(settings: Settings) -> None:

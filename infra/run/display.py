@@ -164,6 +164,8 @@ def _facts(status: Status) -> RenderableType:
         lines.append(f"{_diverged(status)}\n", style="bold red")
     if status.fields.absent:
         lines.append(f"{_absent(status)}\n", style="bold red")
+    for trouble in status.troubles:
+        lines.append(f"{trouble}\n", style="bold red")
     if held := _held(status.served):
         lines.append(f"{held}\n", style="bold yellow")
     if served := _served(status.served):
@@ -348,6 +350,7 @@ def plain_line(status: Status, awaited: Sequence[str] = ()) -> str:
         + (f", no event has {_listed(status.fields.absent)}" if status.fields.absent else "")
         + (f", {served}" if (served := _served(status.served)) else "")
         + (f", {held}" if (held := _held(status.served)) else "")
+        + "".join(f"; {trouble}" for trouble in status.troubles)
         + (f", {reduced}" if (reduced := _reduced(status.workers)) else "")
         + (f", {parked}" if (parked := _parked(status.workers)) else "")
     )
@@ -410,6 +413,7 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(("broken", _diverged(status)))
     if status.fields.absent:
         facts.append(("fields", _absent(status)))
+    facts += [("trouble", trouble) for trouble in status.troubles]
     if summary.restarts:
         facts.append(("restarts", ", ".join(f"{name} {count}" for name, count in sorted(summary.restarts.items()))))
     if summary.killed:
@@ -448,7 +452,8 @@ class Display:
         self._line_seconds = line_seconds
         self._clock = clock
         self._next_line = self._began = clock()
-        self._shown: tuple[RunState, int] | None = None
+        self._shown: tuple[RunState, bool, int] | None = None
+        """state, whether anything was wrong, step"""
         self._start_line = ""
         can_redraw = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live = Live(console=self._console, auto_refresh=False) if can_redraw else None
@@ -479,12 +484,13 @@ class Display:
             self._start_line, self._next_line = line, self._clock() + self._line_seconds
 
     def show(self, status: Status, awaited: Sequence[str] = ()) -> None:
-        """Redraws the picture; elsewhere prints a line if one is due or the state has changed."""
+        """Redraws the picture; elsewhere prints a line if one is due, the state changes, or trouble begins or ends."""
         if self._live is not None:
             self._live.update(Picture(status, awaited, self._hint), refresh=True)
             return
-        changed = self._shown is None or self._shown[0] != status.state
-        if changed or (self._clock() >= self._next_line and self._shown != (status.state, status.step)):
+        now = status.state, bool(status.troubles or _held(status.served)), status.step
+        changed = self._shown is None or self._shown[:2] != now[:2]
+        if changed or (self._clock() >= self._next_line and self._shown != now):
             self._console.print(Text(plain_line(status, awaited)), soft_wrap=True)
-            self._shown = (status.state, status.step)
+            self._shown = now
             self._next_line = self._clock() + self._line_seconds

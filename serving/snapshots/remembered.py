@@ -1,6 +1,5 @@
 """What this server served last, beside the cuts: retention keeps it there, and a restart does not go back unnoticed."""
 
-from contextlib import suppress
 from time import monotonic, time
 
 import structlog
@@ -35,11 +34,13 @@ class Remembered:
         """What was served last; once, before anything is served."""
         if self._is_read:
             return
-        found = read_served(self._storage, self._name)
-        self._before = None if found is None or found.is_pinned else found
         self._is_read = True
-        with suppress(StorageError):
+        try:
+            found = read_served(self._storage, self._name)
+            self._before = None if found is None or found.is_pinned else found
             remove_unfinished(self._storage, self._name)
+        except StorageError as error:
+            structlog.get_logger().warning("what was served last cannot be read", reason=str(error))
 
     def setback(self, served: CutManifest | None, choice: Choice) -> str:
         """Why something older is served than before the process was started; empty: it is not, or a person wants it."""

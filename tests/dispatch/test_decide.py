@@ -3,7 +3,8 @@ import pytest
 
 from dispatch.assign.improvement import Joint
 from dispatch.assign.situation import Assignment, Situation
-from dispatch.decide import Decider, check_cache, equal_capacities, relative_row_costs
+from dispatch.capacity.room import check_cache, equal_capacities
+from dispatch.decide import Decider, relative_row_costs
 from dispatch.errors import BadCost, CacheTooSmall
 from dispatch.policies.registry import parse_spec
 from dispatch.policies.spec import Needs

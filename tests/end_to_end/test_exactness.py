@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from dispatch.capacity.room import hot_rows
 from dispatch.decide import Decider, Decision, relative_row_costs
 from dispatch.dense import Reduce
 from dispatch.policies.registry import parse_spec
@@ -16,7 +17,6 @@ from dispatch.progress.accounts import Accounts
 from dispatch.progress.prequential import Prequential
 from dispatch.protocol import ring_moved
 from dispatch.rows.directory import Directory
-from dispatch.rows.hot import hot_rows
 from dispatch.rows.index import Index
 from dispatch.rows.plan import RoundPlan
 from dispatch.rows.states import REPLICATED

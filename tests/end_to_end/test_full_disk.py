@@ -4,9 +4,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from dispatch.journal.history import read_history
+from dispatch.progress.publisher import StatusPublisher
+from dispatch.progress.status import Status
 from infra.storage import Storage
 from ps.config import CutConfig
 from ps.cuts.manifest import manifest_numbers
@@ -25,7 +28,29 @@ def plan_on(folder: Path, write_topic: WriteTopic, cuts: CutConfig) -> Plan:
     return Plan(folder, cache_rows=300, cuts=cuts)
 
 
-def test_training_waits_for_room_for_its_journal_and_loses_nothing(tmp_path: Path, write_topic: WriteTopic) -> None:
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Status]:
+    """Every status that is published."""
+    statuses, publish = list[Status](), StatusPublisher.publish
+
+    def note(publisher: StatusPublisher, status: Status) -> None:
+        statuses.append(status)
+        publish(publisher, status)
+
+    monkeypatch.setattr(StatusPublisher, "publish", note)
+    monkeypatch.setattr(StatusPublisher, "is_due", True)
+    return statuses
+
+
+def troubles(told: list[Status]) -> str:
+    """All that was told, which is over at the end."""
+    assert told[-1].troubles == ()
+    return "; ".join(trouble for status in told for trouble in status.troubles)
+
+
+def test_training_waits_for_room_for_its_journal_and_loses_nothing(
+    tmp_path: Path, write_topic: WriteTopic, told: list[Status]
+) -> None:
     with small_disk(tmp_path / "disk", 16_384) as disk, capture_logs() as logs:
         plan = plan_on(disk, write_topic, CutConfig(seconds=0))
 
@@ -38,6 +63,7 @@ def test_training_waits_for_room_for_its_journal_and_loses_nothing(tmp_path: Pat
             filling.unlink()
 
         result = train(plan, beside=make_room)
+        assert "training waits until the journal can be written: " in troubles(told)
         assert [line["event"] for line in logs].count("training pauses until the journal can be written") == 1
         assert result.status.samples == STEPS * BATCH
         history = read_history(disk / "journal")
@@ -45,7 +71,7 @@ def test_training_waits_for_room_for_its_journal_and_loses_nothing(tmp_path: Pat
         assert model_of(train(golden(replace(plan, folder=disk)))) == model_of(result)
 
 
-def test_a_cut_without_room_costs_that_cut_alone(tmp_path: Path, write_topic: WriteTopic) -> None:
+def test_a_cut_without_room_costs_that_cut_alone(tmp_path: Path, write_topic: WriteTopic, told: list[Status]) -> None:
     with small_disk(tmp_path / "disk", 5_000) as disk, capture_logs() as logs:
         folder = tmp_path / "of cuts"
         folder.mkdir()
@@ -54,6 +80,7 @@ def test_a_cut_without_room_costs_that_cut_alone(tmp_path: Path, write_topic: Wr
         result = train(plan)
         assert result.status.samples == STEPS * BATCH
         assert any(line["event"].startswith("cut failed") for line in logs), "there was room for all cuts"
+        assert any("no cut could be taken" in trouble for status in told for trouble in status.troubles)
         history = read_history(folder / "journal")
         taken = [cut.number for cut in history.cuts]
         assert taken

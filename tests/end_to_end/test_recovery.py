@@ -1,15 +1,20 @@
 """A process of a run that crashes anywhere costs time: the run goes on, and equals a replay of its journal."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dispatch import replay
+from dispatch.cuts.unreadable import MOST_TRIES
 from dispatch.errors import NoCut
 from dispatch.journal.log import read_records
 from dispatch.journal.records import GenerationStarted, Redecided
 from infra import faults
+from infra.errors import StorageError
 from infra.faults import SEAMS
 from infra.storage import Storage
 from ps.config import CutConfig, RowConfig
@@ -17,7 +22,7 @@ from ps.cuts.manifest import manifest_numbers, read_manifest
 from ps.cuts.restore import restore
 from ps.protocol import EMPTY_MODEL
 from tests.end_to_end.conftest import WriteTopic
-from tests.end_to_end.crashing import Strike, check_run, company, patient_for, train_struck
+from tests.end_to_end.crashing import Strike, check_run, company, name_of, patient_for, train_struck
 from tests.end_to_end.threads import NO_CUTS, Plan
 from tests.end_to_end.withheld import paused
 
@@ -133,6 +138,55 @@ def test_a_damaged_cut_is_passed_over_and_more_is_trained_again(write_topic: Wri
     assert unusable
     assert went_back[: len(unusable)] == sorted(unusable, reverse=True)
     assert went_back[len(unusable)] < gone
+    check_run(plan, result, EVENTS)
+
+
+class HiddenFile:
+    """The newest file of the newest cut, once there are two, which cannot be read so many times; what it holds is
+    whole."""
+
+    def __init__(self, plan: Plan, monkeypatch: pytest.MonkeyPatch, by: str, times: int) -> None:
+        """by: names of the threads that cannot read it begin so"""
+        self._storage, self._by, self.times = Storage.at(plan.folder / "cuts"), by, times
+        self.cut, self._name = 0, ""
+        for way in ("open", "read"):
+            monkeypatch.setattr(Storage, way, self._refusing(getattr(Storage, way)))
+
+    def _refusing(self, reading: Callable[[Storage, str], Any]) -> Callable[[Storage, str], Any]:
+        def read(storage: Storage, name: str) -> Any:
+            if name == self._name and self.times and name_of(threading.current_thread()).startswith(self._by):
+                self.times -= 1
+                raise StorageError(f"cannot use {storage.where(name)}: Input/output error")
+            return reading(storage, name)
+
+        return read
+
+    def hide(self) -> bool:
+        numbers = manifest_numbers(self._storage)
+        if len(numbers) > 1 and not self.cut:
+            self.cut = numbers[-1]
+            self._name = read_manifest(self._storage, self.cut).shards[-1].files[-1].name
+        return bool(self.cut)
+
+
+@pytest.mark.parametrize("by", ["dispatcher", "ps-"])
+@pytest.mark.parametrize("times", [MOST_TRIES - 2, 1000])
+def test_a_cut_that_cannot_be_read_is_tried_again_and_then_the_one_before(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, by: str, times: int
+) -> None:
+    monkeypatch.setattr("dispatch.recovery.PAUSE_SECONDS", 0.01)
+    plan = Plan(write_topic(EVENTS), **SMALL, cuts=OFTEN)
+    hidden = HiddenFile(plan, monkeypatch, by, times)
+    with capture_logs() as logs:
+        result = train_struck(plan, Strike("pull", 12, when=hidden.hide))
+    last = [base for base in bases(plan) if base is not None][-1]
+    assert (last >= hidden.cut) is (times < MOST_TRIES)
+    assert hidden.times < times
+    told = [line for line in logs if line["event"] == "a cut is left out for a while; the one before is tried"]
+    assert bool(told) is (times > MOST_TRIES)
+    assert all("Input/output error" in line["reason"] and ".safetensors" in line["reason"] for line in told)
+    assert not [line for line in logs if "a cut cannot be used" in line["event"]]  # it is not damaged
+    hidden.times = 0
     check_run(plan, result, EVENTS)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from api.job import database_url
 from infra.run.supervision.nursery import as_started
 from infra.storage import Storage
 from ps.cuts.manifest import manifest_numbers
+from ps.cuts.served import read_served, served_now
 from tests.api.serving import Served, new_token, until
 from tests.end_to_end.processes import named, start, wait_until
 
@@ -115,6 +117,12 @@ def test_predictions_follow_the_training(live: Path) -> None:
     first = server.ask("POST", "/v1/predict", EVENT).json["version"]["step"]
     until(lambda: server.ask("POST", "/v1/predict", EVENT).json["version"]["step"] > first)
     assert server.ask("POST", "/v1/predict", EVENT).json["version"]["cut"] <= newest(live)
+
+
+def test_each_server_has_on_record_what_it_serves(live: Path) -> None:
+    storage = Storage.at(live / "cuts")
+    until(lambda: {record.cut > 0 for record in served_now(storage, time.time())} == {True})
+    assert [read_served(storage, name) is not None for name in ("serve", "serve-1")] == [True, True]
 
 
 def test_a_server_that_is_killed_under_load_costs_no_answer_and_comes_back_on_its_port(live: Path) -> None:

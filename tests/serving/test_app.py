@@ -102,7 +102,7 @@ def test_pin_rollback_release_and_restart(own_folder: Path) -> None:
         run.train().take("logloss is 0.9")
         until(lambda: server.get("/v1/snapshots/current").json["failure"] != "")
         told = server.get("/v1/snapshots/current").json["failure"]
-        assert "1 newer than cut 3 held back; the newest, cut 4 after step 8: logloss is 0.9;" in told
+        assert "1 newer version is held back; the newest, cut 4 after step 8: logloss is 0.9;" in told
         assert current("PUT", "/v1/snapshots/pin", {"cut": 4}) == (4, True)
         assert np.abs(np.array(predicted(server, PACKED)["probabilities"]) - run.expected[4]).max() < 1e-6
         assert server.ask("PUT", "/v1/snapshots/pin", {"cut": 77}).status == 404

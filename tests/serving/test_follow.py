@@ -244,6 +244,10 @@ def test_a_storage_that_takes_no_record_keeps_nobody_from_serving(
         patched.setattr(Storage, "write", refuse)
         following = Following(trained)
         assert (following.turn(), following.follower.state.failure) == (1, "")
-    (trained.folder / "served-serve.json").write_bytes(b"nonsense")
+    record = trained.folder / "served-serve.json"
+    record.mkdir()  # the system refuses to read it
+    assert Following(trained).turn() == 1
+    record.rmdir()
+    record.write_bytes(b"nonsense")
     assert Following(trained).turn() == 1
     assert read_served(trained.storage, "serve").cut == 1  # type: ignore[union-attr]

@@ -3,9 +3,9 @@ import pytest
 
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.elastic import Elastic
+from dispatch.capacity.room import check_cache
 from dispatch.config import DispatchConfig
-from dispatch.decide import check_cache
-from dispatch.errors import Infeasible
+from dispatch.errors import CacheTooSmall
 from infra.errors import ConfigError
 
 
@@ -76,7 +76,7 @@ def test_a_worker_without_a_lower_bound_comes_back_when_it_is_early() -> None:
 def test_caches_without_room_for_the_batch_within_the_bounds_are_refused_at_the_start() -> None:
     bounds = ShareBounds((0.0,), (0.5, 4.0))
     check_cache(cache_rows=60, batch=20, workers=2, fields=4, shares=bounds)
-    with pytest.raises(Infeasible, match=r"at most \[5, 12\].*dispatch\.largest_share"):
+    with pytest.raises(CacheTooSmall, match=r"at most \[5, 12\].*dispatch\.largest_share"):
         check_cache(cache_rows=48, batch=20, workers=2, fields=4, shares=bounds)
 
 

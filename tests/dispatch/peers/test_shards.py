@@ -1,16 +1,18 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 import numpy as np
 import pytest
 import zmq
 
-from dispatch.errors import ShardRefused
+from dispatch.errors import ShardDisagrees, ShardRefused
 from dispatch.peers.shards import Shards, _new_rows
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import BatchRows
 from ps.client import ShardClient
 from ps.config import RowConfig
+from ps.cuts.manifest import manifest_name
 from ps.protocol import FLUSH
 from tests.ps.doubles import PATIENCE_MILLISECONDS, RUN, running_shards
 
@@ -92,9 +94,26 @@ def test_a_shard_with_other_settings_refuses_to_be_opened() -> None:
     with running_shards(RowConfig(dim=2), settings=SETTINGS) as endpoints, zmq.Context() as context:
         shards = Shards(context, endpoints, RUN, settings={"rows.rate": "0.5"})
         with pytest.raises(
-            ShardRefused, match=r"Disagreement: .*rows.rate is 0.05 in shard 0 and 0.5 in the dispatcher"
+            ShardDisagrees, match=r"Disagreement: .*rows.rate is 0.05 in shard 0 and 0.5 in the dispatcher"
         ):
             shards.open(1, 0, 2)
+        shards.close()
+
+
+@pytest.mark.parametrize(("content", "error"), [(None, "StorageError"), (b"nonsense", "CutDamaged")])
+def test_a_shard_says_whether_a_cut_is_damaged_or_cannot_be_read(
+    tmp_path: Path, content: bytes | None, error: str
+) -> None:
+    manifest = tmp_path / manifest_name(3)
+    if content is None:
+        manifest.mkdir()  # the system refuses to read it
+    else:
+        manifest.write_bytes(content)
+    with running_shards(RowConfig(dim=2), storage=str(tmp_path)) as endpoints, zmq.Context() as context:
+        shards = Shards(context, endpoints, RUN)
+        with pytest.raises(ShardRefused, match=f"{error}: .*{manifest.name}") as caught:
+            shards.open(1, 0, 2, restore=3)
+        assert caught.value.error == error
         shards.close()
 
 

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch.capacity.room import check_hot_set, hot_rows
 from dispatch.errors import CacheTooSmall
-from dispatch.rows.hot import Profile, check_hot_set, hot_rows, most_frequent, worthwhile_uses
+from dispatch.rows.hot import Profile, most_frequent, worthwhile_uses
 from dispatch.rows.index import Index
 
 

@@ -3,10 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from dispatch.errors import CacheTooSmall, NoGpu
 from infra.cli.commands import keys
 from infra.errors import ConfigError
 from infra.run.checks import check_ports, check_start
 from infra.run.settings import load_settings
+from trainer.errors import DeviceMissing
 
 
 def test_one_metrics_port_for_many_processes_is_refused() -> None:
@@ -21,6 +23,8 @@ WRONG = {
     "telemetry.metrics_host=256.0.0.1": "telemetry.metrics_host = '256.0.0.1' cannot be listened on",
     "api.host=no such host": "api.host = 'no such host' cannot be listened on",
     "dispatch.least_share=0": "no worker can be parked; dispatch.least_share is (0.0,) and policy 'esd:1' gives",
+    "dispatch.cache_rows=9": "cache of 9 rows cannot hold a micro-batch",
+    "dispatch.policy=fae:0.99": "hot set is too large",
     "curve_folder=nowhere": "no usable CURVE keys for 'server' in nowhere",
 }
 
@@ -79,3 +83,8 @@ def test_cross_layers_that_save_nothing_are_found_first() -> None:
 
 def test_settings_that_are_right_pass() -> None:
     check_start(load_settings())
+
+
+@pytest.mark.parametrize("error", [CacheTooSmall, NoGpu, DeviceMissing])
+def test_what_no_restart_can_mend_is_a_wrong_setting(error: type[Exception]) -> None:
+    assert issubclass(error, ConfigError)  # so the process ends with status 2, which no supervisor restarts

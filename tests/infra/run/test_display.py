@@ -2,6 +2,7 @@
 
 import io
 import re
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -303,6 +304,31 @@ def test_fields_that_no_event_has_are_shown_wherever_a_run_is_shown() -> None:
     assert all("no event has item; not in the schema: itm (7; meant for item?)" in text for text in shown)
     assert "no event has item" in plain_line(wrong)
     assert "no event has" not in drawn(Picture(STATUS), 110) + plain_line(STATUS)
+
+
+def test_trouble_is_shown_wherever_a_run_is_shown() -> None:
+    trouble = "no cut could be taken 3 times in a row"
+    status = structs.replace(STATUS, troubles=(trouble,))
+    for text in (drawn(Picture(status), 100), plain_line(status), drawn(end_of(status), 100)):
+        assert trouble in text
+    assert "trouble" not in drawn(end_of(STATUS), 100)
+
+
+def end_of(status: Status) -> RenderableType:
+    return render_summary(summarize(status, "finished"))
+
+
+@pytest.mark.parametrize(
+    "change", [{"troubles": ("the journal is full",)}, {"served": ServedStatus(servers=1, held=("logloss is 0.9",))}]
+)
+def test_not_a_terminal_prints_a_line_when_trouble_begins_and_ends(change: dict[str, Any]) -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, width=200), line_seconds=5, clock=lambda: 0.0)
+    troubled = structs.replace(STATUS, **change)
+    for status in (STATUS, troubled, troubled, STATUS):
+        display.show(status)
+    lines = out.getvalue().splitlines()
+    assert [("full" in line or "held back" in line) for line in lines] == [False, True, False]
 
 
 def test_served_version_and_its_freshness_are_shown_while_somebody_serves() -> None:

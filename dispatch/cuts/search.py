@@ -1,0 +1,98 @@
+"""Which cut a recovery goes back to: the newest that is on record, whole, and given out by storage.
+
+Cuts that are found damaged are passed over for good; those that storage does not give out are tried again, and passed
+over for a while (``dispatch/cuts/unreadable.py``).
+"""
+
+from dataclasses import dataclass
+
+import structlog
+
+from dispatch.cuts.state import DispatcherState, load_index, read_state
+from dispatch.cuts.unreadable import UnreadableCuts
+from dispatch.errors import CutUnreadable, CutUnusable, NoCut
+from dispatch.journal.run import RunJournal
+from dispatch.rows.index import Index
+from infra.errors import StorageError
+from infra.storage import Storage
+from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
+from ps.errors import CutDamaged
+from ps.protocol import EMPTY_MODEL
+
+
+@dataclass(frozen=True)
+class UsableCut:
+    """A cut with what the dispatcher needs of it."""
+
+    manifest: CutManifest
+    state: DispatcherState
+    index: Index
+    is_last: bool
+    """whether there is none after it, damaged or not"""
+
+
+class CutSearch:
+    """The cuts of one run, as far as it can go back to them."""
+
+    def __init__(self, storage: Storage, journal: RunJournal, is_replay: bool) -> None:
+        """is_replay: whether a run is trained again, from its oldest cut on."""
+        self._storage, self._journal, self._is_replay = storage, journal, is_replay
+        self.damaged: set[int] = set()
+        """cuts that cannot be gone back to"""
+        self._unreadable = UnreadableCuts()
+        self._log = structlog.get_logger()
+
+    def find(self) -> UsableCut | None:
+        """The best cut that can be used, whose history the journal then has; None: the empty model.
+
+        Raises CutUnreadable if a cut should be tried again, NoCut if none can be used and the journal does not reach
+        back to the run's start.
+        """
+        number = EMPTY_MODEL
+        try:
+            for number in self._candidates():
+                if (found := self._read(number)) is not None:
+                    return found
+        except StorageError as error:
+            what = f"cut {number}" if number else "which cuts there are"
+            raise CutUnreadable(f"{what} cannot be read: {error}", number) from error
+        try:
+            self._journal.read_again(EMPTY_MODEL)
+        except CutUnusable as error:
+            raise self._no_cut(error) from error
+        return None
+
+    def put_off(self, fault: CutUnreadable) -> None:
+        """The cut is tried again, a few times, and then an older one is used for a while."""
+        if fault.number and self._unreadable.note(fault.number, str(fault)):
+            hint = "a cut is left out for a while; the one before is tried"
+            self._log.error(hint, cut=fault.number, reason=str(fault))
+
+    def _candidates(self) -> list[int]:
+        """Numbers of cuts, the best first: the newest or, for a replay, the oldest, after the empty model."""
+        if self._is_replay and self._journal.history.base.number == EMPTY_MODEL:
+            return []
+        on_record = self._journal.cut_numbers() - self.damaged - self._unreadable.left_out()
+        numbers = [number for number in manifest_numbers(self._storage) if number in on_record]
+        return numbers if self._is_replay else numbers[::-1]
+
+    def _read(self, number: int) -> UsableCut | None:
+        """One cut; None if it is damaged. Raises StorageError if it cannot be read."""
+        try:
+            manifest = read_manifest(self._storage, number)
+            state, index = read_state(self._storage, manifest), Index.restore(load_index(self._storage, manifest))
+            is_last = number == manifest_numbers(self._storage)[-1]
+            self._journal.read_again(number)
+        except (CutDamaged, CutUnusable) as error:
+            self._log.error("a cut cannot be used; the one before is tried", cut=number, reason=str(error))
+            self.damaged.add(number)
+            return None
+        return UsableCut(manifest, state, index, is_last)
+
+    def _no_cut(self, error: CutUnusable) -> CutUnreadable | NoCut:
+        """Cuts that could not be read are tried again, as long as it takes; without any the run cannot go on."""
+        reasons = list(self._unreadable.reasons.values())
+        if reasons and not self._is_replay:
+            self._unreadable.forget()
+            return CutUnreadable(f"no other cut can be used: {'; '.join(reasons)}", EMPTY_MODEL)
+        return NoCut(f"no cut can be used, and the journal does not reach back to the run's start: {error}")
