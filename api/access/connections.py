@@ -221,8 +221,8 @@ class WatchedConnection(HttpToolsProtocol):
         if not self.is_idle:  # the application may be at work on a body that makes no sense now
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        answer = answer_of(error)
-        headers = b"".join(b"%b: %b\r\n" % pair for pair in (*answer.raw_headers, (b"connection", b"close")))
+        answer, of_all = answer_of(error), self.server_state.default_headers
+        headers = b"".join(b"%b: %b\r\n" % pair for pair in (*of_all, *answer.raw_headers, (b"connection", b"close")))
         self.transport.write(STATUS_LINE[error.status] + headers + b"\r\n" + bytes(answer.body))
         self.transport.close_at_once()  # type: ignore[attr-defined]
 

@@ -102,6 +102,7 @@ def expect_problem(answer: bytes, status: int) -> None:
     told, _, body = answer.partition(b"\r\n\r\n")
     assert told.startswith(f"HTTP/1.1 {status} ".encode()), answer
     assert b"content-type: application/problem+json" in told
+    assert b"x-content-type-options: nosniff" in told.lower()
     assert b"connection: close" in told
     assert (len(json.loads(body)["detail"]) > 10, json.loads(body)["status"]) == (True, status)
 

@@ -68,6 +68,7 @@ def test_what_does_not_fit_is_a_problem(body: Any, status: int, part: str, serve
     answer = server.ask("POST", "/v1/predict", body)
     assert (answer.status, answer.headers["Content-Type"]) == (status, "application/problem+json")
     assert part in answer.json["detail"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_every_bad_sample_is_named(server: Served) -> None:
