@@ -27,6 +27,7 @@ REMEDIES = {
 """what was expected and what to do, by the error number"""
 LOCK_TIMES, LOCK_SECONDS = 5, 0.002
 """how often, and with which pauses, a lock is tried: somebody may just be looking whether it is held"""
+PRIVATE = 0o600
 LITTLE_BYTES = 64 << 10
 """a disk with less room than this counts as full"""
 
@@ -70,6 +71,14 @@ def writing_whole(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise FileUnusable(refusal(error, path)) from error
+
+
+def make_private(path: Path) -> None:
+    """Makes a file that only this user may read and write; one of this user that is there already is made so."""
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+    found = path.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+        path.chmod(PRIVATE)
 
 
 def describe_room(folder: Path) -> str:

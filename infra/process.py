@@ -21,7 +21,7 @@ from typing import NoReturn
 import structlog
 
 from infra.errors import ConfigError, NameTaken
-from infra.files import writing_whole
+from infra.files import make_private, writing_whole
 
 INTERRUPTED = 130
 """exit status of a command that Ctrl-C ended"""
@@ -227,9 +227,11 @@ class NameClaim:
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def write_whole(path: Path, text: str) -> None:
-    """Writes a small file atomically: a reader sees all of it or nothing."""
+def write_whole(path: Path, text: str, is_private: bool = False) -> None:
+    """Writes a small file atomically: a reader sees all of it or nothing. is_private: only this user may read it."""
     with writing_whole(path) as temporary:
+        if is_private:
+            make_private(temporary)
         temporary.write_text(text)
 
 

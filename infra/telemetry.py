@@ -33,7 +33,8 @@ from infra.metrics.catalogue import BY_NAME, PREFIX
 
 MASK = "********"
 SECRET_NAME = re.compile(r"secret|password|passwd|passphrase|token|credential|private|api_?key", re.IGNORECASE)
-SECRET_IN_URL = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]+)@")
+SECRET_IN_URL = re.compile(r"(?<=://)([^/@:\s]*):([^@\s]+)@")
+SECRET_IN_QUERY = re.compile(rf"(?<=[?&])([^=&\s]*(?:{SECRET_NAME.pattern})[^=&\s]*)=[^&\s]+", re.IGNORECASE)
 SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 LogFormat = Literal["console", "json"]
@@ -99,6 +100,11 @@ def describe(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: MASK if value and _is_secret(name) else _described(value) for name, value in settings.items()}
 
 
+def describe_text(text: str) -> str:
+    """The same text with passwords in URLs masked."""
+    return SECRET_IN_QUERY.sub(rf"\1={MASK}", SECRET_IN_URL.sub(rf"\1:{MASK}@", text))
+
+
 def _is_secret(name: Any) -> bool:
     return isinstance(name, str) and SECRET_NAME.search(name) is not None
 
@@ -114,7 +120,7 @@ def _described(value: Any) -> Any:
         case list() | tuple() if type(value) in (list, tuple):
             return [_described(item) for item in value]
         case str():
-            return SECRET_IN_URL.sub(rf"\1:{MASK}@", value)
+            return describe_text(value)
     return value
 
 

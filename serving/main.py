@@ -24,6 +24,7 @@ from infra.process import Stop
 from infra.storage import Storage
 from infra.telemetry import Meter
 from ingest.codec.decoder import Decoder
+from ingest.codec.structure import count_items
 from ingest.streams.position import Position
 from ingest.streams.source import Record
 from ps.cuts.publication import Deliveries
@@ -69,6 +70,7 @@ def warm_up(job: ServingJob) -> None:
     """Compiles kernels before anyone asks; a machine has to do so once."""
     decoder, table = Decoder(job.schema, needs_label=False), job.spec.empty_table()
     decoder.decode([Record(0, None, b'{"fields": {}}', 0)], Position(0))
+    count_items(b"[]", 1)
     warm_up_index()
     table.look_up(np.zeros((1, 1), np.uint64))
 

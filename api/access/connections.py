@@ -5,8 +5,9 @@ others out; and it waits for the head of a first request for ever. Here a connec
 closed after some seconds, and where there are too many connections, the one that has been idle for longest is.
 What is not HTTP at all never reaches the application; it is answered here, as problem+json like everything else.
 
-A request may be answered before its body has arrived, as one without a token is. The rest of the body is read and
-dropped then, up to a limit, because closing at once would reset the connection, and the client might lose the answer.
+A request may be answered before its body has arrived, as one without a token is, or one that is too large. The rest of
+the body is read and dropped then, within limits of size and time, because closing at once would reset the connection,
+and a client that looks for an answer only when it has sent everything would lose it.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ MOST_CONNECTIONS = 1024
 HEAD_BYTES = 32 * 1024
 """of the longest request line and headers together"""
 VERSIONS = ("1.0", "1.1")
+DROPPED_BODIES = 16
+"""how much of a body that nobody reads is dropped, in bodies of the largest size that is accepted"""
 
 
 def most_connections() -> int:
@@ -39,8 +42,11 @@ class JoinedWrites:
     the event loop.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, awaits_body: Callable[[], bool]
+    ) -> None:
+        """awaits_body: whether something of a request is still to come; then the connection is not closed yet."""
+        self._transport, self._loop, self._awaits_body = transport, loop, awaits_body
         self._held = b""
 
     def write(self, data: bytes) -> None:
@@ -57,6 +63,14 @@ class JoinedWrites:
             self._transport.write(held)
 
     def close(self) -> None:
+        """Once the request has arrived whole: what is not read would reset the connection, and the answer be lost."""
+        self.flush()
+        if not self._awaits_body():
+            self._transport.close()
+        elif self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def close_at_once(self) -> None:
         self.flush()
         self._transport.close()
 
@@ -68,7 +82,7 @@ class WatchedConnection(HttpToolsProtocol):
     """One connection of a client."""
 
     def __init__(self, *args: Any, receive_seconds: float, body_bytes: int, most: int, **kwargs: Any) -> None:
-        """body_bytes: how much of a body that nobody reads is dropped; most: connections"""
+        """body_bytes: of the largest body; most: connections"""
         super().__init__(*args, **kwargs)
         self._receive_seconds, self._body_bytes, self._most = receive_seconds, body_bytes, most
         self._head_timer: asyncio.TimerHandle | None = None
@@ -88,7 +102,7 @@ class WatchedConnection(HttpToolsProtocol):
 
     # ── the connection ────────────────────────────────────────────────────────────────────────────────────────────────
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(JoinedWrites(transport, self.loop, self._awaits_body))  # type: ignore[arg-type]
         idle = self.app_state.setdefault("idle_connections", {})
         self._idle: dict[WatchedConnection, None] = idle
         self._become_idle()
@@ -152,15 +166,28 @@ class WatchedConnection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
-            self._dropped_bytes += len(body)
-            if self._dropped_bytes > self._body_bytes:
-                self.drop()
+            self._drop_body(len(body))
             return
         super().on_body(body)
+
+    def _awaits_body(self) -> bool:
+        """Whether the body of the newest request has not arrived whole."""
+        return not self._is_between and self.cycle is not None and self.cycle.more_body
+
+    def _drop_body(self, size: int) -> None:
+        """The rest of a body whose request is answered: there are limits to how much, and how long."""
+        if not self._dropped_bytes:
+            self._stop_timer()
+            self._head_timer = self.loop.call_later(self._receive_seconds, self.drop)
+        self._dropped_bytes += size
+        if self._dropped_bytes > DROPPED_BODIES * self._body_bytes:
+            self.drop()
 
     def on_message_complete(self) -> None:
         self._is_between = True
         super().on_message_complete()
+        if self.cycle.response_complete and not self.cycle.keep_alive:
+            self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
         """Another protocol is asked for: the request is answered as it is, and nothing can follow it."""
@@ -194,10 +221,10 @@ class WatchedConnection(HttpToolsProtocol):
         if not self.is_idle:  # the application may be at work on a body that makes no sense now
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        answer = answer_of(error)
-        headers = b"".join(b"%b: %b\r\n" % pair for pair in (*answer.raw_headers, (b"connection", b"close")))
+        answer, of_all = answer_of(error), self.server_state.default_headers
+        headers = b"".join(b"%b: %b\r\n" % pair for pair in (*of_all, *answer.raw_headers, (b"connection", b"close")))
         self.transport.write(STATUS_LINE[error.status] + headers + b"\r\n" + bytes(answer.body))
-        self.transport.close()
+        self.transport.close_at_once()  # type: ignore[attr-defined]
 
 
 def head_error(version: str, url: bytes, headers: list[tuple[bytes, bytes]]) -> ApiError | None:

@@ -25,6 +25,8 @@ OPEN_REQUESTS_SECONDS = 5
 """how long open requests may take after a stop is requested"""
 DATABASE_SECONDS = 2.0
 """between two attempts to open the database"""
+HEADERS = (("X-Content-Type-Options", "nosniff"),)
+"""of every answer: browsers take it for what its type says, and nothing else"""
 BACKLOG = 1024
 """connections that wait to be accepted"""
 
@@ -142,6 +144,7 @@ async def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        headers=list(HEADERS),
         timeout_graceful_shutdown=OPEN_REQUESTS_SECONDS,
         lifespan="off",
     )

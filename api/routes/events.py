@@ -2,7 +2,8 @@
 
 Records of the journal have an id, ``VERSION.PLACE``: a client that comes back with the last one it got misses nothing
 and gets nothing twice. Between them come statuses, without an id, whenever there is a new one, a second apart at least.
-A client that reads slowly holds up itself alone: the next events are read from SQL when it has taken those before.
+A client that reads slowly holds up itself alone: the next events are read from SQL when it has taken those before. What
+it has not taken is all that is kept for it: the lines of a page.
 """
 
 import asyncio
@@ -21,7 +22,8 @@ from api.routes.common import Followed, etag
 from api.runs.followed import FollowedRun
 from api.store.rows import StoredEvent
 
-PAGE = 200
+PAGE = 50
+"""events that are read at once; as many lines are kept for each client that does not take them"""
 LOOK_SECONDS = 1.0
 """between two statuses, and two looks for events that no task has told of"""
 HEARTBEAT_SECONDS = 10.0
@@ -76,8 +78,8 @@ class EventStream:
         sent_at = 0.0
         while not self._parts.closing.is_set():
             changed = self._run.projector.changed
-            while events := await self._next():
-                yield b"".join(map(_line, events))
+            while lines := await self._next():
+                yield lines
                 sent_at = monotonic()
             if (status := self._status()) is not None:
                 yield b"event: status\ndata: " + status + b"\n\n"
@@ -87,16 +89,18 @@ class EventStream:
                 sent_at = monotonic()
             await self._wait(changed)
 
-    async def _next(self) -> list[StoredEvent]:
+    async def _next(self) -> bytes:
         """What follows the last event that was sent; nothing while the database is away."""
+        reading = self._parts.store.runs.events(self._run.place.name, max(0, self._version - 1), PAGE)
         try:
-            found = await self._parts.store.runs.events(self._run.place.name, max(0, self._version - 1), PAGE)
+            # to its end, also if the client goes meanwhile: a connection that is left in the middle is lost to the pool
+            found = await asyncio.shield(reading)
         except DatabaseAway:
-            return []
+            return b""
         new = [event for event in found if (event.version, event.place) > (self._version, self._place)]
         if new:
             self._version, self._place = new[-1].version, new[-1].place
-        return new
+        return b"".join(map(_line, new))
 
     def _status(self) -> bytes | None:
         status = self._run.live.status

@@ -45,7 +45,7 @@ async def write_samples(
     again with the same Idempotency-Key within an hour is answered as before, and its events are written once.
     """
     body = await request.body()
-    if not body.strip():
+    if not body or body.isspace():
         raise BadRequest("the body is empty; expected events")
     written = await parts.samples.write(_run(parts, run).place, body, actor.name, idempotency_key)
     rejected = [RejectedEvent(index=index, reason=reason) for index, reason in written.rejects]

@@ -6,22 +6,22 @@ are refused here; and it is given back after a few seconds without events.
 """
 
 import asyncio
+import re
 import threading
 from collections.abc import Mapping, Sequence
-from itertools import count
+from itertools import count, islice
 from time import monotonic, time
 from typing import Any, NamedTuple
 
 import msgspec
 from pydantic import SecretStr, ValidationError
 
-from api.errors import BadRequest, Conflict, KeyReused, NotAvailable
+from api.errors import BadRequest, Conflict, KeyReused, NotAvailable, TooLarge
 from api.runs.places import Place
 from api.runs.requests import RequestId, WrittenRequests, request_id
 from infra.errors import FreshetError
 from infra.process import Stop
 from ingest.codec.decoder import Decoded, Decoder
-from ingest.codec.nesting import is_too_deep
 from ingest.codec.packed import PackedCodec, is_packed
 from ingest.config import StreamConfig
 from ingest.errors import LogBusy
@@ -37,6 +37,8 @@ IDLE_SECONDS = 5.0
 """without events, after which a log is closed, for another writer to open"""
 MOST_EVENTS = 10_000
 """of a request"""
+LINE = re.compile(rb"\S[^\n]*")
+"""one that is not blank"""
 MOST_REJECTS = 1000
 """of a request that are told"""
 
@@ -152,20 +154,38 @@ class RunSink:
         return [self._packed.encode(decoded.samples.slice(at, at + size)) for at in range(0, len(decoded), size)]
 
 
-def split_events(body: bytes) -> list[bytes]:
-    """The events of a body: one object, a list of them, or one a line; each as it came. Raises BadRequest."""
-    if is_too_deep(body):
+def split_events(body: bytes, most: int = MOST_EVENTS) -> list[bytes]:
+    """The events of a body: one object, a list of them, or one a line; each as it came. Raises BadRequest.
+
+    How many there are is known before anything is made of them: TooLarge if there are more than the most.
+    """
+    if body.lstrip()[:1] == b"[":
+        return _split_list(body, most)
+    lines = [line.group().rstrip() for line in islice(LINE.finditer(body), most + 1)]
+    if len(lines) > most:
+        raise _too_many(most)
+    return lines
+
+
+def _split_list(body: bytes, most: int) -> list[bytes]:
+    from ingest.codec.structure import TOO_DEEP, count_items  # loads numba, as the decoder does
+
+    found = count_items(body, most)
+    if found == TOO_DEEP:
         raise BadRequest("the body is nested too deeply; expected events")
+    if found > most:
+        raise _too_many(most)
     try:
-        if body.lstrip()[:1] == b"[":
-            events = [bytes(event) for event in msgspec.json.decode(body, type=list[msgspec.Raw])]
-        else:
-            events = [line for line in body.splitlines() if line.strip()]
+        events = [bytes(event) for event in msgspec.json.decode(body, type=list[msgspec.Raw])]
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is no list of events: {error}; expected JSON; correct it") from error
-    if not 1 <= len(events) <= MOST_EVENTS:
-        raise BadRequest(f"{len(events)} events; expected 1 to {MOST_EVENTS}; send as many in a request")
+    if not events:
+        raise BadRequest("the list is empty; expected events")
     return events
+
+
+def _too_many(most: int) -> TooLarge:
+    return TooLarge(f"more than {most} events; expected at most as many; send several requests")
 
 
 class SampleSinks:

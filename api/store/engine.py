@@ -31,8 +31,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from alembic import command
 from api.errors import DatabaseAway
 from infra.errors import ConfigError
-from infra.files import refusal
+from infra.files import make_private, refusal
 
+SQLITE_BESIDE = ("-wal", "-shm")
+"""ends of the names of SQLite's own files beside a database"""
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 BUSY_SECONDS = 5.0
 """how long a lock is waited for"""
@@ -211,6 +213,10 @@ def _file_lock(url: URL) -> Iterator[None]:
     file = Path(str(url.database))
     try:
         make_folder(url)
+        make_private(file)
+        for beside in SQLITE_BESIDE:  # new ones get the mode of the database
+            if (other := file.with_name(f"{file.name}{beside}")).exists():
+                make_private(other)
         handle = os.open(file.with_name(f"{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise DatabaseAway(refusal(error)) from error

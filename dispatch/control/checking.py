@@ -33,7 +33,7 @@ class CommandCheck:
             case "drain" | "remove":
                 self._check_leaving(command.worker)
             case "alpha":
-                return _alpha(command.value)
+                return self._alpha(command.value, desired)
             case "policy":
                 return self._policy(command.value)
             case "deadline":
@@ -60,6 +60,16 @@ class CommandCheck:
         self._check_known(worker)
         if not [name for name in self._names() if name != worker and not self._roster.is_leaving(name)]:
             raise CommandRefused(f"worker {worker!r} is the last one; expected another that stays; add one first")
+
+    def _alpha(self, written: str, desired: Desired) -> str:
+        value, policy = _alpha(written), desired.policy or self._job.dispatch.policy
+        most = parse_spec(policy).needs.alpha
+        if value != AUTO and float(value) > most:
+            raise CommandRefused(
+                f"alpha cannot be {value}: policy {policy!r} has {most:g}, the most that it solves exactly; expected no "
+                "more than that; set a policy with more first"
+            )
+        return value
 
     def _policy(self, written: str) -> str:
         try:

@@ -208,11 +208,11 @@ def mode_of(desired: Desired, config: DispatchConfig) -> AlphaMode:
 
 
 def alpha_of(desired: Desired, config: DispatchConfig, most: float) -> float:
-    """Share of exact solving; most: that of the policy."""
+    """Share of exact solving; most: that of the policy, the ceiling whoever has set it."""
     wanted = desired.alpha
-    if wanted is None and mode_of(desired, config) == "auto" and desired.auto_alpha is not None:
-        wanted = min(desired.auto_alpha, most)
-    return most if wanted is None else wanted
+    if wanted is None and mode_of(desired, config) == "auto":
+        wanted = desired.auto_alpha
+    return most if wanted is None else min(wanted, most)
 
 
 def _alike(one: Needs, other: Needs) -> bool:

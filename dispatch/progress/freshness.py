@@ -6,7 +6,8 @@ memory is fixed and a percentile is off by 3 % at most. Two windows take turns: 
 to whole minute.
 
 Clocks: arrival is what the log says (in Kafka, what its topic is set to: the producer's CreateTime, or LogAppendTime of
-the broker), and the first answer is timed by the server, so clocks of different machines must agree.
+the broker), and the first answer is timed by the server, so clocks of different machines must agree. Event times are
+those of devices: events that are dated ahead are counted, and left out of the age.
 """
 
 from collections import deque
@@ -23,6 +24,8 @@ UNIT_MS = 4
 """arrival times are rounded down to"""
 MOST_TIMES = 1 << 17
 """distinct arrival times that are kept"""
+AHEAD_SECONDS = 10.0
+"""an event that has been read and is dated so much later than now has a wrong clock"""
 WINDOW_SECONDS = 30.0
 SUB_BITS = 5
 """each power of two is divided into so many bits of buckets"""
@@ -74,6 +77,9 @@ class PendingStep(NamedTuple):
     """distinct, in units"""
     counts_T: NDArray[np.int64]
     newest_event_seconds: float
+    """0: all of them are dated ahead"""
+    ahead: int
+    """events dated ahead"""
 
 
 class Freshness:
@@ -92,7 +98,7 @@ class Freshness:
         self._windows = Delays(), Delays()
         """the current one, and the one before"""
         self._turned = monotonic()
-        self.measured = self.forgotten = 0
+        self.measured = self.forgotten = self.ahead = 0
         """events"""
 
     def add(self, step: int, arrived_B: NDArray[np.int64], times_B: NDArray[np.float64]) -> None:
@@ -103,7 +109,9 @@ class Freshness:
         if step <= self._live_step or not known_B.size:
             return
         times_T, counts_T = np.unique(known_B // UNIT_MS, return_counts=True)
-        self._pending.append(PendingStep(step, times_T, counts_T.astype(np.int64), float(times_B.max())))
+        dated_B = times_B[times_B <= time() + AHEAD_SECONDS]
+        newest, ahead = float(dated_B.max(initial=0.0)), times_B.size - dated_B.size
+        self._pending.append(PendingStep(step, times_T, counts_T.astype(np.int64), newest, ahead))
         self._times += times_T.size
         while self._times > MOST_TIMES:
             self.forgotten += self._drop(self._pending.popleft())
@@ -117,6 +125,7 @@ class Freshness:
         while self._pending and self._pending[0].step <= step:
             served = self._pending.popleft()
             self.measured += self._drop(served)
+            self.ahead += served.ahead
             self._event_seconds = max(self._event_seconds, served.newest_event_seconds)
             self._windows[0].add(round(1000 * at_seconds) - served.times_T * UNIT_MS, served.counts_T)
 
@@ -129,6 +138,7 @@ class Freshness:
             age_seconds=max(0.0, time() - self._event_seconds) if self._event_seconds else None,
             events=self.measured,
             forgotten=self.forgotten,
+            ahead=self.ahead,
             clock=self._clock(),
         )
 

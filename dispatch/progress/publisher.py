@@ -90,3 +90,4 @@ class StatusPublisher:
                 meter.gauge("freshness_seconds", seconds, quantile=quantile)
         if fresh.age_seconds is not None:
             meter.gauge("served_age_seconds", fresh.age_seconds)
+        meter.total("events_ahead", fresh.ahead)

@@ -67,11 +67,13 @@ class FreshnessStatus(msgspec.Struct, frozen=True, kw_only=True):
     that became part of a served model in the latest half to whole minute"""
     p99_seconds: float | None = None
     age_seconds: float | None = None
-    """since the event time of the newest event that the served model has learnt from"""
+    """since the event time of the newest event that the served model has learnt from, those dated ahead left out"""
     events: int = 0
     """measured so far"""
     forgotten: int = 0
     """events that waited too long to be measured: no version with them was served"""
+    ahead: int = 0
+    """events dated more than 10 s after the dispatcher read them: clocks of devices that are wrong"""
     clock: str = ""
     """whose arrival times are taken: append (of the log), CreateTime or LogAppendTime (as Kafka's topic is set to)"""
 

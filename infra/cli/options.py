@@ -13,7 +13,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from infra.errors import ConfigError
 from infra.run.settings import Settings, load_settings, read_stored
+from infra.telemetry import describe_text
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -78,4 +80,13 @@ class RunOptions(SettingsOptions):
     ] = None
 
     def load(self, defaults: Mapping[str, Any] | None = None, kafka: bool = False) -> Settings:
-        return read_stored(self.run_folder) if self.run_folder is not None else super().load(defaults, kafka)
+        if self.run_folder is None:
+            return super().load(defaults, kafka)
+        given = [f"--set {override}" for override in self.overrides or ()]
+        given += [f"--config {self.config}"] if self.config is not None else []
+        if given:
+            raise ConfigError(
+                f"--run-folder {self.run_folder} and {describe_text(', '.join(given))} are both given; expected the "
+                "stored settings of the run or others; leave one out"
+            )
+        return read_stored(self.run_folder)

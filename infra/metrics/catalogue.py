@@ -85,6 +85,9 @@ METRICS = (
     _metric("served_step", "gauge", DISPATCHER, "Step of the version that is served."),
     _metric("served_line", "gauge", DISPATCHER, "Times that steps had been decided anew before the served version."),
     _metric("served_age_seconds", "gauge", DISPATCHER, "Since the event time of the newest event it has learnt from."),
+    _metric(
+        "events_ahead_total", "counter", DISPATCHER, "Events it has learnt from that are dated ahead of their time."
+    ),
     _metric("freshness_seconds", "gauge", DISPATCHER, "From an event's arrival to its first answer.", "quantile"),
     # ── workers and shards ────────────────────────────────────────────────────────────────────────────────────────────
     _metric(

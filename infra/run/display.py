@@ -183,6 +183,8 @@ def _served(served: ServedStatus) -> str:
         parts.append(f"events take {fresh.p50_seconds:.2f} s, 1 in 100 over {fresh.p99_seconds:.2f} s")
     if fresh.age_seconds is not None:
         parts.append(f"newest event {duration(fresh.age_seconds)} old")
+    if fresh.ahead:
+        parts.append(f"{count(fresh.ahead, 'event')} dated ahead")
     return ", ".join(parts)
 
 

@@ -24,7 +24,7 @@ from infra.config import NAME_PATTERN, Section
 from infra.errors import ConfigError
 from infra.faults import ALLOWED, FAULT, read_faults
 from infra.process import SUPERVISED, write_whole
-from infra.telemetry import MASK, SECRET_NAME, LogFormat, LogLevel
+from infra.telemetry import MASK, SECRET_NAME, LogFormat, LogLevel, describe_text
 from ingest.config import StreamConfig
 from ingest.kafka.config import SECRETS, KafkaConfig
 from ingest.schema import Schema, load_schema
@@ -162,11 +162,14 @@ def _variable(secret: str) -> str:
 
 
 def store_settings(settings: Settings) -> Path:
-    """Writes the effective settings into the run's folder; the counterpart of ``read_stored``."""
+    """Writes the effective settings into the run's folder; the counterpart of ``read_stored``.
+
+    Only this user may read them: the URL of a database may have a password.
+    """
     settings.folder.mkdir(parents=True, exist_ok=True)
     path = settings.folder / STORED
     stored = settings.model_dump(mode="json")
-    write_whole(path, json.dumps({CHECKSUM: _checksum(stored), **stored}, indent=2) + "\n")
+    write_whole(path, json.dumps({CHECKSUM: _checksum(stored), **stored}, indent=2) + "\n", is_private=True)
     return path
 
 
@@ -268,7 +271,7 @@ def _shown(path: list[str], detail: Any) -> str:
     """The value; masked if it is a secret, or may be one under a misspelt name."""
     is_unknown = detail["type"] == "extra_forbidden" and path[0] == "kafka"
     is_secret = is_unknown or SECRET_NAME.search(path[-1]) is not None
-    return MASK if is_secret else repr(detail["input"])
+    return MASK if is_secret else describe_text(repr(detail["input"]))
 
 
 def _known_at(path: list[str]) -> Iterable[str]:

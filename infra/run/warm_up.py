@@ -11,7 +11,7 @@ import sys
 
 from dispatch.decide import warm_up as warm_up_policy
 from ingest.batches.counting import count_present
-from ingest.codec.structure import scan_structure
+from ingest.codec.structure import count_items, scan_structure
 from ingest.samples import no_samples
 from ingest.schema import load_schema
 from ps.config import DenseRule, RowConfig
@@ -32,6 +32,7 @@ def warm_up_directory() -> None:
 def warm_up_others() -> None:
     """By the time that it gets to the policies, most of the directory's kernels are there."""
     scan_structure([b"{}"])
+    count_items(b"[]", 1)
     schema = load_schema("synthetic")
     count_present(no_samples(schema.fields, schema.dense), schema)
     warm_up_index()

@@ -17,6 +17,7 @@ from infra.kernels import kernel
 from ingest.codec.nesting import MOST_DEPTH
 
 CLEAR, UNSURE, DEEP = 0, 1, 2
+TOO_DEEP = -1
 NAMES = 256
 """most names of open objects the kernel keeps"""
 QUOTE, BACKSLASH, COMMA = ord('"'), ord("\\"), ord(",")
@@ -42,6 +43,34 @@ def has_duplicates(payload: bytes) -> bool:
 def _check(pairs: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in pairs}) < len(pairs):
         raise ValueError("a name occurs twice")
+
+
+def count_items(body: bytes, most: int) -> int:
+    """How many values the list has that a body begins with, counted up to one above ``most``; TOO_DEEP if it is.
+
+    Nothing is parsed: a list of millions is found out before anything is made of it. An empty list counts as one.
+    """
+    return int(count_values(np.frombuffer(body, np.uint8), most))
+
+
+@kernel
+def count_values(text: NDArray[np.uint8], most: int) -> int:
+    """What count_items tells."""
+    depth, values, at = 0, 1, 0
+    while at < text.size and values <= most:
+        letter = text[at]
+        if letter == QUOTE:
+            at = end_of_string(text, at + 1)
+        elif letter in (OBJECT, LIST):
+            if depth == MOST_DEPTH:
+                return TOO_DEEP
+            depth += 1
+        elif letter in (END_OBJECT, END_LIST):
+            depth -= 1
+        elif letter == COMMA and depth == 1:
+            values += 1
+        at += 1
+    return values
 
 
 @kernel

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from api.access.rules import needs
-from api.errors import BadRequest, NotAvailable, Unprocessable
+from api.errors import BadRequest, NotAvailable, TooLarge, Unprocessable
 from api.problems import answer_of
 from api.runs.samples import MOST_REJECTS, split_events
 from ingest.codec.decoder import Decoded
@@ -52,7 +52,7 @@ async def predict(request: Request, parts: Parts) -> Response:
     run, none is answered.
     """
     body = await request.body()
-    if not body.strip():
+    if not body or body.isspace():
         raise BadRequest("the body is empty; expected samples")
     is_brief = len(body) <= BRIEF_BYTES
     decoded, ids = _decode(parts, body) if is_brief else await asyncio.to_thread(_decode, parts, body)
@@ -62,7 +62,7 @@ async def predict(request: Request, parts: Parts) -> Response:
         errors = [{"index": index, "reason": reject.reason} for index, reject in told][:MOST_REJECTS]
         return answer_of(Unprocessable("not every sample fits the schema of the run"), {"errors": errors})
     if len(decoded) > parts.config.request_samples:
-        raise Unprocessable(
+        raise TooLarge(
             f"{len(decoded)} samples; expected {parts.config.request_samples} at most; send several requests"
         )
     try:
@@ -76,7 +76,7 @@ async def predict(request: Request, parts: Parts) -> Response:
 
 def _decode(parts: ServingParts, body: bytes) -> tuple[Decoded, list[str]]:
     """(the samples, the id of each where predictions are logged)."""
-    payloads = [body] if is_packed(body) else split_events(body)
+    payloads = [body] if is_packed(body) else split_events(body, parts.config.request_samples)
     decoded = parts.decoder.decode([Record(at, None, each, 0) for at, each in enumerate(payloads)], Position(0))
     if parts.labels is None or decoded.rejects:
         return decoded, []

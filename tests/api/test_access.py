@@ -51,6 +51,12 @@ def test_every_route_has_a_rule_that_openapi_shows() -> None:
         assert security == ([] if scope == OPEN_TO_ALL else [{"bearer": []}])
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/v1/runs/r", "/v1/runs/r/steps", "/v1/nowhere", "/v1/runs/%00"])
+def test_no_answer_may_be_taken_for_anything_but_its_type(api: Served, path: str) -> None:
+    for token in ("", None):
+        assert api.ask("GET", path, token=token).headers["X-Content-Type-Options"] == "nosniff"
+
+
 def test_a_route_without_a_rule_is_found() -> None:
     app = FastAPI(openapi_url=None)
     app.add_api_route("/new", lambda: None)

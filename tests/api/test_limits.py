@@ -74,6 +74,24 @@ def test_a_body_that_grows_too_large_is_cut_off(limited: Served) -> None:
     assert answer.startswith(b"HTTP/1.1 413")
 
 
+def test_a_client_that_goes_on_sending_a_body_that_is_too_large_is_not_cut_off(limited: Served) -> None:
+    pieces = [b"x" * 4096] * connections.DROPPED_BODIES
+    length = b"Content-Length: %d\r\n\r\n" % sum(map(len, pieces))
+    with socket.create_connection(("127.0.0.1", limited.port), timeout=30) as connection:
+        connection.sendall(head(limited, "POST /v1/samples") + length)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413")
+        for piece in pieces:
+            connection.sendall(piece)
+        connection.sendall(head(limited, "GET /v1/runs") + CLOSE + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200"), "the connection goes on"
+
+
+def test_a_client_that_sends_all_of_a_body_that_is_too_large_first_gets_its_answer(limited: Served) -> None:
+    body = b"x" * 4096 * connections.DROPPED_BODIES
+    answer = raw(limited, head(limited, "POST /v1/samples"), CLOSE, b"Content-Length: %d\r\n\r\n" % len(body), body)
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
 def test_a_body_that_does_not_arrive_is_given_up(impatient: Served) -> None:
     answer = raw(impatient, head(impatient, "POST /v1/samples") + b"Content-Length: 100\r\n\r\nx")
     assert answer.startswith(b"HTTP/1.1 408")
@@ -84,6 +102,7 @@ def expect_problem(answer: bytes, status: int) -> None:
     told, _, body = answer.partition(b"\r\n\r\n")
     assert told.startswith(f"HTTP/1.1 {status} ".encode()), answer
     assert b"content-type: application/problem+json" in told
+    assert b"x-content-type-options: nosniff" in told.lower()
     assert b"connection: close" in told
     assert (len(json.loads(body)["detail"]) > 10, json.loads(body)["status"]) == (True, status)
 

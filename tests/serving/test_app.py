@@ -10,12 +10,14 @@ import pytest
 
 from ingest.codec.json_events import JsonCodec
 from ingest.codec.packed import PackedCodec
+from ingest.samples import join_samples
 from tests.api.serving import Served, until
 from tests.serving.server import serving
 from tests.serving.trained import PROBE, SCHEMA, Trained
 
 EVENT = {"fields": {"user": "u-1", "item": 17, "tags": ["a", "b"], "price": 3.5, "idle_seconds": 60}}
 PACKED = PackedCodec(SCHEMA).encode(PROBE)
+MANY_PACKED = PackedCodec(SCHEMA).encode(join_samples([PROBE.slice(0, 1)] * 200))
 
 
 def predicted(server: Served, body: Any) -> Any:
@@ -52,19 +54,21 @@ def test_json_and_packed_are_the_same_sample(server: Served) -> None:
     [
         (b"", 400, "empty"),
         (b"[", 400, "no list of events"),
-        (b"[]", 400, "0 events"),
+        (b"[]", 400, "the list is empty"),
         (b"[" * 100_000, 400, "nested"),
         ([EVENT, {"fields": {"price": -1}}], 422, "not every sample"),
         ({"label": 2, "fields": {}}, 422, "not every sample"),
         ({"fields": {"user": {}}}, 422, "not every sample"),
         (PACKED[:-1], 422, "not every sample"),
-        ([EVENT] * 200, 422, "200 samples; expected 100"),
+        ([EVENT] * 200, 413, "more than 100 events"),
+        (MANY_PACKED, 413, "200 samples; expected 100"),
     ],
 )
 def test_what_does_not_fit_is_a_problem(body: Any, status: int, part: str, server: Served) -> None:
     answer = server.ask("POST", "/v1/predict", body)
     assert (answer.status, answer.headers["Content-Type"]) == (status, "application/problem+json")
     assert part in answer.json["detail"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_every_bad_sample_is_named(server: Served) -> None:

@@ -6,7 +6,10 @@ may be. Its address is written to a file that only the owner can read.
 
 import os
 import shutil
+import socket
+import stat
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +20,9 @@ from dispatch.control.protocol import Exchange
 from dispatch.control.server import ControlSocket
 from infra.files import writing_whole
 
-SOCKET_FOLDER = "freshet-agent-"
+SOCKET_FOLDER, SOCKET = "freshet-agent-", "socket"
+STARTING_SECONDS = 60.0
+"""how old a folder without a socket may be before it counts as left behind"""
 LONGEST_FOLDER = 60
 """characters; a longer folder for temporary files leaves too little of a socket's 107"""
 
@@ -28,10 +33,10 @@ class PrivateSocket:
     def __init__(self, endpoint_file: Path, run: str | None, exchange: Exchange) -> None:
         """run: the one that requests must be about; None: any"""
         self._endpoint_file = endpoint_file
-        remove_abandoned(endpoint_file)
+        remove_abandoned(Path(_short_folder()))
         self._folder = Path(tempfile.mkdtemp(prefix=SOCKET_FOLDER, dir=_short_folder()))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.control = ControlSocket(self._context, f"ipc://{self._folder / 'socket'}", run, exchange=exchange)
+        self.control = ControlSocket(self._context, f"ipc://{self._folder / SOCKET}", run, exchange=exchange)
         write_private(endpoint_file, self.control.endpoint)
 
     def __enter__(self) -> "PrivateSocket":
@@ -60,10 +65,24 @@ def write_private(path: Path, text: str) -> None:
             private.write(text)
 
 
-def remove_abandoned(endpoint_file: Path) -> None:
-    """Removes the socket of a supervisor that was killed."""
-    with suppress(OSError, UnicodeDecodeError):
-        folder = Path(endpoint_file.read_text().removeprefix("ipc://")).parent
-        if folder.name.startswith(SOCKET_FOLDER) and folder.stat().st_uid == os.getuid():
-            shutil.rmtree(folder, ignore_errors=True)
-        endpoint_file.unlink()
+def remove_abandoned(folder: Path) -> None:
+    """Removes what supervisors of this user left there that were killed: the sockets that nobody listens to."""
+    for found in folder.glob(f"{SOCKET_FOLDER}*"):
+        with suppress(OSError):  # somebody else removes it, too
+            status = found.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and _is_abandoned(found):
+                shutil.rmtree(found, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)  # one that is stopped, or has much to do, is there
+        try:
+            caller.connect(str(folder / SOCKET))
+        except FileNotFoundError:
+            return folder.stat().st_mtime < time.time() - STARTING_SECONDS
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

@@ -102,6 +102,19 @@ def test_the_command_alembic_makes_a_database_where_there_is_none(tmp_path: Path
     assert "No new upgrade operations" in alembic("check", url=url)
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_file_of_sqlite_is_for_its_user_alone(tmp_path: Path, is_there: bool) -> None:
+    file = tmp_path / "freshet.db"
+    if is_there:
+        for older in (file, tmp_path / "freshet.db-wal"):
+            older.touch(0o644)
+    migrate(f"sqlite:///{file}")
+    assert tables(f"sqlite:///{file}")
+    assert {found.stat().st_mode & 0o777 for found in tmp_path.glob("freshet.db*") if found.suffix != ".lock"} == {
+        0o600
+    }
+
+
 def test_the_folder_of_migrations_does_not_shadow_the_library() -> None:
     assert not Path("alembic/__init__.py").exists()
 

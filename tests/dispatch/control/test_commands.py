@@ -138,3 +138,15 @@ def test_that_the_run_was_stopped_is_known_when_the_record_of_it_has_been_trimme
         begun_in(third.journal)
         with pytest.raises(CommandRefused, match="given before the run was stopped"):
             third.give("a", given_seconds=stopped_at)
+
+
+def test_alpha_above_that_of_the_policy_is_refused(tmp_path: Path) -> None:
+    with dispatcher_in(tmp_path) as dispatcher:
+        begun_in(dispatcher.journal)
+        dispatcher.give("p", "policy", "esd:0.5")
+        with pytest.raises(CommandRefused, match=r"alpha cannot be 0\.75: policy 'esd:0\.5.*' has 0\.5"):
+            dispatcher.give("a", value="0.75")
+        dispatcher.give("b", value="0.5")
+        dispatcher.give("c", value="auto")
+        dispatcher.give("q", "policy", "esd:1")
+        dispatcher.give("d", value="0.75")

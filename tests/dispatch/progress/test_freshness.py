@@ -97,3 +97,24 @@ def test_percentiles_are_of_the_latest_minute(monkeypatch: pytest.MonkeyPatch) -
     now[0] += 40
     assert fresh.status().p50_seconds is None
     assert fresh.status().events == 1
+
+
+def test_events_dated_ahead_are_counted_and_say_nothing_about_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1e9
+    monkeypatch.setattr(freshness, "time", lambda: now)
+    fresh = Freshness()
+    fresh.add(1, arrived(0, 0, 0), np.array([now - 7.0, now + 3600.0, now + 1e9]))
+    fresh.add(2, arrived(1), np.array([now + 3600.0]))
+    assert fresh.status().ahead == 0, "nobody serves them"
+    fresh.live(2, now + 2.0)
+    assert (fresh.status().ahead, fresh.status().events, fresh.status().age_seconds) == (3, 4, 7.0)
+    now += 1000.0
+    assert fresh.status().age_seconds == 1007.0
+
+
+def test_a_clock_that_is_a_little_ahead_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshness, "time", lambda: 1e9)
+    fresh = Freshness()
+    fresh.add(1, arrived(0), np.array([1e9 + freshness.AHEAD_SECONDS]))
+    fresh.live(1, 1e9)
+    assert (fresh.status().ahead, fresh.status().age_seconds) == (0, 0.0)

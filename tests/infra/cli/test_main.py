@@ -99,6 +99,8 @@ REFUSED: list[tuple[list[str], str]] = [
     (["check", "nowhere"], "no events at runs/log/nowhere"),
     (["up", "--set", f"dispatch.policy=joint:{'9' * 5000}"], "policy cannot be built; number of rounds of 'joint:9"),
     (["dead-letters", "--run-folder", "nowhere"], "no settings of a run in nowhere"),
+    (["serve", "--run-folder", "a", "--set", "seed=1"], "--run-folder a and --set seed=1 are both given"),
+    (["api", "--run-folder", "a", "--config", "b.toml"], "--run-folder a and --config b.toml are both given"),
     (["verify", "nowhere"], "no settings of a run in nowhere"),
     (["snapshots", "list"], "no run is named; expected its folder"),
     (["snapshots", "list", "--folder", "nowhere"], "no settings of a run in nowhere"),

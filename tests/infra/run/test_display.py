@@ -343,3 +343,10 @@ def test_served_version_and_its_freshness_are_shown_while_somebody_serves() -> N
     alone = structs.replace(STATUS, served=structs.replace(served, servers=0))
     assert "served" not in plain_line(alone) + drawn(Picture(alone), 120)
     assert "held" not in plain_line(alone)
+
+
+def test_events_dated_ahead_are_shown() -> None:
+    fresh = FreshnessStatus(age_seconds=1.3, ahead=3)
+    status = structs.replace(STATUS, served=ServedStatus(servers=1, cut=7, step=9, freshness=fresh))
+    for text in (drawn(Picture(status), 120), plain_line(status)):
+        assert "newest event 1.3 s old, 3 events dated ahead" in text

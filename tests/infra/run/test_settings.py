@@ -4,7 +4,7 @@ import pytest
 
 from infra.errors import ConfigError
 from infra.run.demo import demo_settings
-from infra.run.settings import load_settings, read_stored, secret_environment, store_settings
+from infra.run.settings import STORED, load_settings, read_stored, secret_environment, store_settings
 from infra.telemetry import describe
 from ingest.kafka.config import login_of
 
@@ -128,6 +128,21 @@ def test_freshet_kafka_names_the_brokers_and_a_flag_beats_it(monkeypatch: pytest
     assert load_settings(None, ["kafka.servers=c:3"]).kafka.servers == ("c:3",)
     monkeypatch.setenv("FRESHET_KAFKA__SERVERS", "d:4")
     assert load_settings().kafka.servers == ("d:4",)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://ann:hu/sh@db/freshet", "postgresql://db/freshet?user=ann&password=hu/sh"]
+)
+def test_the_password_of_a_database_is_stored_for_this_user_alone_and_never_shown(tmp_path: Path, url: str) -> None:
+    (tmp_path / STORED).write_text("{}")
+    (tmp_path / STORED).chmod(0o644)
+    settings = load_settings(None, [f"api.database={url}", f"folder={tmp_path}"])
+    assert store_settings(settings).stat().st_mode & 0o777 == 0o600
+    assert read_stored(tmp_path).api.database == url
+    assert "hu/sh" not in str(describe(settings.model_dump(mode="json")))
+    with pytest.raises(ConfigError, match=r"api\.databse = ") as misspelt:
+        load_settings(None, [f"api.databse={url}"])
+    assert "hu/sh" not in str(misspelt.value)
 
 
 def test_a_secret_is_neither_stored_nor_shown_and_reaches_the_run_s_processes(

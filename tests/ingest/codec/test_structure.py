@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ingest.codec.json_events import JsonCodec
 from ingest.codec.nesting import MOST_DEPTH, is_too_deep
-from ingest.codec.structure import CLEAR, DEEP, NAMES, UNSURE, has_duplicates, scan_structure
+from ingest.codec.structure import CLEAR, DEEP, NAMES, TOO_DEEP, UNSURE, count_items, has_duplicates, scan_structure
 from tests.ingest.topics import SYNTHETIC
 
 
@@ -95,3 +95,13 @@ def test_an_event_that_gives_a_name_twice_is_rejected(fields: str, is_good: bool
     _, faults = JsonCodec(SYNTHETIC).decode([payload])
     assert (not faults) == is_good
     assert all("a name is given twice" in reason for reason in faults.values())
+
+
+@given(st.lists(values, min_size=1, max_size=9), st.integers(1, 6))
+def test_the_values_of_a_list_are_counted_up_to_the_most(listed: list[Any], most: int) -> None:
+    assert count_items(b" " + json.dumps(listed).encode(), most) == min(len(listed), most + 1)
+
+
+def test_a_list_that_is_nested_too_deeply_is_not_counted() -> None:
+    assert count_items(b"[" * MOST_DEPTH + b"]" * MOST_DEPTH, 9) == 1
+    assert count_items(b"[1," + b"[" * MOST_DEPTH, 9) == TOO_DEEP

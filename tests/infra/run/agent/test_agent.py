@@ -1,7 +1,11 @@
 """A supervisor with real children that is asked over its socket."""
 
+import os
 import random
+import shutil
+import socket
 import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,7 +19,7 @@ from dispatch.control.client import ask
 from dispatch.control.supervision import AGENT, ListProcesses, StartWorker, StopWorker, WorkerEnding, WorkerStarted
 from dispatch.errors import CommandRefused
 from infra.run.agent.agent import Agent
-from infra.run.agent.sockets import SOCKET_FOLDER
+from infra.run.agent.sockets import SOCKET, SOCKET_FOLDER
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.supervisor import Supervisor
 from infra.wire import Codec, Refused, connect, receive
@@ -144,13 +148,25 @@ def test_only_the_owner_can_reach_the_socket_and_nothing_is_left_behind(tmp_path
     assert not folder.exists()
 
 
-def test_the_socket_of_a_killed_supervisor_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    at, other = tmp_path / "agent", tmp_path / "other"
-    for folder, is_there in ((tmp_path / f"{SOCKET_FOLDER}x", False), (other, True)):
+def test_folders_of_supervisors_that_were_killed_are_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path(tempfile.mkdtemp(dir="/tmp"))  # names of sockets are short
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    folders = {name: place / f"{SOCKET_FOLDER}{name}" for name in ("killed", "stopped", "empty", "starting")}
+    folders["other"] = place / "other"
+    for folder in folders.values():
         folder.mkdir()
-        at.write_text(f"ipc://{folder}/socket")
-        with Agent(Supervisor([], tmp_path), RUN, at, sleeper, "worker-"):
-            assert folder.exists() == is_there
+    os.utime(folders["empty"], (0, 0))
+    with socket.socket(socket.AF_UNIX) as killed, socket.socket(socket.AF_UNIX) as stopped:
+        for name, listener in (("killed", killed), ("stopped", stopped)):
+            listener.bind(str(folders[name] / SOCKET))
+        stopped.listen()
+        killed.close()
+        with Agent(Supervisor([], tmp_path), RUN, tmp_path / "agent", sleeper, "worker-"):
+            left = {name for name, folder in folders.items() if folder.exists()}
+    shutil.rmtree(place)
+    assert left == {"stopped", "starting", "other"}
 
 
 def test_a_worker_that_was_asked_for_before_the_run_was_stopped_is_not_started(tmp_path: Path) -> None:
