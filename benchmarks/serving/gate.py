@@ -3,7 +3,7 @@
 One plain process trains a stream with the formulas of a run (``trainer/reference.py``) and takes a version every so
 many samples. Each is judged by the gate itself (``dispatch/cuts/gate.py``): the last version that was good is what is
 served, and scores the newest samples as a server would. For a third of the stream everything is as usual, then
-something goes wrong or changes, and for the last third it is as before.
+something goes wrong or changes, in the middle of a version, and for the last third it is as before.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +37,16 @@ from trainer.reference import Reference
 
 BATCH = 256
 SEED = 0
+CASES = (
+    "nothing",
+    "all zeros",
+    "all ones",
+    "inverted",
+    "random",
+    "field gone",
+    "tenfold rate",
+    "slow drift",
+)
 RARE = 10.0
 """times as rare as usual are clicks before a change of the click rate"""
 Fault = Callable[[Samples, float, np.random.Generator], Samples]
@@ -89,7 +99,7 @@ def run_gate(load: GateLoad, cases: Sequence[str], tell: Callable[[str], None]) 
     schema = load_schema(load.dataset)
     known = faults(schema, load.field)
     if unknown := set(cases) - known.keys():
-        raise ConfigError(f"no cases {sorted(unknown)}; expected some of {', '.join(known)}; choose of these")
+        raise ConfigError(f"no cases {sorted(unknown)}; expected some of {', '.join(CASES)}; choose among these")
     results = []
     for name in cases:
         results.append(_try_case(load, schema, name, known[name]))
@@ -126,7 +136,10 @@ def thinned(samples: Samples, share: float, draw: np.random.Generator) -> Sample
 def without(samples: Samples, schema: Schema, field: str) -> Samples:
     """The same events without one of their fields."""
     if field not in schema.sources:
-        raise ConfigError(f"no field {field!r} in schema {schema.name}; expected one of {', '.join(schema.sources)}")
+        known = ", ".join(schema.sources)
+        raise ConfigError(
+            f"no field {field!r} in schema {schema.name}; expected one of {known}; choose one with --field"
+        )
     at, (key_S, absent_S, dense_S) = schema.sources.index(field), witnesses_of(schema)
     keys_BF, dense_BN = samples.keys_BF.copy(), samples.dense_BN.copy()
     if key_S[at] >= 0:
@@ -260,15 +273,18 @@ def _try_case(load: GateLoad, schema: Schema, name: str, fault: Fault) -> GateRe
     third = len(parts) // 3
     judged = []
     for number, part in enumerate(parts):
-        if third <= number < 2 * third:
-            taken = fault(part, (number - third) / third, draw)
+        usual = thinned(part, 1 / RARE, draw) if name == "tenfold rate" else part
+        changed = fault(part, max(0.0, (number - third) / third), draw)
+        if number in (third, 2 * third):
+            first, then = (usual, changed) if number == third else (changed, usual)
+            run_part = join_samples([first.slice(0, len(first) // 2), then.slice(len(then) // 2, len(then))])
         else:
-            taken = thinned(part, 1 / RARE, draw) if name == "tenfold rate" else part
-        judged.append(run.take(taken))
-    return _result(name, judged, third)
+            run_part = changed if third < number < 2 * third else usual
+        judged.append(run.take(run_part))
+    return result_of(name, judged, third)
 
 
-def _result(name: str, judged: Sequence[JudgedVersion], third: int) -> GateResult:
+def result_of(name: str, judged: Sequence[JudgedVersion], third: int) -> GateResult:
     held = [bool(version.reasons) for version in judged]
     middle, last = held[third : 2 * third], held[2 * third :]
     means = [version.served_mean for version in judged if version.served_mean is not None]

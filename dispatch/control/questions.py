@@ -28,7 +28,7 @@ MOST_SERVERS = 4096
 """that are remembered by name"""
 
 
-class Question(NamedTuple):
+class OpenQuestion(NamedTuple):
     """One question."""
 
     number: int
@@ -45,7 +45,7 @@ class Questions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._number = random.getrandbits(60)  # an answer to a dispatcher that was here before fits no question
-        self._open: Question | None = None
+        self._open: OpenQuestion | None = None
         self._able: dict[str, float] = {}
         """servers that have a version, and when each was last heard"""
         self._ignored: dict[str, float] = {}
@@ -63,7 +63,7 @@ class Questions:
                 return None
             self._number += 1
             arrays = QuestionArrays(samples.keys_BF.reshape(-1), samples.dense_BN.reshape(-1))
-            self._open = Question(self._number, len(samples), arrays, Future(), {})
+            self._open = OpenQuestion(self._number, len(samples), arrays, Future(), {})
             return self._open.answer
 
     def _give_up(self, now: float) -> None:
@@ -78,7 +78,7 @@ class Questions:
             if live.can_score and live.cut and (live.name in self._able or len(self._able) < MOST_SERVERS):
                 self._able[live.name] = monotonic()
 
-    def take(self, live: Live) -> Question | None:
+    def take(self, live: Live) -> OpenQuestion | None:
         """The question that this server is to answer; it is handed out once."""
         with self._lock:
             question, now = self._open, monotonic()

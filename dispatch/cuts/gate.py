@@ -112,6 +112,8 @@ class GateState(msgspec.Struct, frozen=True):
     """the newest"""
     since_held: int = 0
     """of these, from the newest on, that came after the last version that was held back"""
+    since_suspect: int = 0
+    """of these, from the newest on, whose labels are known to be right"""
     fields: PresentCounts | None = None
     """up to the last cut"""
     present_shares_S: NDArray[np.float64] | None = None
@@ -252,8 +254,18 @@ def _judge_by_reference(rule: GateRule, state: GateState, found: CutReadings) ->
         return Opinion(labels, comparison=compared)
     since_held = min(rule.samples, state.since_held + len(reference.scores))
     compared = compare(state.scores.newest(max(newest, since_held)))
+    since_suspect = _right_samples(state, len(reference.scores))
+    if state.held is not None and since_suspect < newest:
+        return Opinion(
+            None, (f"{since_suspect} samples have come since labels are right; expected {newest}",), compared
+        )
     model = (_worse(rule, state, compared), _miscalibrated(rule, state, compared))
     return Opinion(None, tuple(reason for reason in model if reason is not None), compared)
+
+
+def _right_samples(state: GateState, new: int) -> int:
+    """Scored since labels were last suspect; a version behind one of those may have samples of both kinds."""
+    return 0 if state.held is not None and state.held.are_labels_suspect else state.since_suspect + new
 
 
 def _equal_labels(run: Run) -> str | None:
@@ -403,6 +415,7 @@ def _follow(
         changed_share=_moved(state.changed_share, share, weight if is_good else HELD_SHARE * weight),
         samples=found.trained,
         since_held=min(rule.samples, state.since_held + scored) if is_good else 0,
+        since_suspect=0 if opinion.labels is not None else min(MOST_KEPT, _right_samples(state, scored)),
         fields=fields,
     )
     if not is_good:

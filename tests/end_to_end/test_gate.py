@@ -54,7 +54,7 @@ class WrongForAWhile(LogReader):
 
     def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> list[Record]:
         end = next((at for at in (CALM, WRONG) if offset <= at and not self._is_judged(at)), LAST)
-        if offset >= end:
+        if offset >= end < LAST:
             raise SourceUnavailable("not yet")
         records = super().read(partition, offset, max_bytes)
         return [_unclicked(record) for record in records if record.offset < end]
