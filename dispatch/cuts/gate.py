@@ -242,7 +242,8 @@ def _judge_by_reference(rule: GateRule, state: GateState, found: CutReadings) ->
     reference, telling = found.reference, telling_samples(state.scores)
     if reference is None or not len(reference.scores) or _is_stale(state, reference):
         return None
-    if (labels := _equal_labels(newest_run(state.scores, state.usual and state.usual.click_rate))) is not None:
+    usual_rate = None if state.usual is None else state.usual.click_rate
+    if (labels := _equal_labels(newest_run(state.scores, usual_rate))) is not None:
         return Opinion(labels, comparison=compare(reference.scores))
     if telling is None and len(state.scores) < MOST_KEPT:
         return None

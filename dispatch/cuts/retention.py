@@ -1,7 +1,8 @@
 """Which cuts are kept, and which files: the newest cuts, pinned ones, and whatever one of them names.
 
 Cuts that were taken only to be served do not count among the newest: there is one a second, and a run must be able to
-go back further than that. Of these, those among the newest two cuts are kept, because servers may be reading them.
+go back further than that. Of these, those among the newest two cuts are kept, because servers may be reading them; and
+the newest that may be served at all, however many have been held back since: a server that starts anew needs it.
 
     cuts/00000007.pinned    cut 7 stays until this file is removed ('freshet cuts unpin')
 
@@ -12,13 +13,14 @@ read, nothing is removed, because nobody knows what it needs.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
 
 from infra.storage import PART, Storage
+from ps.cuts.choice import read_choice
 from ps.cuts.manifest import CutManifest, manifest_name, manifest_numbers, read_manifest
 from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL, FilePart
@@ -85,9 +87,10 @@ def files_of(manifest: CutManifest) -> set[str]:
 def drop_old(storage: Storage, most: int) -> Retained:
     """Removes all but the newest cuts, as many as that, and pinned ones. For a run that goes on."""
     numbers, pinned = manifest_numbers(storage), pinned_numbers(storage)
-    served = _publications(storage, numbers)
+    readable = _readable(storage, numbers)
+    served = {number for number, manifest in readable.items() if manifest.is_publication}
     newest = [number for number in numbers if number not in served][-most:]
-    wanted = pinned.union(newest, served.intersection(numbers[-SERVED:]))
+    wanted = pinned.union(newest, served.intersection(numbers[-SERVED:]), _last_to_serve(storage, readable))
     kept = [number for number in numbers if number in wanted]
     gone = [number for number in numbers if number not in kept]
     needed = _needed(storage, kept) if gone else None
@@ -97,13 +100,21 @@ def drop_old(storage: Storage, most: int) -> Retained:
     return Retained(tuple(kept if needed is not None else numbers), oldest)
 
 
-def _publications(storage: Storage, numbers: Iterable[int]) -> set[int]:
-    """Which of these cuts were taken only to be served; one that cannot be read counts as one that was not."""
-    found: set[int] = set()
+def _readable(storage: Storage, numbers: Iterable[int]) -> dict[int, CutManifest]:
+    """The manifests of these cuts, those left out that cannot be read."""
+    found: dict[int, CutManifest] = {}
     for number in numbers:
         with suppress(CutDamaged):
-            found.update({number} if read_manifest(storage, number).is_publication else ())
+            found[number] = read_manifest(storage, number)
     return found
+
+
+def _last_to_serve(storage: Storage, readable: Mapping[int, CutManifest]) -> list[int]:
+    """The newest cut that is good or released, if there is one."""
+    released: tuple[int, ...] = ()
+    with suppress(CutDamaged):
+        released = read_choice(storage).released
+    return [n for n in sorted(readable) if readable[n].verdict.is_good or n in released][-1:]
 
 
 def discard_after(storage: Storage, number: int) -> None:

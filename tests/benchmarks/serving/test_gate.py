@@ -19,7 +19,8 @@ def test_cases_change_labels_or_one_field_as_they_say() -> None:
     made = {name: fault(SAMPLES, 0.5, draw) for name, fault in faults(SCHEMA, "item").items()}
     rates = {name: float(samples.labels_B.mean()) for name, samples in made.items()}
     assert tuple(made) == CASES
-    assert (rates["all zeros"], rates["all ones"], rates["inverted"]) == (0.0, 1.0, pytest.approx(1 - rate))
+    assert (rates["all zeros"], rates["all ones"]) == (0.0, 1.0)
+    assert rates["inverted"] == pytest.approx(1 - rate)
     assert rates["random"] == pytest.approx(rate)
     assert float(thinned(SAMPLES, 0.1, draw).labels_B.mean()) == pytest.approx(0.1 * rate, rel=0.25)
     present_S = count_present(made["field gone"], SCHEMA)

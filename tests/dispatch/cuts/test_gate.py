@@ -38,6 +38,10 @@ def clicks(odds_B: NDArray[np.float64], draw: np.random.Generator) -> NDArray[np
     return draw.random(len(odds_B)) < 1 / (1 + np.exp(-odds_B))
 
 
+def probabilities(odds_B: NDArray[np.float64]) -> NDArray[np.float32]:
+    return (1 / (1 + np.exp(-odds_B))).astype(np.float32)
+
+
 FAULTS: dict[str, Labels] = {
     "zeros": lambda odds_B, draw: np.zeros(len(odds_B), np.bool_),
     "ones": lambda odds_B, draw: np.ones(len(odds_B), np.bool_),
@@ -78,8 +82,8 @@ class Stream:
         self.quality.add(model_B, clicked_B.astype(np.float64))
         self.cut += 1
         self.present_S = self.present_S + np.array([SAMPLES, SAMPLES * self.has_field])
-        both_B = (1 / (1 + np.exp(-each)).astype(np.float32) for each in (model_B, served_B))
-        reference = ReferenceScores(scored(clicked_B, *both_B), self.served_cut, self.served_cut)
+        scores = scored(clicked_B, probabilities(model_B), probabilities(served_B))
+        reference = ReferenceScores(scores, self.served_cut, self.served_cut)
         judged = judge(
             self.rule,
             self.state,

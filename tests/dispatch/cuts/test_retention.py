@@ -15,7 +15,8 @@ from dispatch.cuts.retention import (
     unpin,
 )
 from infra.storage import Storage
-from ps.cuts.manifest import ShardPart, manifest_numbers, read_manifest, write_manifest
+from ps.cuts.choice import Choice, write_choice
+from ps.cuts.manifest import ShardPart, Verdict, manifest_numbers, read_manifest, write_manifest
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
 from tests.dispatch.cuts.cuts import manifest_of
@@ -155,4 +156,16 @@ def test_cuts_taken_only_to_be_served_do_not_count_and_the_newest_two_stay(
         write_manifest(storage, replace(read_manifest(storage, number), is_publication=True))
     assert drop_old(storage, most) == Retained(kept, oldest)
     assert tuple(manifest_numbers(storage)) == kept
+    assert is_whole(storage)
+
+
+@pytest.mark.parametrize(("released", "kept"), [((), (2, 4, 5)), ((3,), (3, 4, 5)), ((9,), (2, 4, 5))])
+def test_the_newest_version_that_may_be_served_stays_however_many_are_held_back_since(
+    storage: Storage, released: tuple[int, ...], kept: tuple[int, ...]
+) -> None:
+    for number in range(1, 6):
+        verdict = Verdict(() if number <= 2 else ("labels are inverted",))
+        write_manifest(storage, replace(read_manifest(storage, number), is_publication=True, verdict=verdict))
+    write_choice(storage, Choice(released=released))
+    assert drop_old(storage, 1).numbers == kept
     assert is_whole(storage)
