@@ -295,7 +295,7 @@ class Coordinator:
         plan, dense, samples = decision.plan, self.training.dense_moves, batch.samples
         order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense))
         ordered = step, TRAIN, plan, samples.labels_B, dense, order_bytes
-        self.training.underway.add(OrderedRound(*ordered, decide_seconds=decision.seconds))
+        self.training.underway.add(OrderedRound(*ordered, decide_seconds=decision.seconds, samples=samples))
         self.training.ordered(decision)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
@@ -361,4 +361,5 @@ class Coordinator:
                 self.meter.count("samples", done.labels_B.size)
                 self.meter.count("steps")
             elif done.cut:
-                self.cutting.add_state(self.training.trained())
+                reference = self.versions.ask(self.training.newest.take())
+                self.cutting.add_state(self.training.trained(), reference)

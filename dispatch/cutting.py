@@ -13,6 +13,7 @@ from time import monotonic, time
 import structlog
 
 from dispatch.cuts.gate import GateState
+from dispatch.cuts.reference import PendingScores
 from dispatch.cuts.retention import discard_after, sweep
 from dispatch.cuts.search import CutSearch
 from dispatch.cuts.state import Decided, DispatcherState, Trained
@@ -44,7 +45,7 @@ class Cutting:
         self._job, self._journal = job, journal
         self.storage = Storage.at(job.storage)
         told = self.storage, job.run, job.cuts.kept, journal.last_cut, meter, job.publishing.gate
-        self._book = CutBook(*told)
+        self._book = CutBook(*told, job.schema.sources)
         self._begun: Decided | None = None
         """of the cut that is being taken"""
         self._last_step = 0
@@ -108,9 +109,9 @@ class Cutting:
         self._begun = decided
         return self._book.begin(decided, self._job.shards, is_publication, self._journal.line)
 
-    def add_state(self, trained: Trained) -> None:
-        """The flush of the cut is complete."""
-        self._book.add_state(trained)
+    def add_state(self, trained: Trained, reference: PendingScores | None = None) -> None:
+        """The flush of the cut is complete; reference: what the version that is served makes of the newest samples."""
+        self._book.add_state(trained, reference)
 
     def follow(self, shards: Shards, generation: int) -> CutManifest | None:
         """Takes what shards say about their parts, and what has become of the cut; returns it once it exists."""

@@ -43,7 +43,7 @@ class DenseJob:
 
 @dataclass(frozen=True)
 class GateRule:
-    """How far a version may be from the usual; settings of serving, where they are explained."""
+    """How far a version may be from what is served; settings of serving, where they are explained."""
 
     logloss: float = 0.15
     calibration: float = 0.25

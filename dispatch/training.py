@@ -23,6 +23,7 @@ from dispatch.peers.roster import Member
 from dispatch.policies.spec import Needs
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
+from dispatch.progress.newest import NewestSamples
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
@@ -49,6 +50,8 @@ class Training:
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
         self.underway = RoundsUnderway()
+        self.newest = NewestSamples()
+        """that have been trained"""
         self.dense, self.dense_moves = DenseTurns(are_on_shards=state is not None), NO_MOVES
         """where the dense weights are, and what the step that is announced moves of them"""
         self._decider: Decider | None = None
@@ -142,7 +145,10 @@ class Training:
         self.feedback.learn(done, self.decider)
         quality = self.accounts.quality
         was_finite = quality.not_finite == 0
-        loss = quality.add(done.logits_B(), done.labels_B)
+        logits_B = done.logits_B()
+        loss = quality.add(logits_B, done.labels_B)
+        if done.samples is not None:
+            self.newest.add(done.samples, logits_B)
         if was_finite and quality.not_finite:
             hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
             names = [self._members[worker].name for worker in done.diverged]

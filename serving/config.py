@@ -32,13 +32,15 @@ class ServingConfig(Section):
     publish_seconds: float = Field(default=1.0, gt=0)
     """between two versions of the model, while somebody serves it"""
     gate_logloss: float = Field(default=0.15, ge=0)
-    """a version is held back if its recent logloss is worse than the moving average by more than this share of it"""
+    """a version is held back if its logloss on the newest samples is worse than that of the version being served by
+    more than this share of it"""
     gate_calibration: float = Field(default=0.25, ge=0)
-    """a version is held back if predicted clicks over clicks is further from 1 than this"""
+    """a version is held back if predicted clicks differ from clicks by more than this share of them, and chance"""
     gate_live_rows: float = Field(default=0.5, ge=0)
     """a version is held back if the share of rows that changed is so much larger than its moving average"""
     gate_samples: int = Field(default=4096, ge=1)
-    """the most recent samples that a verdict looks at; with fewer, only non-finite values hold a version back"""
+    """the most recent samples that a verdict looks at, more where clicks are rare; with fewer, only non-finite values
+    hold a version back"""
     log_predictions: Path | None = None
     """folder of served predictions, to which labels that come later are joined; None: none are kept"""
     label_seconds: float = Field(default=3600.0, gt=0)

@@ -37,6 +37,7 @@ from serving.labels.served import ServedLabels
 from serving.news import DispatcherNews
 from serving.parts import ServingParts
 from serving.rows.index import warm_up_index
+from serving.scoring import QuestionScorer
 
 USUAL_PORT = 8100
 FIRST_SECONDS = 30.0
@@ -105,7 +106,7 @@ def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore, Aud
     warm_up(job)
     storage, copies = Storage.at(job.storage), Copies(job.spec)
     engine = Engine(copies, job.config.batch_samples, meter)
-    deliveries, news = Deliveries(job.curve), news_of(job)
+    deliveries, news = Deliveries(job.curve), news_of(job, copies, meter)
     follower = Follower(storage, copies, news, meter, deliveries, job.name)
     decoder = Decoder(job.schema, needs_label=False)
 
@@ -147,8 +148,8 @@ def open_labels(job: ServingJob, meter: Meter) -> ServedLabels | None:
     return labels
 
 
-def news_of(job: ServingJob) -> News:
-    """From the dispatcher of the run, if it is known where to look for it."""
+def news_of(job: ServingJob, copies: Copies, meter: Meter) -> News:
+    """From the dispatcher of the run, if it is known where to look for it; its questions are answered by the copies."""
     if job.folder is None and job.dispatcher() is None:
         return PolledNews()
-    return DispatcherNews(job.dispatcher, job.spec.run, job.curve, job.name)
+    return DispatcherNews(job.dispatcher, job.spec.run, job.curve, job.name, QuestionScorer(copies, meter))

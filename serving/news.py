@@ -1,15 +1,16 @@
 """News between a server and the dispatcher of its run: new versions this way, what is served the other.
 
 One thread asks the dispatcher over and over; each question says what is served, and is answered when there is a newer
-version, within a second in any case. The follower's thread is woken by news. Nothing depends on them: without a
-dispatcher the storage is looked at as before.
+version, within a second in any case. The follower's thread is woken by news. The dispatcher may ask what the version
+that is served makes of its newest samples, and judges the next version by the answer. Nothing depends on any of it:
+without a dispatcher the storage is looked at as before.
 """
 
 import threading
 from collections.abc import Callable
 from contextlib import closing
 
-from dispatch.control.live_client import LiveClient
+from dispatch.control.live_client import LiveClient, Scorer
 from dispatch.control.protocol import Newest
 from infra.wire import Curve
 from serving.versions import Version
@@ -25,9 +26,17 @@ NOTHING = Version(0, -1, 0)
 class DispatcherNews:
     """News from the dispatcher; implements serving.follow.News."""
 
-    def __init__(self, endpoint: Callable[[], str | None], run: str, curve: Curve | None, name: str) -> None:
-        """endpoint: where the dispatcher answers now; None: it is not there."""
+    def __init__(
+        self,
+        endpoint: Callable[[], str | None],
+        run: str,
+        curve: Curve | None,
+        name: str,
+        score: Scorer | None = None,
+    ) -> None:
+        """endpoint: where the dispatcher answers now; None: it is not there; score: answers its questions."""
         self._endpoint, self._run, self._curve, self._name = endpoint, run, curve, name
+        self._score = score
         self._served = NOTHING, 0.0
         self._newest: Newest | None = None
         self._has_news, self._is_closed = threading.Event(), threading.Event()
@@ -52,7 +61,7 @@ class DispatcherNews:
 
     # ── on its own ────────────────────────────────────────────────────────────────────────────────────────────────────
     def _ask(self) -> None:
-        with closing(LiveClient(NOWHERE, self._run, self._curve, self._name)) as client:
+        with closing(LiveClient(NOWHERE, self._run, self._curve, self._name, self._score)) as client:
             while not self._is_closed.is_set():
                 if (endpoint := self._endpoint()) is not None:
                     client.move(endpoint)

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from dispatch.control.protocol import Live
+from dispatch.control.questions import Questions
 
 LIVE_SECONDS = 10.0
 """after its last message, that a server counts as serving"""
@@ -39,6 +40,8 @@ class Audience:
         self.newest = Announced()
         self.publishers: tuple[str, ...] = ()
         """where the shards publish their files, by number"""
+        self.questions = Questions()
+        """to servers"""
         self._heard: deque[Live] = deque(maxlen=MOST_HEARD)
         self._seen: dict[str, float] = {}
         """when each server was last heard, by the monotonic clock"""
@@ -47,6 +50,7 @@ class Audience:
     def hear(self, live: Live) -> None:
         """A server says what it serves."""
         self._heard.append(live)
+        self.questions.hear(live)
 
     def has_news(self, live: Live) -> bool:
         """Whether there is a version that the server did not know."""

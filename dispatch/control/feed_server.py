@@ -1,6 +1,7 @@
 """Serves the journal to readers, on a thread of its own: they never wait for a decision, and no decision for them.
 
-Servers of the model talk to it, too: they say what they serve, and hear of new versions (``Audience``).
+Servers of the model talk to it, too: they say what they serve, hear of new versions (``Audience``), and answer
+questions (``Questions``).
 
 Only what is durable is handed out. A reader that has everything waits for the next record, a second at most, and holds
 up nobody. A cursor that a reader with a name asks for says that everything up to it is kept there: once all have it,
@@ -18,7 +19,15 @@ import numpy as np
 import structlog
 
 from dispatch.control.audience import Audience
-from dispatch.control.protocol import JournalPage, Live, Newest, PageArrays, ReadJournal
+from dispatch.control.protocol import (
+    NO_QUESTION,
+    JournalPage,
+    Live,
+    Newest,
+    PageArrays,
+    ReadJournal,
+    Scores,
+)
 from dispatch.control.server import Asked, ControlSocket
 from dispatch.journal.log import JournalTail, SegmentGone
 from dispatch.journal.records import AnyRecord, StepDecided
@@ -69,6 +78,9 @@ class FeedServer:
         try:
             while not self._socket.wait(LOOK_SECONDS if self._waiting else IDLE_SECONDS, self._ended):
                 while (asked := self._socket.next()) is not None:
+                    if isinstance(asked.message, Scores):
+                        self._take_scores(asked)
+                        continue
                     if isinstance(asked.message, Live):
                         self._audience.hear(asked.message)
                     held = 0.0 if len(self._waiting) >= MOST_WAITING else HOLD_SECONDS
@@ -93,13 +105,29 @@ class FeedServer:
         return True
 
     def _is_told(self, waiting: WaitingReader) -> bool:
-        """Tells a server of the newest version if it does not know it, or has waited long enough."""
-        if not self._audience.has_news(waiting.asked.message) and monotonic() < waiting.until:
+        """Tells a server of the newest version if it does not know it, is to answer, or has waited long enough."""
+        live: Live = waiting.asked.message
+        question = self._audience.questions.take(live)
+        if question is None and not self._audience.has_news(live) and monotonic() < waiting.until:
             return False
         newest, publishers = self._audience.newest, self._audience.publishers
-        at = {"run": waiting.asked.message.run, "generation": self._journal.generation, "step": newest.step}
-        self._socket.answer(waiting.asked, Newest(**at, cut=newest.cut, line=newest.line, publishers=publishers))
+        told = Newest(
+            run=live.run,
+            generation=self._journal.generation,
+            step=newest.step,
+            cut=newest.cut,
+            line=newest.line,
+            publishers=publishers,
+            question=0 if question is None else question.number,
+            samples=0 if question is None else question.samples,
+        )
+        self._socket.answer(waiting.asked, told, NO_QUESTION if question is None else question.arrays)
         return True
+
+    def _take_scores(self, asked: Asked) -> None:
+        reason = self._audience.questions.answer(asked.message, asked.arrays.probabilities)
+        if reason is not None:
+            self._socket.refuse(asked, reason, self._journal.generation)
 
     def _answer(self, asked: Asked, cursor: int, newest: int) -> None:
         if cursor > newest:

@@ -1,17 +1,41 @@
 """Tells a dispatcher what a server serves, and hears of new versions, for as long as the server runs."""
 
+from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import structlog
 import zmq
+from numpy.typing import NDArray
 
-from dispatch.control.protocol import FEED, Live, Newest
+from dispatch.control.protocol import (
+    FEED,
+    MOST_QUESTION_BYTES,
+    Live,
+    Newest,
+    QuestionArrays,
+    ScoreArrays,
+    Scores,
+)
 from infra.errors import WireError
-from infra.wire import HEADER_BYTES, Codec, Curve, Refused, connect, receive, send
+from infra.wire import Codec, Curve, Refused, connect, receive, send
 
 ANSWER_SECONDS = 3.0
 """longer than the dispatcher keeps a server waiting that knows the newest version"""
+
+
+class ScoredQuestion(NamedTuple):
+    """The answer to a question, and by which version."""
+
+    probabilities_B: NDArray[np.float32]
+    line: int
+    step: int
+    cut: int
+
+
+Scorer = Callable[[int, QuestionArrays], ScoredQuestion | None]
+"""Scores so many samples; None: it cannot."""
 
 
 class LiveClient:
@@ -21,8 +45,10 @@ class LiveClient:
     the connection is made anew, so that no late answer is taken for that to a later message.
     """
 
-    def __init__(self, endpoint: str, run: str, curve: Curve | None, name: str) -> None:
+    def __init__(self, endpoint: str, run: str, curve: Curve | None, name: str, score: Scorer | None = None) -> None:
+        """score: answers the dispatcher's questions; None: they go to other servers."""
         self._endpoint, self._run, self._curve, self.name = endpoint, run, curve, name
+        self._score = score
         self._requests, self._answers = Codec(*FEED.requests), Codec(*FEED.answers)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
@@ -32,23 +58,26 @@ class LiveClient:
     def live(self, line: int, step: int, cut: int, at_seconds: float, known: int = 0) -> Live:
         """What this server serves, and since when; known: the newest cut that it has heard of."""
         at: dict[str, Any] = {"run": self._run, "generation": -1, "step": step}
-        return Live(**at, line=line, cut=cut, at_seconds=at_seconds, name=self.name, known=known)
+        at |= {"at_seconds": at_seconds, "name": self.name, "known": known, "can_score": self._score is not None}
+        return Live(**at, line=line, cut=cut)
 
     def tell(self, live: Live, timeout_seconds: float = ANSWER_SECONDS) -> Newest | None:
         """Sends what is served; returns the newest version once it is newer than what the server knows.
 
-        The dispatcher answers within a second in any case. None: it did not answer, or refused.
+        The dispatcher answers within a second in any case. None: it did not answer, or refused. A question that comes
+        with its answer is answered first.
         """
         deadline = monotonic() + timeout_seconds
         socket = self._socket = self._socket or self._connect()
         send(socket, self._requests, live)
         if socket.poll(int(1000 * max(0.0, deadline - monotonic()))):
             try:
-                answer, _ = receive(socket, self._answers)
+                answer, arrays = receive(socket, self._answers)
             except WireError as error:
                 self._log(str(error))
             else:
                 if isinstance(answer, Newest):
+                    self._answer(socket, answer, arrays)
                     return answer
                 self._log(answer.reason if isinstance(answer, Refused) else type(answer).__name__)
         self._disconnect()
@@ -64,10 +93,17 @@ class LiveClient:
         self._disconnect()
         self._context.term()
 
+    def _answer(self, socket: "zmq.Socket[bytes]", told: Newest, asked: QuestionArrays) -> None:
+        if not told.question or self._score is None or (scored := self._score(told.samples, asked)) is None:
+            return
+        at: dict[str, Any] = {"run": self._run, "generation": -1, "step": scored.step}
+        scores = Scores(**at, question=told.question, line=scored.line, cut=scored.cut, name=self.name)
+        send(socket, self._requests, scores, ScoreArrays(scored.probabilities_B))
+
     def _connect(self) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
         socket.set(zmq.LINGER, 0)
-        socket.set(zmq.MAXMSGSIZE, HEADER_BYTES)
+        socket.set(zmq.MAXMSGSIZE, MOST_QUESTION_BYTES)
         connect(socket, self._endpoint, self._curve)
         return socket
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dispatch.errors import CommandRefused
 from dispatch.protocol import MOST_SHARDS, Gbit
-from infra.wire import REASON_CHARACTERS, Header, Name, Number, Refused, Step
+from infra.wire import F32, NO_F32, NO_U64, REASON_CHARACTERS, U64, Header, Name, Number, Refused, Step
 from ps.protocol import MOST_WORKERS
 
 U8 = Annotated[NDArray[np.uint8], "u1"]
@@ -46,6 +46,20 @@ class PageArrays(NamedTuple):
 
     records: U8
     """MessagePack: pairs of version and record, one after the other"""
+
+
+class QuestionArrays(NamedTuple):
+    """Samples for a server to score, one after the other."""
+
+    keys: U64
+    dense: F32
+
+
+class ScoreArrays(NamedTuple):
+    """What a server makes of them."""
+
+    probabilities: F32
+    """of a click"""
 
 
 class Exchange(NamedTuple):
@@ -104,6 +118,20 @@ class Live(Header, frozen=True):
     """of the server"""
     known: Number = 0
     """the newest cut that it has heard of, served or not"""
+    can_score: bool = False
+    """whether it answers questions that come with Newest"""
+
+
+class Scores(Header, frozen=True):
+    """A server's answer to a question; step: of the version that it scored the samples with. It is not answered."""
+
+    ARRAYS = ScoreArrays
+
+    question: Number
+    line: Number
+    cut: Number
+    name: Name
+    """of the server"""
 
 
 # ── dispatcher → operator ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,17 +184,29 @@ class JournalPage(Header, frozen=True):
 
 
 class Newest(Header, frozen=True):
-    """The newest version there is; step: of that version. The answer to Live."""
+    """The newest version there is; step: of that version. The answer to Live.
+
+    It may come with a question: samples that the server is to score with the version that it serves (``Scores``).
+    """
+
+    ARRAYS = QuestionArrays
 
     cut: Number
     """its manifest is in the storage of cuts; 0: none has been announced, and the storage may have older ones"""
     line: Number
     publishers: Annotated[tuple[Name, ...], Meta(max_length=MOST_SHARDS)] = ()
     """where the shards publish the files of cuts as they write them"""
+    question: Number = 0
+    """0: none"""
+    samples: Annotated[int, Meta(ge=0, lt=1 << 20)] = 0
+    """of the question"""
 
 
+NO_QUESTION = QuestionArrays(NO_U64, NO_F32)
+MOST_QUESTION_BYTES = 64 << 20
+"""of one array"""
 CONTROL = Exchange((Command,), (Accepted, Outdated, Members, Refused))
-FEED = Exchange((ReadJournal, Live), (JournalPage, Newest, Refused))
+FEED = Exchange((ReadJournal, Live, Scores), (JournalPage, Newest, Refused))
 
 
 def check_given(given_seconds: float, stopped_seconds: float) -> None:

@@ -25,6 +25,8 @@ class Asked:
     sender: bytes
     message: Any
     """of one of the types of the exchange"""
+    arrays: Any = NO_ARRAYS
+    """of the message"""
 
 
 class ControlSocket:
@@ -56,12 +58,12 @@ class ControlSocket:
                 return None
             sender, *frames = self._socket.recv_multipart()
             try:
-                message, _ = self._incoming.decode(frames)
+                message, arrays = self._incoming.decode(frames)
             except WireError as error:
                 self._refuse(sender, Refusals.UNREADABLE, str(error))
                 continue
             if self._run in (message.run, None):
-                return Asked(sender, message)
+                return Asked(sender, message, arrays)
             reason = f"a command to run {message.run!r} reached run {self._run!r}; expected the endpoint of that run"
             self._refuse(sender, type(message).__name__, reason)
         return None

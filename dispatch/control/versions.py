@@ -4,10 +4,12 @@ from typing import Any
 
 from dispatch.control.audience import Audience
 from dispatch.control.protocol import Live
+from dispatch.cuts.reference import PendingScores
 from dispatch.cutting import Cutting
 from dispatch.intake import Intake
 from dispatch.journal.run import RunJournal
 from dispatch.peers.connections import ShardConnections
+from dispatch.progress.newest import TrainedSamples
 from dispatch.progress.status import ServedStatus
 from ps.cuts.manifest import CutManifest
 
@@ -35,6 +37,12 @@ class Versions:
             return
         if (cut := self._cutting.follow(connections.shards, generation)) is not None:
             self._announce(cut)
+
+    def ask(self, newest: TrainedSamples | None) -> PendingScores | None:
+        """Has the newest samples scored by the version that is served; None: nobody can."""
+        if newest is None or (answer := self._audience.questions.ask(newest.samples)) is None:
+            return None
+        return PendingScores(newest, answer)
 
     def go_back(self) -> None:
         """The run has gone back to a cut: a server may not have heard of it yet."""

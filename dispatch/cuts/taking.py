@@ -2,7 +2,8 @@
 
 1. begun             the cut has a number, which is never used again; shards hear of it with the flush behind its step
 2. shards saved      each has answered that its files are durable
-3. step trained      the flush is complete, and the dispatcher's own part is known
+3. step trained      the flush is complete, and the dispatcher's own part is known; if somebody serves the model, one of
+                     them is asked about the newest samples, and has answered or is not waited for any longer
 4. dispatcher saved  a thread has written that part
 5. manifest written  the cut exists; ``finished`` says so, and the loop writes it down and tells the shards
 6. old ones dropped  once that is done (``drop_old``), and ``dropped`` says how far back journal and stream must reach
@@ -20,7 +21,8 @@ from typing import NamedTuple
 
 import structlog
 
-from dispatch.cuts.gate import CutReadings, GateState, Judgement, judge
+from dispatch.cuts.gate import CutReadings, GateState, Judgement, PresentCounts, judge
+from dispatch.cuts.reference import PendingScores
 from dispatch.cuts.retention import Retained, drop_old, highest_number
 from dispatch.cuts.state import Decided, DispatcherState, Trained, read_state, write_state
 from dispatch.job import GateRule
@@ -29,6 +31,7 @@ from infra.errors import FreshetError
 from infra.faults import reach
 from infra.storage import Storage
 from infra.telemetry import Meter
+from ingest.batches.absent import FieldCounts
 from ingest.streams.position import Position
 from ps.cuts.manifest import CutManifest, ShardPart, manifest_name, read_manifest, write_manifest
 from ps.errors import CutDamaged
@@ -63,6 +66,8 @@ class Underway:
     is_publication: bool = False
     line: int = 0
     trained: Trained | None = None
+    reference: PendingScores | None = None
+    """what the version that is served makes of the newest samples; None: nobody is asked"""
     parts: dict[int, ShardPart] = field(default_factory=dict)
     """by shard"""
     non_finite: int = 0
@@ -73,30 +78,60 @@ class Underway:
     @property
     def is_ready(self) -> bool:
         """Whether nothing is missing but the manifest."""
-        return self.trained is not None and len(self.parts) == self.shards
+        is_answered = self.reference is None or self.reference.is_over
+        return self.trained is not None and len(self.parts) == self.shards and is_answered
 
-    def readings(self, samples: int) -> CutReadings:
+    def readings(self, samples: int, field_names: tuple[str, ...]) -> CutReadings:
         """What the gate looks at, once nothing is missing; samples: the latest, so many at most."""
         assert self.trained is not None
         parts = self.parts.values()
         is_compared = all(len(part.files) > 1 for part in parts)  # a chain that begins anew holds all rows
         changed = sum(part.files[-1].rows for part in parts) if is_compared else None
         recent = recent_quality(self.trained.accounts.quality, samples)
-        known = self.decided.samples, self.decided.rows, changed, self.non_finite
-        return CutReadings(recent, *known, self.decided.newest_event_seconds)
+        return CutReadings(
+            recent,
+            trained=self.decided.samples,
+            rows=self.decided.rows,
+            changed=changed,
+            non_finite=self.non_finite,
+            newest_event_seconds=self.decided.newest_event_seconds,
+            number=self.number,
+            step=self.decided.step,
+            reference=None if self.reference is None else self.reference.scores(),
+            fields=present_counts(self.decided.fields),
+            field_names=field_names,
+        )
+
+
+def present_counts(fields: FieldCounts | None) -> PresentCounts | None:
+    """Of all samples so far."""
+    if fields is None:
+        return None
+    return PresentCounts(fields.total + fields.recent, fields.total_S + fields.recent_S)
 
 
 class CutBook:
     """The dispatcher's record of the cut that is being taken: one at a time, none of whose calls waits."""
 
     def __init__(
-        self, storage: Storage, run: str, most: int, last: int, meter: Meter, rule: GateRule | None = None
+        self,
+        storage: Storage,
+        run: str,
+        most: int,
+        last: int,
+        meter: Meter,
+        rule: GateRule | None = None,
+        field_names: tuple[str, ...] = (),
     ) -> None:
-        """most: cuts that are kept; last: highest number of a cut that the journal knows; rule: of the gate."""
+        """most: cuts that are kept; last: highest number of a cut that the journal knows; rule: of the gate.
+
+        field_names: of events, in the order in which they are counted.
+        """
         self._storage, self._run, self._most, self._meter = storage, run, most, meter
         self._last = max(last, highest_number(storage))
         self._rule, self.gate = rule or GateRule(), GateState()
         """what the gate compares the next cut with"""
+        self._field_names = field_names
         self._underway: Underway | None = None
         self._dropping: Future[Dropped] | None = None
         self._thread = ThreadPoolExecutor(1, "cuts")
@@ -138,10 +173,10 @@ class CutBook:
         reach("cut_half_done", message.step)
         self._write_if_ready(cut)
 
-    def add_state(self, trained: Trained) -> None:
-        """The flush behind the cut's step is complete, and no later step is."""
+    def add_state(self, trained: Trained, reference: PendingScores | None = None) -> None:
+        """The flush behind the cut's step is complete, and no later step is; reference: asked about its samples."""
         if self._underway is not None and self._underway.trained is None:
-            self._underway.trained = trained
+            self._underway.trained, self._underway.reference = trained, reference
             self._write_if_ready(self._underway)
 
     def fail(self, number: int, reason: str) -> None:
@@ -155,6 +190,8 @@ class CutBook:
     def finished(self) -> CutManifest | CutFailure | None:
         """What has become of the cut, told once; None while it is being taken."""
         cut = self._underway
+        if cut is not None:
+            self._write_if_ready(cut)  # it may have waited for an answer
         if cut is None or (cut.failure is None and (cut.writing is None or not cut.writing.done())):
             return None
         self._underway = None
@@ -213,7 +250,7 @@ class CutBook:
         """On the thread: makes the cut exist, or removes what there is of it."""
         assert cut.trained is not None
         files = [file for part in cut.parts.values() for file in part.files]
-        judged = judge(self._rule, self.gate, cut.readings(self._rule.samples))
+        judged = judge(self._rule, self.gate, cut.readings(self._rule.samples, self._field_names))
         try:
             state = DispatcherState(cut.number, cut.decided, cut.trained, judged.state)
             files.append(write_state(self._storage, state))

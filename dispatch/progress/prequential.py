@@ -33,6 +33,8 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """logloss over the entropy of the click rate: below 1 is better than always predicting the rate"""
     calibration: float | None = None
     """mean prediction over click rate: 1 is right, above it too many clicks are predicted"""
+    predicted_clicks: float = 0.0
+    """sum of predictions"""
     not_finite: int = 0
     """samples left out because their logit was NaN or infinite; above 0 the model has diverged"""
 
@@ -148,6 +150,7 @@ def measure(sums: ScoreSums) -> Quality:
         auc=auc_of(sums.counts_2K),
         normalized_entropy=logloss / entropy if logloss is not None and entropy > 0 else None,
         calibration=sums.predicted / clicks if clicks else None,
+        predicted_clicks=sums.predicted,
         not_finite=sums.not_finite,
     )
 

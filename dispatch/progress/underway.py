@@ -20,6 +20,7 @@ from dispatch.errors import BadReport
 from dispatch.protocol import Report
 from dispatch.rows.plan import RoundPlan, WorkerPlan
 from dispatch.tally import WorkerTraffic
+from ingest.samples import Samples
 from ps.protocol import TRAIN
 
 NO_LABELS = np.empty(0, np.float32)
@@ -54,6 +55,8 @@ class OrderedRound:
     """that a flush is part of; 0: none"""
     decide_seconds: float = 0.0
     """how long it took to decide a step"""
+    samples: Samples | None = None
+    """of a training step"""
     reports: dict[int, Reported] = field(default_factory=dict)
     """by worker number"""
 

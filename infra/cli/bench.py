@@ -259,6 +259,28 @@ def quality(
         report([result], output)
 
 
+@app.command()
+def gate(
+    file: Annotated[Path | None, typer.Option("--input", help="File of events; synthetic ones by default.")] = None,
+    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "synthetic",
+    samples: Annotated[int, typer.Option(help="Samples of the stream, at most.", min=1)] = 180_000,
+    version_samples: Annotated[int, typer.Option(help="Samples between two versions.", min=1)] = 1500,
+    field: Annotated[str, typer.Option(help="Field that is gone in one of the cases.")] = "item",
+    cases: Annotated[str, typer.Option(help="Cases, separated by commas; all by default.")] = "",
+    server: Annotated[bool, typer.Option(help="Whether a server scores the newest samples.")] = True,
+    output: Output = None,
+) -> None:
+    """Which versions the gate holds back when labels or a field go wrong, and when the stream really changes.
+
+    Example: freshet bench gate --input criteo.tsv.gz --format criteo --samples 100000 --field C14 --json gate.json
+    """
+    from benchmarks.serving.gate import CASES, GateLoad, run_gate
+
+    load = GateLoad(form, _existing(file), samples, version_samples, field, server)
+    chosen = tuple(cases.split(",")) if cases else CASES
+    report(run_gate(load, chosen, Console(stderr=True).print), output)
+
+
 @dataclass(frozen=True)
 class DispatchOptions:
     """What each policy decides about."""

@@ -20,7 +20,7 @@ from infra.run.settings import Settings, read_stored
 if TYPE_CHECKING:
     from infra.storage import Storage
     from ps.cuts.choice import Choice
-    from ps.cuts.manifest import CutManifest
+    from ps.cuts.manifest import CutFigures, CutManifest
     from serving.snapshots.difference import ModelDifference
     from serving.snapshots.model import ReadModel, RunModel
 
@@ -105,8 +105,9 @@ def show(number: CutNumber, as_json: AsJson = False, *, given: SnapshotOptions) 
             ("rows", f"{manifest.rows:,} on {count(len(manifest.shards), 'shard')}, {size(told['bytes'])}"),
             ("verdict", _verdict(told)),
             ("served", _served(told)),
-            ("logloss", f"{figures.logloss:.4f} of {figures.samples:,} samples, {figures.average_logloss:.4f} before"),
+            ("logloss", f"{figures.logloss:.4f} of {figures.samples:,} samples"),
             ("calibration", f"{figures.calibration:.3f}"),
+            ("against", _compared(figures)),
             ("changed rows", f"{figures.changed_share:.1%}, {figures.average_changed_share:.1%} before"),
             ("non-finite values", f"{figures.non_finite:,}"),
             ("wanted by", " ".join(filter(None, (choice.actor, choice.reason and f"({choice.reason})"))) or "nobody"),
@@ -286,6 +287,18 @@ def _cells(told: dict[str, Any]) -> list[str]:
     numbers = (f"{told['cut']}", f"{told['line']}", f"{told['step']:,}")
     times = (time_text(told["at_seconds"]), _age(told["age_seconds"]))
     return [*numbers, *times, f"{told['rows']:,}", _verdict(told), _served(told)]
+
+
+def _compared(figures: "CutFigures") -> str:
+    if figures.reference_step < 0:
+        return "its own past: no server has scored the newest samples"
+    samples = f"{figures.compared_samples:,} samples with {figures.clicks:,} clicks"
+    loss = figures.reference_logloss + figures.excess_logloss
+    return (
+        f"version {figures.reference_step:,}, on {samples}: logloss {loss:.4f} ({figures.reference_logloss:.4f}), "
+        f"AUC {figures.auc:.4f} ({figures.reference_auc:.4f}), predicted clicks {figures.predicted_clicks:,.0f} "
+        f"({figures.expected_clicks:,.0f})"
+    )
 
 
 def _verdict(told: dict[str, Any]) -> str:

@@ -131,6 +131,7 @@ METRICS = (
     _metric("serving_batches_total", "counter", SERVER, "Batches in which samples were answered together."),
     _metric("serving_swaps_total", "counter", SERVER, "Versions of the model that took the place of another."),
     _metric("serving_load_seconds", "histogram", SERVER, "How long it took to load a version from its files."),
+    _metric("serving_score_seconds", "histogram", SERVER, "How long it took to score samples for the gate."),
     _metric("serving_delivered_files_total", "counter", SERVER, "Files read as shards had published them."),
     _metric("serving_damaged_cuts_total", "counter", SERVER, "Attempts to load a cut that was damaged."),
     _metric("serving_step", "gauge", SERVER, "Step of the version that is served."),

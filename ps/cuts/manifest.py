@@ -42,15 +42,16 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return not self.reasons
 
 
-class CutFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the verdict looked at, and how new the events are that the model has learnt from."""
+class CutFigures(msgspec.Struct, frozen=True):
+    """What the verdict looked at, and how new the events are that the model has learnt from.
+
+    People read them: figures that another version of Freshet has written are left out.
+    """
 
     samples: int = 0
     """the most recent ones, that the figures are about"""
     logloss: float = 0.0
     """of predictions made before training on the sample"""
-    average_logloss: float = 0.0
-    """its moving average over cuts before"""
     calibration: float = 1.0
     """predicted clicks over clicks"""
     changed_share: float = 0.0
@@ -60,6 +61,20 @@ class CutFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """values of rows and dense weights"""
     newest_event_seconds: float = 0.0
     """event time of the newest sample, since 1970; 0: not known"""
+    reference_step: int = -1
+    """of the version that was served and has scored the newest samples; -1: none has, and the verdict is by averages"""
+    compared_samples: int = 0
+    """that the figures below are about"""
+    reference_logloss: float = 0.0
+    excess_logloss: float = 0.0
+    """of the model, above that of the reference on the same samples"""
+    auc: float = 0.0
+    """0: not defined"""
+    reference_auc: float = 0.0
+    clicks: int = 0
+    predicted_clicks: float = 0.0
+    expected_clicks: float = 0.0
+    """by the reference"""
 
 
 class CutManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

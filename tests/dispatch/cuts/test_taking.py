@@ -1,17 +1,23 @@
 import errno
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dispatch.cuts import reference
+from dispatch.cuts.reference import ANSWER_SECONDS, PendingScores, ReferenceAnswer
 from dispatch.cuts.retention import files_of
 from dispatch.cuts.state import read_state
 from dispatch.cuts.taking import CutBook, CutFailure
+from dispatch.progress.newest import TrainedSamples
 from infra.errors import StorageError
 from infra.storage import Storage
 from infra.telemetry import Meter
+from ingest.samples import no_samples
 from ingest.streams.position import Position
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
 from ps.protocol import CutSaved, FilePart
@@ -75,6 +81,25 @@ def test_a_cut_exists_once_all_shards_have_saved_and_the_flush_is_complete(cuts:
     assert read_state(cuts.storage, manifest).decided == decided(5, rows=6)
     assert (cuts.book.finished(), cuts.book.is_idle, cuts.book.next_number) == (None, True, 2)
     assert cuts.counted("freshet_cuts_total") == 1
+
+
+def test_a_cut_waits_for_the_answer_of_a_server_and_not_for_long(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(reference, "monotonic", lambda: now[0])
+    asked = TrainedSamples(no_samples(4, 2), np.empty(0, np.float32))
+    for is_answered in (False, True):
+        answer: Future[ReferenceAnswer] = Future()
+        number = cuts.book.begin(decided(5, rows=6), shards=2)
+        for shard in range(2):
+            cuts.save(shard, number)
+        cuts.book.add_state(trained(), PendingScores(asked, answer))
+        assert cuts.book.finished() is None
+        assert number not in manifest_numbers(cuts.storage)
+        if is_answered:
+            answer.set_result(ReferenceAnswer(1, 5, np.empty(0, np.float32)))
+        else:
+            now[0] += ANSWER_SECONDS
+        assert isinstance(cuts.outcome(), CutManifest)
 
 
 def test_a_shard_that_fails_costs_the_cut_and_nothing_else(cuts: Cuts) -> None:

@@ -1,0 +1,307 @@
+"""Which versions the gate holds back when labels or fields go wrong, and when the stream really changes.
+
+One plain process trains a stream with the formulas of a run (``trainer/reference.py``) and takes a version every so
+many samples. Each is judged by the gate itself (``dispatch/cuts/gate.py``): the last version that was good is what is
+served, and scores the newest samples as a server would. For a third of the stream everything is as usual, then
+something goes wrong or changes, in the middle of a version, and for the last third it is as before.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.clicks import read_samples
+from dispatch.cuts.evidence import scored
+from dispatch.cuts.gate import CutReadings, GateState, PresentCounts, ReferenceScores, judge
+from dispatch.job import GateRule
+from dispatch.progress.newest import MOST_ASKED
+from dispatch.progress.prequential import Prequential, recent_quality
+from infra.errors import ConfigError
+from ingest.batches.counting import count_present
+from ingest.convert import Converter
+from ingest.presence import witnesses_of
+from ingest.producing.synthetic import CHUNK, World
+from ingest.samples import Samples, join_samples
+from ingest.schema import Schema, load_schema
+from ps.config import RowConfig
+from ps.start import start_rows
+from trainer.config import ModelConfig
+from trainer.reference import Reference
+
+BATCH = 256
+SEED = 0
+CASES = (
+    "nothing",
+    "all zeros",
+    "all ones",
+    "inverted",
+    "random",
+    "field gone",
+    "tenfold rate",
+    "slow drift",
+)
+RARE = 10.0
+"""times as rare as usual are clicks before a change of the click rate"""
+Fault = Callable[[Samples, float, np.random.Generator], Samples]
+"""What becomes of samples in the middle third; the number is how far that has got, from 0 to 1"""
+
+
+@dataclass(frozen=True)
+class GateLoad:
+    """What is tried."""
+
+    dataset: str
+    """synthetic, or the data set that the file belongs to"""
+    file: Path | None
+    samples: int
+    """of the whole stream, at most"""
+    version_samples: int
+    field: str
+    """that is gone in one of the cases"""
+    has_server: bool = True
+    """whether the version that is served scores the newest samples"""
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """One case; versions are counted from the beginning of the middle third, or of the last."""
+
+    name: str
+    versions: int
+    false_holds: int
+    """held back in the first third; with nothing wrong, in the whole stream"""
+    held_after: int | None
+    """versions that still went out; None: none was held back in the middle third"""
+    held: int
+    """in the middle third"""
+    passed_after: int | None
+    """the first version from which on all were good, in the middle third; None: the last was held back"""
+    back_after: int | None
+    """versions of the last third that were held back before the first good one; None: there was none"""
+    mean_before: float
+    """of predictions of the version that is served, for the newest samples"""
+    least_mean: float
+    """from the beginning of the middle third on"""
+    largest_mean: float
+    reason: str
+    """of the first that was held back"""
+
+
+def run_gate(load: GateLoad, cases: Sequence[str], tell: Callable[[str], None]) -> list[GateResult]:
+    """One pass over the stream for each case."""
+    schema = load_schema(load.dataset)
+    known = faults(schema, load.field)
+    if unknown := set(cases) - known.keys():
+        raise ConfigError(f"no cases {sorted(unknown)}; expected some of {', '.join(CASES)}; choose among these")
+    results = []
+    for name in cases:
+        results.append(_try_case(load, schema, name, known[name]))
+        tell(f"{name}: {results[-1].held} held of {results[-1].versions}, {results[-1].reason or 'none'}")
+    return results
+
+
+# ── cases ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def faults(schema: Schema, field: str) -> dict[str, Fault]:
+    """By name."""
+
+    def labelled(make: Callable[[NDArray[np.float32], np.random.Generator], NDArray[np.float32]]) -> Fault:
+        return lambda samples, _, draw: replace(samples, labels_B=make(samples.labels_B, draw))
+
+    return {
+        "nothing": lambda samples, _, draw: samples,
+        "all zeros": labelled(lambda labels_B, _: np.zeros_like(labels_B)),
+        "all ones": labelled(lambda labels_B, _: np.ones_like(labels_B)),
+        "inverted": labelled(lambda labels_B, _: 1 - labels_B),
+        "random": labelled(lambda labels_B, draw: draw.permutation(labels_B)),
+        "field gone": lambda samples, _, draw: without(samples, schema, field),
+        "tenfold rate": lambda samples, _, draw: samples,  # it was thinned before, and is not any more
+        "slow drift": lambda samples, at, draw: thinned(samples, RARE ** -min(2 * at, 2 - 2 * at), draw),
+    }
+
+
+def thinned(samples: Samples, share: float, draw: np.random.Generator) -> Samples:
+    """The same events with so much of the click rate: clicks are left out, as events that never were."""
+    rate = float(samples.labels_B.mean())
+    kept = share * (1 - rate) / max(1e-9, 1 - share * rate)
+    return samples.where((samples.labels_B < 0.5) | (draw.random(len(samples)) < kept))
+
+
+def without(samples: Samples, schema: Schema, field: str) -> Samples:
+    """The same events without one of their fields."""
+    if field not in schema.sources:
+        known = ", ".join(schema.sources)
+        raise ConfigError(
+            f"no field {field!r} in schema {schema.name}; expected one of {known}; choose one with --field"
+        )
+    at, (key_S, absent_S, dense_S) = schema.sources.index(field), witnesses_of(schema)
+    keys_BF, dense_BN = samples.keys_BF.copy(), samples.dense_BN.copy()
+    if key_S[at] >= 0:
+        keys_BF[:, key_S[at]] = absent_S[at]
+    else:
+        dense_BN[:, dense_S[at]] = -0.0
+    return replace(samples, keys_BF=keys_BF, dense_BN=dense_BN)
+
+
+# ── the stream ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def read_stream(load: GateLoad, schema: Schema) -> Iterator[Samples]:
+    """Parts of the stream, in order."""
+    parts = _synthetic(schema) if load.file is None else read_samples(load.dataset, load.file, schema)
+    left = load.samples
+    for part in parts:
+        if left <= 0:
+            return
+        yield part.slice(0, left)
+        left -= len(part)
+
+
+def _synthetic(schema: Schema) -> Iterator[Samples]:
+    world, converter = World(SEED), Converter(schema)
+    for number in count():
+        samples, _ = converter.convert_events(list(world.events(world.chunk(number))))
+        assert len(samples) == CHUNK
+        yield samples
+
+
+def versions_of(load: GateLoad, schema: Schema) -> Iterator[Samples]:
+    """The stream cut where versions are taken."""
+    waiting: list[Samples] = []
+    for part in read_stream(load, schema):
+        waiting.append(part)
+        joined, first = join_samples(waiting), 0
+        while first + load.version_samples <= len(joined):
+            yield joined.slice(first, first + load.version_samples)
+            first += load.version_samples
+        waiting = [joined.slice(first, len(joined))]
+
+
+# ── training and judging ──────────────────────────────────────────────────────────────────────────────────────────────
+class ServedModel:
+    """A version as a server holds it."""
+
+    def __init__(self, trained: Reference, rows: RowConfig, step: int, cut: int) -> None:
+        self._config, self._trained = rows, trained
+        self._values_RW = torch.from_numpy(trained.rows()[:, : rows.shape().value])
+        self._module = deepcopy(trained.model).requires_grad_(False).eval()
+        self.step, self.cut = step, cut
+
+    def predict(self, samples: Samples) -> NDArray[np.float32]:
+        """Of keys that training has numbered; those that this version does not know have their start values."""
+        width, dim = self._config.shape().value, self._config.dim
+        rows_BF, _ = self._trained.numbering.number(samples.keys_BF)
+        is_known_BF = rows_BF < len(self._values_RW)
+        values_BFW = self._values_RW[torch.from_numpy(np.where(is_known_BF, rows_BF, 0))]
+        if not is_known_BF.all():
+            start_KW = start_rows(self._config, SEED, samples.keys_BF[~is_known_BF])[:, :width]
+            values_BFW[torch.from_numpy(~is_known_BF)] = torch.from_numpy(start_KW)
+        dense_BN = torch.from_numpy(samples.dense_BN.copy())
+        logits_B = self._module(values_BFW[..., :dim], values_BFW[..., dim], dense_BN)
+        probabilities_B: NDArray[np.float32] = torch.sigmoid(logits_B).numpy()
+        return probabilities_B
+
+
+class JudgedVersion(NamedTuple):
+    """What became of one version."""
+
+    reasons: tuple[str, ...]
+    served_mean: float | None
+    """of the version that is served after it, for its newest samples"""
+
+
+class JudgedRun:
+    """Trains versions and has each judged."""
+
+    def __init__(self, schema: Schema, has_server: bool) -> None:
+        start = RowConfig().initial_accumulator / BATCH**2
+        self._rows = RowConfig(initial_accumulator=start)
+        self._model = Reference(self._rows, ModelConfig(), schema.fields, schema.dense, SEED)
+        self._schema, self._has_server = schema, has_server
+        self._rule, self._state, self._quality = GateRule(), GateState(), Prequential()
+        self._served: ServedModel | None = None
+        self._step = self._cut = self._trained = 0
+        self._present_S = np.zeros(len(schema.sources), np.int64)
+
+    def take(self, samples: Samples) -> JudgedVersion:
+        """The version behind these samples."""
+        logits_B = np.concatenate([self._train(samples.slice(at, at + BATCH)) for at in range(0, len(samples), BATCH)])
+        first = max(0, len(samples) - MOST_ASKED)
+        newest, model_B = samples.slice(first, len(samples)), 1 / (1 + np.exp(-logits_B[first:]))
+        self._cut += 1
+        self._trained += len(samples)
+        self._present_S = self._present_S + count_present(samples, self._schema)
+        reference = None
+        if self._served is not None and self._has_server:
+            scores = scored(newest.labels_B > 0.5, model_B, self._served.predict(newest))
+            reference = ReferenceScores(scores, self._served.cut, self._served.step)
+        judged = judge(self._rule, self._state, self._readings(reference))
+        self._state = judged.state
+        if judged.verdict.is_good:
+            self._served = ServedModel(self._model, self._rows, self._step, self._cut)
+        mean = None if self._served is None else float(self._served.predict(newest).mean())
+        return JudgedVersion(judged.verdict.reasons, mean)
+
+    def _train(self, batch: Samples) -> NDArray[np.float32]:
+        self._step += 1
+        logits_B = self._model.step(batch.keys_BF, batch.dense_BN.copy(), batch.labels_B.copy())
+        self._quality.add(logits_B, batch.labels_B)
+        return logits_B
+
+    def _readings(self, reference: ReferenceScores | None) -> CutReadings:
+        return CutReadings(
+            recent_quality(self._quality.save(), self._rule.samples),
+            trained=self._trained,
+            rows=len(self._model.numbering),
+            changed=None,
+            non_finite=0,
+            number=self._cut,
+            step=self._step,
+            reference=reference,
+            fields=PresentCounts(self._trained, self._present_S),
+            field_names=self._schema.sources,
+        )
+
+
+def _try_case(load: GateLoad, schema: Schema, name: str, fault: Fault) -> GateResult:
+    draw, run = np.random.default_rng(SEED), JudgedRun(schema, load.has_server)
+    parts = list(versions_of(load, schema))
+    third = len(parts) // 3
+    judged = []
+    for number, part in enumerate(parts):
+        usual = thinned(part, 1 / RARE, draw) if name == "tenfold rate" else part
+        changed = fault(part, max(0.0, (number - third) / third), draw)
+        if number in (third, 2 * third):
+            first, then = (usual, changed) if number == third else (changed, usual)
+            run_part = join_samples([first.slice(0, len(first) // 2), then.slice(len(then) // 2, len(then))])
+        else:
+            run_part = changed if third < number < 2 * third else usual
+        judged.append(run.take(run_part))
+    return result_of(name, judged, third)
+
+
+def result_of(name: str, judged: Sequence[JudgedVersion], third: int) -> GateResult:
+    held = [bool(version.reasons) for version in judged]
+    middle, last = held[third : 2 * third], held[2 * third :]
+    means = [version.served_mean for version in judged if version.served_mean is not None]
+    later = [version.served_mean for version in judged[third:] if version.served_mean is not None]
+    is_wrong = name != "nothing"
+    good_since = third - next((at for at, is_held in enumerate(reversed(middle)) if is_held), third)
+    first = next((version.reasons[0] for version in judged if version.reasons), "")
+    return GateResult(
+        name=name,
+        versions=len(judged),
+        false_holds=sum(held[:third] if is_wrong else held),
+        held_after=middle.index(True) if True in middle else None,
+        held=sum(middle),
+        passed_after=good_since if good_since < third else None,
+        back_after=last.index(False) if False in last else None,
+        mean_before=means[max(0, third - 1 - (len(judged) - len(means)))],
+        least_mean=min(later),
+        largest_mean=max(later),
+        reason=first,
+    )

@@ -1,0 +1,182 @@
+"""What samples say about labels and models, with bounds by chance: pure functions of arrays.
+
+Legend: B samples.
+"""
+
+from math import log, sqrt
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float32]
+
+LEAST_PROBABILITY = 1e-6
+"""predictions are at least so far from 0 and 1: what is served is rounded to single precision"""
+LARGEST_CHANGE = 20.0
+"""of the click rate, at once, that is taken for real"""
+LARGEST_CHANGE_IN_A_RUN = 3.0
+"""of the click rate, where all newest labels are equal: a hold by mistake is over with the next that is not"""
+FEWEST = 10.0
+"""clicks that must be expected before their absence is anything but chance"""
+IMPOSSIBLE = 9.0
+"""natural logarithm of the odds against what is called impossible"""
+EVIDENCE = LARGEST_CHANGE * FEWEST
+"""clicks, and samples that are none, that are expected of the samples that the labels are judged by"""
+
+
+class ScoredSamples(msgspec.Struct, frozen=True):
+    """Samples in the order of training, with the click probabilities that two models gave them."""
+
+    clicked_B: Bools
+    model_B: Floats
+    """by the model in training, before it learnt from the sample"""
+    reference_B: Floats
+    """by the version that was served"""
+
+    def __len__(self) -> int:
+        return len(self.clicked_B)
+
+    def newest(self, samples: int) -> "ScoredSamples":
+        start = max(0, len(self) - samples)
+        return ScoredSamples(self.clicked_B[start:], self.model_B[start:], self.reference_B[start:])
+
+    def followed_by(self, newer: "ScoredSamples") -> "ScoredSamples":
+        return ScoredSamples(
+            np.concatenate([self.clicked_B, newer.clicked_B]),
+            np.concatenate([self.model_B, newer.model_B]),
+            np.concatenate([self.reference_B, newer.reference_B]),
+        )
+
+
+def no_scores() -> ScoredSamples:
+    return ScoredSamples(np.empty(0, np.bool_), np.empty(0, np.float32), np.empty(0, np.float32))
+
+
+def scored(clicked_B: Bools, model_B: Floats, reference_B: Floats) -> ScoredSamples:
+    """Samples whose predictions are finite, none of them certain."""
+    is_finite_B = np.isfinite(model_B) & np.isfinite(reference_B)
+    least = np.float32(LEAST_PROBABILITY)
+    model, reference = (np.clip(each[is_finite_B], least, 1 - least) for each in (model_B, reference_B))
+    return ScoredSamples(clicked_B[is_finite_B], model, reference)
+
+
+class Auc(NamedTuple):
+    """Share of pairs of a click and another sample that a model has in the right order."""
+
+    value: float
+    deviation: float
+    """standard, by chance"""
+
+
+class Comparison(NamedTuple):
+    """What two models made of the same samples."""
+
+    samples: int
+    clicks: int
+    expected: float
+    """clicks, by the reference"""
+    predicted: float
+    """clicks, by the model"""
+    reference_auc: Auc | None
+    """None: all samples are clicks, or none is"""
+    model_auc: Auc | None
+    reference_loss: float
+    """mean logloss"""
+    excess: float
+    """of the model's mean logloss"""
+    excess_deviation: float
+
+
+def compare(samples: ScoredSamples) -> Comparison:
+    """Of at least one sample."""
+    clicked_B = samples.clicked_B
+    model_B, reference_B = samples.model_B.astype(np.float64), samples.reference_B.astype(np.float64)
+    reference_loss_B = _losses(clicked_B, reference_B)
+    excess_B = _losses(clicked_B, model_B) - reference_loss_B
+    return Comparison(
+        samples=len(samples),
+        clicks=int(np.count_nonzero(clicked_B)),
+        expected=float(reference_B.sum()),
+        predicted=float(model_B.sum()),
+        reference_auc=measure_auc(reference_B, clicked_B),
+        model_auc=measure_auc(model_B, clicked_B),
+        reference_loss=float(reference_loss_B.mean()),
+        excess=float(excess_B.mean()),
+        excess_deviation=float(excess_B.std()) / sqrt(len(samples)),
+    )
+
+
+def telling_samples(samples: ScoredSamples) -> int | None:
+    """How many of the newest are enough to judge labels by; None: all of them are not."""
+    newest_first_B = samples.reference_B[::-1].astype(np.float64)
+    clicks_B = np.cumsum(newest_first_B)
+    others_B = np.arange(1, len(samples) + 1) - clicks_B
+    found = int(np.searchsorted(np.minimum(clicks_B, others_B), EVIDENCE))
+    return found + 1 if found < len(samples) else None
+
+
+class Run(NamedTuple):
+    """The newest samples whose labels are all equal."""
+
+    samples: int
+    are_clicks: bool
+    expected: float
+    """samples with the other label"""
+
+    @property
+    def is_impossible(self) -> bool:
+        return is_impossible(0, self.expected / LARGEST_CHANGE_IN_A_RUN)
+
+
+def newest_run(samples: ScoredSamples, usual_rate: float | None) -> Run:
+    """Of at least one sample; what is expected is what the reference expects, or the usual click rate if that is more.
+
+    Where clicks are rare, versions go out before a run is certain, and the reference learns from it.
+    """
+    are_clicks = bool(samples.clicked_B[-1])
+    others = np.flatnonzero(samples.clicked_B != are_clicks)
+    first = int(others[-1]) + 1 if others.size else 0
+    length = len(samples) - first
+    rates = float(samples.reference_B[first:].mean(dtype=np.float64)), usual_rate
+    others_expected = [length * (1 - rate if are_clicks else rate) for rate in rates if rate is not None]
+    return Run(length, are_clicks, max(others_expected))
+
+
+def measure_auc(scores_B: NDArray[np.floating], clicked_B: Bools) -> Auc | None:
+    """By comparing ranks; None: there is only one class."""
+    clicks, others = scores_B[clicked_B], np.sort(scores_B[~clicked_B])
+    if not len(clicks) or not len(others):
+        return None
+    lower = np.searchsorted(others, clicks, "left") + np.searchsorted(others, clicks, "right")
+    value = float(lower.mean()) / (2 * len(others))
+    return Auc(value, auc_deviation(value, len(clicks), len(others)))
+
+
+def auc_deviation(auc: float, clicks: int, others: int) -> float:
+    """After Hanley and McNeil, 1982."""
+    both_clicks = auc / (2 - auc) - auc**2
+    both_others = 2 * auc**2 / (1 + auc) - auc**2
+    variance = auc * (1 - auc) + (clicks - 1) * both_clicks + (others - 1) * both_others
+    return sqrt(max(0.0, variance) / (clicks * others))
+
+
+def fewest_possible(expected: float) -> float:
+    """How many there are on average of what so many were expected of, if the rate is as far off as may be real.
+
+    A few that are expected are enough to miss them: then a smaller change of the rate is taken for real.
+    """
+    return max(expected / LARGEST_CHANGE, min(expected / 2, FEWEST))
+
+
+def is_impossible(seen: float, average: float) -> bool:
+    """Whether so few are not explained by chance, by Chernoff's bound for counts with this average."""
+    if seen >= average:
+        return False
+    return average - seen + (seen * log(seen / average) if seen else 0.0) >= IMPOSSIBLE
+
+
+def _losses(clicked_B: Bools, probabilities_B: NDArray[np.float64]) -> NDArray[np.float64]:
+    return -np.log(np.where(clicked_B, probabilities_B, 1 - probabilities_B))

@@ -1,0 +1,62 @@
+"""Answers the dispatcher's questions: what the version that is served makes of the newest samples.
+
+The next version is judged by the answer (``dispatch/cuts/gate.py``). Samples come as keys and dense inputs: their
+labels are nobody's business here. Requests go between two slices of a question, so that nobody waits for a whole one.
+"""
+
+import time
+
+import numpy as np
+import structlog
+
+from dispatch.control.live_client import ScoredQuestion
+from dispatch.control.protocol import QuestionArrays
+from infra.telemetry import Meter
+from ingest.samples import Samples
+from serving.copies import Copies
+from serving.errors import NothingServed
+
+SLICE_SAMPLES = 256
+
+
+class QuestionScorer:
+    """Implements dispatch.control.live_client.Scorer; used by one thread."""
+
+    def __init__(self, copies: Copies, meter: Meter) -> None:
+        self._copies, self._meter = copies, meter
+        self._log = structlog.get_logger()
+
+    def __call__(self, samples: int, asked: QuestionArrays) -> ScoredQuestion | None:
+        """None before the first version, and if the samples are not those of this model or cannot be scored."""
+        fields, dense = self._copies.spec.fields, self._copies.spec.dense
+        if not samples or (asked.keys.size, asked.dense.size) != (samples * fields, samples * dense):
+            found = {"samples": samples, "keys": asked.keys.size, "dense": asked.dense.size}
+            self._log.warning("samples of another schema are not scored; serve with the settings of the run", **found)
+            return None
+        question = Samples(
+            labels_B=np.zeros(samples, np.float32),
+            dense_BN=asked.dense.reshape(samples, dense),
+            keys_BF=asked.keys.reshape(samples, fields),
+            times_B=np.zeros(samples),
+        )
+        began = time.perf_counter()
+        try:
+            scored = self._score(question)
+        except NothingServed:
+            return None
+        except (RuntimeError, MemoryError) as error:  # RuntimeError is what torch raises
+            self._log.warning("samples could not be scored", reason=str(error))
+            return None
+        self._meter.observe("serving_score", time.perf_counter() - began)
+        return scored
+
+    def _score(self, question: Samples) -> ScoredQuestion:
+        """By one version: if another is swapped in meanwhile, from the beginning."""
+        while True:
+            versions, parts = set(), []
+            for first in range(0, len(question), SLICE_SAMPLES):
+                with self._copies.reading() as (copy, manifest):
+                    versions.add((manifest.line, manifest.step, manifest.number))
+                    parts.append(copy.predict(question.slice(first, first + SLICE_SAMPLES)))
+            if len(versions) == 1:
+                return ScoredQuestion(np.concatenate(parts), *versions.pop())
