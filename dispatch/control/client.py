@@ -28,16 +28,15 @@ def command(
     value: str = "",
     *,
     key: str = "",
-    actor: str = "",
     curve: Curve | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Accepted | Members:
-    """Has the dispatcher carry out a command, once; key: its id, a new one by default; actor: who gives it.
+    """Has the dispatcher carry out a command, once; key: the command's id, a new one by default.
 
     Raises CommandRefused with the dispatcher's reason, or NoAnswer.
     """
     its_id = key or uuid.uuid4().hex
-    asked = Command(run=run, generation=-1, step=-1, id=its_id, verb=verb, worker=worker, value=value, actor=actor)
+    asked = Command(run=run, generation=-1, step=-1, id=its_id, verb=verb, worker=worker, value=value)
     return tell(endpoint, asked, curve, timeout_seconds)
 
 

@@ -4,6 +4,7 @@ import getpass
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import typer
 
@@ -82,9 +83,11 @@ def members(running: "RunningRun", is_needed: bool) -> "Members | None":
 
 def tell(running: "RunningRun", verb: "Verb", worker: str, as_json: bool) -> None:
     """Has the dispatcher carry out a command, and prints its answer."""
-    from dispatch.control.client import command
-    from dispatch.control.protocol import Accepted
+    from dispatch.control import client
+    from dispatch.control.protocol import Accepted, Command
 
-    answer = command(running.control(), running.run, verb, worker, actor=getpass.getuser(), curve=running.curve)
+    common: dict[str, Any] = {"run": running.run, "generation": -1, "step": -1}
+    asked = Command(**common, id=uuid4().hex, verb=verb, worker=worker, actor=getpass.getuser())
+    answer = client.tell(running.control(), asked, running.curve)
     assert isinstance(answer, Accepted)
     print_answer(answer.text, {"id": answer.id, "step": answer.step, "text": answer.text}, as_json)
