@@ -59,10 +59,12 @@ class Providers:
         """Names of the shards in use that are gone, or that a newer process has replaced."""
         return [provider.name for provider in self.in_use if self._known.get(provider.number) != provider]
 
-    def holder(self, sender: bytes, number: int) -> bytes | None:
-        """The process that serves as a shard for which another offers itself; None: nobody, or that was replaced."""
-        known = self._known.get(number)
-        return None if known is None or sender == known.identity or self.is_replaced(sender) else known.identity
+    def holder(self, sender: bytes, offer: Serve) -> bytes | None:
+        """The process that serves as the shard for which another offers itself; None: nobody, or the other is refused
+        anyway."""
+        known = self._known.get(offer.terms.shard)
+        is_refused = self._refusal(sender, offer) is not None
+        return None if known is None or sender == known.identity or is_refused else known.identity
 
     def is_replaced(self, sender: bytes) -> bool:
         """Whether a newer process has taken the place of this one."""
@@ -70,6 +72,17 @@ class Providers:
 
     def admit(self, sender: bytes, offer: Serve) -> str | None:
         """Takes an offer; returns the reason if it is refused."""
+        if (reason := self._refusal(sender, offer)) is not None:
+            return reason
+        shard = offer.terms.shard
+        if (before := self._newest.get(shard, sender)) != sender:
+            self._replaced.add(before)
+        self._newest[shard] = sender
+        self._known[shard] = Provider(shard, sender, offer.endpoint, offer.publisher)
+        return None
+
+    def _refusal(self, sender: bytes, offer: Serve) -> str | None:
+        """Why a shard has no place in the run."""
         terms = offer.terms
         if terms.shards != self.count or terms.shard >= self.count:
             return (
@@ -80,10 +93,6 @@ class Providers:
             return difference
         if self.is_replaced(sender):
             return f"a newer process serves as shard {terms.shard}; start no second one of a number"
-        if (before := self._newest.get(terms.shard, sender)) != sender:
-            self._replaced.add(before)
-        self._newest[terms.shard] = sender
-        self._known[terms.shard] = Provider(terms.shard, sender, offer.endpoint, offer.publisher)
         return None
 
     def drop(self, provider: Provider) -> None:
