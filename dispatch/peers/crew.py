@@ -189,7 +189,7 @@ class Crew:
     def _greet(self, sender: bytes, header: Header) -> None:
         """Takes a message that is not about a round."""
         match header:
-            case Join() if self.socket.reaches(self.roster.holder(sender, header.worker), Idle(**self.at(0))):
+            case Join() if self.socket.reaches(self.roster.holder(sender, header), Idle(**self.at(0))):
                 self.refuse(sender, TAKEN, taken(f"worker {header.worker!r}", "--name"))
             case Serve() if self.socket.reaches(self.providers.holder(sender, header), Heard(**self.at(0))):
                 self.refuse(sender, TAKEN, taken(f"shard {header.terms.shard}", "--shard"))

@@ -60,11 +60,11 @@ class Providers:
         return [provider.name for provider in self.in_use if self._known.get(provider.number) != provider]
 
     def holder(self, sender: bytes, offer: Serve) -> bytes | None:
-        """The process that serves as the shard for which another offers itself; None: nobody, or no other could."""
+        """The process that serves as the shard for which another offers itself; None: nobody, or the other is refused
+        anyway."""
         known = self._known.get(offer.terms.shard)
-        if known is None or sender == known.identity or self.is_replaced(sender) or self._misfit(offer) is not None:
-            return None
-        return known.identity
+        is_refused = self._refusal(sender, offer) is not None
+        return None if known is None or sender == known.identity or is_refused else known.identity
 
     def is_replaced(self, sender: bytes) -> bool:
         """Whether a newer process has taken the place of this one."""
@@ -72,15 +72,27 @@ class Providers:
 
     def admit(self, sender: bytes, offer: Serve) -> str | None:
         """Takes an offer; returns the reason if it is refused."""
+        if (reason := self._refusal(sender, offer)) is not None:
+            return reason
+        shard = offer.terms.shard
+        if (before := self._newest.get(shard, sender)) != sender:
+            self._replaced.add(before)
+        self._newest[shard] = sender
+        self._known[shard] = Provider(shard, sender, offer.endpoint, offer.publisher)
+        return None
+
+    def _refusal(self, sender: bytes, offer: Serve) -> str | None:
+        """Why a shard has no place in the run."""
         terms = offer.terms
-        if (misfit := self._misfit(offer)) is not None:
-            return misfit
+        if terms.shards != self.count or terms.shard >= self.count:
+            return (
+                f"shard {terms.shard} of {terms.shards} offered itself to a run with shards 0 to {self.count - 1}; "
+                "expected one of these; correct ps.shards or --shard of this shard"
+            )
+        if difference := differing(self._settings, "the dispatcher", terms.settings, f"shard {terms.shard}"):
+            return difference
         if self.is_replaced(sender):
             return f"a newer process serves as shard {terms.shard}; start no second one of a number"
-        if (before := self._newest.get(terms.shard, sender)) != sender:
-            self._replaced.add(before)
-        self._newest[terms.shard] = sender
-        self._known[terms.shard] = Provider(terms.shard, sender, offer.endpoint, offer.publisher)
         return None
 
     def drop(self, provider: Provider) -> None:
@@ -96,13 +108,3 @@ class Providers:
         """Those known now serve the next generation; returns their endpoints, by number."""
         self.in_use = self.everyone
         return tuple(provider.endpoint for provider in self.in_use)
-
-    def _misfit(self, offer: Serve) -> str | None:
-        """Why it could be no shard of this run."""
-        terms = offer.terms
-        if terms.shards != self.count or terms.shard >= self.count:
-            return (
-                f"shard {terms.shard} of {terms.shards} offered itself to a run with shards 0 to {self.count - 1}; "
-                "expected one of these; correct ps.shards or --shard of this shard"
-            )
-        return differing(self._settings, "the dispatcher", terms.settings, f"shard {terms.shard}")

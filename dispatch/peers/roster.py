@@ -85,10 +85,11 @@ class Roster:
         """Whether a worker has joined or asked to leave since this generation started."""
         return self.wanted != self.members
 
-    def holder(self, sender: bytes, name: str) -> bytes | None:
-        """The process that has a name for which another offers itself; None: nobody, or the sender was replaced."""
-        known = next((member.identity for member in self.everyone if member.name == name), None)
-        return None if known == sender or sender in self.replaced else known
+    def holder(self, sender: bytes, join: Join) -> bytes | None:
+        """The process that has the name another offers itself under; None: nobody, or the other is refused anyway."""
+        known = next((member.identity for member in self.everyone if member.name == join.worker), None)
+        is_refused = self._refusal(sender, join, others=len(self.everyone) - 1) is not None
+        return None if known == sender or is_refused else known
 
     def admit(self, sender: bytes, join: Join) -> str | None:
         """Makes a worker a candidate; returns the reason if it is refused."""

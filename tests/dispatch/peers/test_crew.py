@@ -216,7 +216,9 @@ def test_a_process_that_is_refused_displaces_nobody() -> None:
         a.settings = {"seed": "0"}
         in_generation(crew, a)
         odd.offer()
-        assert isinstance(odd.hear(), Refused)
+        refusal = odd.hear()
+        assert isinstance(refusal, Refused)
+        assert "seed" in refusal.reason  # rather than that its name is taken
         crew.check()
         assert a.report(0, 1) is not None
 
