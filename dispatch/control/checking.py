@@ -66,8 +66,8 @@ class CommandCheck:
         most = parse_spec(policy).needs.alpha
         if value != AUTO and float(value) > most:
             raise CommandRefused(
-                f"alpha cannot be {value}: policy {policy!r} has {most:g}, the most that it solves exactly; expected no "
-                "more than that; set a policy with more first"
+                f"alpha cannot be {value}: policy {policy!r} has {most:g}, the most that it solves exactly; expected "
+                "no more than that; set a policy with more first"
             )
         return value
 
