@@ -56,8 +56,8 @@ INTERRUPT = """
 import signal, time
 from infra.process import interrupt_on_signals
 interrupt_on_signals()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(600)
 finally:
     signal.raise_signal(signal.SIGTERM)
