@@ -217,13 +217,20 @@ class Decider:
 
 
 def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
-    """Makes a few decisions on made-up keys, so that the first real ones do not wait for kernels to be compiled."""
+    """Makes a few decisions on made-up keys, so that no real one waits for kernels to be compiled.
+
+    With rows that samples have in common and that nobody holds at first, as much alpha as the policy has, less, and
+    none, and a comparison with Heu: each has kernels of its own.
+    """
     spec = parse_spec(policy)
     hot = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
     directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.needs.synchronisation, hot, write_behind=1.0)
-    decider = Decider(Index(), directory, spec.build(seed, opt_backend), spec.needs, np.array([1.0, 2.0]))
-    for step in range(1, 5):
-        decider.decide(step, np.arange(step, step + 16, dtype=np.uint64).reshape(8, 2))
+    index = Index.restore(np.arange(4, dtype=np.uint64))
+    decider = Decider(index, directory, spec.build(seed, opt_backend), spec.needs, np.array([1.0, 2.0]))
+    decider.compares = True
+    for step, share in ((1, 1.0), (2, 0.5), (3, 0.0), (COMPARED_STEPS, 1.0)):
+        decider.alpha = share * spec.needs.alpha
+        decider.decide(step, (np.arange(16, dtype=np.uint64) % 5 + step).reshape(8, 2))
     decider.flush()
 
 

@@ -1,7 +1,7 @@
 """Kernels of policies, compiled before the policy decides.
 
-With a cold cache a policy's kernels take up to a minute. Inside the loop that would be a minute in which workers hear
-nothing, and they give a silent dispatcher up.
+With a cold cache a policy's kernels take minutes on a busy machine. Inside the loop workers would hear
+nothing meanwhile, and they give a silent dispatcher up.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
