@@ -354,12 +354,12 @@ def _judge_by_past(rule: GateRule, state: GateState, found: CutReadings) -> Opin
     """Where no reference can say."""
     recent, usual = found.recent, state.usual
     if usual is not None and (labels := _wrong_labels(rule, state, usual, found)) is not None:
-        return Opinion(f"{labels} (no server has answered)")
+        return Opinion(f"{labels} (no reference)")
     model = (
         None if usual is None else _worse_than_usual(rule, state, usual, recent),
         _wrong_sum(rule, state, recent.samples, recent.clicks, recent.predicted_clicks),
     )
-    return Opinion(None, tuple(f"{reason} (no server has answered)" for reason in model if reason is not None))
+    return Opinion(None, tuple(f"{reason} (no reference)" for reason in model if reason is not None))
 
 
 def _wrong_labels(rule: GateRule, state: GateState, usual: Usual, found: CutReadings) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dispatch.cuts import retention
+from dispatch.cuts import reference, retention
 from dispatch.job import GateRule, Publishing
 from infra.kafka.broker import free_port
 from infra.storage import Storage
@@ -26,7 +26,7 @@ from serving.news import DispatcherNews
 from serving.scoring import QuestionScorer
 from serving.versions import Version
 from tests.end_to_end.conftest import WriteTopic
-from tests.end_to_end.threads import RUN, SEED, Plan, batches, train
+from tests.end_to_end.threads import RUN, SEED, WAIT_SECONDS, Plan, batches, train
 
 BATCH = 32
 CALM, WRONG, LAST = 60 * BATCH, 80 * BATCH, 190 * BATCH
@@ -99,6 +99,7 @@ def test_versions_that_learnt_that_nobody_clicks_are_never_served_and_the_first_
     monkeypatch: pytest.MonkeyPatch, write_topic: WriteTopic
 ) -> None:
     monkeypatch.setattr(retention, "SERVED", 100_000)  # all versions are kept, to be looked at
+    monkeypatch.setattr(reference, "ANSWER_SECONDS", WAIT_SECONDS)  # however slow this machine is
     folder = write_topic(LAST, partitions=1)
     plan = Plan(
         folder,
