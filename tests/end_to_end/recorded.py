@@ -11,6 +11,7 @@ tolerance.
 
 import hashlib
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,13 +100,14 @@ def record(folder: Path, name: str) -> Recorded:
 
 @contextmanager
 def assignments() -> Iterator[list[Any]]:
-    """Collects the assignment of every decision made inside."""
+    """Collects the assignment of every decision that this thread makes inside; those of a warm-up are another's."""
     seen: list[Any] = []
-    decide = Decider.decide
+    decide, thread = Decider.decide, threading.current_thread()
 
     def listening(decider: Decider, *arguments: Any, **named: Any) -> Any:
         decision = decide(decider, *arguments, **named)
-        seen.append(decision.assignment_B)
+        if threading.current_thread() is thread:
+            seen.append(decision.assignment_B)
         return decision
 
     Decider.decide = listening  # type: ignore[method-assign, assignment]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,9 @@ ROWS = RowConfig()
 NO_CUTS = CutConfig(seconds=0, kept=1000)
 """none but those that a change of members needs, and the whole journal stays"""
 SMALL_MODEL = ModelConfig(mlp=(16, 8), cross_layers=1)
+
+
+_schema = cache(load_schema)
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,9 @@ class Plan:
             return KafkaLetters(self.kafka, self.dead_letter_topic, self.stream.topic, f"{RUN}/{self.stream.topic}")
         return DeadLetterLog(self.stream.folder, self.dead_letter_topic, f"{RUN}/{self.stream.topic}")
 
-    @cached_property
+    @property
     def schema(self) -> Schema:
-        return load_schema(self.schema_name)
+        return _schema(self.schema_name)
 
     @property
     def stream(self) -> StreamConfig:
@@ -144,7 +147,7 @@ class Plan:
             lag_bound=self.lag_bound or 1,
         )
 
-    @cached_property
+    @property
     def agreement(self) -> Agreement:
         trainer, shards = TrainerConfig(reduce=self.reduce), PsConfig(shards=self.shards)
         return agreement_of(

@@ -61,6 +61,7 @@ COMMANDS = [
         "bench siege",
         "bench serve",
         "bench freshness",
+        "bench gate",
     ),
 ]
 
