@@ -7,7 +7,7 @@ somebody has mended it. A cut that is damaged is another matter (``CutSearch.dam
 from time import monotonic
 
 MOST_TRIES = 5
-"""in a row, before an older cut is used"""
+"""in vain, by the dispatcher or by a shard, before an older cut is used"""
 LATER_SECONDS = 60.0
 """that such a cut is left out"""
 

@@ -1,6 +1,7 @@
 """Questions to servers, over real sockets and on a clock of the test."""
 
 import threading
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from dispatch.control import questions as questions_module
 from dispatch.control.audience import Audience
 from dispatch.control.live_client import LiveClient, ScoredQuestion
 from dispatch.control.protocol import Live, QuestionArrays, Scores
-from dispatch.control.questions import IGNORED_SECONDS, NEXT_SECONDS, Questions
+from dispatch.control.questions import IGNORED_SECONDS, NEXT_SECONDS, OpenQuestion, Questions
+from dispatch.cuts.reference import ReferenceAnswer
 from dispatch.journal.run import RunJournal
 from ingest.samples import Samples
 from tests.dispatch.control.test_live import RUN, journal, serving
@@ -71,6 +73,15 @@ def test_a_server_that_waits_is_asked_and_says_which_version_has_scored(journal:
     assert arrays.dense.tolist() == list(range(6))
 
 
+def asked_of_a(questions: Questions) -> "tuple[Future[ReferenceAnswer], OpenQuestion]":
+    """A question that server a has, and its answer."""
+    questions.hear(live("a"))
+    answer, question = questions.ask(SAMPLES), questions.take(live("a"))
+    assert answer is not None
+    assert question is not None
+    return answer, question
+
+
 @pytest.mark.parametrize("told", [None, live("a", cut=0), live("a", can_score=False)])
 def test_nobody_is_asked_where_nobody_can_answer(told: Live | None) -> None:
     questions = Questions()
@@ -100,41 +111,23 @@ def test_a_question_goes_to_one_server_and_to_the_next_if_that_is_silent(now: li
 
 def test_a_server_that_has_not_answered_is_left_alone_for_a_while(now: list[float]) -> None:
     questions = Questions()
-    questions.hear(live("a"))
-    unanswered = questions.ask(SAMPLES)
-    late = questions.take(live("a"))
-    assert late is not None
+    unanswered, late = asked_of_a(questions)
     assert questions.ask(SAMPLES) is None
     questions.answer(scores(late.number), np.full(3, 0.5, np.float32))
-    assert unanswered is not None
     assert not unanswered.done()
     now[0] += IGNORED_SECONDS + 0.1
-    questions.hear(live("a"))
-    assert questions.ask(SAMPLES) is not None
-    assert questions.take(live("a")) is not None
+    asked_of_a(questions)
 
 
 @pytest.mark.parametrize("values", [[0.5, 0.5], [0.5, 0.5, 1.5], [0.5, 0.5, np.nan]])
 def test_an_answer_that_is_none_is_refused_with_its_reason(values: list[float]) -> None:
     questions = Questions()
-    questions.hear(live("a"))
-    answer = questions.ask(SAMPLES)
-    question = questions.take(live("a"))
-    assert question is not None
+    answer, question = asked_of_a(questions)
     reason = questions.answer(scores(question.number), np.array(values, np.float32))
     assert reason is not None
     assert "from server 'a'; expected 3, each from 0 to 1" in reason
-    assert answer is not None
     assert not answer.done()
 
 
 def test_an_answer_to_an_earlier_dispatcher_fits_no_question() -> None:
-    numbers = set()
-    for _ in range(3):
-        questions = Questions()
-        questions.hear(live("a"))
-        questions.ask(SAMPLES)
-        question = questions.take(live("a"))
-        assert question is not None
-        numbers.add(question.number)
-    assert len(numbers) == 3
+    assert len({asked_of_a(Questions())[1].number for _ in range(3)}) == 3
