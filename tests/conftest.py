@@ -17,7 +17,7 @@ from tests.scheduling import Shares, order_of
 settings.register_profile("freshet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("freshet")
 
-pytest_plugins = ("tests.buckets", "tests.costs", "tests.fuzzing", "tests.quick")
+pytest_plugins = ("tests.buckets", "tests.costs", "tests.fuzzing", "tests.quick", "tests.standstill")
 
 DOWNLOAD_SECONDS = 600
 """the first test that needs the broker may have to fetch it"""
