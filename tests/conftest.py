@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.brokers import TestBroker, shared_broker
 from tests.cores import core_files, explain
-from tests.scheduling import Shares, order_of
+from tests.scheduling import Shares, name_apart, order_of
 
 settings.register_profile("freshet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("freshet")
@@ -58,6 +58,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    name_apart(items)
     items.sort(key=lambda item: order_of(item.nodeid))
     for item in items:
         if BROKER_FIXTURE in getattr(item, "fixturenames", ()):

@@ -89,8 +89,19 @@ class PostgresServer:
         asyncio.run(self._execute(f"CREATE DATABASE {name} TEMPLATE template0"))
         return self.url(name)
 
+    async def _connect(self) -> asyncpg.Connection:
+        """Asks again where the server has too much to do, or has just been started."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return await asyncpg.connect(host=str(self.folder), user="freshet", database="postgres", timeout=10)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+
     async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(host=str(self.folder), user="freshet", database="postgres")
+        connection = await self._connect()
         try:
             await connection.execute(statement)
         finally:

@@ -2,10 +2,17 @@
 
 Tests of one file that share a run, ``ONE_RUN_FILES``, stay with one worker and in their order.
 
+pytest-xdist knows a test by its node id, and runs one of those that have the same: the tests of an OpenAPI document's
+operations, which differ by name alone, get ids that differ.
+
 Tests that use the broker stay with one worker, so that there is one broker; one that is missing in the list below would
 work, with a broker of its own.
 """
 
+from collections import Counter
+from dataclasses import replace
+
+import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
 
 LONGEST = ("tests/end_to_end/test_life.py", "tests/control_plane/", "tests/infra/chaos/")
@@ -36,6 +43,14 @@ def order_of(test: str) -> int:
     if share_of(test) == "broker":
         return -1
     return next((number for number, folder in enumerate(LONG) if test.startswith(folder)), len(LONG))
+
+
+def name_apart(items: list[pytest.Item]) -> None:
+    """Adds what stands in brackets in the names of tests to ids that several tests have."""
+    times = Counter(item.nodeid for item in items)
+    for item in items:
+        if times[item.nodeid] > 1:
+            item._id = replace(item.id, params=item.name.partition("[")[2].removesuffix("]"))
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]

@@ -27,3 +27,15 @@ def test_a_killed_server_has_left_no_process_behind() -> None:
         killing.join()
         assert left == [[]]
         server.start()
+
+
+def test_a_database_is_asked_for_again_until_its_server_answers() -> None:
+    with running_postgres() as server:
+        server.stop()
+        made: list[str] = []
+        making = threading.Thread(target=lambda: made.append(server.new_database()))
+        making.start()
+        making.join(0.3)  # in which one that asks once would fail
+        server.start()
+        making.join()
+        assert len(made) == 1

@@ -1,7 +1,9 @@
+from collections import Counter
+
 import pytest
 
 from tests.conftest import BROKER_FIXTURE
-from tests.scheduling import BROKER_FILES, order_of, share_of
+from tests.scheduling import BROKER_FILES, name_apart, order_of, share_of
 
 
 def test_whole_runs_are_shared_by_function_and_others_by_file() -> None:
@@ -24,3 +26,20 @@ def test_every_file_that_uses_the_broker_is_with_the_one_worker_that_has_it(requ
     using = {item.path for item in request.session.items if BROKER_FIXTURE in getattr(item, "fixturenames", ())}
     tests = request.config.rootpath / "tests"
     assert {str(path.relative_to(tests)) for path in using} <= set(BROKER_FILES)
+
+
+def test_every_test_has_an_id_of_its_own(request: pytest.FixtureRequest) -> None:
+    times = Counter(item.nodeid for item in request.session.items)
+    assert [test for test, number in times.items() if number > 1] == []
+
+
+def test_tests_that_differ_by_name_alone_get_ids_that_differ(request: pytest.FixtureRequest) -> None:
+    file = request.node.parent
+
+    def generated(name: str) -> pytest.Function:
+        return pytest.Function.from_parent(file, name=name, originalname="test_a", callobj=lambda: None)
+
+    items: list[pytest.Item] = [generated("test_a[GET /x]"), generated("test_a[POST /x[1]]"), request.node]
+    name_apart(items)
+    own, here = request.node.nodeid, file.nodeid
+    assert [item.nodeid for item in items] == [f"{here}::test_a[GET /x]", f"{here}::test_a[POST /x[1]]", own]

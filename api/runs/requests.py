@@ -21,6 +21,8 @@ KEPT_SECONDS = 3600.0
 KEPT_RECORDS = 100_000
 """of each partition that are looked at"""
 KEPT_REQUESTS = 100_000
+MOST_EVENTS = 10_000
+"""of a request, and so the most records that it has"""
 READ_BYTES = 1 << 20
 MARK = b"\xffrequest"
 """how a tag begins; no text does, as the values of fields by which partitions are chosen are"""
@@ -52,15 +54,17 @@ def parse_tag(key: bytes | None) -> tuple[RequestId, int] | None:
     if key is None or len(key) != TAG.size or not key.startswith(MARK):
         return None
     _, request, content, part, parts = TAG.unpack(key)
-    return RequestId(request, content, parts), part
+    return (RequestId(request, content, parts), part) if part < parts <= MOST_EVENTS else None
 
 
-@dataclass
+@dataclass(slots=True)
 class _Seen:
+    """Many are kept for an hour: a request that is written takes the same room, however many parts it has."""
+
     content: bytes
     parts: int
-    missing: set[int]
-    """parts that are not written"""
+    missing: int
+    """parts that are not written, a bit each: 0 once all are"""
     at_seconds: float
     """when its newest part was appended, since 1970"""
 
@@ -96,14 +100,14 @@ class WrittenRequests:
             raise KeyReused(
                 "the idempotency key was used for other events; expected the same body; choose a new key for new events"
             )
-        return sorted(seen.missing)
+        return [part for part in range(wanted.parts) if seen.missing >> part & 1]
 
     def add(self, written: RequestId, part: int, at_seconds: float) -> None:
         """A part of a request is durable."""
         seen = self._seen.pop(written.request, None)
         if seen is None or (seen.content, seen.parts) != (written.content, written.parts):
-            seen = _Seen(written.content, written.parts, set(range(written.parts)), at_seconds)
-        seen.missing.discard(part)
+            seen = _Seen(written.content, written.parts, (1 << written.parts) - 1, at_seconds)
+        seen.missing &= ~(1 << part)
         seen.at_seconds = max(seen.at_seconds, at_seconds)
         self._seen[written.request] = seen
 

@@ -18,7 +18,7 @@ from pydantic import SecretStr, ValidationError
 
 from api.errors import BadRequest, Conflict, KeyReused, NotAvailable, TooLarge
 from api.runs.places import Place
-from api.runs.requests import RequestId, WrittenRequests, request_id
+from api.runs.requests import MOST_EVENTS, RequestId, WrittenRequests, request_id
 from infra.errors import FreshetError
 from infra.process import Stop
 from ingest.codec.decoder import Decoded, Decoder
@@ -35,8 +35,6 @@ from ingest.streams.source import Record, Source
 
 IDLE_SECONDS = 5.0
 """without events, after which a log is closed, for another writer to open"""
-MOST_EVENTS = 10_000
-"""of a request"""
 LINE = re.compile(rb"\S[^\n]*")
 """one that is not blank"""
 MOST_REJECTS = 1000

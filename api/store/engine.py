@@ -2,7 +2,7 @@
 
 A SQLite file is in WAL mode: readers do not wait for the writer. Every commit is synced, so what was acknowledged
 survives a loss of power. Those that write begin with the lock, so none finds it taken half way through. PostgreSQL is
-asked with short timeouts.
+asked with short timeouts, once a first connection has been made.
 """
 
 import asyncio
@@ -38,7 +38,10 @@ SQLITE_BESIDE = ("-wal", "-shm")
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 BUSY_SECONDS = 5.0
 """how long a lock is waited for"""
+FIRST_CONNECT_SECONDS = 10.0
+"""for a process that has just started, as its database may have, on a machine with much to do"""
 CONNECT_SECONDS = 3.0
+"""for later connections, which those who ask over HTTP wait for"""
 COMMAND_SECONDS = 8.0
 """longer than a lock is waited for, and short enough for those who wait for an answer over HTTP"""
 MIGRATION_SECONDS = 60.0
@@ -119,15 +122,27 @@ def new_engine(url: URL, wait_seconds: float = BUSY_SECONDS) -> AsyncEngine:
     if url.get_backend_name() == "postgresql":
         server = {"application_name": "freshet", "lock_timeout": str(round(wait_seconds * 1000))}
         command_seconds = max(COMMAND_SECONDS, wait_seconds)
-        arguments = {"timeout": CONNECT_SECONDS, "command_timeout": command_seconds, "server_settings": server}
+        arguments = {"command_timeout": command_seconds, "server_settings": server}
         engine = create_async_engine(url, pool_pre_ping=True, pool_timeout=wait_seconds, connect_args=arguments)
         engine.sync_engine.dialect.do_terminate = _terminate  # type: ignore[assignment, method-assign]
         event.listen(engine.sync_engine, "handle_error", _drop_confused)
+        _limit_connecting(engine)
         return engine
     engine = create_async_engine(url, pool_timeout=wait_seconds, connect_args={"timeout": wait_seconds})
     event.listen(engine.sync_engine, "connect", _set_up_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     return engine
+
+
+def _limit_connecting(engine: AsyncEngine) -> None:
+    """Sets how long PostgreSQL may take to accept a connection: longer until it has accepted one."""
+    has_connected = threading.Event()
+
+    def set_timeout(_dialect: Any, _record: Any, _arguments: Any, named: dict[str, Any]) -> None:
+        named["timeout"] = CONNECT_SECONDS if has_connected.is_set() else FIRST_CONNECT_SECONDS
+
+    event.listen(engine.sync_engine, "do_connect", set_timeout)
+    event.listen(engine.sync_engine, "connect", lambda _connection, _record: has_connected.set())
 
 
 def _drop_confused(context: ExceptionContext) -> None:

@@ -25,6 +25,11 @@ class PartitionBuffer:
     def is_empty(self) -> bool:
         return self.taken == len(self.records)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a reader is told something: records, or that there are none at its offset."""
+        return not self.is_empty or self.is_out_of_range
+
     def add(self, fetched: Fetched) -> None:
         self.is_out_of_range |= fetched.is_out_of_range
         new = fetched.records

@@ -27,6 +27,8 @@ from ingest.streams.source import Record
 Answer = TypeVar("Answer")
 WAIT_SECONDS = 0.5
 """how long one read waits for records that exist, before the broker counts as silent"""
+ROUND_SECONDS = 0.05
+"""how long one poll waits: kafka-python's ends for records alone, and not where only a transaction's marker has come"""
 ANSWER_SECONDS = 2.0
 """how long the broker may take to answer a question about the topic while a run reads it"""
 AGAIN_SECONDS = 0.2
@@ -84,14 +86,14 @@ class KafkaSource:
     def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> list[Record]:
         buffer = self._buffer_at(partition, offset)
         until = time.monotonic() + WAIT_SECONDS
-        while buffer.is_empty:
+        while not self._is_answered(partition, buffer):
+            if time.monotonic() >= until:
+                raise self._unavailable(SourceUnavailable(f"no records of partition {partition} from {offset} on"))
+            self._poll(min(ROUND_SECONDS, max(0.0, until - time.monotonic())))
+        if buffer.is_empty:
             if buffer.is_out_of_range:
                 raise self._out_of_range(partition, offset)
-            if self._is_at_end(partition, buffer):
-                return []
-            self._poll(max(0.0, until - time.monotonic()))
-            if buffer.is_empty and time.monotonic() >= until:
-                raise self._unavailable(SourceUnavailable(f"no records of partition {partition} from {offset} on"))
+            return []
         self._answered()
         records = buffer.take(max_bytes)
         self._resume()
@@ -148,13 +150,18 @@ class KafkaSource:
             self._look_at_spans(partition)
         return self._spans[partition][1]
 
-    def _is_at_end(self, partition: int, buffer: PartitionBuffer) -> bool:
-        """Whether the partition ends at the position; asks the broker only when all that was known has been read."""
+    def _is_answered(self, partition: int, buffer: PartitionBuffer) -> bool:
+        """Whether there are records to read, or will be none: the offset is out of range, or the partition ends there.
+
+        Asks the broker for the end only when all that was known has been read.
+        """
+        if buffer.has_news:
+            return True
         if partition in self._spans and buffer.position < self._spans[partition][1]:
             return False
         self._poll(0.0)
-        if not buffer.is_empty or buffer.is_out_of_range:
-            return False
+        if buffer.has_news:
+            return True
         if partition not in self._spans or time.monotonic() - self._spans_at >= ENDS_SECONDS:
             self._look_at_spans(partition)
             self._answered()

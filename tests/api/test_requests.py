@@ -1,6 +1,7 @@
 """A request with an idempotency key is written once, however often it is sent, and whoever is killed meanwhile."""
 
 import json
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -111,6 +112,22 @@ def test_requests_are_forgotten_after_a_while_and_above_a_number(monkeypatch: py
     assert [key for key in ages if not known.missing(request_id("ann", key, b"", 1))] == ["a", "b"]
 
 
+@pytest.mark.parametrize("parts", [1, 100, 1000])
+def test_a_request_that_is_written_takes_little_memory_however_many_events_it_has(parts: int) -> None:
+    known, number = WrittenRequests(), 100
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for key in range(number):
+            request = request_id("ann", str(key), b"", parts)
+            for part in range(parts):
+                known.add(request, part, NOW)
+        kept = (tracemalloc.get_traced_memory()[0] - before) / number
+    finally:
+        tracemalloc.stop()
+    assert kept < 1000, f"{kept:.0f} bytes a request of {parts} events"
+
+
 def test_only_the_newest_records_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "KEPT_RECORDS", 10)
     with sink_in(tmp_path) as sink:
@@ -124,3 +141,10 @@ def test_keys_that_are_values_of_fields_are_no_tags() -> None:
     tag = request_id("ann", "k", BODY, 2).tag(1)
     assert parse_tag(tag) == (request_id("ann", "k", BODY, 2), 1)
     assert [parse_tag(key) for key in (None, b"", b"u17", tag[:-1], b"x" * len(tag))] == [None] * 5
+
+
+def test_tags_that_no_request_of_ours_has_are_no_tags() -> None:
+    most = requests.MOST_EVENTS
+    known = {most: 0, most + 1: 0, (1 << 32) - 1: 7, 2: 2, 0: 0}
+    tags = [request_id("ann", "k", BODY, parts).tag(part) for parts, part in known.items()]
+    assert [parse_tag(tag) is not None for tag in tags] == [True, False, False, False, False]

@@ -86,6 +86,29 @@ def test_a_postgres_that_stops_inside_a_transaction_holds_nobody_up_for_long(
         asyncio.run(run(server))
 
 
+def test_a_postgres_may_take_longer_for_a_first_connection_than_for_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "FIRST_CONNECT_SECONDS", 3600.0)
+
+    async def run(server: PostgresServer) -> None:
+        store = SqlStore(engine.Database(server.url()))
+        suspend(processes := server.processes())
+        first = asyncio.create_task(store.check())
+        done, _ = await asyncio.wait([first], timeout=1.0)  # in which one with the limit of later ones would fail
+        assert not done
+        resume(processes)
+        await first
+        async with store.database.reading():  # the second connection is another one
+            suspend(processes := server.processes())
+            with pytest.raises(DatabaseAway, match="does not answer"):
+                await store.check()
+            resume(processes)
+        await store.close()
+
+    with running_postgres() as server:
+        asyncio.run(run(server))
+
+
 async def stop_inside(store: SqlStore, server: PostgresServer, entering: asyncio.Event) -> None:
     async with store.database.writing() as connection:
         await connection.execute(text("SELECT 1"))

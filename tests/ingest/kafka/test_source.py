@@ -10,6 +10,7 @@ from ingest.batches.job import LoaderJob, OutOfRange
 from ingest.batches.loader import Loader
 from ingest.codec.json_events import encode_json
 from ingest.errors import OffsetOutOfRange, SourceError, SourceUnavailable
+from ingest.kafka.clients.base import Fetched
 from ingest.kafka.config import Client
 from ingest.kafka.source import KafkaSource
 from ingest.streams.position import Position, Range
@@ -109,6 +110,24 @@ def test_records_that_come_later_are_read(kafka: TestBroker, open_source: Open) 
     assert payloads(records) == numbered(3)
 
 
+def test_a_read_ends_as_soon_as_its_records_are_there(kafka: TestBroker, open_source: Open) -> None:
+    topic = kafka.new_topic(partitions=1)
+    source = open_source(topic)
+    assert patiently(source, 0, 0) == []
+    fill_topic(kafka.config(), topic, {0: numbered(3)})
+    poll = source._consumer.poll
+    came: dict[int, Fetched] = {}
+
+    def poll_once(seconds: float) -> dict[int, Fetched]:
+        assert not came, f"waits {seconds} s for more"
+        while not came:
+            came.update({partition: found for partition, found in poll(0.05).items() if found.records})
+        return came
+
+    source._consumer.poll = poll_once  # type: ignore[method-assign]
+    assert payloads(patiently(source, 0, 0)) == payloads(came[0].records) != []
+
+
 def test_a_partition_that_has_enough_ready_is_paused_and_loses_nothing(kafka: TestBroker, open_source: Open) -> None:
     topic = kafka.new_topic(partitions=2)
     big = [bytes([number % 256]) * 1000 for number in range(400)]
@@ -137,6 +156,21 @@ def test_what_a_transaction_leaves_behind_is_a_gap(kafka: TestBroker, open_sourc
     assert [record.offset for record in records] == [0, 1, 2, 9, 10]
     assert payloads(records) == [*numbered(3), *numbered(2, 20)]
     assert source.span(0) == (0, 11)  # and not the marker behind the last record, which nobody can read
+
+
+def test_a_read_ends_where_nothing_but_the_marker_of_a_transaction_is_left(
+    kafka: TestBroker, open_source: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingest.kafka.source.WAIT_SECONDS", 30.0)
+    topic = kafka.new_topic(partitions=1)
+    with producer(kafka.config(), transactional_id=kafka.new_name()) as client:
+        client.init_transactions()
+        client.begin_transaction()
+        send(client, topic, 0, numbered(3))
+        client.commit_transaction()
+    source = open_source(topic)
+    assert source.span(0) == (0, 4)
+    assert source.read(0, 3) == []
 
 
 def test_an_open_transaction_is_not_seen_until_it_is_committed(kafka: TestBroker, open_source: Open) -> None:
