@@ -22,7 +22,7 @@ from dispatch.journal.desired import Desired
 from dispatch.journal.history import History, advance
 from dispatch.journal.records import StepDecided
 from dispatch.journal.run import RunJournal
-from dispatch.progress.freshness import Freshness
+from dispatch.progress.freshness import Freshness, newest_event_time
 from dispatch.progress.status import EventCounts, FieldsStatus
 from dispatch.progress.times import DecisionTimesState
 from infra.process import Stop
@@ -200,7 +200,7 @@ class Intake:
         if len(batch.samples):
             times_B = batch.samples.times_B
             self.freshness.add(self.step, batch.arrived_B, times_B)
-            self._newest_event_seconds = max(self._newest_event_seconds, float(times_B.max()))
+            self._newest_event_seconds = max(self._newest_event_seconds, newest_event_time(times_B)[0])
 
     def _form(self, manifest: Manifest, goes_on: GoesOn) -> Batch:
         batch = form_batch(self._source, self._job.schema, manifest.ranges, self._job.stream.read_bytes, goes_on)

@@ -3,8 +3,9 @@
     active    answers; never changed while it does
     standby   the version served before, until the files of the next one are applied to it; then they swap
 
-Whoever reads or changes a copy holds its lock. A batch is answered by one copy from beginning to end, so that each
-answer is of one version.
+Any number of threads read a copy at a time: a request does not wait until the dispatcher's question has been scored.
+Whoever changes a copy waits for those that read it, and nobody waits for that: readers who come meanwhile go to the
+other copy. A batch is answered by one copy from beginning to end, so that each answer is of one version.
 
 Legend: B samples, F keys a sample, N dense inputs, W columns of a row's value, L floats of the flat dense vector.
 """
@@ -59,7 +60,10 @@ class ModelCopy:
     """One version of the model in memory."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        self.lock = threading.Lock()
+        self._turn = threading.Condition()
+        self._readers = 0
+        self.is_changing = False
+        """whether somebody changes it, or waits until nobody reads it; nobody begins to read it then"""
         self.spec = spec
         self.table = spec.empty_table()
         self.manifest: CutManifest | None = None
@@ -78,6 +82,29 @@ class ModelCopy:
     @property
     def nbytes(self) -> int:
         return self.table.nbytes + sum(weight.nbytes for weight in self.module.parameters())
+
+    def begin_reading(self) -> bool:
+        """Whether it stays as it is until ``end_reading``; False: it is about to change."""
+        with self._turn:
+            self._readers += not self.is_changing
+            return not self.is_changing
+
+    def end_reading(self) -> None:
+        with self._turn:
+            self._readers -= 1
+            self._turn.notify_all()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Waits for those who read it, and keeps others out; for one thread at a time."""
+        with self._turn:
+            self.is_changing = True
+            self._turn.wait_for(lambda: self._readers == 0)
+        try:
+            yield
+        finally:
+            with self._turn:
+                self.is_changing = False
 
     def put_dense(self, flat_L: NDArray[Any] | None) -> None:
         """Replaces the dense weights; None: by those that a run begins with."""
@@ -143,12 +170,20 @@ class Copies:
     @contextmanager
     def reading(self) -> Iterator[tuple[ModelCopy, CutManifest]]:
         """The copy that answers, which does not change meanwhile; raises NothingServed before the first version."""
+        copy = self._begin_reading()
+        try:
+            if copy.manifest is None:
+                raise NothingServed("no version of the model has been loaded yet; expected a cut; try again later")
+            yield copy, copy.manifest
+        finally:
+            copy.end_reading()
+
+    def _begin_reading(self) -> ModelCopy:
+        """The copy that answers now: only the other one is ever changed, so one that is about to change was swapped."""
         while True:
             copy = self._active
-            with copy.lock:
-                if copy is not self._active:  # swapped, and perhaps changed since
-                    continue
-                if copy.manifest is None:
-                    raise NothingServed("no version of the model has been loaded yet; expected a cut; try again later")
-                yield copy, copy.manifest
-                return
+            if not copy.begin_reading():
+                continue
+            if copy is self._active:
+                return copy
+            copy.end_reading()  # swapped, and perhaps changed since

@@ -63,7 +63,7 @@ def load(storage: Storage, manifest: CutManifest, copy: ModelCopy) -> Plan:
     for shard, file in planned.files:
         check_file(storage, shard, file, copy.spec)
     flat_L = read_dense(storage, manifest, copy)
-    with copy.lock, damaged(f"cut {manifest.number}"):
+    with copy.changing(), damaged(f"cut {manifest.number}"):
         copy.manifest = None
         if planned.since is None:
             copy.table = copy.spec.empty_table()

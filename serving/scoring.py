@@ -1,7 +1,8 @@
 """Answers the dispatcher's questions: what the version that is served makes of the newest samples.
 
 The next version is judged by the answer (``dispatch/cuts/gate.py``). Samples come as keys and dense inputs: their
-labels are nobody's business here. Requests go between two slices of a question, so that nobody waits for a whole one.
+labels are nobody's business here. A question is scored by one copy of the model, which requests read at the same time;
+it goes in slices, so that its thread never keeps the interpreter from theirs for long.
 """
 
 import time
@@ -14,6 +15,7 @@ from dispatch.control.protocol import QuestionArrays
 from infra.telemetry import Meter
 from ingest.samples import Samples
 from serving.copies import Copies
+from serving.engine import predict_in_slices
 from serving.errors import NothingServed
 
 SLICE_SAMPLES = 256
@@ -41,22 +43,12 @@ class QuestionScorer:
         )
         began = time.perf_counter()
         try:
-            scored = self._score(question)
+            with self._copies.reading() as (copy, manifest):
+                probabilities_B = predict_in_slices(copy, question, SLICE_SAMPLES)
         except NothingServed:
             return None
         except (RuntimeError, MemoryError) as error:  # RuntimeError is what torch raises
             self._log.warning("samples could not be scored", reason=str(error))
             return None
         self._meter.observe("serving_score", time.perf_counter() - began)
-        return scored
-
-    def _score(self, question: Samples) -> ScoredQuestion:
-        """By one version: if another is swapped in meanwhile, from the beginning."""
-        while True:
-            versions, parts = set(), []
-            for first in range(0, len(question), SLICE_SAMPLES):
-                with self._copies.reading() as (copy, manifest):
-                    versions.add((manifest.line, manifest.step, manifest.number))
-                    parts.append(copy.predict(question.slice(first, first + SLICE_SAMPLES)))
-            if len(versions) == 1:
-                return ScoredQuestion(np.concatenate(parts), *versions.pop())
+        return ScoredQuestion(probabilities_B, manifest.line, manifest.step, manifest.number)

@@ -69,6 +69,16 @@ def percentile_seconds(counts: NDArray[np.int64], share: float) -> float | None:
     return middle_of(int(np.searchsorted(np.cumsum(counts), share * total))) / 1000
 
 
+def newest_event_time(times_B: NDArray[np.float64]) -> tuple[float, int]:
+    """(the newest event time that is not ahead of the clock, in seconds since 1970; events dated ahead).
+
+    A clock that is a little ahead counts as right: such an event is of now. 0: all of them are dated ahead.
+    """
+    now = time()
+    dated_B = times_B[times_B <= now + AHEAD_SECONDS]
+    return min(now, float(dated_B.max(initial=0.0))), times_B.size - dated_B.size
+
+
 class PendingStep(NamedTuple):
     """Arrivals of one step that nobody serves yet."""
 
@@ -109,8 +119,7 @@ class Freshness:
         if step <= self._live_step or not known_B.size:
             return
         times_T, counts_T = np.unique(known_B // UNIT_MS, return_counts=True)
-        dated_B = times_B[times_B <= time() + AHEAD_SECONDS]
-        newest, ahead = float(dated_B.max(initial=0.0)), times_B.size - dated_B.size
+        newest, ahead = newest_event_time(times_B)
         self._pending.append(PendingStep(step, times_T, counts_T.astype(np.int64), newest, ahead))
         self._times += times_T.size
         while self._times > MOST_TIMES:

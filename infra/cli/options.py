@@ -84,6 +84,7 @@ class RunOptions(SettingsOptions):
             return super().load(defaults, kafka)
         given = [f"--set {override}" for override in self.overrides or ()]
         given += [f"--config {self.config}"] if self.config is not None else []
+        given += ["--kafka"] if kafka else []
         if given:
             raise ConfigError(
                 f"--run-folder {self.run_folder} and {describe_text(', '.join(given))} are both given; expected the "

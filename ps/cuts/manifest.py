@@ -60,7 +60,7 @@ class CutFigures(msgspec.Struct, frozen=True):
     non_finite: int = 0
     """values of rows and dense weights"""
     newest_event_seconds: float = 0.0
-    """event time of the newest sample, since 1970; 0: not known"""
+    """event time of the newest sample that is not dated ahead of the clock, since 1970; 0: not known"""
     reference_step: int = -1
     """of the version that was served and has scored the newest samples; -1: none has, and the verdict is by averages"""
     compared_samples: int = 0

@@ -25,6 +25,7 @@ from serving.parts import Parts, ServingParts
 from serving.snapshots.choosing import (
     NoOlderVersion,
     NoSuchCut,
+    NothingToChange,
     choose_before,
     choose_newest,
     choose_pin,
@@ -61,7 +62,7 @@ async def pin(parts: Parts, actor: Acting, wanted: PinRequest) -> CurrentSnapsho
 
 @router.delete("/v1/snapshots/pin", summary="Serve the newest good version again", **needs("control"))
 async def unpin(parts: Parts, actor: Acting) -> CurrentSnapshot:
-    """No error where nothing is pinned."""
+    """Refused where nothing is pinned."""
     await _choose(parts, lambda: choose_newest(parts.storage, actor.name, ""))
     return await _settled(parts)
 
@@ -77,9 +78,7 @@ async def rollback(parts: Parts, actor: Acting, wanted: ReasonRequest) -> Curren
 
 @router.post("/v1/snapshots/{cut}/release", summary="Let a version go out that is held back", **needs("control"))
 async def release(parts: Parts, actor: Acting, cut: CutNumber, wanted: ReasonRequest) -> CurrentSnapshot:
-    """It is served if it is the newest one that may be."""
-    if cut not in {manifest.number for manifest in parts.follower.state.manifests}:
-        raise NotFound(f"there is no cut {cut}, or it cannot be read; expected one of GET /v1/snapshots")
+    """It is served if it is the newest one that may be; refused if it is not held back."""
     await _choose(parts, lambda: choose_release(parts.storage, cut, actor.name, wanted.reason))
     return await _settled(parts)
 
@@ -92,7 +91,7 @@ async def _choose(parts: ServingParts, choose: Callable[[], Choice]) -> None:
             await asyncio.to_thread(choose)
         except NoSuchCut as error:
             raise NotFound(str(error)) from error
-        except NoOlderVersion as error:
+        except (NoOlderVersion, NothingToChange) as error:
             raise Conflict(str(error)) from error
         except (CutDamaged, StorageError) as error:
             raise NotAvailable(f"what is wanted cannot be written down: {error}") from error

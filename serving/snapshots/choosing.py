@@ -3,6 +3,9 @@
 A cut that the choice names is kept (``dispatch.cuts.retention``), and with it the good version before: a pin, an unpin
 and a rollback each write one file, and leave the pins of 'freshet cuts pin' as they are.
 
+The rules are here, for people and programs alike: a version that is good cannot be released, and nothing can be
+unpinned where nothing is pinned. Whoever wants that is mistaken about what is served.
+
 A choice that is damaged is written anew by a pin or an unpin; what had been released is forgotten then.
 """
 
@@ -23,20 +26,24 @@ MOST_RELEASED = 1000
 
 
 class NoSuchCut(FreshetError):
-    """A cut that is to be pinned is not there, or cannot be read."""
+    """A cut that is to be pinned or released is not there, or cannot be read."""
 
 
 class NoOlderVersion(ConfigError):
     """There is nothing to go back to."""
 
 
+class NothingToChange(ConfigError):
+    """What is wanted is so already: the version is good, or none is pinned."""
+
+
 def choose_pin(storage: Storage, cut: int, actor: str, reason: str) -> Choice:
     """This cut is served until it is unpinned; raises NoSuchCut."""
-    before = _read_or_begin(storage)
-    _check(storage, cut)
+    before = _read_unless_damaged(storage) or Choice()
+    _find(storage, cut, "pinned")
     choice = _write(storage, before, actor, reason, pinned=cut)
     try:
-        _check(storage, cut)  # once more: it may have been removed just before the choice was seen
+        _find(storage, cut, "pinned")  # once more: it may have been removed just before the choice was seen
     except NoSuchCut:
         write_choice(storage, before)
         raise
@@ -44,8 +51,14 @@ def choose_pin(storage: Storage, cut: int, actor: str, reason: str) -> Choice:
 
 
 def choose_newest(storage: Storage, actor: str, reason: str) -> Choice:
-    """The newest good version is served again."""
-    return _write(storage, _read_or_begin(storage), actor, reason, pinned=None)
+    """The newest good version is served again; raises NothingToChange where nothing is pinned."""
+    before = _read_unless_damaged(storage)
+    if before is not None and before.pinned is None:
+        raise NothingToChange(
+            "no version is pinned; expected one that is; see 'freshet snapshots list', or GET /v1/snapshots, for what "
+            "is served now"
+        )
+    return _write(storage, before or Choice(), actor, reason, pinned=None)
 
 
 def choose_before(
@@ -67,8 +80,12 @@ def choose_before(
 
 
 def choose_release(storage: Storage, cut: int, actor: str, reason: str) -> Choice:
-    """This cut may be served although it is held back."""
+    """This cut may be served although it is held back; raises NoSuchCut, and NothingToChange if it is not held back."""
     before = read_choice(storage)
+    if _find(storage, cut, "released").verdict.is_good:
+        raise NothingToChange(
+            f"cut {cut} is not held back; expected one that is; see 'freshet snapshots list', or GET /v1/snapshots"
+        )
     released = tuple(number for number in before.released if number != cut)
     return _write(storage, before, actor, reason, released=(*released, cut)[-MOST_RELEASED:])
 
@@ -90,20 +107,20 @@ def version_before(
     return max(older, key=version_of, default=None)
 
 
-def _check(storage: Storage, cut: int) -> None:
+def _find(storage: Storage, cut: int, change: str) -> CutManifest:
     try:
-        read_manifest(storage, cut)
+        return read_manifest(storage, cut)
     except CutDamaged as error:
-        raise NoSuchCut(f"cut {cut} cannot be pinned: {error}") from error
+        raise NoSuchCut(f"cut {cut} cannot be {change}: {error}") from error
 
 
-def _read_or_begin(storage: Storage) -> Choice:
-    """What is wanted now; nothing in particular, if the file that says so is damaged and about to be replaced."""
+def _read_unless_damaged(storage: Storage) -> Choice | None:
+    """What is wanted now; None if the file that says so is damaged, and about to be replaced."""
     try:
         return read_choice(storage)
     except CutDamaged as error:
         structlog.get_logger().warning("the choice is written anew; what was released is forgotten", reason=str(error))
-        return Choice()
+        return None
 
 
 def _write(storage: Storage, before: Choice, actor: str, reason: str, **changed: object) -> Choice:

@@ -2,7 +2,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import time
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -15,6 +17,7 @@ from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import GenerationTerms
 from dispatch.policies.spec import Needs
 from dispatch.progress.status import EventCounts, FieldsStatus
+from dispatch.progress.times import DecisionTimesState
 from infra.process import Stop
 from infra.telemetry import Meter
 from ingest.batches.batch import Batch
@@ -67,6 +70,19 @@ def test_a_batch_gets_its_step_and_its_dead_letters_are_counted(tmp_path: Path) 
     (manifest,) = read_manifests(tmp_path / "journal")
     assert (manifest.generation, manifest.step, manifest.samples, manifest.rejected) == (1, 1, 2, 1)
     assert len(list(read_dead_letters(tmp_path / "log"))) == 1
+
+
+def test_an_event_dated_ahead_does_not_make_a_cut_young_for_ever(tmp_path: Path) -> None:
+    dated_ahead = msgspec.structs.replace(events(1)[0], event_time=time() + 1e6)
+    with closing(LogWriter(tmp_path / "log", "clicks", 1)) as writer:
+        writer.append(0, [(None, encode_json(dated_ahead))])
+    with opened(tmp_path) as intake:
+        batch = first_batch(intake)
+        intake.record(batch, 1, None, alpha=1.0, rows=0)
+        decided = intake.decided(1, 0, DecisionTimesState(0, 0, (), None))
+    times_B = batch.samples.times_B
+    assert times_B.max() > time()
+    assert decided.newest_event_seconds == times_B[times_B <= time()].max()
 
 
 def test_the_fields_of_events_handed_out_are_counted(tmp_path: Path) -> None:

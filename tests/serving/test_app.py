@@ -118,6 +118,18 @@ def test_pin_rollback_release_and_restart(own_folder: Path) -> None:
         assert msgspec.json.decode((own_folder / "serving.json").read_bytes())["actor"] == "ann"
 
 
+def test_what_the_command_line_refuses_is_refused_over_rest_in_the_same_words(own_folder: Path) -> None:
+    run = Trained(own_folder)
+    run.train().take()
+    with serving(run) as server:
+        released = server.ask("POST", "/v1/snapshots/1/release", {})
+        unpinned = server.ask("DELETE", "/v1/snapshots/pin")
+    assert (released.status, unpinned.status) == (409, 409)
+    assert "cut 1 is not held back; expected one that is" in released.json["detail"]
+    assert "no version is pinned; expected one that is" in unpinned.json["detail"]
+    assert not (own_folder / "serving.json").exists()
+
+
 def test_without_a_cut_it_is_not_ready_and_becomes_so(own_folder: Path) -> None:
     run = Trained(own_folder)
     with serving(run, is_ready=False) as server:

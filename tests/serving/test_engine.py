@@ -49,19 +49,20 @@ def go_to(copies: Copies, trained: Trained, cut: int) -> None:
 
 
 def test_requests_that_wait_are_answered_together(
-    engine: Engine, copies: Copies, trained: Trained, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    plain = ModelCopy.predict
+    plain, all_wait = ModelCopy.predict, threading.Event()
 
     def predict(self: ModelCopy, samples: Samples) -> Any:
+        all_wait.wait(30)  # with the first request
         sizes.append(len(samples))
         return plain(self, samples)
 
     monkeypatch.setattr(ModelCopy, "predict", predict)
-    with copies.reading():  # the engine waits for the copy with the first request
-        waiting = [engine.submit(PROBE.slice(at, at + 8)) for at in range(0, 32, 8)]
-        long = engine.submit(samples := repeated(4))
+    waiting = [engine.submit(PROBE.slice(at, at + 8)) for at in range(0, 32, 8)]
+    long = engine.submit(samples := repeated(4))
+    all_wait.set()
     found = np.concatenate([each.result(30).probabilities_B for each in waiting])
     assert np.abs(found - trained.expected[1]).max() < 1e-6
     assert len(long.result(30).probabilities_B) == len(samples)
@@ -112,6 +113,40 @@ def test_no_answer_mixes_versions_while_they_are_swapped(engine: Engine, copies:
         over.set()
         for client in clients:
             client.join()
+
+
+def test_a_request_is_answered_while_somebody_else_reads_the_same_copy(engine: Engine, copies: Copies) -> None:
+    with copies.reading() as (_, manifest):
+        assert engine.submit(PROBE).result(30).manifest is manifest
+
+
+def test_a_copy_changes_once_nobody_reads_it_and_requests_go_to_the_other_one_meanwhile(
+    engine: Engine, copies: Copies, trained: Trained
+) -> None:
+    for _ in range(2):
+        trained.train().take()
+    with copies.reading() as (copy, manifest):
+        go_to(copies, trained, 2)
+        loading = threading.Thread(target=go_to, args=(copies, trained, 3))
+        loading.start()
+        until(lambda: copy.is_changing)
+        assert engine.submit(PROBE).result(30).manifest.number == 2
+        assert np.abs(copy.predict(PROBE) - trained.expected[manifest.number]).max() < 1e-6
+    loading.join(30)
+    assert engine.submit(PROBE).result(30).manifest.number == 3
+
+
+def test_a_request_that_comes_to_a_copy_as_it_begins_to_change_is_answered_by_the_other_one(
+    engine: Engine, copies: Copies, trained: Trained
+) -> None:
+    trained.train().take()
+    with copies.reading() as (copy, _):
+        pass
+    load(trained.storage, read_manifest(trained.storage, 2), copies.standby)
+    with copy.changing():
+        asked = engine.submit(PROBE)
+        copies.swap()
+        assert asked.result(30).manifest.number == 2
 
 
 def test_before_the_first_version_nothing_is_answered(trained: Trained) -> None:

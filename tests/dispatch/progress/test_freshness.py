@@ -112,7 +112,7 @@ def test_events_dated_ahead_are_counted_and_say_nothing_about_age(monkeypatch: p
     assert fresh.status().age_seconds == 1007.0
 
 
-def test_a_clock_that_is_a_little_ahead_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_of_a_clock_that_is_a_little_ahead_is_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freshness, "time", lambda: 1e9)
     fresh = Freshness()
     fresh.add(1, arrived(0), np.array([1e9 + freshness.AHEAD_SECONDS]))

@@ -102,6 +102,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["dead-letters", "--run-folder", "nowhere"], "no settings of a run in nowhere"),
     (["serve", "--run-folder", "a", "--set", "seed=1"], "--run-folder a and --set seed=1 are both given"),
     (["api", "--run-folder", "a", "--config", "b.toml"], "--run-folder a and --config b.toml are both given"),
+    (["produce", "--run-folder", "a", "--kafka"], "--run-folder a and --kafka are both given"),
     (["verify", "nowhere"], "no settings of a run in nowhere"),
     (["snapshots", "list"], "no run is named; expected its folder"),
     (["snapshots", "list", "--folder", "nowhere"], "no settings of a run in nowhere"),
