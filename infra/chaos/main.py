@@ -1,16 +1,18 @@
 """One run of chaos: real processes, struck at random while events keep coming; then it is ended and checked.
 
-1. produce   ``freshet produce`` writes events into the run's own log, all the time
+1. produce   ``freshet produce`` writes events into the run's own log, all the time; or a device sends them to the API,
+             while others ask for predictions and for the status of the run (``infra.chaos.clients``)
 2. up        ``freshet up`` trains them; a supervisor that is struck is started again, as an operator would
 3. strike    every few seconds a process is killed, or stopped for a while (``infra.chaos.strikes``)
 4. settle    without further faults, until steps are completed again and everyone who was struck is back
-5. stop      SIGTERM; the run drains and ends
-6. verify    ``freshet verify`` in a process of its own
+5. stop      SIGTERM; clients end, then the run drains and ends
+6. verify    ``freshet verify`` in a process of its own; and what clients were promised (``infra.chaos.promises``)
 
-Every fault is a line of chaos.jsonl in the run's folder. Only processes of this run are touched: the ones started
-here, and those that have this folder in their command line.
+Every fault is a line of chaos.jsonl in the run's folder, what the run uses a line of usage.jsonl every 10 s.
+Only processes of this run are touched: the ones started here, and those that have this folder in their command line.
 """
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -26,13 +28,21 @@ from tempfile import TemporaryDirectory
 import msgspec
 import psutil
 
+from api.job import database_url
+from api.store.rows import SCOPES
+from api.store.store import SqlStore
 from infra.chaos.census import Census
+from infra.chaos.clients import KINDS, TOKEN_NAME, ClientJob, Kind
 from infra.chaos.progress import Progress
+from infra.chaos.promises import check_promises
 from infra.chaos.report import ChaosReport
 from infra.chaos.strikes import MOST_STOPPED_SECONDS, WEIGHTS, Strike, Struck, Target, draw_strikes
+from infra.chaos.usage import UsageLog, level_off
+from infra.chaos.witness import Witness
 from infra.errors import ProcessFailed
 from infra.faults import ALLOWED, FAULT
-from infra.process import Stop
+from infra.process import SUPERVISED, Stop
+from infra.run.settings import TOKEN, read_stored
 from infra.run.supervision.nursery import nursery_in
 from infra.verify.finding import Finding
 from infra.verify.leftovers import processes_of
@@ -44,7 +54,7 @@ TICK_SECONDS = 0.2
 SAMPLE_SECONDS = 1.0
 ORPHAN_SECONDS = 10.0
 """how long processes may outlive a supervisor that was killed"""
-SUPERVISOR, NURSERY, SERVER = "supervisor", "nursery", "serve"
+SUPERVISOR, NURSERY, SERVER, API = "supervisor", "nursery", "serve", "api"
 ENDPOINTS = "endpoints"
 """in the run's folder: a file for each process that is ready, without which it is starting"""
 VERIFY_SECONDS = 3600.0
@@ -77,6 +87,8 @@ class ChaosJob:
     """whether the run serves predictions, too; those who do are struck like all others"""
     most_stopped_seconds: float = MOST_STOPPED_SECONDS
     """how long a process is stopped at most"""
+    has_clients: bool = False
+    """whether events come from a device, by way of the API, and others ask the API and the server meanwhile"""
 
 
 def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosReport:
@@ -84,16 +96,23 @@ def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosRe
     job.folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with ExitStack() as resources:
-        producing = resources.enter_context(producing_events(job))
+        producing = [] if job.has_clients else [resources.enter_context(producing_events(job))]
         run = resources.enter_context(running(job))
         storm = Storm(job, run, tell)
+        resources.callback(storm.witness.close)
         resources.callback(storm.release)
+        if job.has_clients:
+            storm.clients = resources.enter_context(asking(job))
         storm.rage(began + job.seconds, stop)
         storm.settle(job.patience_seconds)
-        end(producing, job.patience_seconds)
+        for process in producing:
+            end(process, job.patience_seconds)
+        storm.dismiss_clients(job.patience_seconds)
         storm.finish(job.patience_seconds)
+        storm.witness.look()
         struck_seconds = time.monotonic() - began
     tell("checking")
+    promised = check_promises(job.folder, storm.witness) if job.has_clients else []
     return ChaosReport(
         folder=str(job.folder),
         seed=job.seed,
@@ -103,8 +122,9 @@ def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosRe
         steps=(storm.progress.read_newest() or (0, 0))[1],
         longest_seconds=storm.progress.longest_seconds,
         measured=tuple(storm.census.measured()),
-        findings=tuple(verified(job.folder)),
+        findings=(*verified(job.folder), *promised),
         surprises=tuple(run.surprises),
+        levels=level_off(storm.usage.read()),
     )
 
 
@@ -159,6 +179,8 @@ class Storm:
         self.struck: list[Struck] = []
         self.missed = 0
         self.census, self.progress = Census(), Progress(job.folder)
+        self.witness, self.usage = Witness(job.folder), UsageLog(job.folder)
+        self.clients: Clients = {}
         self._stopped: list[tuple[float, psutil.Process]] = []
         """when to continue which process"""
         self._sample_at = 0.0
@@ -195,6 +217,12 @@ class Storm:
             self.watch()
         self.census.take(self.run.processes())
 
+    def dismiss_clients(self, patience_seconds: float) -> None:
+        """Asks clients to stop, while there is somebody who answers their last requests."""
+        for kind, process in self.clients.items():
+            if status := end(process, patience_seconds):
+                self.run.surprises.append(f"the {kind} ended with status {status}; see {self._job.folder / OUTPUT}")
+
     def finish(self, patience_seconds: float) -> None:
         """Asks the run to stop, and waits for its end."""
         status = end(self.run.process, patience_seconds)
@@ -219,11 +247,20 @@ class Storm:
         self.run.revive()
         if now >= self._sample_at:
             self._sample_at = now + SAMPLE_SECONDS
-            self.census.take(self.run.processes())
+            self._sample()
         self.progress.look()
         if self.progress.is_over_it:
             self._in_a_row.clear()
         time.sleep(TICK_SECONDS)
+
+    def _sample(self) -> None:
+        processes = self.run.processes()
+        self.census.take(processes)
+        self.witness.look()
+        for kind, client in self.clients.items():
+            with suppress(psutil.NoSuchProcess):
+                processes[kind] = psutil.Process(client.pid)
+        self.usage.sample_if_due(processes)
 
     def strike(self, strike: Strike) -> bool:
         """Does it to a process that is there; returns whether there was one."""
@@ -294,6 +331,64 @@ def launch(job: ChaosJob, command: str, *arguments: str) -> "subprocess.Popen[by
         return subprocess.Popen(
             argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
+
+
+Clients = dict[Kind, "subprocess.Popen[bytes]"]
+
+
+@contextmanager
+def asking(job: ChaosJob) -> Iterator[Clients]:
+    """Clients of the run, once its API is ready; each ends with this process."""
+    await_api(job)
+    settings, clients = read_stored(job.folder), Clients()
+    token = asyncio.run(make_token(database_url(settings.api.database, settings.api.runs or job.folder)))
+    env = {**os.environ, TOKEN: token, SUPERVISED: str(os.getpid())}
+    try:
+        for kind in KINDS:
+            with (job.folder / OUTPUT).open("ab") as output:
+                argv = [sys.executable, "-m", "infra.chaos.clients", client_argument(job, kind, settings.run)]
+                clients[kind] = subprocess.Popen(
+                    argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                )
+        yield clients
+    finally:
+        for process in clients.values():
+            process.kill()
+            process.wait()
+
+
+def client_argument(job: ChaosJob, kind: Kind, run: str) -> str:
+    client = ClientJob(
+        kind=kind,
+        folder=str(job.folder),
+        run=run,
+        seed=job.seed,
+        rate=job.rate,
+        server=SERVER if kind == "reader" else API,
+        name=kind,
+    )
+    return msgspec.json.encode(client).decode()
+
+
+def await_api(job: ChaosJob) -> None:
+    until = time.monotonic() + job.patience_seconds
+    while not (job.folder / ENDPOINTS / API).exists():
+        if time.monotonic() > until:
+            raise ProcessFailed(
+                f"the API of the run was not ready within {job.patience_seconds:g} s; expected it to be; see "
+                f"{job.folder / OUTPUT}"
+            )
+        time.sleep(TICK_SECONDS)
+
+
+async def make_token(database: str) -> str:
+    """A token for all that clients ask for, in the database of the run's API."""
+    store = await SqlStore.open(database)
+    try:
+        _, secret = await store.tokens.create(TOKEN_NAME, SCOPES, None)
+        return secret
+    finally:
+        await store.close()
 
 
 def _launch_run(job: ChaosJob) -> "subprocess.Popen[bytes]":

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from infra.chaos.census import Measured
 from infra.chaos.strikes import Struck
+from infra.chaos.usage import Levels
 from infra.run.figures import size
 from infra.verify.finding import Finding
 
@@ -31,6 +32,8 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     """of the checker"""
     surprises: tuple[str, ...]
     """what happened to the run that no fault explains"""
+    levels: Levels = Levels(0)
+    """of what the run used"""
 
     @property
     def violations(self) -> list[str]:
@@ -57,9 +60,21 @@ def show_report(report: ChaosReport, console: Console) -> None:
         f"{len(report.struck)} faults in {report.seconds:.0f} s with seed {report.seed}, {report.missed} that found no "
         f"process; {report.steps:,} steps; at most {report.longest_seconds:.1f} s without a new one"
     )
-    console.print(Group(faults, Text(), usage, Text(), Text(told)))
+    console.print(Group(faults, Text(), usage, Text(), level_table(report.levels), Text(), Text(told)))
     for violation in report.violations:
         console.print(Text(f"violated: {violation}", style="bold red"), soft_wrap=True)
+
+
+def level_table(levels: Levels) -> Table:
+    """The first quarter against the last, of a process on average and of the folder."""
+    table = _table(f"{levels.samples} samples", "first quarter", "last quarter", "most")
+    for each in levels.memory:
+        table.add_row(f"memory of {each.name}", size(each.first), size(each.last), size(each.most))
+    for each in levels.descriptors:
+        table.add_row(f"descriptors of {each.name}", f"{each.first:.1f}", f"{each.last:.1f}", f"{each.most:.0f}")
+    for each in levels.folder:
+        table.add_row(f"folder: {each.name}", size(each.first), size(each.last), size(each.most))
+    return table
 
 
 def _table(first: str, *columns: str) -> Table:

@@ -1,9 +1,10 @@
 """``freshet chaos``: kills and stops processes of a real run at random, and checks what comes of it."""
 
+import secrets
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -15,6 +16,9 @@ from infra.cli.verify import show_findings
 from infra.errors import ConfigError, FreshetError
 from infra.process import check_output, stop_on_signals, write_whole
 
+if TYPE_CHECKING:
+    from infra.chaos.main import ChaosJob
+
 DEFAULTS: dict[str, dict[str, Any]] = {
     "dispatch": {"workers": 3},
     "ps": {"shards": 2},
@@ -25,6 +29,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "cuts": {"seconds": 5, "kept": 100_000},  # all, so that the journal stays for the checker
 }
 """settings of the run where none are given"""
+MOST_SEED = 1 << 31
 
 
 class ChaosViolated(FreshetError):
@@ -36,16 +41,35 @@ class FaultOptions:
     """Which faults, and when."""
 
     minutes: Annotated[float, typer.Option(help="How long processes are struck.", min=0.01)] = 5
-    seed: Annotated[int, typer.Option(help="The same faults in the same order for the same seed.", min=0)] = 0
+    seed: Annotated[
+        int | None,
+        typer.Option(help="The same faults in the same order for the same seed; drawn by default.", min=0),
+    ] = None
     every: Annotated[float, typer.Option(help="Seconds between two faults, on average; 0: none.", min=0)] = 4
     stopped: Annotated[float, typer.Option(help="Seconds that a process is stopped, at most.", min=1)] = 20
+
+
+@dataclass(frozen=True)
+class UserOptions:
+    """Who uses the run meanwhile."""
+
+    serve: Annotated[bool, typer.Option(help="Serve predictions, and strike the server, too.")] = True
+    clients: Annotated[
+        bool, typer.Option("--clients", help="Events from a device, by way of the API; others ask meanwhile.")
+    ] = False
+
+    def check(self) -> None:
+        if self.clients and not self.serve:
+            raise ConfigError(
+                "--clients and --no-serve are both given; expected a server for clients to ask; leave one of them out"
+            )
 
 
 @grouped
 def chaos(
     faults: FaultOptions,
+    users: UserOptions,
     rate: Annotated[float, typer.Option(help="Clicks a second.", min=1)] = 2000,
-    serve: Annotated[bool, typer.Option(help="Serve predictions, and strike the server, too.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.", show_default=False)] = None,
     folder: Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.")] = None,
     *,
@@ -57,37 +81,53 @@ def chaos(
     dispatcher, shard, worker, server, API, nursery or the supervisor itself, is killed, or stopped for 1 to 20 seconds;
     first one of each, then by chance. At the end the run is stopped in an orderly way, and 'freshet verify' looks at
     what it left. Exits with 1 on any violation.
+    With --clients a device sends the events to the API, each request under a key that it repeats when it fails, a
+    reader asks for predictions and a poller for the status; at the end what they were promised is checked, too. With
+    --every 0 nothing is struck: the figures of memory, descriptors and disk tell whether they level off.
 
-    Example: freshet chaos --minutes 10 --seed 7
+    Example: freshet chaos --minutes 10 --clients
     """
     stop = stop_on_signals()
     check_output(json_file)
-    from infra.chaos.main import ChaosJob, run_chaos
+    users.check()
+    from infra.chaos.main import run_chaos
     from infra.chaos.report import show_report
 
-    place = folder or Path("runs") / f"chaos-{datetime.now():%Y%m%d-%H%M%S}"
-    if place.exists() and any(place.iterdir()):
-        raise ConfigError(f"folder {place} is not empty; expected a new one for every run of chaos; give another")
-    options = settings_of(given, place)
     console = Console()
-    console.print(Text.assemble("run folder ", (str(place), "bold")))
-    job = ChaosJob(
-        folder=place,
-        seed=faults.seed,
-        seconds=faults.minutes * 60,
-        every_seconds=faults.every,
-        rate=rate,
-        settings=options,
-        serves=serve,
-        most_stopped_seconds=faults.stopped,
-    )
+    job = job_of(faults, users, rate, new_folder(folder), given)
+    console.print(Text.assemble("run folder ", (str(job.folder), "bold"), f", seed {job.seed}"))
     report = run_chaos(job, stop, lambda line: console.print(Text(line)))
     show_findings(list(report.findings), console)
     show_report(report, console)
     if json_file is not None:
         write_whole(json_file, msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
     if report.violations:
-        raise ChaosViolated(f"{len(report.violations)} violations in the run in {place}; see the list above")
+        raise ChaosViolated(f"{len(report.violations)} violations in the run in {job.folder}; see the list above")
+
+
+def new_folder(given: Path | None) -> Path:
+    """The one that is given, or a new one; raises ConfigError if it is in use."""
+    folder = given or Path("runs") / f"chaos-{datetime.now():%Y%m%d-%H%M%S}"
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"folder {folder} is not empty; expected a new one for every run of chaos; give another")
+    return folder
+
+
+def job_of(faults: FaultOptions, users: UserOptions, rate: float, folder: Path, given: SettingsOptions) -> "ChaosJob":
+    """What was asked for; the seed is drawn where none is given."""
+    from infra.chaos.main import ChaosJob
+
+    return ChaosJob(
+        folder=folder,
+        seed=secrets.randbelow(MOST_SEED) if faults.seed is None else faults.seed,
+        seconds=faults.minutes * 60,
+        every_seconds=faults.every,
+        rate=rate,
+        settings=settings_of(given, folder),
+        serves=users.serve,
+        most_stopped_seconds=faults.stopped,
+        has_clients=users.clients,
+    )
 
 
 def settings_of(given: SettingsOptions, folder: Path) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.records import Begun, GenerationStarted, StepDone
 from infra.chaos.census import SETTLED_SAMPLES, Census, Usage
+from infra.chaos.clients import KINDS
 from infra.chaos.main import MOST_IN_A_ROW, RECORD, ChaosJob, Storm, SupervisedRun, targets_of
 from infra.chaos.progress import CONVINCING, Progress
 from infra.chaos.report import ChaosReport, by_kind, show_report
@@ -246,15 +247,23 @@ def test_a_report_tells_faults_use_and_violations() -> None:
 SMALL = ("--set", "dispatch.workers=2", "--set", "ps.shards=1", "--set", "rows.dim=4")
 FAULTS = len(WEIGHTS)
 """the first of these are one of each kind of process"""
+PROMISES = (
+    "accepted events in the log once",
+    "accepted events trained once",
+    "answers of good versions",
+    "versions go forward",
+    "no 5xx twice",
+)
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("clients", [(), ("--clients",)])
 def test_a_run_whose_processes_are_killed_and_stopped_at_random_keeps_every_promise(
-    tmp_path: Path, fuzz_seed: int
+    tmp_path: Path, fuzz_seed: int, clients: tuple[str, ...]
 ) -> None:
     folder, told_in = tmp_path / "run", tmp_path / "report.json"
     how = ("--minutes", "60", "--every", "3", "--stopped", "8", "--rate", "500", "--seed", str(fuzz_seed))
-    chaos = start("chaos", *how, "--json", told_in, "--folder", folder, *SMALL)
+    chaos = start("chaos", *how, "--json", told_in, "--folder", folder, *SMALL, *clients)
     try:
         for faults in range(1, FAULTS + 1):
             wait_until(lambda n=faults: (folder / RECORD).exists() and len(recorded(folder)) >= n, chaos)  # type: ignore[misc]
@@ -275,6 +284,10 @@ def test_a_run_whose_processes_are_killed_and_stopped_at_random_keeps_every_prom
     assert {name: ok for name, ok in found.items() if not ok} == {"faults fired": None, "no unreferenced file": None}
     assert found["events add up"] is found["replay: rows"] is found["no process left"] is True
     assert children_of(folder) == []
+    if clients:
+        assert {name: found.get(name) for name in PROMISES} == dict.fromkeys(PROMISES, True)
+        assert told["levels"]["samples"] > 0
+        assert {level["name"] for level in told["levels"]["memory"]} >= {"api", "serve", *KINDS}
 
 
 def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["produce", "--predict-url", "nowhere"], "address 'nowhere' cannot be used"),
     (["produce", "--predict-url", "http://127.0.0.1:1", "--packed", "8"], "expected no --packed"),
     (["chaos", "--set", "stream.batch=x"], "setting stream.batch = 'x' is wrong"),
+    (["chaos", "--clients", "--no-serve"], "--clients and --no-serve are both given"),
     (["bench", "dispatch", *SYNTHETIC, "--policies", "herald"], "policy cannot be built; got 'herald'"),
     (["bench", "dispatch", *SYNTHETIC, "--links", "5,5,5,5,5,5,5,0"], "link of 0 Gbit/s"),
     (["bench", "dispatch", *SYNTHETIC, "--links", "5,.5"], "2 links for 8 workers"),

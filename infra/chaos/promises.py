@@ -1,0 +1,166 @@
+"""What clients of a run are promised, checked when the run is over."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from dispatch.journal.history import JOURNAL, read_history
+from infra.chaos.clients import CLIENTS, AnsweredRequests, HardRequest, ReadVersion, SentRequest, Told, read_told
+from infra.chaos.witness import Witness, left_in
+from infra.run.figures import count
+from infra.run.settings import read_stored
+from infra.verify.finding import Finding, NotChecked, Violated, check
+from ingest.errors import BrokerError, SourceError
+
+MOST_ERRORS = 1
+"""answers of 500 and above in a row to one request: a client that asks twice has none"""
+MOST_NAMED = 3
+
+
+class ClientRecords(NamedTuple):
+    """What all clients were told, by name of the client."""
+
+    told: dict[str, list[Told]]
+
+    def sent(self) -> list[SentRequest]:
+        return [each for told in self.told.values() for each in told if isinstance(each, SentRequest)]
+
+    def hard(self) -> list[HardRequest]:
+        return [each for told in self.told.values() for each in told if isinstance(each, HardRequest)]
+
+    def answered(self) -> int:
+        return sum(each.answered for told in self.told.values() for each in told if isinstance(each, AnsweredRequests))
+
+    def versions(self) -> dict[str, list[ReadVersion]]:
+        """In the order in which each reader saw them."""
+        found = {name: [each for each in told if isinstance(each, ReadVersion)] for name, told in self.told.items()}
+        return {name: versions for name, versions in found.items() if versions}
+
+
+def read_records_of(folder: Path) -> ClientRecords:
+    return ClientRecords({file.stem: read_told(file) for file in sorted((folder / CLIENTS).glob("*.jsonl"))})
+
+
+def check_promises(folder: Path, witness: Witness) -> list[Finding]:
+    """All of them; the run must be over, and everything that was seen of it be in."""
+    records = read_records_of(folder)
+    return [
+        check_accepted(records, witness),
+        check_trained(folder, records, witness),
+        check_verdicts(records, witness),
+        check_order(folder, records),
+        check_errors(records),
+    ]
+
+
+@check("accepted events in the log once")
+def check_accepted(records: ClientRecords, witness: Witness) -> str:
+    """Every request that was answered is in the log as a whole, and nothing of any is there twice."""
+    tagged, sent = witness.tagged, records.sent()
+    if witness.failure:
+        raise NotChecked(f"the stream cannot be read: {witness.failure}")
+    if tagged.unread:
+        raise NotChecked(f"retention had removed {count(tagged.unread, 'record')} before they were looked at")
+    if not sent:
+        raise NotChecked("no device has sent anything")
+    first = [each for each in sent if not each.repeated]
+    answered = {each.request: each.accepted for each in sent if each.accepted}
+    if wrong := [each for each in sent if each.accepted not in (0, each.events)]:
+        raise Violated(f"{count(len(wrong), 'request')} accepted in part; the first: {wrong[0]}")
+    if tagged.twice:
+        raise Violated(f"{count(tagged.twice, 'record')} of requests are in the log more than once")
+    if lacking := [request for request in answered if not tagged.is_whole(request)]:
+        raise Violated(
+            f"{count(len(lacking), 'request')} answered as accepted and not whole in the log: {lacking[:MOST_NAMED]}"
+        )
+    if strange := tagged.parts.keys() - {each.request for each in sent}:
+        raise Violated(f"the log has {count(len(strange), 'request')} that no device has sent")
+    again, unanswered = len(sent) - len(first), len(first) - len(answered)
+    return (
+        f"{count(sum(answered.values()), 'event')} of {count(len(answered), 'request')} accepted, each there once; "
+        f"{again:,} sent again although answered, {unanswered:,} without an answer in the end"
+    )
+
+
+@check("accepted events trained once")
+def check_trained(folder: Path, records: ClientRecords, witness: Witness) -> str:
+    """As many samples were trained as the log had events up to where the run was stopped."""
+    if witness.failure or witness.tagged.unread:
+        raise NotChecked("the stream could not be read as a whole")
+    history, settings, tagged = read_history(folder / JOURNAL), read_stored(folder), witness.tagged
+    try:
+        left = left_in(settings, dict(history.positions))
+    except (SourceError, BrokerError) as error:
+        raise NotChecked(f"the stream cannot be read: {error}") from error
+    rejected = sum(step.manifest.rejected for step in history.steps)
+    skipped = sum(step.manifest.skipped_events for step in history.steps)
+    taken, accepted = (
+        tagged.total + tagged.others - left,
+        sum(each.accepted for each in records.sent() if not each.repeated),
+    )
+    if taken != history.samples + rejected + skipped:
+        raise Violated(
+            f"{taken:,} events were taken from the log, {history.samples:,} samples trained, {rejected:,} rejected, "
+            f"{skipped:,} skipped; expected every event once"
+        )
+    told = f"accepted {accepted:,}, in the log {tagged.total:,}: {history.samples:,} trained once each"
+    more = f", {rejected:,} dead, {skipped:,} skipped" if rejected or skipped else ""
+    return f"{told}{more}, {left:,} left when it was stopped"
+
+
+@check("answers of good versions")
+def check_verdicts(records: ClientRecords, witness: Witness) -> str:
+    """No answer came from a version that was held back."""
+    seen = {version.cut: version for versions in records.versions().values() for version in versions}
+    if not seen:
+        raise NotChecked("no prediction was answered")
+    unknown = [cut for cut in seen if cut not in witness.versions]
+    known = {cut: witness.versions[cut] for cut in seen if cut in witness.versions}
+    if held := {cut: manifest.verdict.reasons for cut, manifest in known.items() if not manifest.verdict.is_good}:
+        raise Violated(
+            f"{count(len(held), 'version')} held back and answered from: {dict(list(held.items())[:MOST_NAMED])}"
+        )
+    mixed = [
+        cut for cut, manifest in known.items() if (manifest.line, manifest.step) != (seen[cut].line, seen[cut].step)
+    ]
+    if mixed:
+        raise Violated(f"answers name another line or step than the cuts {mixed[:MOST_NAMED]} that they come from")
+    answers = sum(version.answers for versions in records.versions().values() for version in versions)
+    all_held = sum(not manifest.verdict.is_good for manifest in witness.versions.values())
+    return (
+        f"{count(answers, 'answer')} of {count(len(seen), 'version')}, {len(known):,} of them good, {len(unknown):,} "
+        f"not checked; {all_held:,} of {len(witness.versions):,} cuts that were seen are held back"
+    )
+
+
+@check("versions go forward")
+def check_order(folder: Path, records: ClientRecords) -> str:
+    """No client was answered from an older version than before."""
+    if not records.versions():
+        raise NotChecked("no prediction was answered")
+    if (processes := read_stored(folder).serving.processes) > 1:
+        raise NotChecked(f"{processes} servers share a port, and each follows by itself")
+    for name, versions in records.versions().items():
+        for before, after in pairwise(versions):
+            if (after.line, after.step) < (before.line, before.step):
+                raise Violated(f"{name} was answered from {after} after {before}")
+    return (
+        f"{count(sum(map(len, records.versions().values())), 'version')} for {count(len(records.versions()), 'client')}"
+    )
+
+
+@check("no 5xx twice")
+def check_errors(records: ClientRecords) -> str:
+    """No request was answered with 500 or above two times in a row."""
+    hard = records.hard()
+    if bad := [each for each in hard if each.most_errors > MOST_ERRORS]:
+        worst = max(bad, key=lambda each: each.most_errors)
+        raise Violated(f"{count(len(bad), 'request')} answered with 5xx more than once in a row; the worst: {worst}")
+    if refused := [each for each in hard if each.statuses and 400 <= each.statuses[-1] < 500]:
+        raise Violated(f"{count(len(refused), 'request')} refused; the first: {refused[0]}")
+    once, lost = sum(each.most_errors for each in hard), sum(each.lost for each in hard)
+    longest = max((each.seconds for each in hard), default=0.0)
+    return (
+        f"{count(records.answered(), 'request')} answered; {len(hard):,} not at the first try: {once:,} had one 5xx, "
+        f"{lost:,} tries had no answer; the longest took {longest:.1f} s"
+    )

@@ -1,0 +1,125 @@
+"""What is seen of a run while it goes on, since retention removes it later: events in the log, verdicts of versions."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from api.runs.requests import READ_BYTES, parse_tag
+from infra.errors import FreshetError
+from infra.run.settings import STORED, Settings, read_stored
+from infra.verify.cuts import open_cuts
+from ingest.errors import BrokerError, SourceError
+from ingest.opening import open_source
+from ingest.streams.position import Position
+from ingest.streams.source import Record, Source
+from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
+
+
+class TaggedRecords:
+    """Records of requests with a key, read from the stream as they come."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, int] = {}
+        """offset after the last record that was read, by partition"""
+        self._missing: dict[bytes, set[int]] = {}
+        """parts of each request that are not there yet"""
+        self.parts: dict[str, int] = {}
+        """how many records each request has, by its name in hex"""
+        self.total = 0
+        """records with a tag"""
+        self.others = 0
+        """records without one"""
+        self.twice = 0
+        """records of parts that were there already"""
+        self.unread = 0
+        """records that retention had removed before they were read"""
+
+    def read(self, source: Source) -> None:
+        """Takes in what has come; raises SourceError or BrokerError."""
+        for partition in source.partitions():
+            first, _ = source.span(partition)
+            at = self._next.get(partition, 0)
+            self.unread += max(0, first - at)
+            self._next[partition] = max(first, at)
+            for record in records_from(source, partition, self._next[partition]):
+                self._add(record.key)
+                self._next[partition] = record.offset + 1
+
+    def is_whole(self, request: str) -> bool:
+        """Whether every part of it is there."""
+        return request in self.parts and not self._missing[bytes.fromhex(request)]
+
+    def _add(self, key: bytes | None) -> None:
+        tagged = parse_tag(key)
+        if tagged is None:
+            self.others += 1
+            return
+        written, part = tagged
+        self.total += 1
+        missing = self._missing.setdefault(written.request, set(range(written.parts)))
+        self.parts.setdefault(written.request.hex(), written.parts)
+        self.twice += part not in missing
+        missing.discard(part)
+
+
+def records_from(source: Source, partition: int, offset: int) -> Iterator[Record]:
+    while records := source.read(partition, offset, READ_BYTES):
+        yield from records
+        offset = records[-1].offset + 1
+
+
+def count_left(source: Source, positions: dict[int, Position]) -> int:
+    """Records that no step has taken."""
+    return sum(
+        1
+        for partition in source.partitions()
+        for _ in records_from(source, partition, positions.get(partition, Position(0)).offset)
+    )
+
+
+class Witness:
+    """Looks at a run's stream and cuts every now and then."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._settings: Settings | None = None
+        self._source: Source | None = None
+        self.tagged = TaggedRecords()
+        self.versions: dict[int, CutManifest] = {}
+        """all cuts that were seen, by number"""
+        self.failure = ""
+        """why the stream could not be read the last time; empty: it was"""
+
+    def look(self) -> None:
+        """Takes in what is new, as far as it can be read now."""
+        if self._settings is None:
+            if not (self._folder / STORED).exists():
+                return
+            self._settings = read_stored(self._folder)
+        self._look_at_versions()
+        try:
+            if self._source is None:
+                self._source = open_source(self._settings.stream, self._settings.kafka)
+            self.tagged.read(self._source)
+            self.failure = ""
+        except (SourceError, BrokerError) as error:
+            self.failure = str(error)
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+
+    def _look_at_versions(self) -> None:
+        storage = open_cuts(self._folder)
+        for number in manifest_numbers(storage):
+            if number not in self.versions:
+                try:
+                    self.versions[number] = read_manifest(storage, number)
+                except FreshetError:  # it has just been removed
+                    continue
+
+
+def left_in(settings: Settings, positions: dict[int, Position]) -> int:
+    """Events that were left in the stream when the run was stopped; raises SourceError or BrokerError."""
+    with closing(open_source(settings.stream, settings.kafka)) as source:
+        return count_left(source, positions)
