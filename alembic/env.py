@@ -4,7 +4,6 @@ Freshet itself gives a connection. Without one, as under the command ``alembic``
 """
 
 import asyncio
-import os
 
 from sqlalchemy import Connection
 
@@ -16,7 +15,10 @@ given: Connection | None = context.config.attributes.get("connection")
 
 
 def configured_url() -> str:
-    url = os.environ.get("FRESHET_DATABASE_URL") or context.config.get_main_option("sqlalchemy.url")
+    """The setting that the API has, too; without one, what alembic.ini says."""
+    from infra.run.settings import load_settings  # Freshet itself, which gives a connection, need not load them
+
+    url = load_settings().api.database or context.config.get_main_option("sqlalchemy.url")
     assert url is not None, "alembic.ini gives a default"
     return url
 

@@ -6,7 +6,7 @@ topic ends: after a stop exactly; after a crash the events of at most one append
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from ingest.kafka.config import KafkaConfig
 from ingest.opening import open_sink
 from ingest.producing.delayed import Ask, delay_labels
 from ingest.producing.encoder import Encoder
+from ingest.producing.follow import FollowedFile
 from ingest.producing.producer import Produced, Unit, produce
 from ingest.producing.readers import STDIN, read_dataset, read_jsonl
 from ingest.producing.synthetic import synthetic_events
@@ -33,6 +34,10 @@ class ProducerJob:
     """synthetic, criteo, avazu, movielens or jsonl"""
     path: Path | None = None
     """file of the dataset; ``-`` is stdin"""
+    follows: bool = False
+    """go on as the file grows"""
+    from_byte: int = 0
+    """where to begin in a file that is followed"""
     seed: int = 0
     """of the synthetic stream"""
     rate: float | None = None
@@ -72,27 +77,63 @@ class ProducerJob:
             )
         if self.dataset != "synthetic":
             _check_path(self.dataset, self.path)
+        self._check_follow()
+
+    def _check_follow(self) -> None:
+        if self.from_byte and not self.follows:
+            raise ConfigError("--from-byte is given without --follow; expected both; add --follow")
+        if not self.follows:
+            return
+        if self.dataset != "jsonl" or self.path is None or not self.path.is_file() or self.path.suffix == ".gz":
+            raise ConfigError(
+                f"{self.path} of dataset {self.dataset!r} cannot be followed; expected a plain file of lines, with "
+                "--dataset jsonl; leave out --follow (stdin and pipes are read until they are closed anyway)"
+            )
+        FollowedFile(self.path, self.from_byte).check()
 
 
 def run_producer(
-    job: ProducerJob, stop: Stop, show: Callable[[Produced], None] = lambda so_far: None, ask: Ask | None = None
+    job: ProducerJob,
+    stop: Stop,
+    show: Callable[[Produced], None] = lambda so_far: None,
+    ask: Ask | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Produced:
     """Produces until the events end, limit good ones are written, the time is over, or a stop is requested.
 
-    ask: for predictions, with label_seconds.
+    ask: for predictions, with label_seconds. tell: what becomes of a file that is followed.
     """
     job.check()
+    followed = FollowedFile(job.path, job.from_byte, tell) if job.follows and job.path is not None else None
+
+    def placed(done: Produced) -> Produced:
+        # of events that wait for their labels nobody knows which lines are written
+        if followed is None or job.label_seconds is not None:
+            return done
+        return replace(done, read_to=followed.position, is_waiting=followed.is_at_end)
+
     schema = load_schema(job.stream.schema_name)
     with closing(open_sink(job.stream, job.kafka, stop)) as sink:
         # Only where every record is one good event does the end of the topic tell how many there are.
         is_counted = job.dataset == "synthetic" and not (job.samples_per_record or job.poison_share)
-        events = _events(job, start=sum(sink.ends().values()) if is_counted else 0)
+        start = sum(sink.ends().values()) if is_counted else 0
+        events = _events(job, start) if followed is None else followed.lines()
         encoder = Encoder(schema, sink.partitions, job.samples_per_record, job.poison_share)
         rate = job.rate
         if ask is not None and job.label_seconds is not None:
             events = delay_labels(islice(events, job.limit), ask, job.label_seconds, stop.wait, rate)
             rate = None  # it is asked for at that rate
-        return produce(events, sink, encoder, stop, rate, job.limit, job.duration_seconds, show)
+        done = produce(
+            events,
+            sink,
+            encoder,
+            stop,
+            rate=rate,
+            limit=job.limit,
+            duration_seconds=job.duration_seconds,
+            show=lambda so_far: show(placed(so_far)),
+        )
+        return placed(done)
 
 
 def _check_path(dataset: str, path: Path | None) -> None:

@@ -3,8 +3,8 @@
 Kafka's modules are imported only when they are needed, because its client libraries take a while to load.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from infra.process import Stop
@@ -15,8 +15,10 @@ from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.letters.letter import DeadLetter, DeadLetters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.schema import Schema
+from ingest.streams.position import Position
 from ingest.streams.sink import Sink
 from ingest.streams.source import Source
+from ingest.streams.start import describe_start, start_positions
 
 
 def check_source(stream: StreamConfig, kafka: KafkaConfig, schema: Schema) -> None:
@@ -34,6 +36,24 @@ def open_source(stream: StreamConfig, kafka: KafkaConfig) -> Source:
     from ingest.kafka.source import KafkaSource
 
     return KafkaSource(kafka, stream.topic)
+
+
+def describe_stream(
+    stream: StreamConfig,
+    kafka: KafkaConfig,
+    resumed_at: Mapping[int, Position] | None = None,
+    from_time: str | None = None,
+    from_offsets: str | None = None,
+) -> str:
+    """One line: which topic a run reads, what it holds, and where reading begins.
+
+    resumed_at: where a run that is resumed goes on; None: it is a new one.
+    """
+    where = f"on Kafka at {','.join(kafka.servers)}" if stream.source == "kafka" else f"in {stream.folder}"
+    with closing(open_source(stream, kafka)) as source:
+        is_resumed = resumed_at is not None
+        start = start_positions(source, from_time, from_offsets) if resumed_at is None else resumed_at
+        return f"topic {stream.topic!r} {where} {describe_start(source, start, is_resumed)}"
 
 
 def open_sink(stream: StreamConfig, kafka: KafkaConfig, stop: Stop) -> Sink:

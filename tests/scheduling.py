@@ -25,7 +25,7 @@ BROKER_FILES = (
     *("end_to_end/test_kcat.py", "infra/cli/test_stream.py", "benchmarks/test_kafka.py"),
     *("ingest/kafka/test_source.py", "ingest/kafka/test_sink.py", "ingest/kafka/test_topics.py"),
     *("ingest/kafka/test_letter_topic.py", "infra/kafka/test_broker.py", "ingest/test_check.py"),
-    *("api/test_requests.py", "api/test_samples.py", "serving/labels/test_joiner.py"),
+    *("api/test_requests.py", "api/test_samples.py", "serving/labels/test_joiner.py", "infra/deploy/test_compose.py"),
 )
 
 

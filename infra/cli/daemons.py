@@ -312,10 +312,11 @@ def start() -> Stop:
     return stop
 
 
-def begin(settings: Settings, name: str) -> Callable[[str], None]:
+def begin(settings: Settings, name: str, logs_settings: bool = True) -> Callable[[str], None]:
     """Starts logs and metrics; returns a function that the process calls with its endpoint once it is ready.
 
-    Check arguments before: their errors are then the only line of output.
+    Check arguments before: their errors are then the only line of output. logs_settings: not where a person reads the
+    output, who has given the few settings that matter.
     """
     arm(name, settings.folder)
     configure_logging(name, settings.run, settings.telemetry.log_format, settings.telemetry.log_level)
@@ -326,7 +327,7 @@ def begin(settings: Settings, name: str) -> Callable[[str], None]:
     if is_supervised():  # the supervisor has logged and stored them
         show_life(settings.folder / "endpoints" / f"{name}.alive")
         structlog.get_logger().info("settings", stored=str(settings.folder / STORED))
-    else:
+    elif logs_settings:
         log_settings(settings)
     structlog.get_logger().info("serving metrics", address=metrics)
 

@@ -1,5 +1,6 @@
 """The ``freshet`` command."""
 
+import shlex
 import sys
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from infra.cli import agent, bench, chaos, check, commands, cuts, daemons, snapshots, stream, token, verify
 from infra.cli.options import SettingsOptions, grouped
-from infra.cli.replay import LastStep, ReplayFolder, replay_run, show
+from infra.cli.replay import LastStep, ReplayFolder, readable_stream, replay_run, show
 from infra.cli.steer import alpha, audit, runs, status, workers
 from infra.errors import ConfigError, FreshetError
 from infra.files import refusal
@@ -54,6 +55,7 @@ Kafka = Annotated[bool, typer.Option("--kafka", help="Events go through Kafka; s
 Serves = Annotated[bool, typer.Option("--serve/--no-serve", help="Serve predictions beside the run.")]
 Folder = Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.", show_default=False)]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary here.", show_default=False)]
+DEMO_RATE = 5000.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Beside:
 @grouped
 def demo(
     samples: Samples = None,
-    rate: Annotated[float, typer.Option(help="Clicks a second; 0 as fast as possible.", min=0)] = 5000,
+    rate: Annotated[float, typer.Option(help="Clicks a second; 0 as fast as possible.", min=0)] = DEMO_RATE,
     kafka: Kafka = False,
     json_file: JsonFile = None,
     folder: Folder = None,
@@ -87,17 +89,20 @@ def demo(
     from infra.run.checks import check_start
     from infra.run.cluster import Extras, KnownBest
     from infra.run.demo import demo_settings
+    from infra.run.own_broker import with_brokers
     from infra.run.resume import resumed
 
-    chosen = _chosen(given, folder)
+    chosen = _chosen(given, folder, kafka)
     settings = demo_settings(given.config, chosen, _defaults("demo"), keep_all=not rate, own_topics=kafka)
-    settings = resumed(settings, given.config, chosen) or settings
+    interrupted = resumed(settings, given.config, chosen)
+    settings = interrupted or settings
     check_start(settings)
     produce = ["--seed-from-settings", *(["--rate", str(rate)] if rate else [])]
     produce += ["--limit", str(samples)] if samples is not None else []
-    settings, port = _with_kafka(settings) if kafka else (settings, None)
+    settings, port = with_brokers(settings, is_asked=kafka and interrupted is None)
     extras = Extras(produce=tuple(produce), serve=serves, samples=samples, broker_port=port)
-    _run(settings, extras, stop, json_file, "demo", KnownBest(settings.seed))
+    again = ["demo", *(["--rate", f"{rate:g}"] if rate != DEMO_RATE else []), *([] if serves else ["--no-serve"])]
+    _run(settings, extras, stop, json_file, again, KnownBest(settings.seed))
 
 
 @app.command(rich_help_panel="Start here")
@@ -127,21 +132,23 @@ def up(
     from infra.run.checks import check_start
     from infra.run.cluster import Extras
     from infra.run.defaults import up_settings
+    from infra.run.own_broker import with_brokers
     from infra.run.resume import check_not_started, resumed
     from ingest.streams.start import start_arguments
 
     start = start_arguments(from_time, from_offsets)
-    chosen = _chosen(given, folder)
+    chosen = _chosen(given, folder, kafka)
     settings = up_settings(given.config, chosen, _defaults("up"))
     if (interrupted := resumed(settings, given.config, chosen)) is not None:
         check_not_started(start)
         settings = interrupted
     check_start(settings)
-    settings, port = _with_kafka(settings) if kafka else (settings, None)
+    settings, port = with_brokers(settings, is_asked=kafka and interrupted is None)
     extras = Extras(
         api=not beside.is_alone, serve=beside.serves, samples=samples, broker_port=port, start_arguments=start
     )
-    _run(settings, extras, stop, json_file, "up")
+    again = ["up", *(["--no-api"] if beside.is_alone else []), *([] if beside.serves else ["--no-serve"])]
+    _run(settings, extras, stop, json_file, again)
 
 
 app.command(rich_help_panel="Start here")(stream.produce)
@@ -156,7 +163,8 @@ def replay(
 ) -> None:
     """Train a run again from its journal, in processes of its own, and compare it with what the run did.
 
-    Every step is trained as it was decided, so the model is the same, bit for bit; the run's folder is only read.
+    Every step is trained as it was decided, so the model is the same, bit for bit; the run's folder is only read. A
+    run's own Kafka broker is started meanwhile, unless the run is under way.
     Prints digests of all rows and dense weights, by which two replays can be compared, and exits with 1 if a step or
     the end comes out otherwise. The dense weights are saved in a folder of the replay's own.
 
@@ -166,7 +174,9 @@ def replay(
     check_output(json_file)
     console = Console()
     into = folder or _defaults("replay")["folder"]
-    show(replay_run(run_folder, into, last_step, stop, console), console, json_file)
+    with readable_stream(run_folder):
+        done = replay_run(run_folder, into, last_step, stop, console)
+    show(done, console, json_file)
 
 
 app.command(rich_help_panel="Look around")(verify.verify)
@@ -186,10 +196,13 @@ def _run(
     extras: "Extras",
     stop: Stop,
     json_file: Path | None,
-    command: str,
+    again: list[str],
     best: "KnownBest | None" = None,
 ) -> None:
-    """Runs all processes with a display, and prints the summary and, if the run is not over, how it goes on."""
+    """Runs all processes with a display, and prints the summary and, if the run is not over, how it goes on.
+
+    again: the command that resumes it, with the options that are not stored with the run; its folder is added.
+    """
     from infra.run.cluster import run_cluster
     from infra.run.display import Display, render_summary
     from infra.run.folder import claim, may_go_on
@@ -201,32 +214,37 @@ def _run(
         daemons.log_settings(settings)
         console = Console()
         console.print(Text.assemble("run folder ", (str(settings.folder), "bold"), " (logs, journal, settings)"))
+        if told := _stream_line(settings, extras):
+            console.print(Text(told), soft_wrap=True)
         summary = run_cluster(settings, extras, stop, Display(console), best)
     console.print(render_summary(summary))
     if may_go_on(settings.folder):
-        console.print(Text(f"stopped; 'freshet {command} --folder {settings.folder}' resumes it"), soft_wrap=True)
+        resume = shlex.join(["freshet", *again, "--folder", str(settings.folder)])
+        console.print(Text(f"stopped; '{resume}' resumes it"), soft_wrap=True)
     if json_file is not None:
         write_whole(json_file, msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n")
 
 
-def _with_kafka(settings: "Settings") -> tuple["Settings", int | None]:
-    """Settings that read events from Kafka, and the port of the broker to start, unless brokers are named."""
-    from infra.kafka.broker import HOST, free_port
-    from infra.kafka.jars import find_java, kafka_jars
-    from infra.run.folder import check_free
-    from infra.run.settings import names_brokers
-    from ingest.kafka.topics import ensure_topics
+def _stream_line(settings: "Settings", extras: "Extras") -> str:
+    """What the run's topic holds and where reading begins; empty where nobody can tell yet, or a demo begins."""
+    from dispatch.journal.history import JOURNAL, read_history
+    from ingest.errors import IngestError
+    from ingest.opening import describe_stream
 
-    check_free(settings.folder)  # before topics are made for a run that is then refused
-    stream = settings.stream.model_copy(update={"source": "kafka"})
-    if names_brokers():
-        ensure_topics(settings.kafka, stream)
-        return settings.model_copy(update={"stream": stream}), None
-    find_java()
-    kafka_jars()  # now: a missing program is an error before the start, and a download does not delay it
-    port = free_port()
-    local = settings.kafka.model_copy(update={"servers": (f"{HOST}:{port}",), "protocol": "PLAINTEXT"})
-    return settings.model_copy(update={"stream": stream, "kafka": local}), port
+    history = read_history(settings.folder / JOURNAL)
+    if extras.broker_port is not None or (extras.produce is not None and history.begun is None):
+        return ""
+    given = dict(zip(extras.start_arguments[::2], extras.start_arguments[1::2], strict=True))
+    try:
+        return describe_stream(
+            settings.stream,
+            settings.kafka,
+            resumed_at=history.positions if history.begun is not None else None,
+            from_time=given.get("--from-time"),
+            from_offsets=given.get("--from-offsets"),
+        )
+    except IngestError:  # the dispatcher meets it, too, and says more
+        return ""
 
 
 def _defaults(kind: str) -> dict[str, Any]:
@@ -234,9 +252,9 @@ def _defaults(kind: str) -> dict[str, Any]:
     return {"run": name, "folder": Path("runs") / name}
 
 
-def _chosen(given: SettingsOptions, folder: Path | None) -> list[str]:
-    """What was set on the command line; --folder is short for --set folder=."""
-    chosen = given.chosen()
+def _chosen(given: SettingsOptions, folder: Path | None, kafka: bool) -> list[str]:
+    """What was set on the command line; --folder is short for --set folder=, --kafka for stream.source=kafka."""
+    chosen = given.chosen(kafka)
     if folder is None:
         return chosen
     if any(override.startswith("folder=") for override in chosen):

@@ -1,5 +1,7 @@
 """``freshet replay``: trains the steps of a run again from its journal, and compares."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,6 +68,21 @@ def replay_run(folder: Path, into: Path, last_step: int | None, stop: Stop, cons
         differs_at=ended.differs_at,
         equals_end=set(known) == {ended.rows_digest} if known else None,
     )
+
+
+@contextmanager
+def readable_stream(folder: Path) -> Iterator[None]:
+    """Inside, the events of a run can be read, also those on its own broker; nobody resumes such a run meanwhile."""
+    from dispatch.journal.occupied import is_under_way
+    from infra.run.own_broker import answering
+    from infra.run.settings import read_stored
+    from infra.verify.run import keeping_still
+
+    if not read_stored(folder).kafka.own_broker or is_under_way(folder):
+        yield
+        return
+    with keeping_still(folder), answering(folder):
+        yield
 
 
 def digest_file(path: Path) -> str:

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from rich.text import Text
 from infra.cli import daemons
 from infra.cli.options import RunOptions, SettingsOptions, grouped
 from infra.errors import ConfigError
+from infra.process import is_supervised
 from infra.run.figures import count, size
 from infra.run.settings import CA_FILE, TOKEN
 
@@ -32,6 +34,8 @@ Kafka = Annotated[bool, typer.Option("--kafka", help="Short for --set stream.sou
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 UNITS_BYTES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 FOREVER = "-1"
+LINE_SECONDS = 10.0
+"""between two lines of progress where the output is no terminal"""
 
 topics = typer.Typer(
     help="Topics: create and list them on Kafka, describe them there or in the embedded log.", no_args_is_help=True
@@ -44,6 +48,12 @@ class ProduceOptions:
 
     file: Annotated[Path | None, typer.Argument(help="File to read; - for stdin (jsonl).", show_default=False)] = None
     dataset: Annotated[Dataset, typer.Option(help="What to produce.")] = "synthetic"
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as the file grows, also after it is rotated or truncated (jsonl).")
+    ] = False
+    from_byte: Annotated[
+        int, typer.Option(help="With --follow: begin at this byte, which an earlier end named.", min=0)
+    ] = 0
     rate: Annotated[float | None, typer.Option(help="Events a second.", show_default=False)] = None
     duration: Annotated[float | None, typer.Option(help="Stop after so many seconds.", show_default=False)] = None
     limit: Annotated[int | None, typer.Option(help="Stop after so many good events.", show_default=False)] = None
@@ -63,11 +73,14 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
     """Write events into the embedded log or Kafka: your own, a synthetic stream, or a Criteo, Avazu or MovieLens file.
 
     Your own are jsonl: one JSON object a line, in a file or on stdin. A line that is no event is written as it is, and
-    becomes a dead letter with its reason. A synthetic stream goes on where the topic ends.
+    becomes a dead letter with its reason. With --follow the file is read from its start and on as it grows; the end
+    names the byte up to which its lines are written. A synthetic stream goes on where the topic ends.
     With --predict-url each event is first sent to 'freshet serve', without its label, and written later with its label
     and the id of the prediction; FRESHET_TOKEN is the server's token.
 
     Example: freshet produce --dataset criteo train.txt --rate 5000
+
+    Example: freshet produce clicks.jsonl --dataset jsonl --follow
     """
     stop = daemons.start()
     schema = {} if what.dataset == "jsonl" else {"stream": {"schema_name": what.dataset}}
@@ -79,6 +92,8 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
         settings.kafka,
         dataset=what.dataset,
         path=what.file,
+        follows=what.follow,
+        from_byte=what.from_byte,
         seed=settings.seed if what.seed_from_settings else what.seed,
         rate=what.rate,
         limit=what.limit,
@@ -90,10 +105,10 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
     job.check()
     console = Console(stderr=True)
     with predicting(what.predict_url) as ask:
-        daemons.begin(settings, "produce")
+        daemons.begin(settings, "produce", logs_settings=False)
         with progress_of(console, what.limit) as show:
-            done = run_producer(job, stop, show, ask)
-    console.print(Text(_summary(done, settings)), soft_wrap=True)
+            done = run_producer(job, stop, show, ask, lambda line: console.print(Text(line), soft_wrap=True))
+    console.print(Text(_summary(done, settings) + _goes_on(done, what.file)), soft_wrap=True)
 
 
 @grouped
@@ -254,19 +269,52 @@ def _bytes_in(partition: Path) -> int:
 
 @contextmanager
 def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Produced"], None]]:
-    """A progress bar on a terminal; nothing elsewhere."""
-    if not console.is_terminal or console.is_dumb_terminal:
+    """A progress bar on a terminal, a line now and then elsewhere; nothing where a supervisor shows the run."""
+    if is_supervised():
         yield lambda so_far: None
+        return
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield ProgressLines(console).show
         return
     columns = (TextColumn("producing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task("", total=limit, rate="")
 
         def show(so_far: "Produced") -> None:
-            rate = so_far.events / so_far.seconds if so_far.seconds else math.nan
-            progress.update(task, completed=so_far.events - so_far.poisoned, rate=f"{rate:,.0f} events/s")
+            rate = f"{_rate(so_far):,.0f} events/s{', waits for more lines' if so_far.is_waiting else ''}"
+            progress.update(task, completed=so_far.events - so_far.poisoned, rate=rate)
 
         yield show
+
+
+class ProgressLines:
+    """A line when a followed file was read to its end for the first time, and now and then while events are written."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._line_at, self._shown = time.monotonic(), 0
+        self._has_waited = False
+
+    def show(self, so_far: "Produced") -> None:
+        is_due = time.monotonic() >= self._line_at + LINE_SECONDS and so_far.events > self._shown
+        if not is_due and (self._has_waited or not so_far.is_waiting):
+            return
+        self._line_at, self._shown = time.monotonic(), so_far.events
+        self._has_waited = self._has_waited or so_far.is_waiting
+        waits = "; the file is read to its end, waits for more lines" if so_far.is_waiting else ""
+        line = f"{so_far.events:,} events written, {_rate(so_far):,.0f} events/s{waits}"
+        self._console.print(Text(line), soft_wrap=True)
+
+
+def _rate(so_far: "Produced") -> float:
+    return so_far.events / so_far.seconds if so_far.seconds else math.nan
+
+
+def _goes_on(done: "Produced", file: Path | None) -> str:
+    """Where to go on with a file that was followed."""
+    if done.read_to is None:
+        return ""
+    return f"; {file} is written up to byte {done.read_to}, '--from-byte {done.read_to}' goes on there"
 
 
 def _summary(done: "Produced", settings: "Settings") -> str:

@@ -1,6 +1,8 @@
 """``freshet verify``: checks everything that a run promises, in what it left behind."""
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infra.cli.replay import Replayed, digest_file, replay_run
-from infra.errors import FreshetError
+from infra.errors import FreshetError, MissingProgram, ProcessFailed
 from infra.faults import FAULT
 from infra.process import Stop, check_output, stop_on_signals, write_whole
 
@@ -36,8 +38,8 @@ def verify(
     """Check what a run left behind: its journal, events, dead letters, model, cuts, files and processes.
 
     A replay of the journal in a temporary folder must give the same rows, dense weights and predictions, bit for bit.
-    The run's folder is only read. Exits with 1 if anything is violated; what cannot be checked is named with the
-    reason.
+    The run's folder is only read; its own Kafka broker, if it has one, is started meanwhile. Exits with 1 if anything
+    is violated; what cannot be checked is named with the reason.
 
     Example: freshet verify runs/up-20261115-021100
     """
@@ -45,9 +47,9 @@ def verify(
     check_output(json_file)
     from infra.verify.run import keeping_still, verify_folder
 
-    with keeping_still(run_folder):
+    with keeping_still(run_folder), own_broker_of(run_folder) as failure:
         findings = verify_folder(run_folder)
-        findings += replay_findings(run_folder, stop) if replay else []
+        findings += replay_findings(run_folder, stop, failure) if replay else []
     show_findings(findings, Console())
     if json_file is not None:
         write_whole(json_file, msgspec.json.format(msgspec.json.encode(findings)).decode() + "\n")
@@ -55,6 +57,20 @@ def verify(
         raise RunViolated(
             f"the run in {run_folder} is not what it promises: {', '.join(violated)}; see the table above"
         )
+
+
+@contextmanager
+def own_broker_of(folder: Path) -> Iterator[str]:
+    """Runs the run's own broker, if it has one; gives why it cannot be started, or nothing."""
+    from infra.run.own_broker import answering
+
+    with ExitStack() as resources:
+        try:
+            resources.enter_context(answering(folder))
+        except (MissingProgram, ProcessFailed) as error:
+            yield f"the run's own broker cannot be started: {error}"
+            return
+        yield ""
 
 
 def show_findings(findings: "list[Finding]", console: Console) -> None:
@@ -67,16 +83,21 @@ def show_findings(findings: "list[Finding]", console: Console) -> None:
     console.print(table)
 
 
-def replay_findings(folder: Path, stop: Stop) -> "list[Finding]":
-    """Trains the run again, and compares predictions, rows and dense weights."""
-    from infra.verify.finding import Finding
+def replay_findings(folder: Path, stop: Stop, failure: str = "") -> "list[Finding]":
+    """Trains the run again, and compares predictions, rows and dense weights.
 
+    failure: why its events cannot be read, if they cannot.
+    """
+    from infra.verify.finding import REPLAY, Finding
+
+    if failure:
+        return [Finding(REPLAY, None, f"not checked: {failure}")]
     os.environ.pop(FAULT, None)  # the run's faults are not the replay's
     with TemporaryDirectory(prefix="freshet-verify-") as into:
         try:
             done = replay_run(folder, Path(into) / "replay", None, stop, Console(quiet=True))
         except FreshetError as error:
-            return [Finding("replay", None if stop.requested else False, str(error))]
+            return [Finding(REPLAY, None, f"not checked: the run could not be trained again: {error}")]
     return [compare_steps(done), compare_rows(done), compare_dense(done, folder)]
 
 

@@ -43,7 +43,7 @@ KAFKA = "FRESHET_KAFKA"
 API_URL, TOKEN, CA_FILE = "FRESHET_API_URL", "FRESHET_TOKEN", "FRESHET_CA_FILE"
 """what commands reach the API with: its address, the secret of a token, whose certificates to trust"""
 CLIENT = (API_URL, TOKEN, CA_FILE)
-NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, "FRESHET_DATABASE_URL", KAFKA, FAULT, ALLOWED, *CLIENT)
+NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, KAFKA, FAULT, ALLOWED, *CLIENT)
 """variables with that prefix that are not settings"""
 
 

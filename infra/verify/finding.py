@@ -6,9 +6,11 @@ from typing import ParamSpec
 
 import msgspec
 
-from infra.errors import FreshetError
+from infra.errors import FileUnusable, FreshetError, NotStored
 
 Given = ParamSpec("Given")
+REPLAY = "replay"
+"""name of the one finding of a replay that could not be made"""
 
 
 class NotChecked(FreshetError):
@@ -32,14 +34,19 @@ def check(name: str) -> Callable[[Callable[Given, str]], Callable[Given, Finding
         def checked(*values: Given.args, **named: Given.kwargs) -> Finding:
             try:
                 return Finding(name, True, function(*values, **named))
-            except NotChecked as error:
-                return Finding(name, None, f"not checked: {error}")
             except FreshetError as error:
-                return Finding(name, False, str(error))
+                could_not = isinstance(error, NotChecked) or is_unreadable(error)
+                return Finding(name, None, f"not checked: {error}") if could_not else Finding(name, False, str(error))
 
         return checked
 
     return named
+
+
+def is_unreadable(error: FreshetError) -> bool:
+    """Whether the system refused to read a file that is there, so that nobody knows what is in it."""
+    is_refused = isinstance(error, FileUnusable) and isinstance(error.__cause__, OSError)
+    return is_refused and not isinstance(error, NotStored)
 
 
 class Violated(FreshetError):

@@ -24,6 +24,8 @@ class KafkaConfig(Section):
 
     servers: tuple[str, ...] = ("127.0.0.1:9092",)
     """Brokers to ask first, each host:port. FRESHET_KAFKA in the environment is short for it."""
+    own_broker: bool = False
+    """Whether the run starts a broker of its own, in its folder; --kafka sets it where FRESHET_KAFKA names none."""
     client: Client = "kafka-python"
     """Client library; confluent-kafka comes with the extra 'kafka-fast'."""
     client_id: str = "freshet"

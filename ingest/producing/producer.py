@@ -36,6 +36,10 @@ class Produced:
     seconds: float
     reason: str
     """why it ended: count, duration, end of events, or the reason of the stop; so far: it has not"""
+    read_to: int | None = None
+    """byte of a followed file up to which its lines are written"""
+    is_waiting: bool = False
+    """whether a followed file held no further line"""
 
 
 def produce(

@@ -140,7 +140,7 @@ def _lines(path: Path, lines: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
     try:
         while line := lines.readline(LINE_BYTES + 1):
             number += 1
-            _check_length(path, number, line)
+            check_length(path, number, line)
             if line.strip():
                 yield line.rstrip(b"\r\n")
     except (OSError, EOFError, zlib.error) as error:
@@ -160,12 +160,13 @@ def _arriving_lines(path: Path, file: int) -> Iterator[bytes | None]:
         *lines, rest = (rest + chunk).split(b"\n") if chunk else [rest, b""]
         number += len(lines)
         yield from (line.rstrip(b"\r") for line in lines if line.strip())
-        _check_length(path, number + 1, rest)
+        check_length(path, number + 1, rest)
         if not chunk:
             return
 
 
-def _check_length(path: Path, number: int, line: bytes) -> None:
+def check_length(path: Path, number: int, line: bytes) -> None:
+    """Raises InputError for a line that is too long to be passed on."""
     if len(line) > LINE_BYTES:
         raise _broken(path, number, "a line without an end", f"at most {LINE_BYTES:,} bytes a line")
 

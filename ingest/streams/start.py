@@ -1,5 +1,6 @@
 """Where a run begins to read: a time or offsets, as given on the command line, turned into positions."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from infra.errors import ConfigError
@@ -20,6 +21,24 @@ def start_positions(
         time_ms = parse_time(from_time)
         return {number: Position(source.offset_at(number, time_ms)) for number in source.partitions()}
     return _checked(source, parse_offsets(from_offsets)) if from_offsets is not None else {}
+
+
+def describe_start(source: Source, start: Mapping[int, Position], is_resumed: bool) -> str:
+    """What a topic holds and where a run begins to read it; start: positions of partitions that are not read whole."""
+    spans = {number: source.span(number) for number in source.partitions()}
+    held = sum(end - first for first, end in spans.values())
+    begins = {number: start.get(number, Position(first)).offset for number, (first, _) in spans.items()}
+    left = sum(end - max(first, begins[number]) for number, (first, end) in spans.items())
+    if not held:
+        return "is empty"
+    if is_resumed:
+        return f"holds {held:,} records; reading goes on where the run was interrupted, with {left:,} of them to come"
+    if left == held:
+        return (
+            f"holds {held:,} records from before; reading begins with the oldest of them (with others: --from-time, "
+            "--from-offsets, or another stream.topic)"
+        )
+    return f"holds {held:,} records from before; reading begins with the last {left:,} of them, as asked for"
 
 
 def start_arguments(from_time: str | None, from_offsets: str | None) -> tuple[str, ...]:

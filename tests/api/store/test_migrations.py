@@ -44,7 +44,7 @@ def differences(connection: Connection) -> list[Any]:
 
 
 def alembic(*arguments: str, url: str) -> str:
-    env = {**os.environ, "FRESHET_DATABASE_URL": url}
+    env = {**os.environ, "FRESHET_API__DATABASE": url}
     called = [sys.executable, "-m", "alembic", *arguments]
     return subprocess.run(called, env=env, capture_output=True, text=True, check=True).stdout
 

@@ -1,6 +1,7 @@
 """The commands around the stream, against a real broker; and that no secret comes out of any of them."""
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from ingest.kafka.letter_topic import KafkaLetters
 from ingest.letters.letter import DeadLetter
 from ingest.main import ProducerJob, run_producer
 from tests.brokers import TestBroker
-from tests.end_to_end.processes import ROOT, environment, freshet
+from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment, freshet, start
 
 SECRET = "hunter2-and-more"
 
@@ -129,6 +130,22 @@ def test_progress_is_shown_to_people_only(tmp_path: Path) -> None:
         with progress_of(console, 100) as show:
             run_producer(ProducerJob(StreamConfig(folder=tmp_path), limit=100), Stop(), show)
         assert ("100/100" in console.export_text()) == terminal
+
+
+def test_a_file_that_is_followed_is_told_of_in_a_few_short_lines(tmp_path: Path) -> None:
+    clicks = tmp_path / "clicks.jsonl"
+    clicks.write_bytes(b"{}\n" * 3000)
+    follow = ("produce", clicks, "--dataset", "jsonl", "--follow", "--set", f"stream.folder={tmp_path / 'log'}")
+    process, told = start(*follow), list[str]()
+    assert process.stdout is not None
+    while "waits for more lines" not in "".join(told):
+        told.append(process.stdout.readline())
+        assert told[-1], told
+    process.send_signal(signal.SIGINT)
+    told += process.communicate(timeout=WAIT_SECONDS)[0].splitlines()
+    assert process.returncode == 0
+    assert told[-1].endswith(f"ended by SIGINT; {clicks} is written up to byte 9000, '--from-byte 9000' goes on there")
+    assert sum(map(len, told)) < 1000, "no settings"
 
 
 QUICK: tuple[tuple[str, ...], ...] = (("settings",), ("topics", "list"), ("produce", "--limit", "1"))

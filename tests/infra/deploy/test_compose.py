@@ -1,6 +1,13 @@
-"""The compose file cannot be run here, so what it says is held against what it means."""
+"""The compose file: its containers cannot be run here, but its commands can; the rest is held against what it means."""
 
+import json
 import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,6 +17,9 @@ import yaml
 
 from infra.kafka.jars import POM
 from infra.run.settings import check_environment, load_settings
+from tests.brokers import TestBroker
+from tests.databases import PostgresServer, shared_postgres
+from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment, wait_until
 
 FILE = Path(__file__).parents[3] / "infra" / "deploy" / "compose.yaml"
 COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text())
@@ -83,3 +93,64 @@ def test_the_files_inside_are_yaml_of_their_own() -> None:
     grafana = yaml.safe_load(COMPOSE["configs"]["grafana"]["content"])
     assert prometheus["scrape_configs"][0]["job_name"] == "freshet"
     assert grafana["datasources"][0]["url"] == "http://prometheus:9090"
+
+
+# ── its commands, without containers ──────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    base = tmp_path_factory.getbasetemp()
+    with shared_postgres(base.parent if base.name.startswith("popen-") else base) as server:
+        yield server
+
+
+def inside(kafka: TestBroker, postgres: PostgresServer) -> dict[str, str]:
+    """What the file sets for Freshet, with the addresses of this test for those of the other services."""
+    given = {**SERVICES["freshet"]["environment"], "FRESHET_STREAM__TOPIC": kafka.new_name()}
+    assert "@postgres:5432/freshet" in given["FRESHET_API__DATABASE"]
+    assert given["FRESHET_KAFKA"] == "kafka:9094"
+    given |= {"FRESHET_API__DATABASE": postgres.new_database(), "FRESHET_KAFKA": ",".join(kafka.servers)}
+    given |= {"FRESHET_API__PORT": "0", "FRESHET_SERVING__PORT": "0"}
+    smaller = {"FRESHET_DISPATCH__WORKERS": "1", "FRESHET_MODEL__MLP": "8"}
+    return {**environment(), "PYTHONPATH": str(ROOT), **given, **smaller}
+
+
+def as_process(command: list[str], place: Path) -> list[str]:
+    """A command of the container, with a folder of this test for its volume."""
+    assert command[0] == "freshet"
+    return [sys.executable, "-m", "infra.cli.entry", *(part.replace("/data", str(place)) for part in command[1:])]
+
+
+def test_its_token_opens_the_api_that_its_command_starts(
+    kafka: TestBroker, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    env = inside(kafka, postgres)
+    comment = FILE.read_text().replace("\\\n#", " ")
+    (create,) = re.findall(r"run --rm --build freshet +(freshet token create .*)", comment)
+    made = subprocess.run(
+        as_process(shlex.split(create), tmp_path),
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+    )
+    assert made.returncode == 0, made.stderr
+    up = subprocess.Popen(
+        as_process(SERVICES["freshet"]["command"], tmp_path),
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    endpoint = tmp_path / "runs" / "main" / "endpoints" / "api"
+    wait_until(endpoint.exists, up)
+    port = endpoint.read_text().rpartition(":")[2]
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/v1/targets")
+    asked.add_header("Authorization", f"Bearer {made.stdout.strip()}")
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        assert isinstance(json.load(answer), list), "what Prometheus asks for"
+    up.send_signal(signal.SIGTERM)
+    told, _ = up.communicate(timeout=WAIT_SECONDS)
+    assert up.returncode == 0, told
+    assert list(tmp_path.rglob("*.db")) == [], "the API and the token use PostgreSQL, and no file"

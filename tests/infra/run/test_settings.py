@@ -95,7 +95,9 @@ def test_a_demo_follows_what_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (settings.dispatch.links_gbit, settings.stream.retention_bytes) == ((5, 5, 0.5), None)
 
 
-@pytest.mark.parametrize("name", ["FRESHET_BATCH", "FRESHET_STREM__BATCH", "FRESHET_RUN__X", "FRESHET_STREAM"])
+@pytest.mark.parametrize(
+    "name", ["FRESHET_BATCH", "FRESHET_STREM__BATCH", "FRESHET_RUN__X", "FRESHET_STREAM", "FRESHET_DATABASE_URL"]
+)
 def test_a_variable_that_sets_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "1")
     with pytest.raises(ConfigError, match=f"environment variable {name} sets nothing; .*unset it"):
@@ -103,7 +105,7 @@ def test_a_variable_that_sets_nothing_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_variables_that_mean_something_else_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FRESHET_TORCH", "FRESHET_DATA", "FRESHET_SUPERVISED", "FRESHET_DATABASE_URL"):
+    for name in ("FRESHET_TORCH", "FRESHET_DATA", "FRESHET_SUPERVISED"):
         monkeypatch.setenv(name, "1")
     assert load_settings().seed == 0
 
