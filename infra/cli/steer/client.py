@@ -30,6 +30,8 @@ POLL_SECONDS = 0.5
 """between two looks at a command that is not settled"""
 PAGE_ITEMS = 100
 GIVE_TOKEN = "give one with --token-file, FRESHET_TOKEN or --token; 'freshet token create' makes one"
+GIVE_IT = "and give it with --token-file, FRESHET_TOKEN or --token"
+"""to those whom the server has told how to make one"""
 
 
 class ApiAway(FreshetError):
@@ -151,7 +153,7 @@ def explain_problem(address: str, status: int, problem: Any) -> str:
     errors = [error for error in problem.get("errors") or () if isinstance(error, dict)]
     wrong = [f"{'.'.join(map(str, error.get('where', ())))}: {error.get('problem')}" for error in errors]
     detail = one_line("; ".join([problem["detail"], *wrong]))
-    return f"the API at {address} refuses the token: {detail}; {GIVE_TOKEN}" if status == 401 else detail
+    return f"the API at {address} refuses the token: {detail}, {GIVE_IT}" if status == 401 else detail
 
 
 def one_line(text: str) -> str:
