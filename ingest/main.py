@@ -15,7 +15,7 @@ from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.opening import open_sink
-from ingest.producing.delayed import Ask, delay_labels
+from ingest.producing.delayed import Ask, Tell, delay_labels
 from ingest.producing.encoder import Encoder
 from ingest.producing.producer import Produced, Unit, produce
 from ingest.producing.readers import STDIN, read_dataset, read_jsonl
@@ -75,11 +75,15 @@ class ProducerJob:
 
 
 def run_producer(
-    job: ProducerJob, stop: Stop, show: Callable[[Produced], None] = lambda so_far: None, ask: Ask | None = None
+    job: ProducerJob,
+    stop: Stop,
+    show: Callable[[Produced], None] = lambda so_far: None,
+    ask: Ask | None = None,
+    tell: Tell = lambda line: None,
 ) -> Produced:
     """Produces until the events end, limit good ones are written, the time is over, or a stop is requested.
 
-    ask: for predictions, with label_seconds.
+    ask: for predictions, with label_seconds; tell: shows why some events went without one.
     """
     job.check()
     schema = load_schema(job.stream.schema_name)
@@ -90,7 +94,7 @@ def run_producer(
         encoder = Encoder(schema, sink.partitions, job.samples_per_record, job.poison_share)
         rate = job.rate
         if ask is not None and job.label_seconds is not None:
-            events = delay_labels(islice(events, job.limit), ask, job.label_seconds, stop.wait, rate)
+            events = delay_labels(islice(events, job.limit), ask, job.label_seconds, stop.wait, rate, tell)
             rate = None  # it is asked for at that rate
         return produce(events, sink, encoder, stop, rate, job.limit, job.duration_seconds, show)
 
