@@ -50,7 +50,7 @@ def guarded(app: FastAPI, parts: ApiParts) -> ASGIApp:
     """The application as it is served. Outermost first: counted, how many, how often, who, how much."""
     config = parts.config
     inner: ASGIApp = BodyLimit(QuickReads(app, parts), config.body_bytes, config.receive_seconds)
-    inner = Guard(inner, parts.tokens, parts.audit)
+    inner = Guard(inner, parts.tokens, parts.audit, parts.token_command)
     inner = RateLimit(inner, config.requests_per_second, parts.tokens.known)
     inner = ConcurrencyLimit(inner, config.concurrency, STREAM_PATHS)
     return MeasuredRequests(inner, app.routes, parts.meter, STREAM_PATHS)

@@ -15,7 +15,7 @@ from api.access.server import address, check_address, listen, open_store, serve,
 from api.access.tokens import TokenCache
 from api.app import create_app, guarded
 from api.errors import DatabaseAway
-from api.job import ApiJob
+from api.job import ApiJob, token_command
 from api.parts import ApiParts
 from api.runs.followed import FollowedRuns, keep_going
 from api.runs.samples import SampleSinks
@@ -55,7 +55,7 @@ async def _run(
     if store is None:
         return
     try:
-        await check_address(job.config.host, store)
+        await check_address(job.config.host, store, token_command(job.folder))
         async with auditing(store.audit) as audit, working(job, store, audit, meter) as parts:
             app = guarded(create_app(parts), parts)
             await serve(app, listener, tls, job.config, stop, on_ready, parts.closing.set)
@@ -67,7 +67,9 @@ async def _run(
 async def working(job: ApiJob, store: SqlStore, audit: AuditQueue, meter: Meter) -> AsyncIterator[ApiParts]:
     """The parts of the application, and the tasks that keep them up to date."""
     runs, samples = FollowedRuns(job.runs, store), SampleSinks(job.kafka_secrets)
-    parts = ApiParts(job.config, store, runs, TokenCache(store), audit, samples, meter)
+    parts = ApiParts(
+        job.config, store, runs, TokenCache(store), audit, samples, meter, token_command=token_command(job.folder)
+    )
     runs.look()
     work = (runs.follow, samples.tidy, lambda: _prune(store), lambda: _measure(parts))
     tasks = [asyncio.create_task(keep_going(each)) for each in work]

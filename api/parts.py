@@ -28,6 +28,8 @@ class ApiParts:
     samples: SampleSinks
     meter: Meter
     answers: SharedAnswers = field(default_factory=SharedAnswers)
+    token_command: str = "freshet token create"
+    """what makes a token for this process"""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """set when event streams should end"""
 

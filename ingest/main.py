@@ -15,7 +15,7 @@ from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.opening import open_sink
-from ingest.producing.delayed import Ask, delay_labels
+from ingest.producing.delayed import Ask, Tell, delay_labels
 from ingest.producing.encoder import Encoder
 from ingest.producing.follow import FollowedFile
 from ingest.producing.producer import Produced, Unit, produce
@@ -97,11 +97,11 @@ def run_producer(
     stop: Stop,
     show: Callable[[Produced], None] = lambda so_far: None,
     ask: Ask | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = lambda line: None,
 ) -> Produced:
     """Produces until the events end, limit good ones are written, the time is over, or a stop is requested.
 
-    ask: for predictions, with label_seconds. tell: what becomes of a file that is followed.
+    ask: for predictions, with label_seconds. tell: why events went without one, what becomes of a file that is followed.
     """
     job.check()
     followed = FollowedFile(job.path, job.from_byte, tell) if job.follows and job.path is not None else None
@@ -121,7 +121,7 @@ def run_producer(
         encoder = Encoder(schema, sink.partitions, job.samples_per_record, job.poison_share)
         rate = job.rate
         if ask is not None and job.label_seconds is not None:
-            events = delay_labels(islice(events, job.limit), ask, job.label_seconds, stop.wait, rate)
+            events = delay_labels(islice(events, job.limit), ask, job.label_seconds, stop.wait, rate, tell)
             rate = None  # it is asked for at that rate
         done = produce(
             events,

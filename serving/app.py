@@ -55,7 +55,7 @@ def guarded(app: FastAPI, parts: ServingParts) -> ASGIApp:
     """The application as it is served. Outermost first: counted, how many, how often, who, how much."""
     limits = parts.limits
     inner: ASGIApp = BodyLimit(app, limits.body_bytes, limits.receive_seconds)
-    inner = Guard(inner, parts.tokens, parts.audit)
+    inner = Guard(inner, parts.tokens, parts.audit, parts.token_command)
     inner = RateLimit(inner, parts.config.requests_per_second, parts.tokens.known)
     inner = ConcurrencyLimit(inner, limits.concurrency, STREAM_PATHS)
     return MeasuredRequests(inner, app.routes, parts.meter, STREAM_PATHS)

@@ -19,6 +19,7 @@ import uvloop
 from api.access.auditing import AuditQueue, auditing
 from api.access.server import address, check_address, listen, open_store, serve, tls_context
 from api.access.tokens import TokenCache
+from api.job import token_command
 from api.store.store import SqlStore
 from infra.process import Stop
 from infra.storage import Storage
@@ -90,7 +91,7 @@ async def _run(
         if store is None:
             return
         try:
-            await check_address(job.config.host, store)
+            await check_address(job.config.host, store, token_command(job.folder))
             async with auditing(store.audit) as audit:
                 parts = working(store, audit)
                 await asyncio.to_thread(parts.follower.wait_turn, FIRST_SECONDS)
@@ -126,6 +127,7 @@ def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore, Aud
             follower=follower,
             meter=meter,
             labels=labels,
+            token_command=token_command(job.folder),
         )
 
     follower.start()

@@ -38,6 +38,8 @@ class ServingParts:
     meter: Meter
     labels: ServedLabels | None = None
     """None: predictions are not logged"""
+    token_command: str = "freshet token create"
+    """what makes a token for this process"""
     choosing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """held by whoever changes the choice file"""
 

@@ -6,6 +6,7 @@
 A route without either answers nobody (``Guard``), and a test finds it.
 """
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from api.store.rows import NewAudit, Scope, StoredToken
 
 SCOPE, OPEN_TO_ALL = "x-scope", "none"
 SCHEME = "bearer"
+READ: Scope = "read"
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 REFUSED = 400
 """from this status on"""
@@ -66,10 +68,12 @@ def rule_of(route: BaseRoute) -> str | None:
 class Guard:
     """Refuses requests without the right token before they are read, and audits those that change something."""
 
-    def __init__(self, app: ASGIApp, tokens: TokenCache, audit: AuditQueue) -> None:
+    def __init__(self, app: ASGIApp, tokens: TokenCache, audit: AuditQueue, token_command: str) -> None:
+        """token_command: what makes a token for this server, without the scope."""
         self._app = app
         self._tokens = tokens
         self._audit = audit
+        self._token_command = token_command
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -112,13 +116,33 @@ class Guard:
         needed = rule_of(route) if route is not None else None
         if needed == OPEN_TO_ALL:
             return
-        secret = bearer(scope)
-        if secret is None:
-            raise Unauthorized("there is no token; expected the header 'Authorization: Bearer TOKEN'; add it")
-        token: StoredToken = await self._tokens.check(secret)
+        try:
+            token: StoredToken = await self._checked(scope)
+        except Unauthorized as error:
+            raise Unauthorized(f"{error}; {self._way_to_a_token(scope, needed or READ)}") from error
         scope["actor"] = Actor(token.id, token.name)
         if route is not None and needed not in token.scopes:
             raise Forbidden(f"the token has the scopes {', '.join(token.scopes)}; expected {needed}; use another token")
+
+    async def _checked(self, scope: AsgiScope) -> StoredToken:
+        secret = bearer(scope)
+        if secret is None:
+            raise Unauthorized("there is no token; expected the header 'Authorization: Bearer TOKEN'")
+        return await self._tokens.check(secret)
+
+    def _way_to_a_token(self, scope: AsgiScope, needed: str) -> str:
+        """Those on this machine are told the whole command; others not where the server keeps its files."""
+        if is_near(address(scope)):
+            return f"make one with '{self._token_command} --scope {needed}'"
+        return f"make one on the machine of this server with 'freshet token create --name NAME --scope {needed}'"
+
+
+def is_near(client: str) -> bool:
+    """Whether a request comes from this machine."""
+    try:
+        return ipaddress.ip_address(client).is_loopback
+    except ValueError:
+        return False
 
 
 def path_of(scope: AsgiScope, route: BaseRoute | None) -> str:

@@ -101,13 +101,13 @@ async def open_store(url: str, stop: Stop) -> SqlStore | None:
     return None
 
 
-async def check_address(host: str, store: SqlStore) -> None:
+async def check_address(host: str, store: SqlStore, token_command: str) -> None:
     """Raises ConfigError for an address that others can reach where nobody has a token."""
     if is_local(host) or any(token.is_valid(time()) for token in await store.tokens.list()):
         return
     raise ConfigError(
         f"this process would listen on {host} for other machines, and the database has no valid token; expected one; "
-        "make it with 'freshet token create', or listen on 127.0.0.1"
+        f"make it with '{token_command} --scope read', or listen on 127.0.0.1"
     )
 
 

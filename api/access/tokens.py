@@ -67,7 +67,7 @@ class TokenCache:
         """Raises Unauthorized if a secret is not that of a valid token; DatabaseAway if that cannot be known now."""
         token = await self._find(secret) if len(secret) <= LONGEST else None
         if token is None or not token.is_valid(time()):
-            raise Unauthorized("the token is not valid; expected one of 'freshet token create'; make a new one")
+            raise Unauthorized("the token is not valid here; expected one that is in the database of this server")
         return token
 
     async def _find(self, secret: str) -> StoredToken | None:

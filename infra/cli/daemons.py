@@ -249,7 +249,7 @@ def api(
     """
     stop = start()
     settings = given.load()
-    from api.job import ApiJob, database_url
+    from api.job import ApiJob, database_url, write_database
     from api.main import run_api
     from ingest.kafka.config import SECRETS
 
@@ -257,8 +257,10 @@ def api(
     if given.run_folder is None:  # it belongs to no run
         settings = settings.model_copy(update={"folder": where})
     secrets = {secret: value for secret in SECRETS if (value := getattr(settings.kafka, secret)) is not None}
-    job = ApiJob(settings.api, where, database_url(settings.api.database, where), secrets)
-    run_api(job, stop, begin(settings, name), Meter())
+    job = ApiJob(settings.api, where, database_url(settings.api.database, where), secrets, settings.folder)
+    announce = begin(settings, name)
+    write_database(settings.folder, name, job.database)
+    run_api(job, stop, announce, Meter())
 
 
 @grouped
@@ -279,7 +281,7 @@ def serve(
     """
     stop = start()
     settings = given.load()
-    from api.job import database_url
+    from api.job import database_url, write_database
     from ingest.opening import open_source
     from serving.job import ServingJob
     from serving.main import run_serving
@@ -301,7 +303,9 @@ def serve(
         feed_endpoint=settings.dispatch.feed_endpoint,
         curve=curve_of(settings, "server"),
     )
-    run_serving(job, stop, begin(settings, name), Meter())
+    announce = begin(settings, name)
+    write_database(settings.folder, name, job.database)
+    run_serving(job, stop, announce, Meter())
 
 
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────

@@ -76,7 +76,9 @@ class RunOptions(SettingsOptions):
 
     run_folder: Annotated[
         Path | None,
-        typer.Option("--run-folder", help="Take the settings stored in this run's folder.", show_default=False),
+        typer.Option(
+            "--run", "--run-folder", help="Folder of a run, whose stored settings are taken.", show_default=False
+        ),
     ] = None
 
     def load(self, defaults: Mapping[str, Any] | None = None, kafka: bool = False) -> Settings:
@@ -87,7 +89,7 @@ class RunOptions(SettingsOptions):
         given += ["--kafka"] if kafka else []
         if given:
             raise ConfigError(
-                f"--run-folder {self.run_folder} and {describe_text(', '.join(given))} are both given; expected the "
+                f"--run {self.run_folder} and {describe_text(', '.join(given))} are both given; expected the "
                 "stored settings of the run or others; leave one out"
             )
         return read_stored(self.run_folder)

@@ -4,9 +4,10 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,6 +26,7 @@ from infra.run.figures import count, size
 from infra.run.settings import CA_FILE, TOKEN
 
 if TYPE_CHECKING:
+    from infra.cli.steer.client import ApiClient
     from infra.run.settings import Settings
     from ingest.producing.delayed import Ask
     from ingest.producing.producer import Produced
@@ -107,7 +109,9 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
     with predicting(what.predict_url) as ask:
         daemons.begin(settings, "produce", logs_settings=False)
         with progress_of(console, what.limit) as show:
-            done = run_producer(job, stop, show, ask, lambda line: console.print(Text(line), soft_wrap=True))
+            done = run_producer(
+                job, stop, show, ask, lambda line: console.print(Text(f"freshet: {line}"), soft_wrap=True)
+            )
     console.print(Text(_summary(done, settings) + _goes_on(done, what.file)), soft_wrap=True)
 
 
@@ -242,7 +246,24 @@ def predicting(url: str) -> Iterator["Ask | None"]:
 
     check_address(url, "--predict-url")
     with ApiClient(url, os.environ.get(TOKEN, ""), _authority()) as client:
-        yield lambda samples: client.ask("/v1/predict", samples)
+        yield lambda samples: ask_predictions(client, samples)
+
+
+def ask_predictions(client: "ApiClient", samples: Sequence[Mapping[str, Any]]) -> Mapping[int, str]:
+    """Asks for predictions; the reasons of samples that do not fit the schema, by place."""
+    from infra.cli.steer.client import ApiRefused
+    from ingest.errors import NothingPredicts
+
+    try:
+        client.ask("/v1/predict", samples)
+    except ApiRefused as refused:
+        if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise NothingPredicts(str(refused)) from refused
+        reasons = {error["index"]: error["reason"] for error in refused.errors if {"index", "reason"} <= error.keys()}
+        if refused.status != HTTPStatus.UNPROCESSABLE_ENTITY or not reasons:
+            raise
+        return reasons
+    return {}
 
 
 def _authority() -> Path | None:

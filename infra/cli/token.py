@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -12,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from infra.cli.options import RunOptions, grouped
+from infra.cli.options import RunOptions, SettingsOptions, grouped
+from infra.cli.steer.connection import API, RUNS, listening
 from infra.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 UsedT = TypeVar("UsedT")
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400, "y": 365 * 86400}
+SERVER = "serve"
 WIDTH = 160
 """of tables where the output is no terminal"""
 Url = Annotated[
@@ -113,12 +116,38 @@ def parse_seconds(text: str) -> float:
 
 
 def database_of(given: RunOptions) -> str:
-    """The database of the API that serves runs with these settings."""
+    """The database that the settings name, or that of the API or server that listens for the run, or its default."""
     from api.job import database_url
+    from api.runs.places import is_run
 
-    settings = given.load()
-    runs = settings.api.runs or (given.run_folder or settings.folder).absolute().parent
-    return database_url(settings.api.database, runs)
+    folder = given.run_folder
+    is_stored = folder is not None and is_run(folder)
+    settings = given.load() if is_stored or folder is None else SettingsOptions.load(given)
+    is_set = not is_stored and (settings.api.database or settings.api.runs) is not None
+    found = None if is_set else served_database(folder or RUNS)
+    runs = settings.api.runs or folder or settings.folder.absolute().parent
+    return found or database_url(settings.api.database, runs)
+
+
+def served_database(folder: Path) -> str | None:
+    """That of the API, or else the server of predictions, that listens for the runs in a folder; None if none does.
+
+    Raises ConfigError if several listen, on several databases.
+    """
+    from api.job import read_database
+
+    for process in (API, SERVER):
+        places = listening(folder, process)
+        found = {place: url for place in places if (url := read_database(place, process)) is not None}
+        if len(set(found.values())) == 1:
+            return next(iter(found.values()))
+        if found:
+            there = ", ".join(f"{places[place]} ({place})" for place in found)
+            raise ConfigError(
+                f"several servers with databases of their own listen for the runs in {folder}: {there}; expected one; "
+                "name its folder with --run"
+            )
+    return None
 
 
 def _with_store(url: str, use: "Callable[[SqlStore], Awaitable[UsedT]]") -> UsedT:

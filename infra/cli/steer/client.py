@@ -8,7 +8,7 @@ import ipaddress
 import ssl
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,7 +29,11 @@ AGAIN = (429, 503)
 POLL_SECONDS = 0.5
 """between two looks at a command that is not settled"""
 PAGE_ITEMS = 100
+MOST_TOLD = 20
+"""parts of a request that are told to be wrong"""
 GIVE_TOKEN = "give one with --token-file, FRESHET_TOKEN or --token; 'freshet token create' makes one"
+GIVE_IT = "and give it with --token-file, FRESHET_TOKEN or --token"
+"""to those whom the server has told how to make one"""
 
 
 class ApiAway(FreshetError):
@@ -39,9 +43,10 @@ class ApiAway(FreshetError):
 class ApiRefused(FreshetError):
     """The API did not do what it was asked for; the message is the detail of its problem."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, errors: Sequence[Mapping[str, Any]] = ()) -> None:
+        """errors: what the problem says about parts of the request."""
         super().__init__(message)
-        self.status = status
+        self.status, self.errors = status, errors
 
 
 class ApiClient:
@@ -141,17 +146,30 @@ class ApiClient:
             value = None
         if answer.is_success and isinstance(value, dict | list):
             return value
-        raise ApiRefused(explain_problem(self.address, answer.status_code, value), answer.status_code)
+        problem = explain_problem(self.address, answer.status_code, value)
+        raise ApiRefused(problem, answer.status_code, errors_of(value))
 
 
 def explain_problem(address: str, status: int, problem: Any) -> str:
     """One line about an answer that is none of the values asked for."""
     if not isinstance(problem, dict) or not isinstance(problem.get("detail"), str):
         return f"{address} answered with status {status} and no problem+json; expected Freshet's API there; check --api"
-    errors = [error for error in problem.get("errors") or () if isinstance(error, dict)]
-    wrong = [f"{'.'.join(map(str, error.get('where', ())))}: {error.get('problem')}" for error in errors]
+    wrong = [_explain_error(error) for error in errors_of(problem)[:MOST_TOLD]]
     detail = one_line("; ".join([problem["detail"], *wrong]))
-    return f"the API at {address} refuses the token: {detail}; {GIVE_TOKEN}" if status == 401 else detail
+    return f"the API at {address} refuses the token: {detail}, {GIVE_IT}" if status == 401 else detail
+
+
+def errors_of(problem: Any) -> list[dict[str, Any]]:
+    """What a problem says about parts of the request."""
+    errors = problem.get("errors") if isinstance(problem, dict) else None
+    return [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+
+
+def _explain_error(error: Mapping[str, Any]) -> str:
+    """Of a value of the body, or of one sample of several."""
+    if "index" in error:
+        return f"sample {error['index']}: {error.get('reason')}"
+    return f"{'.'.join(map(str, error.get('where', ())))}: {error.get('problem')}"
 
 
 def one_line(text: str) -> str:

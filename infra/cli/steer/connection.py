@@ -159,14 +159,9 @@ class ApiConnection:
 
 def find_address(folder: Path) -> str:
     """Where the API of a folder listens; raises ConfigError if none does, or several."""
-    from api.runs.places import is_run, read_endpoint
-
-    own = folder.parent if is_run(folder) else folder
-    others = [folder] if is_run(folder) else sorted(path.parent for path in folder.glob("*/endpoints"))
-    written = {place: address for place in (own, *others) if (address := read_endpoint(place, API))}
-    found = {place: address for place, address in written.items() if _listens(address)}
-    if folder in found or own in found or len(set(found.values())) == 1:
-        return found.get(folder) or found.get(own) or next(iter(found.values()))
+    found = listening(folder, API)
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
     if found:
         there = ", ".join(f"{address} ({place})" for place, address in found.items())
         raise ConfigError(
@@ -176,6 +171,22 @@ def find_address(folder: Path) -> str:
         f"no API listens for the runs in {folder}; expected 'freshet up', or 'freshet api --runs {folder}', to run; "
         f"start one, or give --api or {API_URL}"
     )
+
+
+def listening(folder: Path, process: str) -> dict[Path, str]:
+    """Addresses at which processes of this name listen for the runs in a folder, by the folder that tells.
+
+    One that is the folder's own comes before one for all runs beside it, and that before those of its runs.
+    """
+    from api.runs.places import is_run, read_endpoint
+
+    own = folder.parent if is_run(folder) else folder
+    others = [] if is_run(folder) else sorted(path.parent for path in folder.glob("*/endpoints"))
+    for places in ((folder,), (own,), others):
+        written = {place: address for place in places if (address := read_endpoint(place, process))}
+        if found := {place: address for place, address in written.items() if _listens(address)}:
+            return found
+    return {}
 
 
 def _listens(address: str) -> bool:
