@@ -35,6 +35,8 @@ class ProducerJob:
     """file of the dataset; ``-`` is stdin"""
     seed: int = 0
     """of the synthetic stream"""
+    clock: Callable[[], float] | None = None
+    """what events of the synthetic stream are dated by; None: the stream's own time, equal whenever they are made"""
     rate: float | None = None
     """events a second; None: as fast as possible"""
     limit: int | None = None
@@ -105,6 +107,6 @@ def _check_path(dataset: str, path: Path | None) -> None:
 
 def _events(job: ProducerJob, start: int) -> Iterable[Unit]:
     if job.dataset == "synthetic":
-        return synthetic_events(job.seed, start)
+        return synthetic_events(job.seed, start, job.clock)
     assert job.path is not None, "checked before"
     return read_jsonl(job.path) if job.dataset == "jsonl" else read_dataset(job.dataset, job.path)

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
         dataset=what.dataset,
         path=what.file,
         seed=settings.seed if what.seed_from_settings else what.seed,
+        clock=time.time,
         rate=what.rate,
         limit=what.limit,
         samples_per_record=what.packed,
