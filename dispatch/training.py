@@ -99,6 +99,8 @@ class Training:
         links = [WorkerLink(member.name, member.link_gbit) for member in members]
         costs_n = self.feedback.start_generation(links)
         self.accounts.set_parked(())
+        self.accounts.set_members([member.name for member in members])
+        self._set_speeds(members)
         # in a ring a worker moves as much without samples, and one that is alone moves nothing
         dense_bytes = self._job.dense.bytes if terms.uses_hub and terms.workers > 1 else 0
         dense = rows_of_dense(dense_bytes, self._job.row_bytes, self._job.dense.state_copies)
@@ -118,6 +120,12 @@ class Training:
         self.decider.charge(self.feedback.start_generation(told))
         self.decider.bound(bounds)
 
+    def _set_speeds(self, members: tuple[Member, ...]) -> None:
+        """Every member is shown with its link from its first moment on, whether it has trained or not."""
+        for member in members:
+            measured = self.feedback.measured_gbit(member.name)
+            self.accounts.set_speeds(member.name, self._link_of(member), measured)
+
     def _link_of(self, member: Member) -> float:
         return self._links.get(member.name, member.link_gbit)
 
@@ -135,9 +143,7 @@ class Training:
             for number, member in enumerate(members):
                 self.accounts.add_round(member.name, done.traffic(number), done.report(number).seconds)
             figures = self._complete_step(done) if done.is_training else None
-            for member in members:
-                measured = self.feedback.measured_gbit(member.name)
-                self.accounts.set_speeds(member.name, self._link_of(member), measured)
+            self._set_speeds(members)
             yield CompletedRound(done, figures)
 
     def _complete_step(self, done: OrderedRound) -> StepFigures:

@@ -40,6 +40,8 @@ class ProducerJob:
     """where to begin in a file that is followed"""
     seed: int = 0
     """of the synthetic stream"""
+    clock: Callable[[], float] | None = None
+    """what events of the synthetic stream are dated by; None: the stream's own time, equal whenever they are made"""
     rate: float | None = None
     """events a second; None: as fast as possible"""
     limit: int | None = None
@@ -101,7 +103,8 @@ def run_producer(
 ) -> Produced:
     """Produces until the events end, limit good ones are written, the time is over, or a stop is requested.
 
-    ask: for predictions, with label_seconds. tell: why events went without one, what becomes of a file that is followed.
+    ask: for predictions, with label_seconds. tell: why some go without one, and what
+    becomes of a file that is followed.
     """
     job.check()
     followed = FollowedFile(job.path, job.from_byte, tell) if job.follows and job.path is not None else None
@@ -146,6 +149,6 @@ def _check_path(dataset: str, path: Path | None) -> None:
 
 def _events(job: ProducerJob, start: int) -> Iterable[Unit]:
     if job.dataset == "synthetic":
-        return synthetic_events(job.seed, start)
+        return synthetic_events(job.seed, start, job.clock)
     assert job.path is not None, "checked before"
     return read_jsonl(job.path) if job.dataset == "jsonl" else read_dataset(job.dataset, job.path)

@@ -63,15 +63,23 @@ class WorkerAccount:
         if traffic.samples:
             self.recent_seconds.append(seconds)
 
-    def status(self, name: str, is_parked: bool) -> WorkerStatus:
+    def status(self, name: str, is_parked: bool, has_left: bool) -> WorkerStatus:
         """Since the start of the run."""
         mean = sum(self.recent_seconds, start=NO_SECONDS) / max(1, len(self.recent_seconds))
-        return self._status(name, is_parked, self.totals.traffic, mean)
+        return WorkerStatus(
+            name=name,
+            link_gbit=self.link_gbit or None,
+            measured_gbit=self.measured_gbit or None,
+            is_parked=is_parked,
+            has_left=has_left,
+            traffic=self.totals.traffic,
+            seconds=mean,
+        )
 
-    def since(self, mark: WorkerTotals, name: str, is_parked: bool, steps: int) -> WorkerStatus:
-        """What was added after the mark, and the mean seconds of so many steps."""
-        seconds = self.totals.seconds - mark.seconds
-        return self._status(name, is_parked, self.totals.traffic - mark.traffic, seconds / max(1, steps))
+    def since(self, mark: WorkerTotals, status: WorkerStatus, steps: int) -> WorkerStatus:
+        """The same with what was added after the mark, and the mean seconds of so many steps."""
+        seconds = (self.totals.seconds - mark.seconds) / max(1, steps)
+        return msgspec.structs.replace(status, traffic=self.totals.traffic - mark.traffic, seconds=seconds)
 
     def save(self) -> WorkerState:
         return WorkerState(self.totals, self.link_gbit, self.measured_gbit, tuple(self.recent_seconds))
@@ -80,16 +88,6 @@ class WorkerAccount:
     def load(cls, state: WorkerState) -> "WorkerAccount":
         recent = deque(state.recent_seconds, maxlen=RECENT_STEPS)
         return cls(state.totals, state.link_gbit, state.measured_gbit, recent)
-
-    def _status(self, name: str, is_parked: bool, traffic: WorkerTraffic, seconds: PhaseSeconds) -> WorkerStatus:
-        return WorkerStatus(
-            name=name,
-            link_gbit=self.link_gbit or None,
-            measured_gbit=self.measured_gbit or None,
-            is_parked=is_parked,
-            traffic=traffic,
-            seconds=seconds,
-        )
 
 
 @dataclass(frozen=True)
@@ -126,6 +124,8 @@ class Accounts:
         self.decisions = DecisionTimes()
         self._workers: dict[str, WorkerAccount] = {}
         self._parked: frozenset[str] = frozenset()
+        self._members: frozenset[str] | None = None
+        """names of the generation's; None: none has started"""
         self._baseline: Baseline | None = None
         self._history: deque[Quality] = deque(maxlen=HISTORY)
         self._remembered = 0.0
@@ -138,6 +138,10 @@ class Accounts:
         """Sets how fast a worker's link is, as configured and as measured; 0: not known."""
         account = self._workers.setdefault(worker, WorkerAccount())
         account.link_gbit, account.measured_gbit = link_gbit, measured_gbit
+
+    def set_members(self, workers: Collection[str]) -> None:
+        """Sets who takes part in the generation: these workers; all others have left."""
+        self._members = frozenset(workers)
 
     @property
     def parked(self) -> frozenset[str]:
@@ -178,6 +182,7 @@ class Accounts:
             samples=self.times.samples,
             seconds=self.times.seconds,
             samples_per_second=self.times.samples_per_second,
+            idle_seconds=self.times.idle_seconds,
             step_ms=self.times.step_ms,
             quality=self.quality.overall(),
             recent_quality=recent,
@@ -189,7 +194,7 @@ class Accounts:
             events=events,
             fields=fields,
             decisions=self.decisions.status(),
-            workers=tuple(account.status(name, name in self._parked) for name, account in self._workers.items()),
+            workers=tuple(self._worker(name) for name in self._workers),
         )
 
     def save(self) -> AccountsState:
@@ -220,10 +225,14 @@ class Accounts:
             decide_ms_p99=p99,
             deadline_misses=self.decisions.deadline_misses - mark.deadline_misses,
             workers=tuple(
-                account.since(mark.workers.get(name, NOTHING), name, name in self._parked, steps)
+                account.since(mark.workers.get(name, NOTHING), self._worker(name), steps)
                 for name, account in self._workers.items()
             ),
         )
+
+    def _worker(self, name: str) -> WorkerStatus:
+        has_left = self._members is not None and name not in self._members
+        return self._workers[name].status(name, name in self._parked, has_left)
 
     def _remember(self, recent: Quality) -> None:
         """Adds a point to the drawn history, once a second."""

@@ -29,6 +29,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     largest_share: float | None = None
     is_parked: bool = False
     """whether it gets no samples, because the others are faster without it"""
+    has_left: bool = False
+    """whether it is no member of the generation: it was drained, removed or lost"""
     traffic: WorkerTraffic = WorkerTraffic()
     """since the start of the run"""
     seconds: PhaseSeconds = NO_SECONDS
@@ -170,6 +172,8 @@ class Status(Condition, frozen=True, kw_only=True):
     """since the first step began"""
     samples_per_second: float = 0.0
     """over the latest seconds, not the whole run"""
+    idle_seconds: float = 0.0
+    """since the last step ended; 0 while one is under way, and before the first"""
     step_ms: float = 0.0
     """median time from the end of one step to the end of the next, over the latest steps"""
     quality: Quality = Quality()
@@ -192,7 +196,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run comes to; ``freshet demo --json`` writes it."""
 
     exit_reason: str
-    """'finished', or the name of the signal"""
+    """'finished', 'stopped' by a command, or the name of the signal"""
     samples_per_second: float
     """over the whole run"""
     status: Status

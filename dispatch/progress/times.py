@@ -46,6 +46,8 @@ class StepTimes:
         self.ended = 0.0
         """when the last step ended"""
         self._began: float | None = None
+        self._underway = 0
+        """steps that have begun and not ended"""
         self._step_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._ends: deque[tuple[float, int]] = deque()
         """end of each recent step, and the samples trained by then"""
@@ -53,6 +55,7 @@ class StepTimes:
     def begin(self, idle: bool) -> None:
         """A step begins now; if no other was under way, its time counts from here and not from the last one's end."""
         self._began = self._began or monotonic()
+        self._underway += 1
         if idle:
             self.ended = monotonic()
 
@@ -60,6 +63,7 @@ class StepTimes:
         """A step of so many samples ends now; returns the seconds since it began or the one before ended."""
         now = monotonic()
         self.steps += 1
+        self._underway -= 1
         self.samples += samples
         self._step_seconds.append(now - self.ended)
         self.ended = now
@@ -85,14 +89,19 @@ class StepTimes:
         return self.ended - self._began if self._began is not None else 0.0
 
     @property
+    def idle_seconds(self) -> float:
+        """Since the last step ended; 0 while one is under way, and before the first."""
+        return monotonic() - self.ended if self.steps and self._underway <= 0 else 0.0
+
+    @property
     def step_ms(self) -> float:
         """Median of the latest steps."""
         return 1000 * median(self._step_seconds) if self._step_seconds else 0.0
 
     @property
     def samples_per_second(self) -> float:
-        """Over the latest seconds."""
-        if len(self._ends) < 2:
+        """Over the latest seconds; 0 if no step ended in them and none is under way."""
+        if len(self._ends) < 2 or self.idle_seconds > RECENT_SECONDS:
             return 0.0
         (first_time, first_samples), (last_time, last_samples) = self._ends[0], self._ends[-1]
         return (last_samples - first_samples) / max(last_time - first_time, 1e-9)

@@ -97,6 +97,7 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
         follows=what.follow,
         from_byte=what.from_byte,
         seed=settings.seed if what.seed_from_settings else what.seed,
+        clock=time.time,
         rate=what.rate,
         limit=what.limit,
         samples_per_record=what.packed,

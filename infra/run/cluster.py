@@ -27,6 +27,7 @@ from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.checks import check_start
 from infra.run.dense_part import DensePart, dense_part, heavy_warning
 from infra.run.display import Display
+from infra.run.folder import may_go_on
 from infra.run.network import Network
 from infra.run.settings import Settings, secret_environment, store_settings
 from infra.run.supervision.child import ProcessSpec
@@ -115,7 +116,9 @@ def run_cluster(
         outcome = supervisor.run(stop, show)
         unstarted = Status(run=settings.run, policy=settings.dispatch.policy)
         last = statuses.newest(LATE_STATUS_MILLISECONDS) or unstarted
-        summary = summarize(with_best(last, best_auc), outcome.reason, outcome.restarts, outcome.killed)
+        is_stopped = outcome.reason == "finished" and extras.golden is None and may_go_on(settings.folder)
+        reason = "stopped" if is_stopped else outcome.reason
+        summary = summarize(with_best(last, best_auc), reason, outcome.restarts, outcome.killed)
         return msgspec.structs.replace(summary, dense_weights=dense.weights, dense_bytes=dense.bytes)
 
 

@@ -15,16 +15,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from dispatch.progress.status import RunState, ServedStatus, Status, Summary, WorkerStatus
+from dispatch.progress.status import ServedStatus, Status, Summary, WorkerStatus
 from dispatch.tally import PHASES, Phase, WorkerTraffic
 from infra.run.figures import count, duration, number, percent, ratio, size, sparkline
 
 WIDE_COLUMNS = 100
 """from this width on the table has room for the phases of a step"""
 WIDEST_COLUMNS = 110
-LONG_START_SECONDS = 10.0
-FIRST_START = " (the first start of a version compiles kernels)"
-"""what a start that takes longer than that is told with"""
 FRAME_COLUMNS = 6
 """border and padding of the panel"""
 TILES_COLUMNS = 70
@@ -38,7 +35,13 @@ MOST_NAMES = 6
 STOPS = "Ctrl-C drains and stops"
 PARKED = " parked"
 """stands behind the name of a worker that gets no samples"""
-STATE_STYLES: dict[RunState, str] = {
+LEFT = " left"
+"""stands behind the name of a worker that takes part no more"""
+IDLE_SECONDS = 5.0
+"""after the last step, from which on a run is said to wait for events"""
+AWAITS_EVENTS = "waiting for events"
+STATE_STYLES: dict[str, str] = {
+    AWAITS_EVENTS: "yellow",
     "waiting": "yellow",
     "replaying": "cyan",
     "training": "green",
@@ -76,19 +79,35 @@ class Picture:
         self.status, self.awaited, self.hint = status, awaited, hint
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        status, width = self.status, min(options.max_width, WIDEST_COLUMNS)
-        style = STATE_STYLES[status.state]
-        yield Panel(
-            Group(*_stack(status, self.awaited, width)),
-            title=_title(status.run, (f"● {status.state}", f"bold {style}")),
+        width = min(options.max_width, WIDEST_COLUMNS)
+        parts = _stack(self.status, self.awaited, width)
+        for blanks, shown in ((True, parts), (False, parts), (False, parts[:1] + parts[2:])):
+            panel = self._panel(shown, blanks, width)
+            if not console.is_terminal or len(console.render_lines(panel, options)) <= console.height:
+                break
+        yield panel
+
+    def _panel(self, parts: Sequence[RenderableType], has_blanks: bool, width: int) -> Panel:
+        status, state = self.status, state_of(self.status)
+        style = STATE_STYLES[state]
+        spaced = [line for part in parts for line in (part, "")][:-1] if has_blanks else parts
+        return Panel(
+            Group(*spaced),
+            title=_title(status.run, (f"● {state}", f"bold {style}")),
             title_align="left",
             subtitle=Text(f" {self.hint} ", style="dim") if self.hint and status.state == "training" else None,
             subtitle_align="right",
             border_style=style,
             box=box.ROUNDED,
-            padding=(1, 2, 0, 2),
+            padding=(int(has_blanks), 2, 0, 2),
             width=width,
         )
+
+
+def state_of(status: Status) -> str:
+    """The state in words; a run that could train and has had nothing to train for a while waits for events."""
+    is_idle = status.state == "training" and status.idle_seconds > IDLE_SECONDS and not status.troubles
+    return AWAITS_EVENTS if is_idle else status.state
 
 
 def _title(run: str, end: tuple[str, str]) -> Text:
@@ -96,9 +115,10 @@ def _title(run: str, end: tuple[str, str]) -> Text:
 
 
 def _stack(status: Status, awaited: Sequence[str], width: int) -> list[RenderableType]:
+    """The parts of the picture from top to bottom; the second can be left out where there is little room."""
     inside = width - FRAME_COLUMNS
     table = worker_table(status.workers, width) if status.workers else Text(_before_workers(awaited), style="dim")
-    return [_tiles(status, inside), "", _curves(status, inside), "", table, "", _facts(status)]
+    return [_tiles(status, inside), _curves(status, inside), table, _facts(status)]
 
 
 def _before_workers(awaited: Sequence[str]) -> str:
@@ -180,7 +200,7 @@ def _served(served: ServedStatus) -> str:
     fresh, line = served.freshness, f", line {served.line}" if served.line else ""
     parts = [f"served: step {served.step:,}{line}"]
     if fresh.p50_seconds is not None and fresh.p99_seconds is not None:
-        parts.append(f"events take {fresh.p50_seconds:.2f} s, 1 in 100 over {fresh.p99_seconds:.2f} s")
+        parts.append(f"freshness p50 {fresh.p50_seconds:.1f} s, p99 {fresh.p99_seconds:.1f} s")
     if fresh.age_seconds is not None:
         parts.append(f"newest event {duration(fresh.age_seconds)} old")
     if fresh.ahead:
@@ -280,12 +300,14 @@ def _columns_for(room: int, rows: Sequence[Sequence[Text]]) -> list[int]:
 
 
 def _name(worker: WorkerStatus) -> Text:
+    if worker.has_left:
+        return Text(worker.name + LEFT, style="dim")
     return Text.assemble(worker.name, (PARKED, "yellow")) if worker.is_parked else Text(worker.name)
 
 
 def _parked(workers: Sequence[WorkerStatus]) -> str:
     """Who is parked; empty if nobody is."""
-    parked = [worker.name for worker in workers if worker.is_parked]
+    parked = [worker.name for worker in workers if worker.is_parked and not worker.has_left]
     return f"{_listed(parked)} parked" if parked else ""
 
 
@@ -343,7 +365,7 @@ def plain_line(status: Status, awaited: Sequence[str] = ()) -> str:
     best = "" if status.best_auc is None else f" (best possible {ratio(status.best_auc, 3)})"
     total, quality, events = _total(status.workers), status.quality, status.events
     return (
-        f"{status.state}: step {status.step:,}, {number(status.samples)} samples, "
+        f"{state_of(status)}: step {status.step:,}, {number(status.samples)} samples, "
         f"{number(status.samples_per_second)}/s, "
         f"loss {ratio(quality.logloss)}, AUC {ratio(quality.auc)}{best}, lag {number(events.lag)}, "
         f"{f'skipped {number(events.skipped)}, ' if events.skipped else ''}"
@@ -447,18 +469,23 @@ class Display:
         line_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
         hint: str = STOPS,
+        keeps_picture: bool = False,
     ) -> None:
-        """hint: shown below a run that trains"""
-        self._hint = hint
+        """hint: shown below a run that trains
+
+        keeps_picture: the last one stays on the terminal; a run's own display ends with a summary instead.
+        """
+        self._hint, self._keeps_picture = hint, keeps_picture
+        self._picture: Picture | None = None
         self._console = console or Console()
         self._line_seconds = line_seconds
         self._clock = clock
-        self._next_line = self._began = clock()
-        self._shown: tuple[RunState, bool, int] | None = None
+        self._next_line = clock()
+        self._shown: tuple[str, bool, int] | None = None
         """state, whether anything was wrong, step"""
         self._start_line = ""
         can_redraw = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._live = Live(console=self._console, auto_refresh=False) if can_redraw else None
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if can_redraw else None
 
     def __enter__(self) -> "Display":
         if self._live is not None:
@@ -468,8 +495,13 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        """Takes the live picture away, whole even where it is as tall as the terminal; no summary follows an error."""
+        if self._live is None:
+            return
+        self._live.update(Text(), refresh=True)
+        self._live.stop()
+        if self._picture is not None and (self._keeps_picture or error is not None):
+            self._console.print(self._picture)
 
     def tell(self, line: str) -> None:
         """Prints one line; on a terminal it stays above the picture."""
@@ -478,7 +510,6 @@ class Display:
     def starting(self, awaited: Sequence[str]) -> None:
         """Shows which processes the run waits for, before there is a status."""
         line = f"starting: waiting for {', '.join(awaited)}" if awaited else "starting"
-        line += FIRST_START if self._clock() - self._began > LONG_START_SECONDS else ""
         if self._live is not None:
             self._live.update(Text(f" ● {line}", style="yellow", no_wrap=True, overflow="ellipsis"), refresh=True)
         elif awaited and line != self._start_line and self._clock() >= self._next_line:
@@ -488,9 +519,10 @@ class Display:
     def show(self, status: Status, awaited: Sequence[str] = ()) -> None:
         """Redraws the picture; elsewhere prints a line if one is due, the state changes, or trouble begins or ends."""
         if self._live is not None:
-            self._live.update(Picture(status, awaited, self._hint), refresh=True)
+            self._picture = Picture(status, awaited, self._hint)
+            self._live.update(self._picture, refresh=True)
             return
-        now = status.state, bool(status.troubles or _held(status.served)), status.step
+        now = state_of(status), bool(status.troubles or _held(status.served)), status.step
         changed = self._shown is None or self._shown[:2] != now[:2]
         if changed or (self._clock() >= self._next_line and self._shown != now):
             self._console.print(Text(plain_line(status, awaited)), soft_wrap=True)

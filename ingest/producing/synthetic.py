@@ -1,14 +1,15 @@
 """A seeded stream of clicks with users, items, contexts, a known click probability for every event, and slow drift.
 
 The world (tastes, popularity, effects) follows from the seed. Events come in chunks; chunk c follows from (seed, c)
-alone, so any part of the stream can be made again.
+alone, so any part of the stream can be made again; only the date of an event may be that of its making.
 Legend: U users, I items, K taste dimensions, B events of a chunk.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from ingest.convert import Event, Value
@@ -118,14 +119,18 @@ class World:
 _TAGS: tuple[list[str | int | float | bool], ...] = ([], ["new"], ["new", "sale"])
 
 
-def synthetic_events(seed: int, start: int = 0) -> Iterator[Event]:
-    """The endless stream of a seed, from event number ``start`` on."""
+def synthetic_events(seed: int, start: int = 0, clock: Callable[[], float] | None = None) -> Iterator[Event]:
+    """The endless stream of a seed, from event number ``start`` on.
+
+    clock: what events are dated by; None: as the world's own time says, equal whenever they are made. Nothing else of
+    an event depends on it: the hour in which a user clicks is the world's.
+    """
     world = World(seed)
     number, skip = divmod(start, CHUNK)
     while True:
         for place, event in enumerate(world.events(world.chunk(number))):
             if place >= skip:
-                yield event
+                yield event if clock is None else structs.replace(event, event_time=clock())
         number, skip = number + 1, 0
 
 

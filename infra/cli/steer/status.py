@@ -44,7 +44,7 @@ def status(
             found = status_in(read)
             console.print(Text(describe(read)) if found is None else Picture(found, hint=""))
         else:
-            watch(api, read, Display(console, hint="Ctrl-C ends the display"), every)
+            watch(api, read, Display(console, hint="Ctrl-C ends the display", keeps_picture=True), every)
 
 
 def watch(api: ApiConnection, read: dict[str, Any], display: "Display", every_seconds: float) -> None:

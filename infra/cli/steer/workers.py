@@ -183,7 +183,7 @@ def _over_api(method: str, path: str, as_json: bool, how: CommandOptions, where:
 
 
 def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    return "–" if value is None else f"{value:.3g}"
 
 
 def _share(value: float | None) -> str:
@@ -219,7 +219,7 @@ def _list_over_sockets(folder: Path, as_json: bool, given: SettingsOptions) -> N
         print_json({"dispatcher": members_json, "processes": processes})
         return
     if members is not None:
-        rows = [(m.name, m.state, m.number if m.number >= 0 else "", m.link_gbit or "") for m in members.members]
+        rows = [(m.name, m.state, m.number if m.number >= 0 else "", m.link_gbit or "–") for m in members.members]
         show_table(("worker", "state", "number", "Gbit/s"), rows)
     if processes:
         listed = [(p.name, p.state, p.pid or "", p.restarts, f"{p.seconds:.0f} s") for p in processes]

@@ -39,7 +39,7 @@ def train(accounts: Accounts, steps: range) -> None:
 def timeless(accounts: Accounts) -> Status:
     """What a run tells about itself, without what its clock says."""
     status = accounts.status("training", 1, 9, EventCounts())
-    nothing = {"seconds": 0.0, "step_ms": 0.0, "samples_per_second": 0.0}
+    nothing = {"seconds": 0.0, "step_ms": 0.0, "samples_per_second": 0.0, "idle_seconds": 0.0}
     mark = status.since_mark
     return replace(status, **nothing, since_mark=mark if mark is None else replace(mark, seconds=0.0))
 

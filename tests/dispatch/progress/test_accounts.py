@@ -56,6 +56,19 @@ def test_speeds_are_those_of_the_link_and_unknown_ones_are_left_out() -> None:
     assert [(worker.link_gbit, worker.measured_gbit) for worker in workers] == [(5.0, None), (None, 0.4)]
 
 
+def test_those_have_left_who_are_no_members() -> None:
+    accounts = Accounts("r", "esd:1", mark_at=1)
+    for name in ("a", "b"):
+        accounts.add_round(name, MOVED, pulling(1.0))
+    assert [worker.has_left for worker in status(accounts).workers] == [False, False]
+    train(accounts, [0, 1])
+    accounts.set_members(["b"])
+    shown = status(accounts)
+    assert [worker.has_left for worker in shown.workers] == [True, False]
+    assert shown.since_mark is not None
+    assert [worker.has_left for worker in shown.since_mark.workers] == [True, False]
+
+
 def test_those_are_parked_who_were_named_last() -> None:
     accounts = Accounts("r", "joint:elastic")
     accounts.set_parked(("a", "b"))

@@ -30,6 +30,33 @@ def test_the_rate_is_that_of_the_latest_seconds(now: list[float]) -> None:
     assert times.samples_per_second == pytest.approx(50)
 
 
+def test_there_is_no_rate_once_nothing_was_trained_for_a_while(now: list[float]) -> None:
+    times = StepTimes()
+    for seconds in (1.0, 2.0):
+        now[0] = seconds
+        times.begin(idle=True)
+        times.end(100)
+    now[0] = 6.9
+    assert times.idle_seconds == pytest.approx(4.9)
+    assert times.samples_per_second == pytest.approx(100)
+    now[0] = 62.0
+    assert (times.idle_seconds, times.samples_per_second) == (60.0, 0.0)
+    times.begin(idle=True)
+    assert times.idle_seconds == 0.0
+
+
+def test_a_long_step_is_not_idle(now: list[float]) -> None:
+    times = StepTimes()
+    for seconds in (0.0, 10.0):
+        now[0] = seconds
+        times.begin(idle=False)
+        times.begin(idle=False)
+        times.end(50)
+    now[0] = 19.0
+    assert times.idle_seconds == 0.0
+    assert times.samples_per_second == pytest.approx(5)
+
+
 def test_nothing_is_known_before_the_first_step() -> None:
     times = StepTimes()
     assert (times.seconds, times.step_ms, times.samples_per_second) == (0.0, 0.0, 0.0)

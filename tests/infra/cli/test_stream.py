@@ -3,9 +3,12 @@
 import json
 import signal
 import subprocess
+import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -17,9 +20,10 @@ from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.kafka.letter_topic import KafkaLetters
 from ingest.letters.letter import DeadLetter
+from ingest.log.embedded import LogReader
 from ingest.main import ProducerJob, run_producer
 from tests.brokers import TestBroker
-from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment, freshet, start
+from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment, freshet, run, start
 
 SECRET = "hunter2-and-more"
 
@@ -122,6 +126,17 @@ def test_a_duration_ends_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     made = run_producer(ProducerJob(StreamConfig(folder=tmp_path), rate=50.0, duration_seconds=0.25), stop)
     assert (made.reason, made.seconds) == ("duration", 0.25)
     assert made.events == 15
+
+
+def test_synthetic_events_are_dated_by_the_present(tmp_path: Path) -> None:
+    before = time.time()
+    done = run("produce", "--limit", "20", "--set", f"stream.folder={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    with closing(LogReader(tmp_path, "clicks")) as log:
+        records = [record for partition in log.partitions() for record in log.read(partition, 0)]
+    times = [msgspec.json.decode(record.payload)["event_time"] for record in records]
+    assert len(times) == 20
+    assert before <= min(times) <= max(times) <= time.time()
 
 
 def test_progress_is_shown_to_people_only(tmp_path: Path) -> None:

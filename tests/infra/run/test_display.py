@@ -2,6 +2,7 @@
 
 import io
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -250,7 +251,7 @@ def test_the_start_tells_which_process_is_waited_for() -> None:
     assert output.getvalue().splitlines() == [
         "starting: waiting for ps-0, ps-1",
         "starting: waiting for dispatcher",
-        "starting: waiting for api (the first start of a version compiles kernels)",
+        "starting: waiting for api",
         "API at http://127.0.0.1:8000",
     ]
 
@@ -289,6 +290,95 @@ def test_terminal_is_redrawn_in_place() -> None:
         display.show(structs.replace(STATUS, step=1204))
     assert "step 1,204" in output.getvalue()
     assert "\x1b[1A" in output.getvalue()
+
+
+IDLE = structs.replace(STATUS, samples_per_second=0.0, idle_seconds=190.0)
+
+
+def test_a_run_without_events_says_that_it_waits_for_them() -> None:
+    assert "● waiting for events" in drawn(Picture(IDLE), 80)
+    assert plain_line(IDLE).startswith("waiting for events: step 1,203, 1.23M samples, 0/s")
+    for change in ({"idle_seconds": 1.0}, {"state": "draining"}, {"troubles": ("the journal is full",)}):
+        assert "waiting for events" not in plain_line(structs.replace(IDLE, **change))
+
+
+def test_not_a_terminal_is_told_once_that_events_are_missing() -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, width=200), line_seconds=0, clock=lambda: 0.0)
+    for status in (STATUS, IDLE, structs.replace(IDLE, idle_seconds=200.0)):
+        display.show(status)
+    assert [line.split(":")[0] for line in out.getvalue().splitlines()] == ["training", "waiting for events"]
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_worker_that_has_left_is_marked_wherever_a_run_is_shown(width: int) -> None:
+    gone = structs.replace(WORKERS[3], is_parked=True, has_left=True)
+    status = structs.replace(STATUS, workers=(*WORKERS[:3], gone))
+    for shown in (drawn(Picture(status), width), drawn(render_summary(summarize(status, "finished")), width)):
+        assert "worker-3 left" in shown
+        assert "worker-2 left" not in shown
+    assert "parked" not in plain_line(status)
+
+
+class Screen:
+    """What a terminal of 24 rows shows and has scrolled away, of the control sequences that rich uses."""
+
+    HEIGHT = 24
+
+    def __init__(self) -> None:
+        self.lines, self.row = [""], 0
+
+    def take(self, text: str) -> "Screen":
+        for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\n|\r|[^\x1b\n\r]+", text):
+            if part == "\n":
+                self.row += 1
+                self.lines += [""] * (self.row + 1 - len(self.lines))
+            elif part == "\x1b[1A":
+                self.row = max(self.row - 1, len(self.lines) - self.HEIGHT, 0)
+            elif part == "\x1b[2K":
+                self.lines[self.row] = ""
+            elif not part.startswith("\x1b") and part != "\r":
+                self.lines[self.row] += part
+        return self
+
+
+@pytest.mark.parametrize("troubles", [(), ("no cut could be taken 3 times in a row",) * 12])
+def test_nothing_of_the_picture_is_left_beside_the_summary(troubles: tuple[str, ...]) -> None:
+    output = io.StringIO()
+    console = Console(file=output, width=80, height=Screen.HEIGHT, force_terminal=True)
+    console.print("run folder runs/demo-1")
+    with Display(console) as display:
+        for step in range(3):
+            display.show(structs.replace(STATUS, step=step, troubles=troubles))
+    console.print(render_summary(summarize(STATUS, "SIGINT")))
+    lines = Screen().take(output.getvalue()).lines
+    assert lines[0] == "run folder runs/demo-1"
+    assert lines[1].startswith("╭─  freshet · demo-1 · SIGINT")
+    assert sum(line.count("╭") + line.count("╰") for line in lines) == 2, "\n".join(lines)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_last_picture_stays_where_no_summary_follows(fails: bool) -> None:
+    output = io.StringIO()
+    console = Console(file=output, width=80, height=Screen.HEIGHT, force_terminal=True)
+    with suppress(OSError), Display(console, keeps_picture=not fails) as display:
+        display.show(STATUS)
+        if fails:
+            raise OSError
+    lines = Screen().take(output.getvalue()).lines
+    assert lines[0].startswith("╭─  freshet · demo-1 · ● training")
+    assert sum(line.count("╭") for line in lines) == 1
+
+
+def test_a_picture_that_would_be_too_tall_is_drawn_closer() -> None:
+    served = ServedStatus(servers=1, cut=7, step=9, freshness=FreshnessStatus(p50_seconds=1.0, p99_seconds=2.0))
+    tall = structs.replace(STATUS, served=served, troubles=("no cut could be taken",) * 4)
+    console = Console(width=80, height=24, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(Picture(tall))
+    lines = console.export_text().splitlines()
+    assert len(lines) <= 24
+    assert lines[-1].startswith("╰")
+    assert "served: step 9" in "".join(lines)
 
 
 def test_a_model_that_has_diverged_is_shown() -> None:
@@ -335,7 +425,7 @@ def test_served_version_and_its_freshness_are_shown_while_somebody_serves() -> N
     fresh = FreshnessStatus(p50_seconds=0.912, p99_seconds=2.04, age_seconds=1.3, events=9)
     served = ServedStatus(servers=2, cut=7, line=1, step=1203, newest_cut=8, held=("logloss is 0.9",), freshness=fresh)
     status = structs.replace(STATUS, served=served)
-    shown = "step 1,203, line 1, events take 0.91 s, 1 in 100 over 2.04 s, newest event 1.3 s old"
+    shown = "step 1,203, line 1, freshness p50 0.9 s, p99 2.0 s, newest event 1.3 s old"
     for text in (drawn(Picture(status), 120), plain_line(status)):
         assert f"served: {shown}" in text
         assert "version 8 held back: logloss is 0.9" in text

@@ -30,6 +30,15 @@ def test_stream_from_the_middle_equals_the_rest() -> None:
     assert list(islice(synthetic_events(3, start), 20)) == events(start + 20, seed=3)[start:]
 
 
+def test_a_clock_dates_events_and_changes_nothing_else() -> None:
+    ticks = iter(range(1_900_000_000, 2_000_000_000))
+    dated = list(islice(synthetic_events(3, 7, clock=lambda: float(next(ticks))), 50))
+    assert [event.event_time for event in dated] == [1_900_000_000.0 + number for number in range(50)]
+    assert [(event.label, event.fields) for event in dated] == [
+        (event.label, event.fields) for event in events(57, seed=3)[7:]
+    ]
+
+
 def test_every_event_fits_the_built_in_schema() -> None:
     samples, faults = Converter(SYNTHETIC).convert_events(events(2000))
     assert (len(samples), faults) == (2000, {})
