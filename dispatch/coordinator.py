@@ -175,7 +175,7 @@ class Coordinator:
         self.crew.start_generation(self.journal.generation, self.intake.step, welcome, keeps)
         if self.restore != GO_ON:
             self.cutting.sweep()
-        self.restore, self.setbacks.stalled = GO_ON, ""
+        self.restore, self.setbacks.stalled, self.setbacks.waits = GO_ON, "", 0
         self.state = "training" if past is None else "replaying"
         if past is None:
             self.steering.settle(self.training, self.intake)

@@ -13,12 +13,13 @@ from time import monotonic, time
 import structlog
 
 from dispatch.cuts.gate import GateState
+from dispatch.cuts.logged import CutLog
 from dispatch.cuts.reference import PendingScores
 from dispatch.cuts.retention import discard_after, sweep
 from dispatch.cuts.search import CutSearch
 from dispatch.cuts.state import Decided, DispatcherState, Trained
 from dispatch.cuts.taking import CutBook, CutFailure
-from dispatch.errors import JournalFull
+from dispatch.errors import CutUnreadable, JournalFull
 from dispatch.job import DispatchJob
 from dispatch.journal.records import CutTaken
 from dispatch.journal.run import RunJournal
@@ -30,7 +31,7 @@ from infra.telemetry import Meter
 from ingest.log.floor import remove_floor, write_floor
 from ingest.streams.position import Position
 from ps.cuts.manifest import CutManifest
-from ps.protocol import CutFailed
+from ps.protocol import EMPTY_MODEL, CutFailed
 
 FAILED_SECONDS = 5.0
 """after a cut that failed, until the next that is only to be served: a disk that is full does not fill the log"""
@@ -61,7 +62,7 @@ class Cutting:
         self.has_audience = False
         """whether somebody serves the model"""
         self.search = CutSearch(self.storage, journal, is_replay=not self.are_taken)
-        self._log = structlog.get_logger()
+        self._log, self._taken_log = structlog.get_logger(), CutLog()
 
     @property
     def are_taken(self) -> bool:
@@ -166,6 +167,10 @@ class Cutting:
     # ── going back ────────────────────────────────────────────────────────────────────────────────────────────────────
     def choose(self) -> tuple[DispatcherState | None, Index]:
         """The state and the index of the newest cut that can be used; None: the empty model. See ``CutSearch.find``."""
+        try:
+            self._book.find_last()
+        except StorageError as error:
+            raise CutUnreadable(f"which cuts there are cannot be read: {error}", EMPTY_MODEL) from error
         self.newest, found = None, self.search.find()
         if found is None:
             self._last_step, self._book.gate = 0, GateState()
@@ -200,7 +205,5 @@ class Cutting:
             self._journal.take_cut(cut)
         except JournalFull as error:  # its manifest is there, and that it was begun is on record
             self._log.warning("that a cut was taken is not on record", cut=done.number, reason=str(error))
-        self._log.info("cut taken", cut=done.number, step=done.step, rows=done.rows, line=done.line)
-        if not done.verdict.is_good and self.has_audience:
-            self._log.warning("version held back", cut=done.number, step=done.step, reasons=done.verdict.reasons)
+        self._taken_log.log_taken(done, self.has_audience)
         self._book.drop_old()

@@ -52,6 +52,8 @@ def run_dispatcher(
                 return coordinator.finish()
             except Recoverable as fault:
                 abort(coordinator, fault)
+                if coordinator.stop.requested and coordinator.setbacks.stalled:
+                    return abandon(coordinator)
 
 
 def train(coordinator: Coordinator) -> None:

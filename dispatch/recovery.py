@@ -19,19 +19,25 @@ from ps.protocol import EMPTY_MODEL
 
 MOST_FAULTS = 20
 """in a row without a step of its own in between: the next one ends the run"""
+LONGEST_PAUSE_SECONDS = 10.0
+"""before storage or a disk is tried again"""
+MOST_DOUBLINGS = 10
+"""of such a pause, which is longer than the longest then"""
 
 
 def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     """Ends the generation before its time; raises the fault if there were too many in a row.
 
-    A disk that is full, or does not give out a cut, is waited for.
+    A disk that is full, and storage that does not give out a cut, are waited for.
     """
     waits = isinstance(fault, JournalFull | CutUnreadable)
     coordinator.setbacks.faults += not waits
-    coordinator.log.error("the run goes back to its last cut", fault=str(fault), in_a_row=coordinator.setbacks.faults)
+    pause_seconds = next_pause(coordinator, fault) if waits else 0.0
+    told = {"in_a_row": coordinator.setbacks.faults, "pause_seconds": pause_seconds}
+    coordinator.log.error("the run goes back to its last cut", fault=str(fault), **told)
     if not waits:
         write_down(coordinator, fault)
-    coordinator.stop.wait(PAUSE_SECONDS if waits else 0.0)
+    coordinator.stop.wait(pause_seconds)
     coordinator.meter.count("faults")
     if coordinator.setbacks.faults > MOST_FAULTS:
         raise fault
@@ -46,6 +52,15 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     if waits:
         coordinator.setbacks.stalled = f"the run waits to go back to its last cut: {fault}"
         coordinator.publisher.publish(coordinator.status())
+
+
+def next_pause(coordinator: Coordinator, fault: Recoverable) -> float:
+    """Doubles while there is nothing else to go back to; a cut that has others beside it is tried a few times, soon."""
+    if isinstance(fault, CutUnreadable) and fault.number != EMPTY_MODEL:
+        return PAUSE_SECONDS
+    coordinator.setbacks.waits += 1
+    doublings = min(coordinator.setbacks.waits - 1, MOST_DOUBLINGS)
+    return min(PAUSE_SECONDS * 2.0**doublings, LONGEST_PAUSE_SECONDS)
 
 
 def write_down(coordinator: Coordinator, fault: Recoverable) -> None:

@@ -10,7 +10,8 @@ import re
 import sys
 import time
 from collections import Counter as Tallied
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -222,3 +223,51 @@ class Refusals:
             event, message=message, sender=repr(sender), reason=reason, not_logged=self._not_logged
         )
         self._log_at, self._not_logged = self._clock() + self.LOG_SECONDS, 0
+
+
+@dataclass
+class RepeatedKind:
+    """One kind of what happens again and again."""
+
+    log_at: float
+    """by the clock: not before"""
+    pause_seconds: float
+    """after the next line"""
+    seen: float = 0.0
+    count: int = 0
+    """since the last line"""
+
+
+class DoublingPauses:
+    """When to log what happens again and again: at once, and then with pauses that double while it goes on.
+
+    Kinds of it have pauses of their own, so that two that take turns do not fill the log either. A kind that has not
+    been seen for a while is new again.
+    """
+
+    FIRST_SECONDS = 1.0
+    LONGEST_SECONDS = 3600.0
+    FORGOTTEN_SECONDS = 60.0
+    """after which a kind that has not been seen is new"""
+    MOST_KINDS = 256
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kinds: dict[Hashable, RepeatedKind] = {}
+
+    def count_if_due(self, kind: Hashable) -> int:
+        """Notes that it happens; returns how often since the last line if it is time for another one, else 0."""
+        now, repeated = self._clock(), self._kinds.pop(kind, None)
+        if repeated is None or now - repeated.seen > self.FORGOTTEN_SECONDS:
+            repeated = RepeatedKind(log_at=now, pause_seconds=self.FIRST_SECONDS)
+        self._kinds[kind] = repeated
+        while len(self._kinds) > self.MOST_KINDS:
+            self._kinds.pop(next(iter(self._kinds)))
+        repeated.seen = now
+        repeated.count += 1
+        if now < repeated.log_at:
+            return 0
+        count, repeated.count = repeated.count, 0
+        repeated.log_at = now + repeated.pause_seconds
+        repeated.pause_seconds = min(2 * repeated.pause_seconds, self.LONGEST_SECONDS)
+        return count

@@ -101,10 +101,16 @@ class ShardJob:
     """where to publish the files of cuts for servers; empty: at any free port of the address that it listens at"""
     is_supervised: bool = False
     """whether it would only be started again if it gave up because another process serves as this shard"""
+    waits_until_heard: bool = False
+    """whether it is ready only once the dispatcher has taken its offer: one that was started by hand may be the second
+    of its number, and must not say in the run's folder that it is the one"""
 
 
 def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter | None = None) -> None:
-    """Serves one shard until a stop is requested. ``on_ready`` gets the real endpoint once messages are taken."""
+    """Serves one shard until a stop is requested. ``on_ready`` gets the real endpoint once messages are taken.
+
+    Or, where the job says so, once the dispatcher has heard of the shard.
+    """
     log = structlog.get_logger().bind(process="ps", shard=job.number, run=job.run)
     requests = Codec(*TO_SHARD, float_dtype=job.rows.float_dtype)
     replies = Codec(*FROM_SHARD, float_dtype=job.rows.float_dtype)
@@ -120,13 +126,15 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
         endpoint = bind(socket, job.endpoint, job.curve)
         cuts.publisher = FilePublisher(context, job.publisher_endpoint or beside(job.endpoint), job.curve)
         resources.callback(cuts.publisher.close)
-        on_ready(endpoint)
+        if not job.waits_until_heard:
+            on_ready(endpoint)
         log.info("ready", endpoint=endpoint, shards=job.config.shards, row_floats=state.store.shape.total)
         offered = offered_at(endpoint, job.run, terms, cuts.publisher.endpoint)
         offer = resources.enter_context(closing(Offer(context, job, offered)))
         resources.callback(cuts.close)
         while not stop.requested:
-            offer.renew()
+            if offer.renew() and job.waits_until_heard:
+                on_ready(endpoint)
             if socket.poll(cuts.patience(POLL_MILLISECONDS)):
                 sender, *frames = socket.recv_multipart(copy=False)
                 for reply in answer(state, requests, sender.bytes, frames):
@@ -158,14 +166,17 @@ class Offer:
         self._context, self._endpoint, self._curve, self._offered = context, job.dispatcher_endpoint, job.curve, offered
         self._options: SocketOptions = {zmq.ROUTING_ID: f"shard-{job.number}/{uuid4().hex}".encode()}
         self._codec, self._answers = Codec(Serve), Codec(Heard, Refused)
-        self._claim, self._renewed = NameClaim(job.is_supervised), 0.0
+        self._claim, self._renewed, self._is_heard = NameClaim(job.is_supervised), 0.0, False
         self._socket = self._connected() if self._endpoint else None
 
-    def renew(self) -> None:
-        """Offers the shard if it is time to; raises ConfigError or Displaced if the dispatcher does not want it."""
+    def renew(self) -> bool:
+        """Offers the shard if it is time to; returns whether the dispatcher has taken an offer for the first time.
+
+        Raises ConfigError or Displaced if it does not want the shard.
+        """
         if self._socket is None or monotonic() - self._renewed < OFFER_SECONDS:
-            return
-        self._renewed = monotonic()
+            return False
+        self._renewed, was_heard = monotonic(), self._is_heard
         if not send(self._socket, self._codec, self._offered):
             self._socket.close()
             self._socket = self._connected()
@@ -173,6 +184,9 @@ class Offer:
             answer, _ = receive(self._socket, self._answers)
             if isinstance(answer, Refused):
                 self._be_refused(answer)
+            else:
+                self._is_heard = True
+        return self._is_heard and not was_heard
 
     def _be_refused(self, refused: Refused) -> None:
         reason = f"the dispatcher at {self._endpoint} refused this shard: {refused.reason}"

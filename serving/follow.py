@@ -19,7 +19,7 @@ import structlog
 
 from infra.errors import FreshetError
 from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.telemetry import DoublingPauses, Meter
 from ps.cuts.choice import Choice, read_choice
 from ps.cuts.manifest import CutManifest, manifest_numbers
 from ps.cuts.publication import DeliveredFiles, Deliveries
@@ -107,6 +107,7 @@ class Follower:
         """of cuts that could not be loaded, on the monotonic clock"""
         self._pinned: int | None = None
         """what was pinned when the present version was swapped in"""
+        self._pauses = DoublingPauses()
         self._turned = threading.Condition()
         self.state = Followed(0, Choice(), (), "no turn has been taken yet")
         self._begun, self._is_closing = 0, False
@@ -189,7 +190,7 @@ class Follower:
                     self._give_up(wanted.number, error)
                     failure = failure or str(error)
                     continue
-            self._swap(wanted)
+            self._swap(wanted, choice)
             self._pinned = choice.pinned
             break
         if not failure:
@@ -210,19 +211,30 @@ class Follower:
         self._meter.count("serving_delivered_files", delivered)
         return self._delivered
 
-    def _swap(self, wanted: CutManifest) -> None:
+    def _swap(self, wanted: CutManifest, choice: Choice) -> None:
+        before = self._copies.served
         self._copies.swap()
         now = time.time()
-        structlog.get_logger().info("serves", cut=wanted.number, line=wanted.line, step=wanted.step)
+        self._log_served(wanted, before, choice)
         self._meter.count("serving_swaps")
         self._news.served(version_of(wanted), now)
+
+    def _log_served(self, wanted: CutManifest, before: CutManifest | None, choice: Choice) -> None:
+        """At once if it is served for another reason than the one before, or after a failure; else now and then."""
+        is_older = before is not None and version_of(wanted) < version_of(before)
+        is_released = wanted.number in choice.released
+        kind = choice.pinned, is_released, wanted.line, is_older, self.state.failure != ""
+        if versions := self._pauses.count_if_due(kind):
+            at = {"cut": wanted.number, "line": wanted.line, "step": wanted.step, "pinned": choice.pinned}
+            structlog.get_logger().info("serves", **at, is_released=is_released, is_older=is_older, versions=versions)
 
     def _may_try(self, number: int) -> bool:
         return self._retry_at.get(number, 0.0) <= time.monotonic()
 
     def _give_up(self, number: int, error: CutDamaged) -> None:
         """For a while."""
-        structlog.get_logger().warning("cut is left out", cut=number, reason=str(error))
+        if times := self._pauses.count_if_due((number, str(error))):
+            structlog.get_logger().warning("cut is left out", cut=number, reason=str(error), times=times)
         self._meter.count("serving_damaged_cuts")
         self._retry_at[number] = time.monotonic() + RETRY_SECONDS
 

@@ -34,6 +34,9 @@ class WorkerJob:
     """whether the process ends, to be started anew, if it cannot abort a generation in time"""
     is_supervised: bool = False
     """whether it would only be started again if it gave up because another process has its name"""
+    waits_until_admitted: bool = False
+    """whether it is ready only once the dispatcher has admitted it: one that was started by hand may be the second of
+    its name, and must not say in the run's folder that it is the one"""
     curve: Curve | None = None
     agreement: Agreement = field(default_factory=Agreement)
     """what it must have in common with the dispatcher and the shards"""

@@ -48,7 +48,7 @@ from trainer.worker import Worker
 
 
 def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: Meter | None = None) -> None:
-    """Works for one dispatcher from Join to Goodbye."""
+    """Works for one dispatcher from Join to Goodbye; ``on_ready`` is called when it has joined, or is admitted."""
     log = structlog.get_logger().bind(worker=job.name)
     if job.trainer.threads:
         torch.set_num_threads(job.trainer.threads)
@@ -67,9 +67,13 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
         reach("start")
         offered = nccl_device(worker.device), arithmetic_of(worker.device)
         dispatcher.join(job.agreement.workers, job.link.gbit_per_second, *offered)
-        on_ready()
+        if is_ready := not job.waits_until_admitted:
+            on_ready()
         log.info("joined", dispatcher=job.dispatcher_endpoint, device=str(worker.device))
         for message, arrays in dispatcher.messages(stop, job.trainer.silence_seconds):
+            if not is_ready and isinstance(message, Admitted):
+                on_ready()
+                is_ready = True
             with interruptible(dispatcher):
                 match message:
                     case Abort() | Admitted():

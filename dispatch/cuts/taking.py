@@ -125,10 +125,12 @@ class CutBook:
     ) -> None:
         """most: cuts that are kept; last: highest number of a cut that the journal knows; rule: of the gate.
 
+        Before the first cut, ``find_last`` looks for numbers that storage knows.
+
         field_names: of events, in the order in which they are counted.
         """
         self._storage, self._run, self._most, self._meter = storage, run, most, meter
-        self._last = max(last, highest_number(storage))
+        self._last = last
         self._rule, self.gate = rule or GateRule(), GateState()
         """what the gate compares the next cut with"""
         self._field_names = field_names
@@ -146,6 +148,10 @@ class CutBook:
     def next_number(self) -> int:
         """Above that of every cut before, taken or failed."""
         return self._last + 1
+
+    def find_last(self) -> None:
+        """Numbers of cuts that storage has anything of are not used again; raises StorageError."""
+        self._last = max(self._last, highest_number(self._storage))
 
     @property
     def number(self) -> int | None:

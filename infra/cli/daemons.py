@@ -92,6 +92,7 @@ def ps(
         cuts=settings.cuts,
         publisher_endpoint=_publisher_at(settings, shard),
         is_supervised=is_supervised(),
+        waits_until_heard=not is_supervised(),
     )
     run_shard(job, stop, begin(settings, name), Meter())
 
@@ -222,6 +223,7 @@ def worker(
         link=told,
         ends_itself=True,
         is_supervised=is_supervised(),
+        waits_until_admitted=not is_supervised(),
         curve=curve_of(settings, name),
         agreement=agreement_of(settings),
     )

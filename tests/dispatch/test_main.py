@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -14,6 +15,7 @@ import pytest
 import zmq
 from msgspec import structs
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from dispatch.config import DispatchConfig
 from dispatch.coordinator import Coordinator
@@ -23,6 +25,7 @@ from dispatch.journal.history import read_manifests
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.records import AnyRecord, StepDecided
 from dispatch.main import run_dispatcher
+from dispatch.progress.status import Status
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
@@ -36,9 +39,12 @@ from dispatch.protocol import (
     ReportArrays,
     Welcome,
 )
+from dispatch.recovery import LONGEST_PAUSE_SECONDS
 from dispatch.tally import NO_SECONDS
+from infra.errors import StorageError
 from infra.kafka.broker import free_port
 from infra.process import Stop
+from infra.storage import Storage
 from infra.telemetry import Meter
 from infra.wire import Codec, connect, receive, send
 from ingest.codec.json_events import encode_json
@@ -295,3 +301,68 @@ def test_bad_events_without_a_good_one_are_dead_lettered(tmp_path: Path) -> None
     reader = LogReader(tmp_path / "log", "dead-letters")
     assert reader.span(0) == (0, 2)
     reader.close()
+
+
+class HiddenCuts:
+    """Storage that does not say which cuts there are, so many times; asks a dispatcher to stop after so many tries."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, stop: Stop | None = None) -> None:
+        self.tries, listing = 0, Storage.names
+
+        def names(storage: Storage) -> list[str]:
+            self.tries += 1
+            if self.tries > times:
+                return listing(storage)
+            if self.tries == times and stop is not None:
+                stop.request("test")
+            raise StorageError("cannot list the cuts: Input/output error")
+
+        monkeypatch.setattr(Storage, "names", names)
+
+
+@pytest.fixture
+def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Pauses that were to be made, none of which is."""
+    made = list[float]()
+
+    def wait(stop: Stop, seconds: float) -> bool:
+        made.append(seconds)
+        return stop.requested
+
+    monkeypatch.setattr(Stop, "wait", wait)
+    return made
+
+
+def start_dispatcher(folder: Path, stop: Stop) -> tuple[Status, list[str]]:
+    """One with no shard and no worker; its last status, and what it logged of faults."""
+    LogWriter(folder / "log", "clicks", 1).close()
+    stream = StreamConfig(folder=folder / "log", batch=BATCH, linger_seconds=0)
+    job = DispatchJob(RUN, SEED, folder, stream, DispatchConfig(workers=1), SYNTHETIC, RowConfig(dim=2), shards=1)
+    job = replace(job, storage=str(folder / "cuts"))
+    source = LogReader(folder / "log", "clicks")
+    with capture_logs() as logs, closing(source), closing(open_letters(stream, KafkaConfig(), RUN)) as letters:
+        status = run_dispatcher(job, source, letters, stop, lambda *_: None, Meter(CollectorRegistry()))
+    return status, [line["fault"] for line in logs if "fault" in line]
+
+
+def test_storage_that_does_not_list_the_cuts_is_asked_again_with_pauses_that_double(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_pauses: list[float]
+) -> None:
+    stop = Stop()
+    hidden = HiddenCuts(monkeypatch, times=6)
+    monkeypatch.setattr("dispatch.replay.assemble", lambda *_: stop.request("test"))
+    _, faults = start_dispatcher(tmp_path, stop)
+    assert hidden.tries > 6
+    assert quick_pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, LONGEST_PAUSE_SECONDS]
+    assert len(faults) == 6
+    assert all("which cuts there are cannot be read" in fault and "Input/output" in fault for fault in faults)
+
+
+def test_a_stop_is_taken_while_storage_does_not_list_the_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_pauses: list[float]
+) -> None:
+    stop = Stop()
+    hidden = HiddenCuts(monkeypatch, times=3, stop=stop)
+    status, faults = start_dispatcher(tmp_path, stop)
+    assert (hidden.tries, len(faults), len(quick_pauses)) == (3, 3, 3)
+    assert "which cuts there are cannot be read" in " ".join(status.troubles)

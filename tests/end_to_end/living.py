@@ -73,6 +73,8 @@ class Facts:
     """after the first stop"""
     strays: dict[str, tuple[int, str]] = field(default_factory=dict)
     """status and output of processes that were started by hand under names that were taken"""
+    written: tuple[dict[str, bytes | None], dict[str, bytes | None]] = field(default_factory=lambda: ({}, {}))
+    """the run's folder before these processes, and after them"""
     lost: str = ""
     """what the dispatcher logged while a worker was stopped"""
     faults: tuple[str, ...] = ()
@@ -171,12 +173,27 @@ class Life:
         """By hand, as somebody does who is mistaken in the name."""
         dispatcher = (self.folder / "endpoints" / "dispatcher").read_text().split()[0]
         at = "--dispatcher", dispatcher, "--run-folder", self.folder
+        before = self.written()
         shard = start("ps", "--shard", "0", "--name", "ps-0", "--endpoint", "tcp://127.0.0.1:*", *at)
         strays = {"ps-0": shard, "worker-1": start("worker", "--name", "worker-1", *at)}
         for name, process in strays.items():
             output, _ = process.communicate(timeout=300)
             self.facts.strays[name] = process.returncode, output
+        self.facts.written = before, self.written()
         self.wait_for_steps(FURTHER)
+
+    def written(self) -> dict[str, bytes | None]:
+        """Every file of the run's folder with its content; without that where the run itself adds to it.
+
+        Cuts, the journal and what is served come and go.
+        """
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        named = {path.relative_to(self.folder): path for path in files}
+        return {
+            str(name): path.read_bytes() if name.parts[0] == "endpoints" else None
+            for name, path in named.items()
+            if name.parts[0] not in ("cuts", "journal")
+        }
 
     def stop_processes(self) -> None:
         """A worker and a process that the run could do without, until both are replaced."""

@@ -44,6 +44,12 @@ def test_a_second_process_of_a_name_is_refused_and_the_run_goes_on(facts: Facts,
     assert (status, f"another process is {what}, and is alive; expected one of each" in told) == (2, True), output
 
 
+def test_a_second_process_of_a_name_writes_nothing_into_the_folder_of_the_run(facts: Facts) -> None:
+    before, after = facts.written
+    assert {"endpoints/ps-0", "endpoints/ps-0.metrics", "endpoints/worker-1"} <= set(before)
+    assert after == before
+
+
 # ── processes that are killed, that end, that hang ────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("victim", KILLED)
 def test_a_killed_process_is_replaced_and_the_run_goes_on(life: Life, facts: Facts, victim: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from dispatch.cuts.retention import discard_after, drop_old
 from infra.errors import StorageError
@@ -251,3 +252,38 @@ def test_a_storage_that_takes_no_record_keeps_nobody_from_serving(
     record.write_bytes(b"nonsense")
     assert Following(trained).turn() == 1
     assert read_served(trained.storage, "serve").cut == 1  # type: ignore[union-attr]
+
+
+def test_versions_that_follow_each_other_are_not_logged_each_and_changes_are(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = Following(trained)
+    monkeypatch.setattr("infra.telemetry.time.monotonic", lambda: 0.0)
+
+    def logged(act: Callable[[], int]) -> list[int]:
+        """The cuts that were logged as served."""
+        with capture_logs() as logs:
+            act()
+        return [line["cut"] for line in logs if line["event"] == "serves"]
+
+    assert logged(following.turn) == [1]
+    for _ in range(3):
+        trained.train().take()
+        assert logged(following.turn) == []
+    trained.train().take("logloss is 0.9")
+    assert logged(lambda: following.want(released=(5,))) == [5]
+    assert logged(lambda: following.want(pinned=3)) == [3]
+    assert logged(lambda: following.want(released=(5,))) == []  # served before for that reason
+
+
+def test_a_cut_that_stays_damaged_is_logged_once(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    following = Following(trained)
+    following.turn()
+    trained.train().take()
+    (trained.folder / manifest_name(2)).write_bytes(b"nonsense")
+    monkeypatch.setattr("serving.follow.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("infra.telemetry.time.monotonic", lambda: 0.0)
+    with capture_logs() as logs:
+        for _ in range(5):
+            assert following.turn() == 1
+    assert [line["cut"] for line in logs if line["event"] == "cut is left out"] == [2]

@@ -31,6 +31,7 @@ class Cuts:
     def __init__(self, folder: Path, most: int = 2, last: int = 0) -> None:
         self.storage, self.registry = Storage.at(folder), CollectorRegistry()
         self.book = CutBook(self.storage, "r", most, last, Meter(self.registry))
+        self.book.find_last()
 
     def save(self, shard: int, number: int, *more: FilePart) -> None:
         name = f"{number:08d}/shard-{shard}-x.safetensors"

@@ -1,0 +1,48 @@
+"""What the log says about cuts: while the model is served there is a version a second, and not a line for each.
+
+- a cut that a recovery may go back to is logged when it is taken
+- versions that only follow each other are counted, and logged with pauses that double
+- a version that is held back is logged at once where the reason is another than before, else with pauses that double
+- the first good version after that is logged at once
+"""
+
+import re
+
+import structlog
+
+from infra.telemetry import DoublingPauses
+from ps.cuts.manifest import CutManifest
+
+NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*")
+"""in a reason; the digits of a field's name belong to the name"""
+
+
+def kind_of(reasons: tuple[str, ...]) -> tuple[str, ...]:
+    """The reasons without their figures, which differ from version to version."""
+    return tuple(NUMBER.sub("#", reason) for reason in reasons)
+
+
+class CutLog:
+    """Logs the cuts of one run."""
+
+    def __init__(self) -> None:
+        self._pauses = DoublingPauses()
+        self._held = 0
+        """versions in a row"""
+        self._log = structlog.get_logger()
+
+    def log_taken(self, cut: CutManifest, is_served: bool) -> None:
+        """A cut exists; is_served: whether somebody serves the model, so that it matters if it is held back."""
+        at = {"cut": cut.number, "step": cut.step, "rows": cut.rows, "line": cut.line}
+        if not cut.is_publication:
+            self._log.info("cut taken", **at)
+        if is_served and not cut.verdict.is_good:
+            self._held += 1
+            if self._pauses.count_if_due(("held", *kind_of(cut.verdict.reasons))):
+                self._log.warning("version held back", **at, reasons=cut.verdict.reasons, in_a_row=self._held)
+            return
+        held, self._held = self._held, 0
+        if held and self._pauses.count_if_due("good again"):
+            self._log.info("versions are good again", **at, held_back=held)
+        elif not held and cut.is_publication and (versions := self._pauses.count_if_due(("taken", cut.line))):
+            self._log.info("versions taken", **at, versions=versions)
