@@ -94,6 +94,8 @@ class WatchedConnection(HttpToolsProtocol):
         """of the body of a request that is answered already"""
         self._refusal: ApiError | None = None
         """of the head that is being read"""
+        self._is_refused = False
+        """whether what still comes is dropped, because it was answered here"""
 
     @property
     def is_idle(self) -> bool:
@@ -114,6 +116,9 @@ class WatchedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            self._drop_body(len(data))
+            return
         # the beginning of a head that comes together with the end of another request is not counted: it is short
         before = 0 if self._is_between else self._head_bytes
         super().data_received(data)
@@ -224,7 +229,18 @@ class WatchedConnection(HttpToolsProtocol):
         answer, of_all = answer_of(error), self.server_state.default_headers
         headers = b"".join(b"%b: %b\r\n" % pair for pair in (*of_all, *answer.raw_headers, (b"connection", b"close")))
         self.transport.write(STATUS_LINE[error.status] + headers + b"\r\n" + bytes(answer.body))
-        self.transport.close_at_once()  # type: ignore[attr-defined]
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Ends our side, and drops what still comes as if it were the rest of a body."""
+        if not self.transport.can_write_eof():
+            self.transport.close_at_once()  # type: ignore[attr-defined]
+            return
+        self._is_refused, self._dropped_bytes = True, 0
+        self.transport.flush()  # type: ignore[attr-defined]
+        self.transport.write_eof()
+        self._idle[self] = None
+        self._head_timer = self.loop.call_later(self._receive_seconds, self.drop)
 
 
 def head_error(version: str, url: bytes, headers: list[tuple[bytes, bytes]]) -> ApiError | None:

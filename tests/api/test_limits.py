@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,25 @@ def test_idle_connections_lock_nobody_out(limited: Served) -> None:
 def test_a_head_that_is_too_long_is_refused(limited: Served, end: bytes) -> None:
     filler = b"x" * connections.HEAD_BYTES
     expect_problem(raw(limited, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + filler + end), 431)
+
+
+@pytest.mark.parametrize(
+    "refused", [b"nonsense\r\n\r\n", b"GET /healthz HTTP/1.1\r\nX: " + b"x" * connections.HEAD_BYTES]
+)
+def test_a_client_that_goes_on_sending_after_a_refusal_is_not_cut_off(limited: Served, refused: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", limited.port), timeout=30) as connection:
+        connection.sendall(refused)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        for _ in range(connections.DROPPED_BODIES):
+            connection.sendall(b"x" * 4096)
+        expect_problem(answer, 400 if refused.startswith(b"nonsense") else 431)
+
+
+def test_a_client_that_never_stops_sending_after_a_refusal_is_cut_off(limited: Served) -> None:
+    with socket.create_connection(("127.0.0.1", limited.port), timeout=30) as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            all(connection.sendall(b"x" * 4096) is None for _ in count())
 
 
 def test_a_head_as_long_as_may_be_is_served(limited: Served) -> None:
