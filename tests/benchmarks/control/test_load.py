@@ -1,8 +1,12 @@
 """Clients of the API's benchmark, and how windows of a run are counted."""
 
+import socket
+import struct
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -26,9 +30,19 @@ class TokenDoor(BaseHTTPRequestHandler):
         pass
 
 
+class QuietServer(ThreadingHTTPServer):
+    """Says nothing of clients that go away, as those do that have measured for long enough."""
+
+    daemon_threads = False  # its end waits for them
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), TokenDoor) as server:
+    with QuietServer(("127.0.0.1", 0), TokenDoor) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -40,6 +54,15 @@ def test_every_request_is_timed_and_no_more_are_sent_than_asked_for(address: str
     latencies = ask_together(AskedRoute(address, "/", "secret", 0.19, 50.0, 2))
     assert 1 <= latencies.requests <= 10
     assert 0 < latencies.p50_ms <= latencies.p99_ms
+
+
+def test_a_client_that_goes_away_is_not_told_to_people(capfd: pytest.CaptureFixture[str]) -> None:
+    with QuietServer(("127.0.0.1", 0), TokenDoor) as server:
+        with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no farewell
+        server.handle_request()
+    assert capfd.readouterr().err == ""
 
 
 def test_one_request_is_sent_however_late_it_is(address: str) -> None:
