@@ -11,7 +11,7 @@ again, or is void, cannot be counted twice.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, case, delete, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, Table, case, cast, delete, func, insert, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -133,7 +133,8 @@ def aggregates(buckets: int) -> dict[str, ColumnElement[Any]]:
         "bucket": StepRow.bucket // literal(buckets, literal_execute=True),
         "first_step": func.min(StepRow.first_step),
         "last_step": func.max(StepRow.last_step),
-        **{name: func.sum(getattr(StepRow, name)) for name in SUMMED},
+        # PostgreSQL's sum of integers is a decimal
+        **{name: cast(func.sum(column := getattr(StepRow, name)), column.type) for name in SUMMED},
         "loss": case((func.count(StepRow.loss) == func.count(), func.sum(StepRow.loss))),
         "alpha": func.sum(StepRow.alpha * StepRow.steps) / func.nullif(func.sum(with_alpha), 0),
         "first_at": func.min(StepRow.first_at),
