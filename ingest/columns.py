@@ -5,6 +5,7 @@ Legend: B events.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ Faults = dict[int, str]
 
 MAX_TIME = 253402300800.0
 """unix seconds of the year 10000"""
+NUMBER = re.compile(r"[-+]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][-+]?\d{1,9})?", re.ASCII)
+"""given as text"""
 SAFE_TO_MERGE = {str, int, type(None)}
 """Among these equal values have equal keys; 1, 1.0 and true are equal in Python but not all one key."""
 
@@ -61,6 +64,23 @@ def read_numbers(name: str, column: Sequence[Any], faults: Faults) -> NDArray[np
             faults.setdefault(row, f"not finite: field {name!r} is {column[row]}")
             numbers_B[row] = np.nan
     return numbers_B
+
+
+def parse_texts(name: str, column: Sequence[Any], faults: Faults) -> Sequence[Any]:
+    """The column with texts taken as numbers; None where a text is empty, or no number, which is a fault."""
+    if str not in set(map(type, column)):
+        return column
+    return [_parsed(name, value, row, faults) if type(value) is str else value for row, value in enumerate(column)]
+
+
+def _parsed(name: str, text: str, row: int, faults: Faults) -> float | None:
+    """As JSON writes numbers: Python would read 1_0, ٣ and infinity, too."""
+    if not (stripped := text.strip()):
+        return None
+    if NUMBER.fullmatch(stripped) is None:
+        faults.setdefault(row, f"wrong type: field {name!r} is the text {text[:40]!a}, expected a number")
+        return None
+    return float(stripped)
 
 
 def _number(name: str, value: Any, row: int, faults: Faults) -> float:
@@ -159,13 +179,13 @@ def _text_fault(field: str, value: Raw, limit: int) -> str | None:
 
 
 def hash_lists(table: KeyTable, column: Sequence[Any], limit: int, faults: Faults) -> NDArray[np.uint64]:
-    """Keys of a column of lists, each padded with the absent key; a single value is a list of one."""
+    """Keys of a column of lists, each padded with the absent key or cut; a single value is a list of one."""
     most = table.values
     padding: list[None] = [None] * most
     flat: list[Any] = []
     for row, value in enumerate(column):
         values = value if type(value) is list else [value]
-        if len(values) > most:
+        if len(values) > most and not table.truncate:
             faults.setdefault(row, f"too many values: field {table.field!r} has {len(values)}, at most {most}")
         flat += (values + padding)[:most]
     flat_faults: Faults = {}

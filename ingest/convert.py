@@ -10,7 +10,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.columns import Faults, hash_column, hash_lists, read_dense, read_labels, read_numbers, read_times
+from ingest.columns import (
+    Faults,
+    hash_column,
+    hash_lists,
+    parse_texts,
+    read_dense,
+    read_labels,
+    read_numbers,
+    read_times,
+)
 from ingest.keys import Raw, absent_key, key_of, log_squares
 from ingest.presence import missing_faults
 from ingest.samples import Samples
@@ -53,6 +62,8 @@ class Converter:
         column = dict(zip(self.schema.sources, columns, strict=True))
         faults: Faults = {}
         times_B, labels_B = read_times(times, faults), read_labels(labels, faults)
+        for name in self.schema.coerced:
+            column[name] = parse_texts(name, column[name], faults)
         numbers = {name: read_numbers(name, column[name], faults) for name in column if name in self.numeric}
         keys_BF = np.empty((len(times), self.schema.fields), np.uint64)
         at = 0
@@ -80,6 +91,8 @@ class Converter:
         allowed: tuple[type, ...] = (
             (int, float, type(None)) if name in self.numeric else (str, int, float, bool, type(None))
         )
+        if name in self.schema.coerced:
+            allowed = (*allowed, str)
         kinds = set(map(type, column))
         if kinds <= set(allowed):
             return

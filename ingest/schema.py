@@ -33,6 +33,10 @@ class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """log_square: the field is a number v and the raw value is floor(ln(v+1)^2), or v itself when negative"""
     required: bool = False
     """an event without the field is rejected"""
+    truncate: bool = False
+    """a list of more than ``values`` keeps its first ones, instead of its event being rejected"""
+    coerce: bool = False
+    """of a table with a bucket: a text that is a number is taken as that number, an empty one as no value"""
 
     @property
     def field(self) -> str:
@@ -53,6 +57,8 @@ class DenseField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """an event with a larger number is rejected"""
     required: bool = False
     """an event without the field is rejected"""
+    coerce: bool = False
+    """a text that is a number is taken as that number, an empty one as no value; otherwise any text is rejected"""
 
     @property
     def field(self) -> str:
@@ -98,6 +104,11 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         """Those of them that no event may lack."""
         return tuple(dict.fromkeys(use.field for use in self._uses if use.required))
 
+    @cached_property
+    def coerced(self) -> tuple[str, ...]:
+        """Those whose numbers may be given as text."""
+        return tuple(dict.fromkeys(use.field for use in self._uses if use.coerce))
+
     @property
     def _uses(self) -> tuple[KeyTable | DenseField, ...]:
         return (*self.tables, *self.dense_fields)
@@ -109,7 +120,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits, equal where keys and dense floats mean the same; limits and requirements do not count."""
+        """16 hex digits, equal where keys and dense floats mean the same; what is rejected does not count."""
         tables = [(t.name, t.field, t.values, t.bucket) for t in self.tables]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
         return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense]))
@@ -164,6 +175,10 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
             faults.append((f"table {table.name!r} has values = {table.values}", "1 to 1000"))
         if table.bucket != "none" and table.values != 1:
             faults.append((f"table {table.name!r} has both a bucket and {table.values} values", "values = 1"))
+        if table.truncate and table.values == 1:
+            faults.append((f"table {table.name!r} has truncate and one value", "truncate of lists, values above 1"))
+        if table.coerce and table.bucket == "none":
+            faults.append((f"table {table.name!r} has coerce and no bucket", "coerce of numbers: ids are any values"))
     for dense in schema.dense_fields:
         if not -FLOAT32_MAX <= dense.min <= dense.max <= FLOAT32_MAX:
             faults.append(
@@ -177,7 +192,14 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
     single = {t.field for t in schema.tables if t.values == 1} | _numeric(schema)
     for name in sorted({t.field for t in schema.tables if t.values > 1} & single):
         faults.append((f"field {name!r} is a list for one use and a single value for another", "one meaning a field"))
+    for name in sorted(_coerced(schema, True) & _coerced(schema, False)):
+        faults.append((f"field {name!r} has coerce for one use and not for another", "one meaning a field"))
     return faults
+
+
+def _coerced(schema: Schema, value: bool) -> set[str]:
+    """Fields that a use gives this value of coerce."""
+    return {use.field for use in schema._uses if use.coerce is value}
 
 
 def _numeric(schema: Schema) -> set[str]:

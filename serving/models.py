@@ -23,6 +23,8 @@ class Predictions(Answer):
     """since the cut of this version was taken"""
     ids: list[str] | None = None
     """of the predictions, to go with their labels later; only where predictions are logged"""
+    unknown_fields: list[str] | None = None
+    """names of fields that the schema does not know, 20 at most, which had no effect; only where there are any"""
 
 
 class SnapshotReading(Answer):

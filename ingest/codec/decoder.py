@@ -83,10 +83,13 @@ class Decoder:
         self._json = JsonCodec(schema, needs_label)
         self._packed = PackedCodec(schema)
 
-    def decode(self, records: Sequence[Record], start: Position) -> Decoded:
-        """All events of consecutive records from start on, which lies in the first record; at least one record."""
+    def decode(self, records: Sequence[Record], start: Position, unknown: list[bytes] | None = None) -> Decoded:
+        """All events of consecutive records from start on, which lies in the first record; at least one record.
+
+        unknown: the payloads of JSON events with fields that the schema does not know are added to it.
+        """
         parts = [
-            self._decode_packed(list(group)) if packed else self._decode_json(list(group))
+            self._decode_packed(list(group)) if packed else self._decode_json(list(group), unknown)
             for packed, group in groupby(records, lambda record: is_packed(record.payload))
         ]
         decoded = join_decoded(parts)
@@ -97,8 +100,8 @@ class Decoder:
         samples, never = no_samples(self.schema.fields, self.schema.dense), np.empty(0, np.int64)
         return Decoded(samples, empty, empty, never, (), at)
 
-    def _decode_json(self, records: Sequence[Record]) -> Decoded:
-        samples, faults = self._json.decode([record.payload for record in records])
+    def _decode_json(self, records: Sequence[Record], unknown: list[bytes] | None) -> Decoded:
+        samples, faults = self._json.decode([record.payload for record in records], unknown)
         at_B = np.zeros((len(records), 2), np.int64)
         at_B[:, 0] = [record.offset for record in records]
         after_B = at_B + np.array([1, 0])

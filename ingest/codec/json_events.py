@@ -45,17 +45,22 @@ class JsonCodec:
         self.schema = schema
         self._needs_label = needs_label
         self._converter = Converter(schema)
-        self._decoder = msgspec.json.Decoder(self._event_type())
+        self._decoder = msgspec.json.Decoder(self._event_type(is_exact=False))
+        self._exact = msgspec.json.Decoder(self._event_type(is_exact=True))
         from ingest.codec import structure  # loads numba, which encoding does not need
 
         self._structure = structure
 
-    def decode(self, payloads: Sequence[bytes]) -> tuple[Samples, Faults]:
-        """Samples of all payloads (those with faults hold nonsense) and the faults by place in the list."""
+    def decode(self, payloads: Sequence[bytes], unknown: list[bytes] | None = None) -> tuple[Samples, Faults]:
+        """Samples of all payloads (those with faults hold nonsense) and the faults by place in the list.
+
+        unknown: payloads with fields that the schema does not know are added to it.
+        """
         faults: Faults = {}
         found_B = self._scan(payloads, faults)
         events = [
-            None if row in faults else self._decode_one(row, payload, faults) for row, payload in enumerate(payloads)
+            None if row in faults else self._decode_one(row, payload, faults, unknown)
+            for row, payload in enumerate(payloads)
         ]
         for row in np.flatnonzero(found_B == self._structure.UNSURE).tolist():
             if events[row] is not None and self._structure.has_duplicates(payloads[row]):
@@ -84,22 +89,35 @@ class JsonCodec:
         columns = list(zip(*[msgspec.structs.astuple(event.fields) for event in events], strict=True))
         return self._converter.convert([e.event_time for e in events], [e.label for e in events], columns)
 
-    def _decode_one(self, row: int, payload: bytes, faults: Faults) -> Any:
+    def _decode_one(self, row: int, payload: bytes, faults: Faults, unknown: list[bytes] | None) -> Any:
         try:
             if not payload.isascii():
                 payload.decode()  # msgspec does not check the text of fields that it skips
-            return self._decoder.decode(payload)
+            return self._decoder.decode(payload) if unknown is None else self._decode_exactly(payload, unknown)
         except msgspec.ValidationError as error:
             faults[row] = _kind(str(error))
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             faults[row] = surrogate_fault(payload) or f"not decodable: {error}"
         return None
 
-    def _event_type(self) -> Any:
-        """A struct with one attribute per used field, so that decoding builds no dict and skips the rest."""
+    def _decode_exactly(self, payload: bytes, unknown: list[bytes]) -> Any:
+        """Costs nothing more for an event without unknown fields."""
+        try:
+            return self._exact.decode(payload)
+        except msgspec.ValidationError:
+            event = self._decoder.decode(payload)
+        unknown.append(payload)
+        return event
+
+    def _event_type(self, is_exact: bool) -> Any:
+        """A struct with one attribute per used field, so that decoding builds no dict; it skips the rest, or not."""
         names = {f"field_{i}": source for i, source in enumerate(self.schema.sources)}
         fields = msgspec.defstruct(
-            "Fields", [(name, self._value_type(source), None) for name, source in names.items()], rename=names, gc=False
+            "Fields",
+            [(name, self._value_type(source), None) for name, source in names.items()],
+            rename=names,
+            gc=False,
+            forbid_unknown_fields=is_exact,
         )
         if self._needs_label:
             return msgspec.defstruct("Event", [("event_time", float), ("label", int), ("fields", fields)], gc=False)
@@ -108,7 +126,7 @@ class JsonCodec:
 
     def _value_type(self, source: str) -> Any:
         if source in self._converter.numeric:
-            return int | float | None
+            return int | float | str | None if source in self.schema.coerced else int | float | None
         return Raw | list[Raw] | None if source in self._converter.lists else Raw | None
 
 

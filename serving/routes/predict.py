@@ -2,10 +2,10 @@
 
 import asyncio
 from time import time
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from api.access.rules import needs
 from api.errors import BadRequest, NotAvailable, TooLarge, Unprocessable
@@ -13,6 +13,8 @@ from api.problems import answer_of
 from api.runs.samples import MOST_REJECTS, split_events
 from ingest.codec.decoder import Decoded
 from ingest.codec.packed import is_packed
+from ingest.codec.unknown import nearest_field, unknown_fields
+from ingest.schema import Schema
 from ingest.streams.position import Position
 from ingest.streams.source import Record
 from serving.engine import Predicted
@@ -45,17 +47,23 @@ router = APIRouter(tags=["predictions"])
     response_model=Predictions,
     openapi_extra={**rule["openapi_extra"], "requestBody": BODY},
 )
-async def predict(request: Request, parts: Parts) -> Response:
+async def predict(
+    request: Request,
+    parts: Parts,
+    strict: Annotated[bool, Query(description="Refuse samples with fields that the schema does not know.")] = False,
+) -> Response:
     """A sample, a list of them, one a line, or a packed record, in the format of events; label and time are optional.
 
     All samples of a request are answered by one version of the model. If one of them does not fit the schema of the
-    run, none is answered.
+    run, none is answered. Fields that the schema does not know have no effect and are named in the answer.
     """
     body = await request.body()
     if not body or body.isspace():
         raise BadRequest("the body is empty; expected samples")
     is_brief = len(body) <= BRIEF_BYTES
-    decoded, ids = _decode(parts, body) if is_brief else await asyncio.to_thread(_decode, parts, body)
+    decoded, ids, unknown = _decode(parts, body) if is_brief else await asyncio.to_thread(_decode, parts, body)
+    if strict and unknown:
+        raise BadRequest(_explain_unknown(unknown, parts.decoder.schema))
     if decoded.rejects:
         where = [each.position.index if is_packed(body) else each.position.offset for each in decoded.rejects]
         told = zip(where, decoded.rejects, strict=True)
@@ -71,26 +79,39 @@ async def predict(request: Request, parts: Parts) -> Response:
         raise NotAvailable(str(error)) from error
     if parts.labels is not None:
         parts.labels.log(ids, predicted.probabilities_B, predicted.manifest)
-    return Response(_answer(predicted, ids), media_type="application/json")
+    return Response(_answer(predicted, ids, unknown), media_type="application/json")
 
 
-def _decode(parts: ServingParts, body: bytes) -> tuple[Decoded, list[str]]:
-    """(the samples, the id of each where predictions are logged)."""
+def _decode(parts: ServingParts, body: bytes) -> tuple[Decoded, list[str], list[str]]:
+    """(the samples, the id of each where predictions are logged, names of fields that the schema does not know)."""
     payloads = [body] if is_packed(body) else split_events(body, parts.config.request_samples)
-    decoded = parts.decoder.decode([Record(at, None, each, 0) for at, each in enumerate(payloads)], Position(0))
+    strange: list[bytes] = []
+    records = [Record(at, None, each, 0) for at, each in enumerate(payloads)]
+    decoded = parts.decoder.decode(records, Position(0), strange)
+    unknown = list(unknown_fields(strange, parts.decoder.schema)) if strange else []
     if parts.labels is None or decoded.rejects:
-        return decoded, []
+        return decoded, [], unknown
     try:
-        return decoded, [new_id() for _ in range(len(decoded))] if is_packed(body) else ids_of(payloads)
+        return decoded, [new_id() for _ in range(len(decoded))] if is_packed(body) else ids_of(payloads), unknown
     except BadPredictionId as error:
         raise Unprocessable(str(error)) from error
 
 
-def _answer(predicted: Predicted, ids: list[str]) -> bytes:
+def _explain_unknown(unknown: list[str], schema: Schema) -> str:
+    likely = ((name, nearest_field(name, schema.sources)) for name in unknown)
+    names = ", ".join(f"{name!r} (perhaps {near!r})" if near else repr(name) for name, near in likely)
+    return (
+        f"samples have fields that schema {schema.name!r} does not know: {names}; expected some of "
+        f"{', '.join(schema.sources)}; correct or remove them, or ask without strict"
+    )
+
+
+def _answer(predicted: Predicted, ids: list[str], unknown: list[str]) -> bytes:
     """The JSON of Predictions; written by hand because pydantic would look at every number."""
     told = {
         "probabilities": predicted.probabilities_B.tolist(),
         "version": version_of(predicted.manifest)._asdict(),
         "age_seconds": max(0.0, time() - predicted.manifest.at_seconds),
     }
-    return msgspec.json.encode(told | {"ids": ids} if ids else told)
+    optional = {"ids": ids, "unknown_fields": unknown}
+    return msgspec.json.encode(told | {name: value for name, value in optional.items() if value})

@@ -40,6 +40,12 @@ def test_fingerprint_ignores_limits_but_not_order() -> None:
         ('name = "a"\ntables = [{nam = "x"}]', "unknown field `nam`|missing required field `name`"),
         ('name = "a"\ntables = [{name = "x"}, {name = "x"}]', "there twice"),
         ('name = "a"\ntables = [{name = "x", values = 0}]', "values = 0"),
+        ('name = "a"\ntables = [{name = "x", truncate = true}]', "truncate of lists"),
+        ('name = "a"\ntables = [{name = "x", coerce = true}]', "coerce of numbers"),
+        (
+            'name = "a"\ntables = [{name = "x", bucket = "log_square"}]\ndense_fields = [{name = "x", coerce = true}]',
+            "has coerce for one use and not for another",
+        ),
         ('name = "a"\ntables = [{name = "x", bucket = "log"}]', "Invalid enum value 'log'"),
         ('name = "a"\ntables = [{name = "x"}]\ndense_fields = [{name = "d", min = 2, max = 1}]', "min 2.0 and max 1.0"),
         ('name = "a"\ntables = [{name = "x"}]\ndense_fields = [{name = "d", max = nan}]', "finite min <= max"),

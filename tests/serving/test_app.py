@@ -40,6 +40,23 @@ def test_one_event_many_and_one_a_line_are_answered_alike(server: Served) -> Non
     assert predicted(server, lines)["probabilities"] == pytest.approx([one, one], abs=1e-6)
 
 
+def test_fields_that_the_schema_does_not_know_are_named_and_change_nothing(server: Served) -> None:
+    misspelt = {"fields": {**EVENT["fields"], "usr": "u-2"}}
+    told = predicted(server, [EVENT, misspelt])
+    assert told["unknown_fields"] == ["usr"]
+    assert told["probabilities"] == predicted(server, [EVENT, EVENT])["probabilities"]
+    assert "unknown_fields" not in predicted(server, EVENT)
+
+
+def test_strictly_samples_with_unknown_fields_are_refused(server: Served) -> None:
+    misspelt = {"fields": {"usr": "u-2", "item": 17}}
+    answer = server.ask("POST", "/v1/predict?strict=true", [EVENT, misspelt])
+    assert answer.status == 400
+    assert "does not know: 'usr' (perhaps 'user'); expected some of user, item" in answer.json["detail"]
+    assert server.ask("POST", "/v1/predict?strict=true", EVENT).status == 200
+    assert server.ask("POST", "/v1/predict?strict=true", PACKED).status == 200
+
+
 def test_json_and_packed_are_the_same_sample(server: Served) -> None:
     samples, faults = JsonCodec(SCHEMA, needs_label=False).decode([json.dumps(EVENT).encode()])
     assert not faults
