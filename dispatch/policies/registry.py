@@ -1,5 +1,8 @@
 """All policies by name. A new one is a file beside this and a line below."""
 
+import re
+from difflib import get_close_matches
+
 from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Policy
 from dispatch.policies.esd import EsdSpec
@@ -39,13 +42,13 @@ def parse_spec(text: str) -> Spec:
     except WrongParameter as wrong:
         raise ConfigError(
             f"policy cannot be built; {wrong.name} of {_cut(text)} is {_cut(wrong.written)}; expected "
-            f"{wrong.expected}; correct dispatch.policy, for example to {wrong.example!r}"
+            f"{wrong.expected}; correct dispatch.policy, for example to {_meant(text) or repr(wrong.example)}"
         ) from wrong
     if spec is None:
         choices = ", ".join(known.form for known in SPECS.values())
         raise ConfigError(
             f"policy cannot be built; got {_cut(text)}; expected one of {choices}; all but het and fae may "
-            f"end in :{FULL}; correct dispatch.policy"
+            f"end in :{FULL}; correct dispatch.policy{f', perhaps to {meant}' if (meant := _meant(text)) else ''}"
         )
     return spec
 
@@ -56,6 +59,18 @@ def _parse(name: str, parameters: list[str]) -> Spec | None:
     if spec is None or not is_full:
         return spec
     return FullySynchronised(spec) if spec.needs.synchronisation == "on_demand" else None
+
+
+def _meant(text: str) -> str:
+    """The policy that differs in misspelt words alone, in quotes; empty if there is none."""
+    words = {word for spec in SPECS.values() for word in re.findall(r"[a-z_]{3,}", spec.form)} | {*SPECS, FULL}
+    near = [get_close_matches(part, sorted(words), n=1) or [part] for part in text.strip().split(":")]
+    name, *parameters = (part for (part,) in near)
+    try:
+        is_policy = name in SPECS and _parse(name, parameters) is not None
+    except WrongParameter:
+        is_policy = False
+    return repr(":".join((name, *parameters))) if is_policy else ""
 
 
 def _cut(text: str) -> str:

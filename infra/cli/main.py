@@ -20,6 +20,7 @@ from infra.cli.steer import alpha, audit, runs, status, workers
 from infra.errors import ConfigError, FreshetError
 from infra.files import refusal
 from infra.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
+from infra.telemetry import code_version
 
 if TYPE_CHECKING:
     from infra.run.cluster import Extras, KnownBest
@@ -33,22 +34,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(bench.app, name="bench", rich_help_panel="Look around")
-for process in (
-    daemons.dispatcher,
-    daemons.worker,
-    daemons.ps,
-    daemons.api,
-    daemons.serve,
-    daemons.broker,
-    agent.agent,
-):
-    app.command(rich_help_panel="Processes")(process)
-app.command(rich_help_panel="While it runs")(status.status)
-for name, group in {"runs": runs.app, "alpha": alpha.app, "workers": workers.app}.items():
-    app.add_typer(group, name=name, rich_help_panel="While it runs")
-for change in (workers.pause, workers.resume, audit.audit):
-    app.command(rich_help_panel="While it runs")(change)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"freshet {code_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def freshet(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """The help of the command is that of the application above."""
+
 
 Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
 Kafka = Annotated[bool, typer.Option("--kafka", help="Events go through Kafka; starts a broker if need be.")]
@@ -152,6 +153,23 @@ def up(
 
 
 app.command(rich_help_panel="Start here")(stream.produce)
+
+app.add_typer(bench.app, name="bench", rich_help_panel="Look around")
+for process in (
+    daemons.dispatcher,
+    daemons.worker,
+    daemons.ps,
+    daemons.api,
+    daemons.serve,
+    daemons.broker,
+    agent.agent,
+):
+    app.command(rich_help_panel="Processes")(process)
+app.command(rich_help_panel="While it runs")(status.status)
+for name, group in {"runs": runs.app, "alpha": alpha.app, "workers": workers.app}.items():
+    app.add_typer(group, name=name, rich_help_panel="While it runs")
+for change in (workers.pause, workers.resume, audit.audit):
+    app.command(rich_help_panel="While it runs")(change)
 
 
 @app.command(rich_help_panel="Look around")

@@ -260,12 +260,12 @@ class Life:
         self.tell("workers", "add")
         self.await_members("worker-0", "worker-1", "worker-2")
         self.tell("workers", "list")
-        self.tell("workers", "drain", "--name", "worker-0")
+        self.tell("workers", "drain", "worker-0")
         self.await_members("worker-1", "worker-2")
-        self.tell("workers", "drain", "--name", "worker-7", status=1)
-        self.tell("workers", "remove", "--name", "worker-1")
+        self.tell("workers", "drain", "worker-7", status=1)
+        self.tell("workers", "remove", "worker-1")
         self.await_members("worker-2")
-        self.tell("workers", "remove", "--name", "worker-2", status=1)
+        self.tell("workers", "remove", "worker-2", status=1)
         self.wait(lambda: self.children("worker-0", "worker-1") == [])
 
     def tell(self, *arguments: str, status: int = 0) -> None:

@@ -7,8 +7,20 @@ import typer
 from infra.cli.options import grouped
 from infra.cli.steer.connection import AsJson, CommandOptions, FolderOptions
 from infra.cli.steer.output import print_answer
+from infra.errors import ConfigError
 
-app = typer.Typer(help="Look at alpha, the share of exact assignment, and set it.", no_args_is_help=True)
+app = typer.Typer(help="Look at alpha, the share of exact assignment, and set it.")
+
+
+@app.callback(invoke_without_command=True)
+@grouped
+def alpha(context: typer.Context, as_json: AsJson = False, *, where: FolderOptions) -> None:
+    """Without a command of its own, 'freshet alpha' is 'freshet alpha get'."""
+    if context.invoked_subcommand is None:
+        _show(as_json, where)
+    elif as_json or where != FolderOptions():
+        name = context.invoked_subcommand
+        raise ConfigError(f"options stand before {name!r}; expected them behind it; write 'freshet alpha {name} …'")
 
 
 @app.command("get")
@@ -18,9 +30,7 @@ def get(as_json: AsJson = False, *, where: FolderOptions) -> None:
 
     Example: freshet alpha get
     """
-    with where.reach() as api:
-        read = api.client.get(api.of_run("/alpha"))
-    print_answer(_described(read), read, as_json)
+    _show(as_json, where)
 
 
 @app.command("set")
@@ -47,6 +57,12 @@ def auto(as_json: AsJson = False, *, how: CommandOptions, where: FolderOptions) 
     Example: freshet alpha auto
     """
     _set("auto", as_json, how, where)
+
+
+def _show(as_json: bool, where: FolderOptions) -> None:
+    with where.reach() as api:
+        read = api.client.get(api.of_run("/alpha"))
+    print_answer(_described(read), read, as_json)
 
 
 def _set(value: float | str, as_json: bool, how: CommandOptions, where: FolderOptions) -> None:

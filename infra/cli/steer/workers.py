@@ -21,7 +21,7 @@ Folder = Annotated[
     Path | None,
     typer.Option("--folder", help="A run's folder: over its sockets, without the API.", show_default=False),
 ]
-Worker = Annotated[str, typer.Option("--name", help="Name of the worker.", callback=check_names)]
+Worker = Annotated[str, typer.Argument(help="Name of the worker.", callback=check_names, show_default=False)]
 Link = Annotated[
     float | None, typer.Option("--link", help="Speed of its link in Gbit/s.", min=0.001, max=10_000, show_default=False)
 ]
@@ -71,7 +71,7 @@ def drain(
 ) -> None:
     """Have a worker leave in an orderly way: after a cut, at a step boundary, at no cost.
 
-    Example: freshet workers drain --name worker-3
+    Example: freshet workers drain worker-3
     """
     if folder is not None:
         _check(how, where)
@@ -93,7 +93,7 @@ def remove(
 ) -> None:
     """Exclude a worker at once, whatever it does: the others recover, and its process is stopped.
 
-    Example: freshet workers remove --name worker-3
+    Example: freshet workers remove worker-3
     """
     if folder is None:
         if how.reason:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from infra.cli.main import app
 from infra.errors import ConfigError
+from infra.telemetry import code_version
 from tests.end_to_end.processes import ROOT, environment, freshet, run, start, wait_until
 from tests.infra.cli.conftest import Invoke
 
@@ -239,3 +240,13 @@ def test_keys_are_made_once_and_readable_by_their_owner_alone(tmp_path: Path) ->
     before = (folder / "server.secret").read_text()
     assert CliRunner().invoke(app, ["keys", str(folder)]).exit_code != 0
     assert (folder / "server.secret").read_text() == before
+
+
+def test_the_version_is_shown(invoke: Invoke) -> None:
+    done = invoke("--version")
+    assert (done.returncode, done.stdout) == (0, f"freshet {code_version()}\n")
+
+
+def test_help_begins_with_where_to_start(invoke: Invoke) -> None:
+    panels = [line.split()[1:3] for line in invoke("--help").stdout.splitlines() if line.startswith("╭─")]
+    assert panels[1] == ["Start", "here"], panels

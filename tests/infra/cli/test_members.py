@@ -97,8 +97,8 @@ def fake_run(folder: Path, has_agent: bool = True) -> Iterator[FakeRun]:
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [
-        (("workers", "drain", "--name", "worker-1"), ("drain", "worker-1")),
-        (("workers", "remove", "--name", "worker-1"), ("remove", "worker-1")),
+        (("workers", "drain", "worker-1"), ("drain", "worker-1")),
+        (("workers", "remove", "worker-1"), ("remove", "worker-1")),
         (("pause",), ("pause", "")),
         (("resume",), ("resume", "")),
     ],
@@ -120,7 +120,7 @@ def test_a_worker_that_is_added_is_started_and_one_that_is_removed_is_stopped(in
         assert added.returncode == 0
         assert added.stdout.endswith("worker worker-0 is being started\n")
         assert not run.supervisor.children["worker-0"].is_ending
-        assert invoke("workers", "remove", "--folder", run.folder, "--name", "worker-0").returncode == 0
+        assert invoke("workers", "remove", "worker-0", "--folder", run.folder).returncode == 0
         assert run.supervisor.children["worker-0"].is_ending
     assert run.commands == [("remove", "worker-0")]
 
@@ -150,7 +150,7 @@ def test_without_an_agent_the_command_to_run_by_hand_is_told(invoke: Invoke, tmp
 
 def test_a_refusal_is_one_line(invoke: Invoke, tmp_path: Path) -> None:
     with fake_run(tmp_path / "run") as run:
-        done = invoke("workers", "drain", "--folder", run.folder, "--name", "worker-9")
+        done = invoke("workers", "drain", "worker-9", "--folder", run.folder)
     assert (done.returncode, done.stderr) == (1, "freshet: no worker 'worker-9'\n")
 
 

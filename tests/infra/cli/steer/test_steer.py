@@ -51,13 +51,22 @@ def test_runs_workers_and_the_audit_are_listed(steer: Invoke) -> None:
     assert (newest["action"], newest["actor"], newest["run"]) == ("POST /v1/runs/{run}/pause", "ann", "r")
 
 
+def test_alpha_alone_shows_it(steer: Invoke) -> None:
+    shown = steer("alpha")
+    assert (shown.returncode, shown.stdout) == (0, steer("alpha", "get").stdout), shown.stderr
+    assert "alpha is" in shown.stdout
+    assert json.loads(steer("alpha", "--json").stdout) == json.loads(steer("alpha", "get", "--json").stdout)
+    misplaced = steer("alpha", "--json", "get")
+    assert (misplaced.returncode, "options stand before 'get'" in misplaced.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "verb"),
     [
         (("pause", "--reason", "x"), ("pause", "")),
         (("runs", "resume"), ("resume", "")),
-        (("workers", "drain", "--name", "worker-0"), ("drain", "worker-0")),
-        (("workers", "remove", "--name", "worker-0"), ("remove", "worker-0")),
+        (("workers", "drain", "worker-0"), ("drain", "worker-0")),
+        (("workers", "remove", "worker-0"), ("remove", "worker-0")),
         (("runs", "stop"), ("stop", "")),
     ],
 )
@@ -147,7 +156,7 @@ def test_a_lost_answer_is_asked_for_again_and_has_one_effect(
 def test_refusals_are_one_line_with_the_detail(steer: Invoke, invoke: Invoke, api: Served) -> None:
     told = {
         ("alpha", "get", "--run", "nosuch"): "there is no run 'nosuch' here",
-        ("workers", "drain", "--name", "nobody"): "there is no worker 'nobody'; expected one of worker-0",
+        ("workers", "drain", "nobody"): "there is no worker 'nobody'; expected one of worker-0",
         ("pause", "--if-version", "0"): "outdated: ",
         ("runs", "create", "--name", "x"): "no agent starts runs here",
         ("runs", "create", "--name", "x", "--set", "A=1"): "the request does not fit its schema; body.settings",
