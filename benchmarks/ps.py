@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.processes import own_process
 from infra.process import Stop
-from infra.wire import NO_I64, Codec, connect, receive, send
+from infra.wire import NO_I64, Codec, connected, receive, send
 from ps.client import Pulled, ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import ShardJob, run_shard
@@ -142,8 +142,7 @@ def _shard_side(config: RowConfig, table: int, picks: list[NDArray[np.int64]]) -
     with ExitStack() as resources:
         endpoint = resources.enter_context(own_process(_serve_shard, config))
         context = resources.enter_context(zmq.Context())
-        announcer = resources.enter_context(context.socket(zmq.DEALER))
-        connect(announcer, endpoint)
+        announcer = resources.enter_context(connected(context, endpoint, options={zmq.SNDHWM: 0}))
         _announce(announcer, table, picks)
         client = ShardClient(context, [endpoint], config, RUN)
         resources.callback(client.close)

@@ -19,6 +19,7 @@
 ├── NoCut            no cut can be used, and the journal does not reach back to the run's start
 ├── CommandRefused   a command was not carried out; the message is the reason
 └── NoAnswer         nobody answers a command in time
+    └── OutOfReach   … or can be asked from here at all
 """
 
 from infra.errors import ConfigError, FreshetError
@@ -126,3 +127,7 @@ class CommandOutdated(CommandRefused):
 
 class NoAnswer(DispatchError):
     """Nobody answers a command in time; it may have been carried out."""
+
+
+class OutOfReach(NoAnswer, ConfigError):
+    """Nobody can be asked at an endpoint from here: by this user, or on this machine."""

@@ -9,13 +9,13 @@ shaped has neither.
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import zmq
 
 from infra.errors import ConfigError
 from infra.relay import Relay
-from infra.wire import Curve, connect
+from infra.wire import Curve, SocketOptions, connected
 
 PAYLOAD_SHARE = 1448 / 1514
 """of a full packet of TCP over Ethernet"""
@@ -24,8 +24,6 @@ BURST_BYTES = 16 * 1024
 
 LONGEST_CREDIT_SECONDS = 0.1
 """the most that oversleep earns: longer means that the process was suspended, and a real link would not catch up"""
-
-SocketOptions = Mapping[int, int | bytes]
 
 
 class Bucket:
@@ -95,12 +93,12 @@ class Link:
         """
         options = options or {}
         if self._buckets is None:
-            return _connected(context, endpoint, curve, options)
+            return connected(context, endpoint, curve, options)
         if self._relay is None:
             up, down = self._buckets
             self._relay = Relay(context, up.reserve, down.reserve, self._clock, self._sleep)
         unbounded = {**options, zmq.SNDHWM: 0}  # a relay that waited for one connection would hold up the others
-        return self._relay.add(_connected(self._relay.context, endpoint, curve, unbounded))
+        return self._relay.add(connected(self._relay.context, endpoint, curve, unbounded))
 
     def disconnect(self, socket: "zmq.Socket[bytes]") -> None:
         """Ends a connection before the link ends; what is still under way over it is dropped."""
@@ -124,20 +122,6 @@ class Link:
         relay, self._relay = self._relay, None
         if relay is not None:
             relay.close()
-
-
-def _connected(
-    context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None, options: SocketOptions
-) -> "zmq.Socket[bytes]":
-    socket = context.socket(zmq.DEALER)
-    try:
-        for option, value in options.items():
-            socket.set(option, value)
-        connect(socket, endpoint, curve)
-    except ConfigError:
-        socket.close()
-        raise
-    return socket
 
 
 def _bytes_per_second(gbit_per_second: float) -> float:

@@ -14,8 +14,8 @@ WireError, and nothing has happened yet.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
@@ -67,6 +67,8 @@ NO_F32 = np.empty(0, np.float32)
 
 Arrays = tuple[NDArray[Any], ...]
 """what every message's NamedTuple of arrays is"""
+
+SocketOptions = Mapping[int, int | bytes]
 
 
 class NoArrays(NamedTuple):
@@ -198,11 +200,19 @@ def _buffer(frame: zmq.Frame | bytes) -> Any:
 def send(
     socket: "zmq.Socket[bytes]", codec: Codec, header: Header, arrays: Arrays = NO_ARRAYS, to: bytes | None = None
 ) -> int:
-    """Sends one message and returns its size in bytes. Arrays must stay unchanged until they are delivered."""
+    """Sends one message and returns its size in bytes; 0: it was not sent. Never waits.
+
+    A message is not sent where too many wait already, or where the other end has refused the connection for good:
+    ZeroMQ does not connect again then, and a send that waited would never return, whatever signal came. Arrays must
+    stay unchanged until they are delivered.
+    """
     frames = codec.encode(header, arrays)
     total = sum(len(f) if isinstance(f, bytes) else f.nbytes for f in frames)
     envelope: list[bytes | memoryview] = [to] if to is not None else []
-    socket.send_multipart([*envelope, *frames], copy=total < SMALL_BYTES)
+    try:
+        socket.send_multipart([*envelope, *frames], zmq.NOBLOCK, copy=total < SMALL_BYTES)
+    except zmq.Again:
+        return 0
     return total
 
 
@@ -304,7 +314,26 @@ def _is_local(endpoint: str) -> bool:
     return transport != "tcp" or host in ("localhost", "[::1]") or host.startswith("127.")
 
 
+def connected(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    endpoint: str,
+    curve: Curve | None = None,
+    options: SocketOptions | None = None,
+) -> "zmq.Socket[bytes]":
+    """A DEALER socket with these options, connected; what it could not deliver is dropped when it is closed."""
+    socket = context.socket(zmq.DEALER)
+    try:
+        for option, value in ({zmq.LINGER: 0} | dict(options or {})).items():
+            socket.set(option, value)
+        connect(socket, endpoint, curve)
+    except ConfigError:
+        socket.close()
+        raise
+    return socket
+
+
 def connect(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None) -> None:
+    _check_enterable(endpoint)
     if curve is not None:
         socket.curve_publickey, socket.curve_secretkey = curve.public, curve.secret
         socket.curve_serverkey = curve.server
@@ -313,4 +342,25 @@ def connect(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = No
     except zmq.ZMQError as error:
         raise ConfigError(
             f"cannot connect to {endpoint!r}: {error}; expected tcp://HOST:PORT; correct the endpoint"
+        ) from error
+
+
+def _check_enterable(endpoint: str) -> None:
+    """Raises ConfigError for a Unix socket in a folder that is not on this machine, or not open to this user.
+
+    ZeroMQ would try to connect again and again, without a word. The socket itself may not be there yet.
+    """
+    transport, _, address = endpoint.partition("://")
+    if transport != "ipc" or address.startswith("@"):
+        return
+    path = Path(address)
+    try:
+        path.parent.stat()
+        with suppress(FileNotFoundError):
+            path.stat()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot connect to {endpoint!r}: {error.strerror}; expected the user and the machine of a run that is "
+            "under way; from another user, machine or container a run is reached only where "
+            "dispatch.control_endpoint and dispatch.feed_endpoint are tcp://HOST:PORT, with keys"
         ) from error

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from infra.errors import Fenced, WireError
 from infra.faults import reach
-from infra.link import Link, SocketOptions
-from infra.wire import NO_I64, Codec, Curve, Refused, send
+from infra.link import Link
+from infra.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, Refused, SocketOptions, send
 from ps.config import RowConfig
 from ps.dense.range import pieces_of
 from ps.errors import PsError, Unreachable
@@ -180,7 +180,7 @@ class ShardClient:
                 part_gradients=part_KW[parts].reshape(-1),
             )
             nbytes = sum(array.nbytes for array in arrays)
-            send(self._sockets[shard], self._requests, header, arrays)
+            self._send(shard, header, arrays)
             total += nbytes
         return total
 
@@ -193,7 +193,7 @@ class ShardClient:
                     reach("dense_push_half_sent", step)
                 told: dict[str, Any] = {"phase": phase, "worker": self._worker, "form": dense.form, "piece": piece}
                 header = PushDense(**self._common(step), **told)
-                send(self._sockets[shard], self._requests, header, DenseArrays(floats=floats[place]))
+                self._send(shard, header, DenseArrays(floats=floats[place]))
         return dense.nbytes
 
     def ask(self, step: int, phase: int, full_rows: _Numbers, value_rows: _Numbers) -> None:
@@ -204,13 +204,13 @@ class ShardClient:
                 full_numbers=full_rows[full] // self.shards, value_numbers=value_rows[values] // self.shards
             )
             self._timer.asked((phase, shard), sum(array.nbytes for array in arrays))
-            send(self._sockets[shard], self._requests, header, arrays)
+            self._send(shard, header, arrays)
             self._asked[shard, phase] = (full, values)
 
     def ask_dense(self, step: int, form: int) -> None:
         """Asks every shard for its range of the dense weights; ``answers`` brings them."""
-        for shard, socket in enumerate(self._sockets):
-            send(socket, self._requests, PullDense(**self._common(step), worker=self._worker, form=form))
+        for shard in range(self.shards):
+            self._send(shard, PullDense(**self._common(step), worker=self._worker, form=form))
             self._asked[shard, _DENSE] = (_NO_ROWS, _NO_ROWS)
 
     def answers(self, step: int) -> Iterator[Pulled | PulledDense]:
@@ -257,11 +257,23 @@ class ShardClient:
         for socket in self._sockets:
             socket.close()
 
+    def _send(self, shard: int, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
+        """Raises Unreachable if whoever listens where the shard was has refused the connection; makes it anew."""
+        if not send(self._sockets[shard], self._requests, header, arrays):
+            endpoint = self.endpoints[shard]
+            self._link.disconnect(self._sockets[shard])
+            self._sockets[shard] = self._link.connect(self._context, endpoint, self._curve, SOCKET_OPTIONS)
+            raise Unreachable(
+                f"shard {shard} at {endpoint} does not take a {type(header).__name__} of step {header.step}: the "
+                "connection was refused; expected a shard there; see whether another program has its port, and "
+                "whether the CURVE keys match"
+            )
+
     def _peeked(self, numbers: Sequence[_Numbers], dense: int) -> Iterator[tuple[int, RowsArrays]]:
         """Asks every shard for these rows of its own; yields the answers."""
-        for shard, socket in enumerate(self._sockets):
+        for shard in range(self.shards):
             header = Peek(**self._common(OUTSIDE_STEPS), dense=dense)
-            send(socket, self._requests, header, PeekArrays(numbers=numbers[shard]))
+            self._send(shard, header, PeekArrays(numbers=numbers[shard]))
             self._asked[shard, TRAIN] = (_NO_ROWS, _NO_ROWS)
         for shard, _, arrays, _ in self._messages(OUTSIDE_STEPS):
             del self._asked[shard, TRAIN]

@@ -32,8 +32,9 @@ from infra.wire import (
     Curve,
     Header,
     Refused,
+    SocketOptions,
     bind,
-    connect,
+    connected,
     guarded,
     receive,
     send,
@@ -148,25 +149,26 @@ def offered_at(endpoint: str, run: str, terms: Terms, publisher: str = "") -> Se
 
 
 class Offer:
-    """The shard's connection to the dispatcher: offers the shard every second, so that a new one hears of it, too."""
+    """The shard's connection to the dispatcher: offers the shard every second, so that a new one hears of it, too.
+
+    Another program may have the dispatcher's port for a while and refuse the connection for good: it is made anew then.
+    """
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", job: ShardJob, offered: Serve) -> None:
-        self._endpoint, self._offered = job.dispatcher_endpoint, offered
+        self._context, self._endpoint, self._curve, self._offered = context, job.dispatcher_endpoint, job.curve, offered
+        self._options: SocketOptions = {zmq.ROUTING_ID: f"shard-{job.number}/{uuid4().hex}".encode()}
         self._codec, self._answers = Codec(Serve), Codec(Heard, Refused)
         self._claim, self._renewed = NameClaim(job.is_supervised), 0.0
-        self._socket: zmq.Socket[bytes] | None = None
-        if self._endpoint:
-            self._socket = context.socket(zmq.DEALER)
-            self._socket.set(zmq.ROUTING_ID, f"shard-{job.number}/{uuid4().hex}".encode())
-            self._socket.set(zmq.LINGER, 0)
-            connect(self._socket, self._endpoint, job.curve)
+        self._socket = self._connected() if self._endpoint else None
 
     def renew(self) -> None:
         """Offers the shard if it is time to; raises ConfigError or Displaced if the dispatcher does not want it."""
         if self._socket is None or monotonic() - self._renewed < OFFER_SECONDS:
             return
         self._renewed = monotonic()
-        send(self._socket, self._codec, self._offered)
+        if not send(self._socket, self._codec, self._offered):
+            self._socket.close()
+            self._socket = self._connected()
         while self._socket.poll(0):
             answer, _ = receive(self._socket, self._answers)
             if isinstance(answer, Refused):
@@ -178,6 +180,9 @@ class Offer:
             self._claim.refuse(reason)
         else:
             raise (Displaced if refused.what == DISPLACED else ConfigError)(reason)
+
+    def _connected(self) -> "zmq.Socket[bytes]":
+        return connected(self._context, self._endpoint, self._curve, self._options)
 
     def close(self) -> None:
         if self._socket is not None:

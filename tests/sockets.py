@@ -1,10 +1,59 @@
 """What tests do with bare sockets."""
 
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 import zmq
 
 from infra.wire import Codec
+
+OTHER_MECHANISM = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"PLAIN".ljust(20, b"\0") + bytes(32)
+"""how a peer greets that wants a password; whoever has none gives the connection up, for good"""
+
+
+class RefusingStranger:
+    """A program that has taken a port and refuses whoever connects, so that ZeroMQ never connects again.
+
+    Use as a context manager.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._listener.getsockname()[1]
+        self.endpoint = f"tcp://127.0.0.1:{self.port}"
+        self.refused = 0
+        """connections that were given up"""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> "RefusingStranger":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the port free; those who were refused keep their connections."""
+        with suppress(OSError):  # closed before
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                caller, _ = self._listener.accept()
+                threading.Thread(target=self._refuse, args=(caller,), daemon=True).start()
+
+    def _refuse(self, caller: socket.socket) -> None:
+        with caller, suppress(OSError):
+            caller.sendall(OTHER_MECHANISM)
+            while caller.recv(4096):
+                pass
+        self.refused += 1
 
 
 def receive_from(socket: "zmq.Socket[bytes]", codec: Codec) -> tuple[bytes, Any, Any]:

@@ -28,9 +28,9 @@ from dispatch.protocol import (
     Ready,
     Welcome,
 )
-from infra.link import Link, SocketOptions
+from infra.link import Link
 from infra.process import NameClaim, Stop
-from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, receive, send
+from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, SocketOptions, receive, send
 from ps.protocol import TAKEN
 from trainer.errors import DispatcherLost, Interrupted, Rejected, Removed, TurnedAway
 
@@ -44,6 +44,23 @@ QUIET_SECONDS = 2.0
 """of silence after which the worker offers itself again"""
 OF_NONE = -1
 """generation of a message that belongs to none"""
+
+
+class Outgoing:
+    """Messages to the dispatcher, in order: one that cannot be sent is tried again, and later ones wait behind it."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self._socket, self._codec = socket, Codec(*TO_DISPATCHER)
+        self._unsent: deque[tuple[Header, Arrays]] = deque()
+
+    def add(self, header: Header, arrays: Arrays) -> None:
+        self._unsent.append((header, arrays))
+        self.send()
+
+    def send(self) -> None:
+        """Sends what can be sent now."""
+        while self._unsent and send(self._socket, self._codec, *self._unsent[0]):
+            self._unsent.popleft()
 
 
 class Dispatcher:
@@ -72,9 +89,10 @@ class Dispatcher:
         self._heard = self._offered = time.monotonic()
         self.aborted = -1
         """the newest generation whose Abort has been answered"""
-        self._sends, self._receives = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
+        self._receives = Codec(*FROM_DISPATCHER)
         options: SocketOptions = {zmq.ROUTING_ID: identity, zmq.LINGER: LINGER_MILLISECONDS}
         self._socket = (link or Link()).connect(context, endpoint, curve, options)
+        self._outgoing = Outgoing(self._socket)
 
     def join(
         self, settings: Mapping[str, str], link_gbit: float | None, device: str = "", arithmetic: str = ""
@@ -95,8 +113,12 @@ class Dispatcher:
         self._over = self._generation
 
     def tell(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
-        """Sends one message."""
-        send(self._socket, self._sends, header, arrays)
+        """Sends one message, behind those that could not be sent yet; never waits.
+
+        What cannot be sent now is tried again whenever messages are looked for: until it can be, or the dispatcher has
+        been silent for too long.
+        """
+        self._outgoing.add(header, arrays)
 
     def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Any]]:
         """What the dispatcher sends, up to and including Goodbye; asks to leave, once a generation, when it is to stop.
@@ -162,6 +184,7 @@ class Dispatcher:
 
     def _take_in(self, timeout_ms: int) -> bool:
         """Takes in what has arrived, waiting so long for the first message; returns whether there was one."""
+        self._outgoing.send()
         found = bool(self._socket.poll(timeout_ms))
         while self._socket.poll(0):
             self._heard = time.monotonic()

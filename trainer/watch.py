@@ -14,7 +14,7 @@ import zmq
 
 from dispatch.peers.crew import WATCH
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Abort, Watch
-from infra.wire import Codec, Curve, connect, receive, send
+from infra.wire import Codec, Curve, connected, receive, send
 
 WATCH_SECONDS = 1.0
 """between two messages by which a dispatcher knows the connection"""
@@ -38,10 +38,7 @@ class AbortWatch:
         """identity: of the worker's own connection; answered: the newest generation whose Abort it has answered."""
         self._answered, self._end, self._watched = answered, end, watched
         self._sends, self._receives = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.set(zmq.ROUTING_ID, identity + WATCH)
-        self._socket.set(zmq.LINGER, 0)
-        connect(self._socket, endpoint, curve)
+        self._socket = connected(context, endpoint, curve, {zmq.ROUTING_ID: identity + WATCH})
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="abort watch", daemon=True)
         self._thread.start()
@@ -57,7 +54,7 @@ class AbortWatch:
         while not self._is_over:
             if time.monotonic() - told > WATCH_SECONDS:
                 told = time.monotonic()
-                send(self._socket, self._sends, self._watched)
+                send(self._socket, self._sends, self._watched)  # if it was not sent, the next one may be
             if self._socket.poll(100):
                 message: Any = receive(self._socket, self._receives)[0]
                 if isinstance(message, Abort) and message.run == self._watched.run:

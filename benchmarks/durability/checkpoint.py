@@ -25,7 +25,7 @@ from benchmarks.processes import own_process
 from infra.errors import FreshetError
 from infra.process import Stop
 from infra.storage import Storage
-from infra.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Header, Refused, connect, receive, send
+from infra.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Header, Refused, connected, receive, send
 from ps.config import PsConfig, RowConfig
 from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.main import ShardJob, run_shard
@@ -275,10 +275,9 @@ def _client(config: RowConfig, folder: Path) -> Iterator[_Client]:
     with ExitStack() as resources:
         endpoint = resources.enter_context(own_process(_serve, config, str(folder / "cuts")))
         context = resources.enter_context(zmq.Context())
-        dispatcher, pings = (resources.enter_context(context.socket(zmq.DEALER)) for _ in range(2))
-        for socket in (dispatcher, pings):
-            socket.set(zmq.LINGER, 0)
-            connect(socket, endpoint)
+        dispatcher, pings = (
+            resources.enter_context(connected(context, endpoint, options={zmq.SNDHWM: 0})) for _ in range(2)
+        )
         client = _Client(config, Storage.at(folder / "cuts"), dispatcher, pings)
         client.open()
         yield client

@@ -2,15 +2,15 @@
 
 import threading
 import uuid
-from contextlib import closing
 from time import monotonic
 from typing import Any
 
 import zmq
 
 from dispatch.control.protocol import CONTROL, Accepted, Command, Exchange, Members, Outdated, Verb
-from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer
-from infra.wire import HEADER_BYTES, Codec, Curve, Header, Refused, connect, receive, send
+from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer, OutOfReach
+from infra.errors import ConfigError
+from infra.wire import HEADER_BYTES, Codec, Curve, Header, Refused, connected, receive, send
 
 TIMEOUT_SECONDS = 15.0
 """a dispatcher that decides or writes a cut may take some seconds to look at its control socket"""
@@ -62,7 +62,10 @@ def ask(
     timeout_seconds: float = TIMEOUT_SECONDS,
     again_seconds: float = TIMEOUT_SECONDS,
 ) -> Any:
-    """Sends a request, again after so many seconds, and returns its answer; raises CommandRefused or NoAnswer."""
+    """Sends a request, again after so many seconds, and returns its answer.
+
+    Raises CommandRefused, or NoAnswer: OutOfReach at once where nobody can be asked from here.
+    """
     return request(endpoint, message, exchange, curve, timeout_seconds, again_seconds)[0]
 
 
@@ -81,13 +84,10 @@ def request(
     given_up: set by who needs no answer any more; then NoAnswer is raised.
     """
     outgoing, incoming, deadline = Codec(*exchange.requests), Codec(*exchange.answers), monotonic() + timeout_seconds
-    with zmq.Context() as context, closing(context.socket(zmq.DEALER)) as socket:
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.MAXMSGSIZE, most_bytes)
-        connect(socket, endpoint, curve)
+    with zmq.Context() as context, _connected(context, endpoint, curve, most_bytes) as socket:
         while (left := deadline - monotonic()) > 0 and not _is_set(given_up):
-            send(socket, outgoing, message)
-            if _arrives(socket, min(left, again_seconds), given_up):
+            is_sent = send(socket, outgoing, message)
+            if _arrives(socket, min(left, again_seconds if is_sent else LOOK_SECONDS), given_up):
                 answer, arrays = receive(socket, incoming)
                 if isinstance(answer, Refused):
                     raise CommandRefused(answer.reason)
@@ -96,6 +96,15 @@ def request(
         f"nobody answers at {endpoint} within {timeout_seconds:g} seconds; expected a process of run {message.run!r} "
         "there; see its log, and try again"
     )
+
+
+def _connected(
+    context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None, most_bytes: int
+) -> "zmq.Socket[bytes]":
+    try:
+        return connected(context, endpoint, curve, {zmq.MAXMSGSIZE: most_bytes})
+    except ConfigError as error:
+        raise OutOfReach(str(error)) from error
 
 
 def _arrives(socket: "zmq.Socket[bytes]", seconds: float, given_up: threading.Event | None) -> bool:

@@ -18,8 +18,8 @@ from dispatch.control.protocol import (
     ScoreArrays,
     Scores,
 )
-from infra.errors import WireError
-from infra.wire import Codec, Curve, Refused, connect, receive, send
+from infra.errors import ConfigError, WireError
+from infra.wire import Codec, Curve, Refused, connected, receive, send
 
 ANSWER_SECONDS = 3.0
 """longer than the dispatcher keeps a server waiting that knows the newest version"""
@@ -68,9 +68,12 @@ class LiveClient:
         with its answer is answered first.
         """
         deadline = monotonic() + timeout_seconds
-        socket = self._socket = self._socket or self._connect()
-        send(socket, self._requests, live)
-        if socket.poll(int(1000 * max(0.0, deadline - monotonic()))):
+        try:
+            socket = self._socket = self._socket or self._connect()
+        except ConfigError as error:
+            self._log(str(error))
+            return None
+        if send(socket, self._requests, live) and socket.poll(int(1000 * max(0.0, deadline - monotonic()))):
             try:
                 answer, arrays = receive(socket, self._answers)
             except WireError as error:
@@ -98,14 +101,12 @@ class LiveClient:
             return
         at: dict[str, Any] = {"run": self._run, "generation": -1, "step": scored.step}
         scores = Scores(**at, question=told.question, line=scored.line, cut=scored.cut, name=self.name)
-        send(socket, self._requests, scores, ScoreArrays(scored.probabilities_B))
+        send(
+            socket, self._requests, scores, ScoreArrays(scored.probabilities_B)
+        )  # one that is not sent is not waited for
 
     def _connect(self) -> "zmq.Socket[bytes]":
-        socket = self._context.socket(zmq.DEALER)
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.MAXMSGSIZE, MOST_QUESTION_BYTES)
-        connect(socket, self._endpoint, self._curve)
-        return socket
+        return connected(self._context, self._endpoint, self._curve, {zmq.MAXMSGSIZE: MOST_QUESTION_BYTES})
 
     def _disconnect(self) -> None:
         if self._socket is not None:

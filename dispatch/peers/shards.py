@@ -14,7 +14,7 @@ from dispatch.errors import ShardDisagrees, ShardRefused, ShardSilent
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan, ShardPlan
 from infra.faults import reach
-from infra.wire import NO_I64, NO_U64, Codec, Curve, Header, Refused, connect, receive, send
+from infra.wire import NO_ARRAYS, NO_I64, NO_U64, Arrays, Codec, Curve, Header, Refused, connected, receive, send
 from ps.errors import Disagreement
 from ps.protocol import (
     EARLY,
@@ -66,12 +66,8 @@ class Shards:
         self._while_waiting = while_waiting
         self._requests, self._replies = Codec(*TO_SHARD), Codec(*FROM_SHARD)
         self._cuts: list[tuple[int, CutSaved | CutFailed]] = []
-        self._sockets = [context.socket(zmq.DEALER) for _ in endpoints]
         identity = f"dispatcher/{uuid4().hex}".encode()  # shards take announcements only from who opened the generation
-        for socket, endpoint in zip(self._sockets, endpoints, strict=True):
-            socket.set(zmq.ROUTING_ID, identity)
-            socket.set(zmq.LINGER, 0)
-            connect(socket, endpoint, curve)
+        self._sockets = [connected(context, endpoint, curve, {zmq.ROUTING_ID: identity}) for endpoint in endpoints]
 
     def open(self, generation: int, step: int, workers: int, restore: int = GO_ON) -> list[int]:
         """Every shard refuses older generations once this returns, and holds the model of the cut to go back to.
@@ -88,14 +84,14 @@ class Shards:
     ) -> None:
         """Tells every shard what the step will do there, round after round; rows: its batch's."""
         at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
-        for number, socket in enumerate(self._sockets):
+        for number in range(len(self._sockets)):
             early, late = plan.early_shards[number], plan.shards[number]
             new_numbers, new_keys = _new_rows(rows, number, len(self._sockets))
             made = _announced(early)._replace(new_numbers=new_numbers, new_keys=new_keys)
-            send(socket, self._requests, Announce(**at, phase=EARLY, pushers=list(early.pushers)), made)
-            send(socket, self._requests, _late(at, TRAIN, late, dense), _announced(late))
+            self._send(number, Announce(**at, phase=EARLY, pushers=list(early.pushers)), made)
+            self._send(number, _late(at, TRAIN, late, dense), _announced(late))
             if (evicted := plan.evict_shards[number]).pushers:
-                send(socket, self._requests, _late(at, EVICT, evicted, NO_MOVES), _announced(evicted))
+                self._send(number, _late(at, EVICT, evicted, NO_MOVES), _announced(evicted))
             reach("announced_one_shard", step)
 
     def announce_flush(
@@ -103,13 +99,13 @@ class Shards:
     ) -> None:
         """Tells every shard what is written back; cut: the one to take when it is, 0 for none."""
         told: dict[str, Any] = {"run": self._run, "generation": generation, "step": at[0], "cut": cut}
-        for socket, shard in zip(self._sockets, plan.shards, strict=True):
-            send(socket, self._requests, _late(told, at[1], shard, dense), _announced(shard))
+        for number, shard in enumerate(plan.shards):
+            self._send(number, _late(told, at[1], shard, dense), _announced(shard))
 
     def commit(self, generation: int, step: int, cut: int) -> None:
         """Tells every shard that a cut exists."""
-        for socket in self._sockets:
-            send(socket, self._requests, CutCommitted(run=self._run, generation=generation, step=step, cut=cut))
+        for number in range(len(self._sockets)):
+            self._send(number, CutCommitted(run=self._run, generation=generation, step=step, cut=cut))
 
     def digest(self, generation: int) -> str:
         """32 hex digits of key, value, state and version of every row: equal for equal models."""
@@ -161,9 +157,18 @@ class Shards:
 
     def _ask(self, requests: Sequence[Header], kind: type[Header]) -> list[tuple[Any, Any]]:
         """The answer of each shard to its request."""
-        for socket, header in zip(self._sockets, requests, strict=True):
-            send(socket, self._requests, header)
+        for number, header in enumerate(requests):
+            self._send(number, header)
         return [self._answer(number, header, kind) for number, header in enumerate(requests)]
+
+    def _send(self, number: int, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
+        """Raises ShardSilent if the message cannot be sent: the next generation connects anew."""
+        if not send(self._sockets[number], self._requests, header, arrays):
+            raise ShardSilent(
+                f"shard at {self._endpoints[number]} takes no {type(header).__name__}: the connection was refused, or "
+                "too many messages wait for it; expected a shard there that answers; see whether 'freshet ps' runs "
+                "there and the CURVE keys match"
+            )
 
     def _answer(self, number: int, asked: Header, kind: type[Header]) -> tuple[Any, Any]:
         deadline = monotonic() + self._timeout_seconds

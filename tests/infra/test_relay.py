@@ -15,9 +15,9 @@ import pytest
 import zmq
 
 from infra.errors import ConfigError
-from infra.link import Link, SocketOptions
+from infra.link import Link
 from infra.relay import Carried, Lane, Relay
-from infra.wire import Curve, bind, guarded, load_curve, write_curve
+from infra.wire import Curve, SocketOptions, bind, guarded, load_curve, write_curve
 
 PATIENCE_MILLISECONDS = 30_000
 KILOBYTE_A_SECOND = 8e-6

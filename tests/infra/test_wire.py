@@ -1,5 +1,6 @@
 """Codec, fencing and CURVE on real sockets."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -29,13 +30,14 @@ from infra.wire import (
     Refused,
     bind,
     connect,
+    connected,
     cut_reason,
     guarded,
     load_curve,
     receive,
     send,
 )
-from tests.sockets import receive_from
+from tests.sockets import RefusingStranger, receive_from
 
 
 class PingArrays(NamedTuple):
@@ -321,3 +323,26 @@ def test_an_address_others_can_reach_needs_keys(sockets: Sockets, endpoint: str)
 def test_missing_key_files_say_how_to_make_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="freshet keys"):
         load_curve(tmp_path, "worker")
+
+
+def test_send_says_that_nobody_takes_more_and_does_not_wait() -> None:
+    with zmq.Context() as context, connected(context, "tcp://127.0.0.1:1", options={zmq.SNDHWM: 2}) as socket:
+        sizes = [send(socket, CODEC, PING, NOTHING) for _ in range(4)]
+        assert sizes[0] == sizes[1] > 0
+        assert sizes[2:] == [0, 0]
+
+
+def test_send_over_a_connection_that_was_refused_for_good_does_not_wait() -> None:
+    with RefusingStranger() as stranger, zmq.Context() as context, connected(context, stranger.endpoint) as socket:
+        deadline = time.monotonic() + 60
+        while send(socket, CODEC, PING, NOTHING):
+            assert time.monotonic() < deadline, "the connection was not refused"
+            time.sleep(0.01)
+        assert send(socket, CODEC, PING, NOTHING) == 0
+
+
+def test_a_socket_in_a_folder_that_is_not_here_cannot_be_connected_to(tmp_path: Path) -> None:
+    with zmq.Context() as context:
+        with pytest.raises(ConfigError, match=r"No such file or directory; expected the user and the machine of a run"):
+            connected(context, f"ipc://{tmp_path}/elsewhere/control")
+        connected(context, f"ipc://{tmp_path}/not-yet").close()
