@@ -1,6 +1,7 @@
 """Settings of the dispatcher: who decides how, with how many workers, over which links."""
 
 import math
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -8,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from dispatch.assign.choices import OptBackend
 from dispatch.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
 from dispatch.policies.registry import parse_spec
-from infra.config import Section, check_endpoint
+from infra.config import PRIVATE, Section, check_endpoint
 from infra.errors import ConfigError
 from ps.protocol import MOST_WORKERS
 
@@ -49,10 +50,13 @@ class DispatchConfig(Section):
     """Where the dispatcher listens for workers; a port of * is chosen when it starts."""
     status_endpoint: str = "tcp://127.0.0.1:*"
     """Where the dispatcher publishes its status."""
-    control_endpoint: str = "tcp://127.0.0.1:*"
-    """Where the dispatcher takes commands: who takes part, pause, resume, stop, and what may be set meanwhile."""
-    feed_endpoint: str = "tcp://127.0.0.1:*"
-    """Where the dispatcher hands out its journal to the control plane, record by record."""
+    control_endpoint: str = PRIVATE
+    """Where the dispatcher takes commands: who takes part, pause, resume, stop, and what may be set meanwhile. private:
+    a Unix socket that only the owner of the run can reach; where the API is on another machine, in another container
+    or another user's, tcp://HOST:PORT, with keys."""
+    feed_endpoint: str = PRIVATE
+    """Where the dispatcher hands out its journal to the control plane, record by record, and servers hear of new
+    versions; likewise."""
     journal_bytes: int = Field(256 << 20, ge=0)
     """What a journal may take on disk for the sake of a control plane that has not read it yet; what a recovery needs
     is kept in any case."""
@@ -78,10 +82,15 @@ class DispatchConfig(Section):
     def _check_policy(cls, policy: str) -> str:
         return str(parse_spec(policy))
 
-    @field_validator("endpoint", "status_endpoint", "control_endpoint", "feed_endpoint")
+    @field_validator("endpoint", "status_endpoint")
     @classmethod
     def _check_endpoint(cls, endpoint: str) -> str:
         return check_endpoint(endpoint)
+
+    @field_validator("control_endpoint", "feed_endpoint")
+    @classmethod
+    def _check_private_endpoint(cls, endpoint: str) -> str:
+        return check_endpoint(endpoint, may_be_private=True)
 
     @model_validator(mode="after")
     def _check_links(self) -> "DispatchConfig":
@@ -97,6 +106,12 @@ class DispatchConfig(Section):
     @property
     def share_bounds(self) -> ShareBounds:
         return ShareBounds(self.least_share or (LEAST_SHARE,), self.largest_share)
+
+    def with_sockets(self, folder: Path) -> "DispatchConfig":
+        """The same with the addresses of private sockets, which lie in this folder."""
+        names = {"control_endpoint": "control", "feed_endpoint": "feed"}
+        private = {each: f"ipc://{folder / name}" for each, name in names.items() if getattr(self, each) == PRIVATE}
+        return self.model_copy(update=private)
 
     def check_parking(self) -> None:
         """Raises ConfigError where workers are allowed to be parked by a policy that parks nobody.

@@ -43,6 +43,8 @@ from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
 from dispatch.training import Training
+from infra.config import PRIVATE
+from infra.files import socket_folder
 from infra.process import Stop
 from infra.telemetry import Meter, Refusals
 from infra.wire import guarded
@@ -81,6 +83,7 @@ class Coordinator:
         resources.callback(self.intake.close)
         self.cutting = Cutting(job, self.journal, meter)
         resources.callback(self.cutting.close)
+        control_at, feed_at = control_endpoints(job, resources)
         self._context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(self._context, job.curve))
         roster, providers = Roster(job.agreement.workers, may_join), Providers(job.shards, job.agreement.shards)
@@ -88,15 +91,14 @@ class Coordinator:
         self.crew = Crew(self._context, job.dispatch.endpoint, job.run, roster, providers, *rules)
         self.crew.generation = self.journal.generation  # what arrives of it or of older ones is known to be over
         resources.callback(self.crew.close)
-        control = ControlSocket(self._context, job.dispatch.control_endpoint, job.run, job.curve, Refusals(meter))
+        control = ControlSocket(self._context, control_at, job.run, job.curve, Refusals(meter))
         self.commands = Commands(control, self.crew, self.journal, CommandCheck(job, roster), stop)
         resources.callback(self.commands.close)
         self.connections = ShardConnections(self._context, job, self.crew.providers)
         resources.callback(self.connections.close)
         self.publisher = StatusPublisher(self._context, job.dispatch.status_endpoint, job.curve, meter)
         resources.callback(self.publisher.close)
-        reading = job.dispatch.feed_endpoint, job.run, job.curve, Refusals(meter), FEED
-        readers = ControlSocket(self._context, *reading)
+        readers = ControlSocket(self._context, feed_at, job.run, job.curve, Refusals(meter), FEED)
         audience = Audience()
         resources.callback(FeedServer(readers, self.journal, audience).close)
         self.versions = Versions(audience, self.cutting, self.journal, self.intake)
@@ -363,3 +365,11 @@ class Coordinator:
             elif done.cut:
                 reference = self.versions.ask(self.training.newest.take())
                 self.cutting.add_state(self.training.trained(), reference)
+
+
+def control_endpoints(job: DispatchJob, resources: ExitStack) -> tuple[str, str]:
+    """Where commands are taken and the journal is handed out; private sockets are put in a folder of their own."""
+    dispatch = job.dispatch
+    if PRIVATE in (dispatch.control_endpoint, dispatch.feed_endpoint):
+        dispatch = dispatch.with_sockets(resources.enter_context(socket_folder()))
+    return dispatch.control_endpoint, dispatch.feed_endpoint

@@ -11,6 +11,8 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """names of runs and processes: they become file names"""
 ENDPOINT = re.compile(r"tcp://(?:\[[^\s\]/]+\]|[^\s:/\[\]]+):(?P<port>\*|\d{1,5})|(?:ipc|inproc)://\S+")
 LAST_PORT = 65535
+PRIVATE = "private"
+"""in place of an endpoint: a Unix socket that only the owner of the run can reach"""
 Names = TypeVar("Names", str, list[str] | None)
 
 
@@ -25,14 +27,16 @@ def check_names(names: Names) -> Names:
     return names
 
 
-def check_endpoint(endpoint: str) -> str:
+def check_endpoint(endpoint: str, may_be_private: bool = False) -> str:
     """Returns an endpoint as given; raises ConfigError for one that is malformed."""
+    if may_be_private and endpoint == PRIVATE:
+        return endpoint
     found = ENDPOINT.fullmatch(endpoint)
     port = found["port"] if found is not None else None
     if found is None or (port is not None and port != "*" and int(port) > LAST_PORT):
         raise ConfigError(
-            f"{endpoint!r} is no endpoint; expected tcp://HOST:PORT, with a port up to {LAST_PORT} or * for any that "
-            "is free; correct it"
+            f"{endpoint!r} is no endpoint; expected {f'{PRIVATE}, or ' if may_be_private else ''}tcp://HOST:PORT, with "
+            f"a port up to {LAST_PORT} or * for any that is free; correct it"
         )
     return endpoint
 

@@ -4,7 +4,11 @@ import errno
 import fcntl
 import io
 import os
+import shutil
+import socket
+import stat
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +34,12 @@ LOCK_TIMES, LOCK_SECONDS = 5, 0.002
 PRIVATE = 0o600
 LITTLE_BYTES = 64 << 10
 """a disk with less room than this counts as full"""
+SOCKETS = "freshet-sockets-"
+"""how the names of folders of Unix sockets begin"""
+STARTING_SECONDS = 60.0
+"""how old such a folder without a socket may be before it counts as left behind"""
+LONGEST_FOLDER = 60
+"""characters; a longer folder for temporary files leaves too little of a socket's 107"""
 
 
 def remedy(error: OSError) -> str:
@@ -128,6 +138,53 @@ def is_locked(path: Path) -> bool:
         finally:
             os.close(file)
     return False
+
+
+# ── Unix sockets ──────────────────────────────────────────────────────────────────────────────────────────────────────
+@contextmanager
+def socket_folder() -> Iterator[Path]:
+    """Makes a folder for Unix sockets that only this user can enter, and removes it.
+
+    It lies outside of the run's folder, whose path may be longer than a socket's may be. What processes of this user
+    that were killed left there is removed.
+    """
+    usual = tempfile.gettempdir()
+    place = Path(usual if len(usual) <= LONGEST_FOLDER else "/tmp")
+    remove_abandoned(place)
+    with naming(place):
+        folder = Path(tempfile.mkdtemp(prefix=SOCKETS, dir=place))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned(place: Path) -> None:
+    """Removes the folders of this user's sockets that nobody listens to."""
+    for found in place.glob(f"{SOCKETS}*"):
+        with suppress(OSError):  # somebody else removes it, too
+            status = found.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and _is_abandoned(found):
+                shutil.rmtree(found, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    sockets = list(folder.iterdir())
+    if not sockets:
+        return folder.stat().st_mtime < time.time() - STARTING_SECONDS
+    return not any(_is_listened_to(path) for path in sockets)
+
+
+def _is_listened_to(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)  # one that is stopped, or has much to do, is there
+        try:
+            caller.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
 
 
 # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from api.config import ApiConfig
 from api.runs.places import DISPATCHER, FEED_WORD, read_endpoint
+from infra.config import PRIVATE
 from infra.wire import Curve
 from ingest.schema import Schema
 from ingest.streams.source import Source
@@ -35,13 +36,13 @@ class ServingJob:
     folder: Path | None = None
     """of the run; where its dispatcher is, is read there; None: nothing is heard from it, and the storage is polled"""
     feed_endpoint: str = ""
-    """of the dispatcher, where that is known beforehand"""
+    """of the dispatcher, where that is known beforehand: neither private nor at any free port"""
     curve: Curve | None = None
     """keys for connections to the run; None: they are not encrypted"""
 
     def dispatcher(self) -> str | None:
         """Where the dispatcher answers now; None: it is not there."""
-        if self.feed_endpoint and not self.feed_endpoint.endswith(":*"):
+        if self.feed_endpoint not in ("", PRIVATE) and not self.feed_endpoint.endswith(":*"):
             return self.feed_endpoint
         words = ("" if self.folder is None else read_endpoint(self.folder, DISPATCHER) or "").split()
         return words[FEED_WORD] if len(words) > FEED_WORD else None

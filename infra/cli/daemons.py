@@ -30,6 +30,7 @@ from infra.telemetry import Meter, code_version, configure_logging, describe, st
 from infra.wire import Curve, load_curve
 
 if TYPE_CHECKING:
+    from dispatch.config import DispatchConfig
     from dispatch.job import Publishing
 
 Name = Annotated[str, typer.Option(help="Name of this process; unique in its run.", callback=check_names)]
@@ -123,7 +124,7 @@ def dispatcher(
         seed=settings.seed,
         folder=settings.folder,
         stream=settings.stream,
-        dispatch=settings.dispatch.model_copy(update={"endpoint": endpoint or settings.dispatch.endpoint}),
+        dispatch=_dispatch_at(settings, endpoint),
         schema=settings.event_schema,
         rows=settings.scaled_rows,
         shards=settings.ps.shards,
@@ -334,7 +335,7 @@ def begin(settings: Settings, name: str) -> Callable[[str], None]:
         path = settings.folder / "endpoints" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path.with_name(f"{name}.metrics"), metrics)
-        write_whole(path, endpoint)
+        write_whole(path, endpoint, is_private="ipc://" in endpoint)
 
     return announce
 
@@ -373,6 +374,17 @@ def curve_of(settings: Settings, name: str) -> Curve | None:
             "'freshet keys'; copy them again, or make new ones for all"
         )
     return curve
+
+
+def _dispatch_at(settings: Settings, endpoint: str) -> "DispatchConfig":
+    """With the endpoint that is given; private sockets lie beside the supervisor's, where the next dispatcher has them,
+    too."""
+    from infra.run.agent.agent import AGENT_FILE
+    from infra.run.agent.sockets import sockets_of
+
+    given = settings.dispatch.model_copy(update={"endpoint": endpoint or settings.dispatch.endpoint})
+    sockets = sockets_of(settings.folder / "endpoints" / AGENT_FILE) if is_supervised() else None
+    return given if sockets is None else given.with_sockets(sockets)
 
 
 def _publisher_at(settings: Settings, shard: int) -> str:

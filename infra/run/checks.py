@@ -52,7 +52,9 @@ def check_endpoints(settings: Settings) -> None:
             f"ps.endpoints = {list(endpoints)} for ps.shards = {shards}; expected one per shard, or none; correct one"
         )
     if settings.curve_folder is None:
-        for endpoint in (settings.dispatch.endpoint, settings.dispatch.status_endpoint, *endpoints):
+        dispatch = settings.dispatch
+        own = dispatch.endpoint, dispatch.status_endpoint, dispatch.control_endpoint, dispatch.feed_endpoint
+        for endpoint in (*own, *endpoints):
             check_local(endpoint)
 
 

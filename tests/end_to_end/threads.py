@@ -29,6 +29,7 @@ from dispatch.peers.shards import Shards
 from dispatch.progress.status import Status
 from dispatch.rows.index import Index
 from infra.agreement import Agreement
+from infra.config import PRIVATE
 from infra.kafka.broker import free_port
 from infra.link import Link
 from infra.process import Stop
@@ -113,9 +114,9 @@ class Plan:
     last_step: int | None = None
     cuts: CutConfig = NO_CUTS
     write_behind: float = 0.0
-    control: str = "tcp://127.0.0.1:*"
+    control: str = PRIVATE
     """where the dispatcher takes commands"""
-    feed: str = "tcp://127.0.0.1:*"
+    feed: str = PRIVATE
     """where it hears of servers"""
     publishing: Publishing = field(default_factory=Publishing)
     lag_bound: int | None = None

@@ -6,6 +6,7 @@ from pathlib import Path
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.occupied import is_under_way
 from infra.errors import ConfigError, ProcessFailed
+from infra.files import naming
 from infra.run.agent.agent import AGENT_FILE
 from infra.run.settings import Settings
 from infra.wire import Curve, load_curve
@@ -47,10 +48,12 @@ class RunningRun:
         return endpoints[CONTROL_LINE]
 
     def _read(self, name: str) -> str | None:
-        try:
-            return (self.folder / "endpoints" / name).read_text().strip()
-        except FileNotFoundError:
-            return None
+        path = self.folder / "endpoints" / name
+        with naming(path):
+            try:
+                return path.read_text().strip()
+            except FileNotFoundError:
+                return None
 
 
 def find_running(folder: Path, settings: Settings) -> RunningRun:

@@ -1,16 +1,10 @@
-"""A control socket that only the owner of a folder can reach.
+"""A control socket that only the owner of a folder can reach; its address is in a file that only the owner can read.
 
-It lies in a folder that only its owner can enter, outside of the run's folder, whose path may be longer than a socket's
-may be. Its address is written to a file that only the owner can read.
+A supervisor makes the folder of all private sockets of its run: its own, and those of the dispatcher, which finds them
+again in the same place when it is started anew.
 """
 
-import os
-import shutil
-import socket
-import stat
-import tempfile
-import time
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -18,13 +12,11 @@ import zmq
 
 from dispatch.control.protocol import Exchange
 from dispatch.control.server import ControlSocket
-from infra.files import writing_whole
+from infra.files import socket_folder
+from infra.process import write_whole
 
-SOCKET_FOLDER, SOCKET = "freshet-agent-", "socket"
-STARTING_SECONDS = 60.0
-"""how old a folder without a socket may be before it counts as left behind"""
-LONGEST_FOLDER = 60
-"""characters; a longer folder for temporary files leaves too little of a socket's 107"""
+SOCKET = "agent"
+IPC = "ipc://"
 
 
 class PrivateSocket:
@@ -32,12 +24,15 @@ class PrivateSocket:
 
     def __init__(self, endpoint_file: Path, run: str | None, exchange: Exchange) -> None:
         """run: the one that requests must be about; None: any"""
-        self._endpoint_file = endpoint_file
-        remove_abandoned(Path(_short_folder()))
-        self._folder = Path(tempfile.mkdtemp(prefix=SOCKET_FOLDER, dir=_short_folder()))
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.control = ControlSocket(self._context, f"ipc://{self._folder / SOCKET}", run, exchange=exchange)
-        write_private(endpoint_file, self.control.endpoint)
+        with ExitStack() as resources:
+            folder = resources.enter_context(socket_folder())
+            context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
+            self.control = ControlSocket(context, f"{IPC}{folder / SOCKET}", run, exchange=exchange)
+            resources.callback(self.control.close)
+            endpoint_file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(endpoint_file, self.control.endpoint, is_private=True)
+            resources.callback(endpoint_file.unlink, missing_ok=True)
+            self._resources = resources.pop_all()
 
     def __enter__(self) -> "PrivateSocket":
         return self
@@ -45,44 +40,13 @@ class PrivateSocket:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.control.close()
-        self._context.term()
-        self._endpoint_file.unlink(missing_ok=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._resources.close()
 
 
-def _short_folder() -> str:
-    usual = tempfile.gettempdir()
-    return usual if len(usual) <= LONGEST_FOLDER else "/tmp"
-
-
-def write_private(path: Path, text: str) -> None:
-    """Writes a small file atomically that only its owner can read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with writing_whole(path) as temporary:
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(file, "w") as private:
-            private.write(text)
-
-
-def remove_abandoned(folder: Path) -> None:
-    """Removes what supervisors of this user left there that were killed: the sockets that nobody listens to."""
-    for found in folder.glob(f"{SOCKET_FOLDER}*"):
-        with suppress(OSError):  # somebody else removes it, too
-            status = found.lstat()
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and _is_abandoned(found):
-                shutil.rmtree(found, ignore_errors=True)
-
-
-def _is_abandoned(folder: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as caller:
-        caller.setblocking(False)  # one that is stopped, or has much to do, is there
-        try:
-            caller.connect(str(folder / SOCKET))
-        except FileNotFoundError:
-            return folder.stat().st_mtime < time.time() - STARTING_SECONDS
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False
+def sockets_of(endpoint_file: Path) -> Path | None:
+    """The folder of the socket whose address is in this file; None if there is none."""
+    try:
+        folder = Path(endpoint_file.read_text().strip().removeprefix(IPC)).parent
+    except FileNotFoundError:
+        return None
+    return folder if folder.is_dir() else None

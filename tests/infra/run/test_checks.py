@@ -5,6 +5,7 @@ import pytest
 
 from dispatch.errors import CacheTooSmall, NoGpu
 from infra.cli.commands import keys
+from infra.config import PRIVATE
 from infra.errors import ConfigError
 from infra.run.checks import check_ports, check_start
 from infra.run.settings import load_settings
@@ -43,6 +44,24 @@ def test_a_malformed_endpoint_is_a_wrong_setting(name: str, endpoint: str) -> No
     if (name, endpoint) != ("ps.endpoints", ""):
         with pytest.raises(ConfigError, match=f"setting {name}: .* is no endpoint; expected tcp://HOST:PORT"):
             load_settings(None, [f"{name}={endpoint}"])
+
+
+@pytest.mark.parametrize("name", ["dispatch.control_endpoint", "dispatch.feed_endpoint"])
+def test_commands_and_the_journal_are_private_unless_an_endpoint_is_given(name: str) -> None:
+    section, field = name.split(".")
+    assert getattr(getattr(load_settings(None, []), section), field) == PRIVATE
+    given = load_settings(None, [f"{name}=tcp://127.0.0.1:5600"])
+    assert getattr(getattr(given, section), field) == "tcp://127.0.0.1:5600"
+    with pytest.raises(ConfigError, match=f"setting {name}: 'secret' is no endpoint; expected private, or tcp://"):
+        load_settings(None, [f"{name}=secret"])
+    with pytest.raises(ConfigError, match=r"'tcp://0.0.0.0:5600' can be reached from other machines"):
+        check_start(load_settings(None, [f"{name}=tcp://0.0.0.0:5600"]))
+
+
+@pytest.mark.parametrize("name", ["dispatch.endpoint", "dispatch.status_endpoint", "ps.endpoints"])
+def test_what_other_machines_must_reach_cannot_be_private(name: str) -> None:
+    with pytest.raises(ConfigError, match="'private' is no endpoint; expected tcp://HOST:PORT"):
+        load_settings(None, [f"{name}=private"])
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "tcp://[::1]:5600", "tcp://edge-1.local:0", "ipc:///tmp/x"])

@@ -18,8 +18,9 @@ import zmq
 from dispatch.control.client import ask
 from dispatch.control.supervision import AGENT, ListProcesses, StartWorker, StopWorker, WorkerEnding, WorkerStarted
 from dispatch.errors import CommandRefused
+from infra.files import SOCKETS
 from infra.run.agent.agent import Agent
-from infra.run.agent.sockets import SOCKET, SOCKET_FOLDER
+from infra.run.agent.sockets import SOCKET
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.supervisor import Supervisor
 from infra.wire import Codec, Refused, connect, receive
@@ -153,7 +154,7 @@ def test_folders_of_supervisors_that_were_killed_are_removed_and_nothing_else(
 ) -> None:
     place = Path(tempfile.mkdtemp(dir="/tmp"))  # names of sockets are short
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    folders = {name: place / f"{SOCKET_FOLDER}{name}" for name in ("killed", "stopped", "empty", "starting")}
+    folders = {name: place / f"{SOCKETS}{name}" for name in ("killed", "stopped", "empty", "starting")}
     folders["other"] = place / "other"
     for folder in folders.values():
         folder.mkdir()
