@@ -229,13 +229,10 @@ class WatchedConnection(HttpToolsProtocol):
         answer, of_all = answer_of(error), self.server_state.default_headers
         headers = b"".join(b"%b: %b\r\n" % pair for pair in (*of_all, *answer.raw_headers, (b"connection", b"close")))
         self.transport.write(STATUS_LINE[error.status] + headers + b"\r\n" + bytes(answer.body))
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        """Ends our side, and drops what still comes as if it were the rest of a body."""
         if not self.transport.can_write_eof():
             self.transport.close_at_once()  # type: ignore[attr-defined]
             return
+        # our side ends here, and what still comes is dropped as if it were the rest of a body
         self._is_refused, self._dropped_bytes = True, 0
         self.transport.flush()  # type: ignore[attr-defined]
         self.transport.write_eof()

@@ -92,9 +92,10 @@ def request(
                 if isinstance(answer, Refused):
                     raise CommandRefused(answer.reason)
                 return answer, arrays
+    keys = "" if curve else ", asked without keys (a process that has curve_folder answers nobody then)"
     raise NoAnswer(
-        f"nobody answers at {endpoint} within {timeout_seconds:g} seconds; expected a process of run {message.run!r} "
-        "there; see its log, and try again"
+        f"nobody answers at {endpoint} within {timeout_seconds:g} seconds{keys}; expected a process of run "
+        f"{message.run!r} there; see its log, give the settings that it was started with, and try again"
     )
 
 
