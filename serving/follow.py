@@ -223,7 +223,8 @@ class Follower:
         """At once if it is served for another reason than the one before, or after a failure; else now and then."""
         is_older = before is not None and version_of(wanted) < version_of(before)
         is_released = wanted.number in choice.released
-        kind = choice.pinned, is_released, wanted.line, is_older, self.state.failure != ""
+        is_mended = before is not None and self.state.failure != ""
+        kind = choice.pinned, is_released, wanted.line, is_older, is_mended
         if versions := self._pauses.count_if_due(kind):
             at = {"cut": wanted.number, "line": wanted.line, "step": wanted.step, "pinned": choice.pinned}
             structlog.get_logger().info("serves", **at, is_released=is_released, is_older=is_older, versions=versions)

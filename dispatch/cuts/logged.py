@@ -7,6 +7,8 @@
 """
 
 import re
+from collections.abc import Callable
+from time import monotonic
 
 import structlog
 
@@ -25,8 +27,8 @@ def kind_of(reasons: tuple[str, ...]) -> tuple[str, ...]:
 class CutLog:
     """Logs the cuts of one run."""
 
-    def __init__(self) -> None:
-        self._pauses = DoublingPauses()
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._pauses = DoublingPauses(clock)
         self._held = 0
         """versions in a row"""
         self._log = structlog.get_logger()

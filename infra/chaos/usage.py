@@ -1,5 +1,6 @@
 """Memory and descriptors of every process of a run, and its folder by part, over time: whether they level off."""
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -82,11 +83,11 @@ def usage_of(processes: Mapping[str, psutil.Process]) -> dict[str, Usage]:
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
-    """Bytes of everything below each folder in it, and of its own files."""
+    """Bytes of everything below each folder in it, and of its own files; what is removed meanwhile may be left out."""
     found = {OTHER_FILES: 0}
     for entry in folder.iterdir():
         if entry.is_dir():
-            found[entry.name] = sum(_bytes_of(file) for file in entry.rglob("*"))
+            found[entry.name] = sum(_bytes_of(Path(at, file)) for at, _, files in os.walk(entry) for file in files)
         else:
             found[OTHER_FILES] += _bytes_of(entry)
     return found

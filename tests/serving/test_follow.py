@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from dispatch.cuts.retention import discard_after, drop_old
 from infra.errors import StorageError
 from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.telemetry import DoublingPauses, Meter
 from ps.cuts.choice import Choice, write_choice
 from ps.cuts.manifest import manifest_name
 from ps.cuts.served import read_served
@@ -254,11 +254,9 @@ def test_a_storage_that_takes_no_record_keeps_nobody_from_serving(
     assert read_served(trained.storage, "serve").cut == 1  # type: ignore[union-attr]
 
 
-def test_versions_that_follow_each_other_are_not_logged_each_and_changes_are(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_that_follow_each_other_are_not_logged_each_and_changes_are(trained: Trained) -> None:
     following = Following(trained)
-    monkeypatch.setattr("infra.telemetry.time.monotonic", lambda: 0.0)
+    following.follower._pauses = DoublingPauses(lambda: 0.0)
 
     def logged(act: Callable[[], int]) -> list[int]:
         """The cuts that were logged as served."""
@@ -282,7 +280,7 @@ def test_a_cut_that_stays_damaged_is_logged_once(trained: Trained, monkeypatch: 
     trained.train().take()
     (trained.folder / manifest_name(2)).write_bytes(b"nonsense")
     monkeypatch.setattr("serving.follow.RETRY_SECONDS", 0.0)
-    monkeypatch.setattr("infra.telemetry.time.monotonic", lambda: 0.0)
+    following.follower._pauses = DoublingPauses(lambda: 0.0)
     with capture_logs() as logs:
         for _ in range(5):
             assert following.turn() == 1

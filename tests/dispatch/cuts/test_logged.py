@@ -18,10 +18,9 @@ SECONDS_PER_DAY = 86_400
 class Second:
     """A version a second, by a clock that the test moves."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now, self.number = 0.0, 0
-        monkeypatch.setattr("infra.telemetry.time.monotonic", lambda: self.now)
-        self.log = CutLog()
+        self.log = CutLog(lambda: self.now)
 
     def take(self, *reasons: str, count: int = 1, is_publication: bool = True, is_served: bool = True) -> list[Any]:
         """So many versions; returns what was logged."""
@@ -36,8 +35,8 @@ class Second:
 
 
 @pytest.fixture
-def second(monkeypatch: pytest.MonkeyPatch) -> Second:
-    return Second(monkeypatch)
+def second() -> Second:
+    return Second()
 
 
 def test_a_day_of_good_versions_is_some_dozens_of_lines_that_count_all_of_them(second: Second) -> None:
