@@ -3,7 +3,6 @@
 Its jars are fetched once by Maven, into the cache folder that the broker's are in.
 """
 
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,7 +15,10 @@ from infra.kafka.broker import free_port
 from infra.kafka.jars import cache_folder, fetch_jars, find_java
 
 POM = Path(__file__).with_name("s3proxy.pom.xml")
-START_SECONDS = 60.0
+START_SECONDS = 120.0
+ANSWER_SECONDS = 5.0
+"""for one request"""
+STARTS = 3
 KEYS = {"AWS_ACCESS_KEY_ID": "freshet", "AWS_SECRET_ACCESS_KEY": "not-a-secret", "AWS_EC2_METADATA_DISABLED": "true"}
 SETTINGS = """
 s3proxy.endpoint=http://127.0.0.1:{port}
@@ -37,41 +39,49 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     except MissingProgram as error:
         pytest.skip(f"no object store: {error}")
     folder = tmp_path_factory.mktemp("s3proxy")
-    port = free_port()
-    (folder / "settings").write_text(SETTINGS.format(port=port, **KEYS))
     (folder / "logback.xml").write_text('<configuration><root level="OFF"/></configuration>')
     quiet = f"-Dlogback.configurationFile={folder / 'logback.xml'}"
     command = [java, "-cp", f"{jars}/*", quiet, "org.gaul.s3proxy.Main", "--properties", str(folder / "settings")]
-    with (folder / "output").open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        process, url = start_store(command, folder)
         try:
-            with pytest.MonkeyPatch.context() as patch:
-                for name, value in KEYS.items():
-                    patch.setenv(name, value)
-                await_port(port, process)
-                yield make_bucket(port)
+            yield url
         finally:
             process.kill()
+            process.wait()
 
 
-def make_bucket(port: int) -> str:
+def start_store(command: list[str], folder: Path) -> tuple["subprocess.Popen[bytes]", str]:
+    """A store at a free port, and its bucket; where another process took the port first, at another one."""
+    for _ in range(STARTS):
+        port = free_port()
+        (folder / "settings").write_text(SETTINGS.format(port=port, **KEYS))
+        with (folder / "output").open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        if (url := make_bucket(port, process)) is not None:
+            return process, url
+    raise AssertionError(f"S3Proxy did not start {STARTS} times: {(folder / 'output').read_text()}")
+
+
+def make_bucket(port: int, process: "subprocess.Popen[bytes]") -> str | None:
+    """The URL of a new bucket; None if the store has ended. A stranger at its port does not know its keys."""
     from pyarrow.fs import S3FileSystem
 
     told = {"endpoint_override": f"127.0.0.1:{port}", "scheme": "http", "region": "us-east-1"}
-    S3FileSystem(**told, allow_bucket_creation=True).create_dir("bucket")
-    return "s3://bucket?" + "&".join(f"{name}={value}" for name, value in told.items())
-
-
-def await_port(port: int, process: "subprocess.Popen[bytes]") -> None:
+    limits = {"connect_timeout": ANSWER_SECONDS, "request_timeout": ANSWER_SECONDS}
     deadline = time.monotonic() + START_SECONDS
-    while True:
-        assert process.poll() is None, "S3Proxy ended; see its output"
-        assert time.monotonic() < deadline, "S3Proxy does not listen"
+    while process.poll() is None:
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
+            S3FileSystem(**told, **limits, allow_bucket_creation=True).create_dir("bucket")
         except OSError:
-            time.sleep(0.05)
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
             continue
-        return
+        return "s3://bucket?" + "&".join(f"{name}={value}" for name, value in told.items())
+    return None
 
 
 def s3proxy_jars() -> Path:

@@ -9,6 +9,7 @@ from infra.config import PRIVATE
 from infra.errors import ConfigError
 from infra.run.checks import check_ports, check_start
 from infra.run.settings import load_settings
+from tests.end_to_end.processes import run
 from trainer.errors import DeviceMissing
 
 
@@ -107,3 +108,11 @@ def test_settings_that_are_right_pass() -> None:
 @pytest.mark.parametrize("error", [CacheTooSmall, NoGpu, DeviceMissing])
 def test_what_no_restart_can_mend_is_a_wrong_setting(error: type[Exception]) -> None:
     assert issubclass(error, ConfigError)  # so the process ends with status 2, which no supervisor restarts
+
+
+def test_a_cache_that_cannot_hold_a_micro_batch_is_told_before_anything_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    told = run("up", "--folder", folder, "--set", "dispatch.cache_rows=100", "--samples", "1000")
+    assert told.returncode == 2
+    assert "raise dispatch.cache_rows" in " ".join(told.stderr.split())
+    assert not folder.exists()
