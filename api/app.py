@@ -7,6 +7,7 @@ from api.access.limits import BodyLimit, ConcurrencyLimit, RateLimit
 from api.access.measuring import MeasuredRequests
 from api.access.rules import Guard, needs
 from api.document import describe_routes
+from api.pages import add_pages
 from api.parts import ApiParts
 from api.problems import add_problems
 from api.quick import QuickReads
@@ -43,6 +44,7 @@ def create_app(parts: ApiParts | None = None) -> FastAPI:
     app.add_api_route(
         "/v1/openapi.json", lambda: app.openapi(), methods=["GET"], summary="This description", **needs("read")
     )
+    add_pages(app)
     return app
 
 

@@ -7,6 +7,7 @@ from api.access.limits import BodyLimit, ConcurrencyLimit, RateLimit
 from api.access.measuring import MeasuredRequests
 from api.access.rules import Guard, needs
 from api.document import describe_routes
+from api.pages import add_pages
 from api.problems import add_problems
 from infra.telemetry import code_version
 from ps.cuts.manifest import CutManifest
@@ -37,6 +38,7 @@ def create_app(parts: ServingParts | None = None) -> FastAPI:
     app.add_api_route(
         "/v1/openapi.json", lambda: app.openapi(), methods=["GET"], summary="This description", **needs("read")
     )
+    add_pages(app)
     return app
 
 
