@@ -233,29 +233,30 @@ class Device(Client):
     def __init__(self, job: ClientJob, token: str, stop: Stop) -> None:
         super().__init__(job, token, stop)
         self._events, self._numbers = synthetic_events(job.seed), count()
-        self._size = max(1, round(job.rate / REQUESTS_PER_SECOND))
+        self.size = max(1, round(job.rate / REQUESTS_PER_SECOND))
+        """events of a request"""
         self._next_at = time.monotonic()
 
     def take_turn(self) -> None:
         number = next(self._numbers)
-        body = b"\n".join(encode_json(event) for event in islice(self.events(), self._size))
-        self._send(number, body, repeated=False)
+        body = b"\n".join(encode_json(event) for event in islice(self.events(), self.size))
+        self.send(number, body, repeated=False)
         if number % REPEATED_EVERY == 0 and not self._stop.requested:
-            self._send(number, body, repeated=True)
-        self._next_at = max(self._next_at + self._size / self.job.rate, time.monotonic())
+            self.send(number, body, repeated=True)
+        self._next_at = max(self._next_at + self.size / self.job.rate, time.monotonic())
         self._stop.wait(self._next_at - time.monotonic())
 
     def events(self) -> Iterator[Event]:
         """Those that are still to be sent."""
         return self._events
 
-    def _send(self, number: int, body: bytes, repeated: bool) -> None:
+    def send(self, number: int, body: bytes, repeated: bool) -> None:
         key = f"{self.job.name}-{number}"
         headers = {"Idempotency-Key": key, "Content-Type": "application/x-ndjson"}
         answer = self.ask("POST", "/v1/samples", content=body, headers=headers)
         accepted = 0 if answer is None else int(answer.json()["accepted"])
-        request = request_id(TOKEN_NAME, key, body, self._size).request.hex()
-        self.write(SentRequest(time.time(), request, self._size, accepted, repeated))
+        request = request_id(TOKEN_NAME, key, body, self.size).request.hex()
+        self.write(SentRequest(time.time(), request, self.size, accepted, repeated))
 
 
 class Reader(Client):

@@ -102,6 +102,7 @@ def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosRe
         resources.callback(storm.witness.close)
         resources.callback(storm.release)
         if job.has_clients:
+            storm.witness.start()
             storm.clients = resources.enter_context(asking(job))
         storm.rage(began + job.seconds, stop)
         storm.settle(job.patience_seconds)
@@ -109,7 +110,8 @@ def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosRe
             end(process, job.patience_seconds)
         storm.dismiss_clients(job.patience_seconds)
         storm.finish(job.patience_seconds)
-        storm.witness.look()
+        if job.has_clients:
+            storm.witness.finish()
         struck_seconds = time.monotonic() - began
     tell("checking")
     promised = check_promises(job.folder, storm.witness) if job.has_clients else []
@@ -256,7 +258,6 @@ class Storm:
     def _sample(self) -> None:
         processes = self.run.processes()
         self.census.take(processes)
-        self.witness.look()
         for kind, client in self.clients.items():
             with suppress(psutil.NoSuchProcess):
                 processes[kind] = psutil.Process(client.pid)

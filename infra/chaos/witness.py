@@ -1,11 +1,13 @@
 """What is seen of a run while it goes on, since retention removes it later: events in the log, verdicts of versions."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 from api.runs.requests import READ_BYTES, parse_tag
 from infra.errors import FreshetError
+from infra.process import Stop
 from infra.run.settings import STORED, Settings, read_stored
 from infra.verify.cuts import open_cuts
 from ingest.errors import BrokerError, SourceError
@@ -13,6 +15,8 @@ from ingest.opening import open_source
 from ingest.streams.position import Position
 from ingest.streams.source import Record, Source
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
+
+LOOK_SECONDS = 0.2
 
 
 class TaggedRecords:
@@ -78,7 +82,7 @@ def count_left(source: Source, positions: dict[int, Position]) -> int:
 
 
 class Witness:
-    """Looks at a run's stream and cuts every now and then."""
+    """Looks at a run's stream and cuts; several times a second once it is started, since cuts may go after seconds."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -89,6 +93,17 @@ class Witness:
         """all cuts that were seen, by number"""
         self.failure = ""
         """why the stream could not be read the last time; empty: it was"""
+        self._stop = Stop()
+        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Takes in the rest of a run that is over."""
+        self.close()
+        self._source = None
+        self.look()
 
     def look(self) -> None:
         """Takes in what is new, as far as it can be read now."""
@@ -106,8 +121,15 @@ class Witness:
             self.failure = str(error)
 
     def close(self) -> None:
+        self._stop.request("over")
+        if self._thread.is_alive():
+            self._thread.join()
         if self._source is not None:
             self._source.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            self.look()
 
     def _look_at_versions(self) -> None:
         storage = open_cuts(self._folder)

@@ -363,13 +363,13 @@ class Steered:
         self.wait(lambda: self.read("/generations", kind) and read_version(self.databases[kind]) >= newest)
 
 
-def read_version(url: str) -> int:
-    """Up to which a database has the journal."""
+def read_version(url: str, run: str = RUN) -> int:
+    """Up to which a database has the journal of a run."""
 
     async def read() -> int:
         database = Database(url)
         try:
-            return await RunTables(database).cursor(RUN)
+            return await RunTables(database).cursor(run)
         finally:
             await database.close()
 
