@@ -5,6 +5,7 @@ in the order of the tables, ``values`` of them for each table; a shorter list is
 Dense floats are in the order of the dense fields; an absent one is 0.
 """
 
+import re
 import tomllib
 from functools import cached_property
 from importlib import resources
@@ -149,14 +150,22 @@ def parse_schema(text: str, origin: str) -> Schema:
         raise ConfigError(f"schema {origin!r} is nested too deeply; expected tables of values; correct it") from error
     except msgspec.ValidationError as error:
         raise ConfigError(
-            f"schema {origin!r} is wrong: {error}; expected name, tables, dense_fields, partition_by, limits as in "
-            "ingest/schemas; correct the file"
+            f"schema {origin!r} is wrong: {error}; expected {_part_of(error)} as in ingest/schemas; correct the file"
         ) from error
     except ValueError as error:  # TOML's own, or an integer of thousands of digits
         raise ConfigError(f"schema {origin!r} is not TOML: {error}; expected TOML 1.0; correct the file") from error
     for fault, expected in _faults(schema):
         raise ConfigError(f"schema {origin!r} is wrong: {fault}; expected {expected}; correct the file")
     return schema
+
+
+def _part_of(error: msgspec.ValidationError) -> str:
+    """What may stand where an error was found, by its path such as $.tables[1]."""
+    parts = {"tables": KeyTable, "dense_fields": DenseField, "limits": Limits}
+    place = re.search(r"`\$\.(\w+)", str(error))
+    part = parts.get(place[1]) if place else None
+    names = ", ".join((part or Schema).__struct_fields__)
+    return f"{names} in {place[1]}" if place and part else names
 
 
 def _faults(schema: Schema) -> list[tuple[str, str]]:

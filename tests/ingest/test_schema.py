@@ -38,6 +38,12 @@ def test_fingerprint_ignores_limits_but_not_order() -> None:
         ('name = "a"', "missing required field `tables`"),
         ('name = "a"\ntables = []', "it has no tables"),
         ('name = "a"\ntables = [{nam = "x"}]', "unknown field `nam`|missing required field `name`"),
+        ('name = "a"\ntable = []', "expected name, tables, dense_fields, partition_by, limits as in"),
+        ('name = "a"\ntables = [{name = "x", valeus = 3}]', "`valeus` .* expected name, source, values, .* in tables"),
+        (
+            'name = "a"\ntables = [{name = "x"}]\ndense_fields = [{name = "d", mni = 3}]',
+            "`mni` .* expected name, source, transform, min, max, required, coerce in dense_fields",
+        ),
         ('name = "a"\ntables = [{name = "x"}, {name = "x"}]', "there twice"),
         ('name = "a"\ntables = [{name = "x", values = 0}]', "values = 0"),
         ('name = "a"\ntables = [{name = "x", truncate = true}]', "truncate of lists"),
