@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from api.runs.places import DISPATCHER, FEED_WORD, read_endpoint
 from dispatch.control.client import command
 from dispatch.control.protocol import Accepted, Members, Verb
 from dispatch.journal.history import History, read_history
@@ -112,8 +113,8 @@ class Life:
 
     def feed(self) -> str | None:
         """Where the dispatcher hears of servers; None while it is away."""
-        file = self.folder / "endpoints" / "dispatcher"
-        return file.read_text().split()[3] if file.exists() and len(file.read_text().split()) > 3 else None
+        words = (read_endpoint(self.folder, DISPATCHER) or "").split()
+        return words[FEED_WORD] if len(words) > FEED_WORD else None
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def history(self) -> History:

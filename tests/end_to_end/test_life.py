@@ -95,7 +95,7 @@ def test_a_signal_after_the_first_steps_drains_and_all_that_was_recorded_is_trai
     assert (summary["exit_reason"], summary["killed"]) == ("SIGTERM", [])
     assert (first.stopped.reason, first.stopped.step) == ("SIGTERM", first.step)
     assert summary["status"]["samples"] == first.samples == sum(step.manifest.samples for step in first.steps)
-    assert f"stopped; 'freshet up --folder {life.folder}' resumes it" in facts.first_output
+    assert f"stopped; 'freshet up --no-serve --folder {life.folder}' resumes it" in facts.first_output
 
 
 def test_an_orderly_end_leaves_no_process(facts: Facts) -> None:

@@ -121,5 +121,5 @@ def test_a_start_with_another_seed_in_the_folder_of_a_run_that_was_stopped_chang
     summary = json.loads((live.folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == ("SIGINT", [])
     assert summary["status"]["generation"] == 1, "nobody has joined"
-    assert f"'freshet demo --folder {live.folder}' resumes it" in output
+    assert f"'freshet demo --rate 500 --no-serve --folder {live.folder}' resumes it" in output
     expect_refused(live, "seed was")

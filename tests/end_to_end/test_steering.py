@@ -465,4 +465,4 @@ def test_stop_ends_every_process_with_status_0(tmp_path: Path) -> None:
     stopped = read_history(folder / "journal").stopped
     assert stopped is not None
     assert stopped.reason == "stopped by a command"
-    assert f"stopped; 'freshet up --folder {folder}' resumes it" in output
+    assert f"stopped; 'freshet up --no-serve --folder {folder}' resumes it" in output
