@@ -139,7 +139,8 @@ def test_a_partition_that_has_enough_ready_is_paused_and_loses_nothing(kafka: Te
         assert record.payload == big[record.offset]
         seen = max(seen, source._buffers[1].size_bytes)
     assert source._paused == {1}
-    assert seen <= 80_000
+    client_queue = (64 << 10) + 80_000 // 4  # what librdkafka keeps ready of a partition, and one answer beyond it
+    assert seen <= 40_000 + client_queue, "a partition with less than it may have, and one poll"
     assert payloads(read_all(source, 1)) == big
 
 
