@@ -24,6 +24,7 @@ from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalTail, rest_of
 from infra.errors import FreshetError
+from infra.telemetry import DoublingPauses
 
 POLL_SECONDS = 0.25
 PAGE_RECORDS = 500
@@ -47,6 +48,7 @@ class Projector:
         self.changed = asyncio.Event()
         """set, and replaced by another, whenever rows were written"""
         self._has_ended = threading.Event()
+        self._refusals = DoublingPauses()
 
     async def follow(self) -> None:
         """Projects until it is cancelled."""
@@ -59,7 +61,7 @@ class Projector:
                     is_seen = True
                 await asyncio.sleep(POLL_SECONDS if not await self.advance() else 0)
             except (NoAnswer, CommandRefused) as error:
-                structlog.get_logger().debug("no dispatcher", run=self._place.name, reason=str(error))
+                self._log_unread(error)
                 await self._finish_or_wait()
             except (FreshetError, OSError) as error:
                 self._cursor = None
@@ -87,6 +89,14 @@ class Projector:
     def hear(self, version: int) -> None:
         """Somebody says that the journal has this version: what is read from now on is told with it, or a later one."""
         self.newest = max(self.newest, version)
+
+    def _log_unread(self, error: NoAnswer | CommandRefused) -> None:
+        """Dispatchers come and go; one that is there and refuses, as it does a cursor of another run, does so again."""
+        if isinstance(error, NoAnswer):
+            structlog.get_logger().debug("no dispatcher", run=self._place.name, reason=str(error))
+        elif times := self._refusals.count_if_due(self._place.name):
+            log = structlog.get_logger()
+            log.warning("the dispatcher gives out no journal", run=self._place.name, reason=str(error), times=times)
 
     async def _finish_or_wait(self) -> None:
         """The dispatcher is away, for a while or for good."""

@@ -133,7 +133,7 @@ class FeedServer:
         if cursor > newest:
             reason = (
                 f"version {cursor} is not in the journal, which has {newest} versions; expected a cursor of this "
-                "journal; begin with 0"
+                "journal, and not of another run of its name; give the run another name, or its API another database"
             )
             self._socket.refuse(asked, reason, self._journal.generation)
             return

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from api.runs import projector
 from api.runs.places import Place
@@ -14,6 +15,7 @@ from api.store.rows import StoredRun
 from api.store.store import SqlStore
 from dispatch.control.feed import FeedPage
 from dispatch.control.feed_client import read_feed
+from dispatch.errors import CommandRefused
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.run import RunJournal
 from tests.api.dispatcher import PretendDispatcher
@@ -79,3 +81,22 @@ def test_an_api_that_ends_waits_for_no_dispatcher_that_is_gone(tmp_path: Path, m
         pass
     with serving(tmp_path, f"sqlite:///{tmp_path / 'freshet.db'}"):
         asking.wait()
+
+
+def test_a_dispatcher_that_gives_out_no_journal_is_told_of_and_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Semaphore(0)
+
+    def refuse(*arguments: Any) -> FeedPage:
+        asked.release()
+        raise CommandRefused("version 7 is not in the journal, which has 1 versions")
+
+    monkeypatch.setattr(projector, "read_feed", refuse)
+    monkeypatch.setattr(projector, "PAUSE_SECONDS", 0.01)
+    database = f"sqlite:///{tmp_path / 'freshet.db'}"
+    with PretendDispatcher(tmp_path / "r"), capture_logs() as logs, serving(tmp_path, database):
+        assert all(asked.acquire(timeout=60) for _ in range(5))
+    told = [line for line in logs if line["event"] == "the dispatcher gives out no journal"]
+    assert "version 7" in told[0]["reason"]
+    assert told[0]["log_level"] == "warning"
