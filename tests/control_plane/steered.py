@@ -13,6 +13,7 @@ Tests look at the facts noted here.
 """
 
 import asyncio
+import re
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -267,7 +268,9 @@ class Steered:
         status, alpha = self.read(kind=kind)["status"], self.read("/alpha", kind)
         self.wait(lambda: read_version(self.databases[kind]) >= told["version"])  # the reason is from there
         self.facts.alphas[kind] = status, alpha | {"reason": self.read("/alpha", kind)["reason"]}
-        self.wait_for_steps(FURTHER)
+        first = re.search(r"from step (\d+) on", told["text"])
+        assert first is not None, told
+        self.wait(lambda: self.step() >= int(first[1]))  # or the next command comes before a step is decided
 
     def _release_alpha(self) -> None:
         """Has α follow contention, where that can be caused and ended for certain."""
