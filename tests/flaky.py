@@ -28,7 +28,8 @@ PROCESS_TESTS = (
 )
 """that start processes or servers, or wait for threads"""
 FOLDER = Path("build/flaky")
-BUSY = "while True: pass"
+BUSY = "import os, sys; parent = int(sys.argv[1])\nwhile os.getppid() == parent: pass"
+"""and not longer than whoever started it, so that nothing is left behind where that is killed"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Outcome:
 @contextmanager
 def busy_loops(number: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """So many processes that do nothing but compute, until the end of the context."""
-    loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(number)]
+    loops = [subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]) for _ in range(number)]
     try:
         yield loops
     finally:

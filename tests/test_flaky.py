@@ -1,8 +1,12 @@
 """The search for tests that fail now and then, over tests that do so on purpose."""
 
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.flaky import Outcome, busy_loops, main, read_report
@@ -44,3 +48,20 @@ def test_busy_loops_end_with_their_context() -> None:
     with busy_loops(2) as loops:
         assert [loop.poll() for loop in loops] == [None, None]
     assert [loop.returncode for loop in loops] == [-signal.SIGKILL, -signal.SIGKILL]
+
+
+def test_a_busy_loop_ends_with_whoever_started_it() -> None:
+    started = (
+        "from tests.flaky import busy_loops\nwith busy_loops(1) as (loop,):\n print(loop.pid, flush=True)\n input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", started], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        loop = psutil.Process(int(parent.stdout.readline()))
+        assert loop.is_running()
+        parent.kill()
+    deadline = time.monotonic() + 60
+    while loop.is_running() and loop.status() != psutil.STATUS_ZOMBIE:  # nobody may wait for it
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
