@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import preloaded
 from tests.brokers import TestBroker, shared_broker
 from tests.cores import core_files, explain
 from tests.scheduling import Shares, name_apart, order_of
@@ -36,9 +37,13 @@ STARTED = time.time()
 
 
 def pytest_configure() -> None:
-    """A process that crashes leaves a core file where the system allows it, its children included."""
+    """A process that crashes leaves a core file where the system allows it, its children included.
+
+    Those that are commands of Freshet are forked with their modules loaded.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+    preloaded.install()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,0 +1,319 @@
+"""Real processes of the command ``freshet`` that need not load torch and the like: they are forked from one that has.
+
+The suite starts hundreds of processes, and loading modules is half of what they cost. So each worker of pytest has one
+process with all of them, which has one thread and does nothing but fork. Where Python would fork and execute a command
+that begins with ``COMMAND``, it is asked instead, by pytest and by the processes that come from there; so a run's own
+nursery is forked, too:
+
+    1. whoever wants a process becomes a *subreaper*: what is orphaned below it becomes its child
+    2. it sends arguments, environment, folder and files over a Unix socket
+    3. the loaded process forks a child, which forks a grandchild and ends; now the grandchild is a child of 1
+    4. the grandchild says so, takes its session, files, folder, environment, arguments and name, and begins
+
+What comes of it is a process as any other: a child of whoever wanted it, with one thread and with nothing of the loaded
+one but its modules. Executed as ever are commands whose environment says how modules are to be loaded (``LOADING``),
+those that begin as another user or with a function of their own, and all within ``executing``.
+"""
+
+import ctypes
+import fcntl
+import gc
+import hashlib
+import importlib
+import io
+import os
+import runpy
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import setproctitle
+
+MODULE = "infra.cli.entry"
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = [sys.executable, "-m", MODULE]
+MODULES = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "trainer.main", "serving.main", "api.main")
+"""what the processes of a run load"""
+LOADING = ("HOME", "LD_", "MKL_", "NUMBA", "OMP_", "PYTHON", "TORCH", "XDG_")
+"""how the names of variables begin that matter while modules are loaded"""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""the second starts threads when it is loaded: they would be missing in every child"""
+NAME = "freshet-tests-"
+"""of an abstract socket; the id of the process whose children it makes follows"""
+STARTING = ("up", "demo", "chaos", "verify", "replay", "bench", "agent", "runs")
+"""commands that start processes: they get a loaded child of their own"""
+MESSAGE_BYTES = 1 << 17
+MOST_FILES = 16
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PEER = struct.Struct("3i")
+"""process, user and group at the other end of a socket"""
+
+
+def loading(variables: Mapping[str, str]) -> str:
+    """A digest of the variables that matter while modules are loaded."""
+    kept = {name: value for name, value in variables.items() if name.startswith(LOADING) and name != "PYTHONPATH"}
+    return hashlib.sha256(repr(sorted(kept.items())).encode(errors="surrogateescape")).hexdigest()
+
+
+EXECUTE = subprocess._fork_exec  # type: ignore[attr-defined]
+ENVIRONMENT = os.environ | ONE_THREAD
+"""of the loaded process; tests change that of pytest"""
+DIGEST = loading(ENVIRONMENT)
+_libc = ctypes.CDLL(None, use_errno=True)
+_local = threading.local()
+_loaded_children: dict[int, subprocess.Popen[bytes] | None] = {}
+"""by the id of their parent: this process, or one that it was forked from"""
+
+
+class Wish(NamedTuple):
+    """What ``subprocess`` hands to the function that forks and executes; the same in Python 3.11 to 3.13."""
+
+    arguments: list[Any]
+    executables: tuple[bytes, ...]
+    close_files: bool
+    kept_files: tuple[int, ...]
+    folder: Any
+    environment: list[bytes] | None
+    stdin: int
+    stdin_here: int
+    stdout_here: int
+    stdout: int
+    stderr_here: int
+    stderr: int
+    errors_here: int
+    errors: int
+    """where the child tells that it could not execute"""
+    restore_signals: bool
+    own_session: bool
+    process_group: int
+    group: Any
+    groups: Any
+    user: Any
+    umask: int
+    function: Any
+    use_vfork: bool
+
+    @property
+    def variables(self) -> dict[str, str]:
+        if self.environment is None:
+            return dict(os.environ)
+        return dict(os.fsdecode(each).split("=", 1) for each in self.environment)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it asks for nothing but a command, files, a folder, an environment and a session."""
+        identity = (self.group, self.groups, self.user, self.function)
+        return self.close_files and self.umask < 0 and self.process_group < 0 and identity == (None,) * 4
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Asks for a process. Its files come with the message."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    files: list[int]
+    """the numbers that they are to have"""
+    own_session: bool
+
+
+# ── whoever wants a process ───────────────────────────────────────────────────────────────────────────────────────────
+def install() -> None:
+    """From now on Freshet's commands are forked in this process; a loaded one is started when it is first needed.
+
+    On Linux alone: nothing else has subreapers.
+    """
+    if sys.platform != "linux":
+        return
+    subprocess._fork_exec = fork_or_execute  # type: ignore[attr-defined]
+
+
+@contextmanager
+def executing() -> Iterator[None]:
+    """Commands that this thread starts here are executed, not forked."""
+    _local.executes = True
+    try:
+        yield
+    finally:
+        _local.executes = False
+
+
+def fork_or_execute(*arguments: Any) -> int:
+    """Stands in for ``_posixsubprocess.fork_exec``; returns the process's id."""
+    wish = Wish(*arguments)
+    words = [os.fsdecode(each) for each in wish.arguments]
+    variables = wish.variables
+    if getattr(_local, "executes", False) or not (wish.is_plain and can_fork(words, variables)):
+        return int(EXECUTE(*arguments))
+    standard = dict(enumerate((wish.stdin, wish.stdout, wish.stderr)))
+    files = {number: number if given < 0 else given for number, given in standard.items()}
+    files |= {number: number for number in wish.kept_files if number != wish.errors}
+    folder = Path(os.fsdecode(wish.folder or ".")).absolute()
+    load_first()
+    start = Start(
+        arguments=words[len(COMMAND) :],
+        environment=variables,
+        folder=str(folder),
+        files=list(files),
+        own_session=wish.own_session,
+    )
+    return ask(start, list(files.values()))
+
+
+def can_fork(words: Sequence[str], variables: Mapping[str, str]) -> bool:
+    """Whether a command is one of Freshet's, and would load its modules as the loaded process did.
+
+    One with a space in an argument could not be told by its title, in which arguments stand side by side.
+    """
+    return (
+        list(words[: len(COMMAND)]) == COMMAND
+        and all(word and not any(map(str.isspace, word)) for word in words)
+        and loading(variables) == DIGEST
+    )
+
+
+def ask(start: Start, files: list[int]) -> int:
+    """Has a process started; returns its id."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(f"\0{NAME}{os.getpid()}")
+        socket.send_fds(connection, [msgspec.json.encode(start)], files)
+        answer = connection.recv(MESSAGE_BYTES)
+    if not answer:
+        raise OSError(f"no process could be forked for {start.arguments}")
+    return int(answer)
+
+
+def load_first() -> None:
+    """Starts the loaded child of this process, unless it has one."""
+    if os.getpid() in _loaded_children:
+        return
+    with listen() as listener, executing():
+        _loaded_children[os.getpid()] = subprocess.Popen(
+            [sys.executable, "-m", "tests.preloaded", str(listener.fileno())],
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+        )
+
+
+# ── the loaded process ────────────────────────────────────────────────────────────────────────────────────────────────
+def load() -> None:
+    """Loads what all processes need, and starts no thread."""
+    gc.disable()
+    for module in MODULES:
+        importlib.import_module(module)
+    from infra.run.supervision.forking import prepare_kernels
+
+    prepare_kernels()
+    setproctitle.setproctitle("freshet-tests preloaded")  # before the environment changes, where the title is
+    gc.freeze()  # no child's garbage collector looks at what is there, so that its pages stay shared
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a module that was loaded has started a thread"
+
+
+def serve(listener: socket.socket) -> None:
+    """Forks whatever is asked for; returns in every process that was forked, as what it is to be."""
+    _end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is pytest's
+    while True:
+        connection, _ = listener.accept()
+        message, files, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, MOST_FILES)
+        wanted_by, _, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+        child = os.fork()
+        if child == 0:
+            if os.fork():
+                os._exit(0)
+            listener.close()
+            _await_parent(wanted_by)
+            start = msgspec.json.decode(message, type=Start)
+            spare = listen()
+            if start.arguments[0] not in STARTING or os.fork():
+                spare.close()
+                begin(start, files, connection)
+                return
+            listener = spare
+            _end_with_parent()
+        else:
+            os.waitpid(child, 0)
+        for file in files:
+            os.close(file)
+        connection.close()
+
+
+def listen() -> socket.socket:
+    """Where this process, or a loaded child of it, is asked for processes."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"\0{NAME}{os.getpid()}")
+    listener.listen(64)
+    return listener
+
+
+def _await_parent(parent: int) -> None:
+    """Until the process between has ended."""
+    while os.getppid() != parent:
+        if not Path(f"/proc/{parent}").exists():
+            os._exit(1)
+        time.sleep(0.001)
+
+
+def _end_with_parent() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def begin(start: Start, files: list[int], connection: socket.socket) -> None:
+    """In the new process: becomes what was asked for, and says so."""
+    if start.own_session:
+        os.setsid()
+    first_spare = max(start.files) + 1
+    spare = [fcntl.fcntl(file, fcntl.F_DUPFD, first_spare) for file in files]
+    for file in files:
+        os.close(file)
+    connection.send(str(os.getpid()).encode())
+    connection.close()
+    for file, number in zip(spare, start.files, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(start.folder)
+    setproctitle.setproctitle(" ".join(["freshet", *start.arguments]))
+    os.environ.clear()
+    os.environ.update(start.environment)
+    if start.arguments[0] in STARTING:
+        install()
+        _loaded_children[os.getpid()] = None
+    _libc.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    open_standard_files()
+    gc.enable()
+    sys.argv = [MODULE, *start.arguments]
+
+
+def open_standard_files() -> None:
+    """As Python opens them when it begins."""
+    writes_through = bool(os.environ.get("PYTHONUNBUFFERED"))
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        file = io.FileIO(number, "w", closefd=False)
+        text = io.TextIOWrapper(
+            io.BufferedWriter(file),
+            encoding=getattr(sys, name).encoding,
+            errors=getattr(sys, name).errors,
+            line_buffering=name == "stderr" or file.isatty(),
+            write_through=writes_through,
+        )
+        setattr(sys, name, text)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), encoding=sys.stdin.encoding)
+
+
+if __name__ == "__main__":
+    load()
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)

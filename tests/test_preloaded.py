@@ -1,0 +1,69 @@
+"""Processes that are forked with their modules loaded are those that would have been executed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.run.supervision.nursery import as_started
+from tests.end_to_end.processes import (
+    ROOT,
+    WAIT_SECONDS,
+    children_of,
+    environment,
+    freshet,
+    named,
+    start,
+    wait_until,
+)
+from tests.preloaded import executing
+
+
+def run(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    env = environment() | more
+    return subprocess.run(freshet(*arguments), cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+
+
+def waiting(**more: str) -> "subprocess.Popen[str]":
+    """A command that waits for its input."""
+    command = freshet("produce", "-", "--dataset", "jsonl")
+    env = environment() | more
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("settings",), ("no-such-command",), ("status", "--nonsense")])
+def test_a_command_says_and_returns_what_one_that_is_executed_does(arguments: tuple[str, ...]) -> None:
+    forked = run(*arguments)
+    with executing():
+        executed = run(*arguments)
+    assert (forked.returncode, forked.stdout, forked.stderr) == (executed.returncode, executed.stdout, executed.stderr)
+
+
+def test_a_forked_process_is_a_child_of_whoever_started_it_with_its_own_name_and_files(tmp_path: Path) -> None:
+    with waiting(FRESHET_STREAM__FOLDER=str(tmp_path)) as process:
+        there = psutil.Process(process.pid)
+        assert there.ppid() == os.getpid()
+        assert as_started(there.cmdline())[:2] == ["freshet", "produce"]
+        process.kill()
+    assert process.returncode == -9
+
+
+def test_where_modules_would_be_loaded_otherwise_a_command_is_executed(tmp_path: Path) -> None:
+    with waiting(FRESHET_STREAM__FOLDER=str(tmp_path), NUMBA_DEBUG_CACHE="0") as process:
+        wait_until(lambda: psutil.Process(process.pid).cmdline()[:1] == [sys.executable])
+        process.kill()
+
+
+def test_the_nursery_of_a_forked_run_is_forked_a_child_of_it_and_ends_with_it(tmp_path: Path) -> None:
+    settings = ("dispatch.workers=1", "ps.shards=1", "dispatch.links_gbit=")
+    given = [part for setting in settings for part in ("--set", setting)]
+    process = start("up", "--folder", tmp_path / "run", "--no-api", *given)
+    wait_until(lambda: named(tmp_path / "run", ["nursery"]) != [], process)
+    (nursery,) = named(tmp_path / "run", ["nursery"])
+    assert (nursery.ppid(), as_started(nursery.cmdline())[:2]) == (process.pid, ["freshet", "nursery"])
+    process.kill()
+    process.communicate(timeout=WAIT_SECONDS)
+    wait_until(lambda: children_of(tmp_path / "run") == [])
