@@ -71,7 +71,8 @@ class Coordinator:
         self.log = structlog.get_logger()
         self.state: RunState = "waiting"
         tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
-        self.steering = Steering(job, AlphaPilot(job.stream.batch, job.dispatch.workers, tempo=tempo))
+        pilot = AlphaPilot(job.stream.batch, job.dispatch.workers, tempo=tempo)
+        self.steering = Steering(job, pilot, lambda: stop.requested)
         resources.callback(self.steering.kernels.close)
         needs = self.steering.needs
         check_job(job, needs.elastic, needs.hot_share)

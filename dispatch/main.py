@@ -42,7 +42,8 @@ def run_dispatcher(
     """Trains until a stop is requested or the stream ends; returns the last status."""
     with ExitStack() as resources:
         coordinator = Coordinator(job, source, letters, stop, meter, resources)
-        coordinator.steering.kernels.await_compiled(job.dispatch.policy)
+        if not coordinator.steering.kernels.await_compiled(job.dispatch.policy):
+            return abandon(coordinator)
         on_ready(*coordinator.endpoints)
         while True:
             try:

@@ -11,6 +11,10 @@ numba's own cache numbers its files and keeps the numbers in an index. Two proce
 different types at the same time can both take the first number, and one of them later loads code that was compiled for
 the types of the other. Names that follow from the content leave nothing to be mixed up: processes that compile the same
 thing write the same file, each in one step.
+
+Compiling all that a process needs takes a minute of a busy processor. A process therefore does it ahead of its work,
+in ``compile_ahead``, which tells whoever listens (``LISTENERS``) how far it is, and ends before the next kernel once
+the process is asked to stop.
 """
 
 import fcntl
@@ -20,15 +24,17 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numba
 from numba import njit
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache, _CacheLocator
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 ROOT = Path(__file__).resolve().parents[1]
@@ -113,6 +119,87 @@ def module_folder(file: Path, root: Path, keep: Path) -> Path:
     return folder
 
 
+# ── compiling ahead ───────────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class Compilation:
+    """How far a process is with the kernels that it compiles ahead."""
+
+    ready: int
+    """kernels that were found or compiled"""
+    most: int
+    """that there can be: all those of the packages in question that are loaded; few processes need every one"""
+    state: Literal["under way", "complete", "stopped"]
+    """complete: all that were needed are there; stopped: some are not, because the process is to stop or failed"""
+
+
+LOADED: set[str] = set()
+"""every kernel of this process by module and name, compiled or not"""
+LISTENERS: list[Callable[[Compilation], None]] = []
+"""each is told of every kernel that is about to be compiled ahead, and once when no more will be; of nothing where all
+of them are found"""
+
+
+class CompilationStopped(BaseException):
+    """Raised where the next kernel would be compiled. Not an Exception: numba takes those for errors in the kernel."""
+
+
+class Ahead:
+    """What one thread compiles ahead."""
+
+    def __init__(self, packages: Sequence[str], is_stopped: Callable[[], bool]) -> None:
+        self._prefixes, self.is_stopped = tuple(f"{package}." for package in packages), is_stopped
+        self._ready: set[str] = set()
+        self._is_told = False
+        self.locked: list[tuple[KernelFiles, Path]] = []
+        """so far; most have been unlocked since"""
+
+    def begin(self) -> None:
+        """A kernel is about to be compiled; raises CompilationStopped if it is not to be."""
+        if self.is_stopped():
+            raise CompilationStopped
+        self._is_told = True
+        self._tell("under way")
+
+    def end(self, kernel_name: str) -> None:
+        """A kernel was found or compiled, for one combination of types."""
+        if kernel_name.startswith(self._prefixes):
+            self._ready.add(kernel_name)
+
+    def close(self, is_complete: bool) -> None:
+        for files, path in self.locked:
+            files.unlock(path)
+        if self._is_told:
+            self._tell("complete" if is_complete else "stopped")
+
+    def _tell(self, state: Literal["under way", "complete", "stopped"]) -> None:
+        most = sum(name.startswith(self._prefixes) for name in LOADED)
+        for listener in LISTENERS:
+            listener(Compilation(len(self._ready), most, state))
+
+
+AHEAD: ContextVar[Ahead | None] = ContextVar("AHEAD", default=None)
+"""what this thread compiles ahead; None: it compiles a kernel that it needs at once, and nothing stops that"""
+
+
+def compile_ahead(warm_up: Callable[[], None], packages: Sequence[str], is_stopped: Callable[[], bool]) -> bool:
+    """Calls ``warm_up``, which calls the kernels of some packages; returns whether it came to its end.
+
+    It does not if the process is to stop meanwhile: the kernel in hand is then the last one. What was compiled is kept.
+    """
+    ahead, is_complete = Ahead(packages, is_stopped), False
+    token = AHEAD.set(ahead)
+    try:
+        warm_up()
+        is_complete = True
+    except CompilationStopped:
+        pass
+    finally:
+        AHEAD.reset(token)
+        ahead.close(is_complete)
+    return is_complete
+
+
+# ── what is kept ──────────────────────────────────────────────────────────────────────────────────────────────────────
 class KernelLocator(_CacheLocator):
     """Tells numba the folder of a kernel's module."""
 
@@ -157,21 +244,25 @@ class KernelFiles(IndexDataCacheFile):
 
     def load(self, key: tuple[Any, ...]) -> Any:
         """None if this process is to compile it."""
-        path = self._path(key)
+        path, ahead = self._path(key), AHEAD.get()
         if not path.exists():
-            self._lock(path)
+            if ahead is not None:
+                ahead.begin()
+            self._lock(path, ahead)
+            if ahead is not None:
+                ahead.locked.append((self, path))
         if not path.exists():
             return None
-        self._unlock(path)
+        self.unlock(path)
         return self._load_data(path.name)  # type: ignore[no-untyped-call]
 
     def save(self, key: tuple[Any, ...], code: Any) -> None:
         path = self._path(key)
         with suppress(OSError):  # a full disk: the next process compiles it again
             self._save_data(path.name, code)  # type: ignore[no-untyped-call]
-        self._unlock(path)
+        self.unlock(path)
 
-    def _lock(self, path: Path) -> None:
+    def _lock(self, path: Path, ahead: Ahead | None) -> None:
         """Waits for another process that compiles it, but not forever: better compiled twice than never."""
         if path in self._locks:  # an earlier attempt to compile it failed
             return
@@ -180,10 +271,13 @@ class KernelFiles(IndexDataCacheFile):
             self._locks[path] = lock = os.open(path.with_suffix(".lock"), flags, 0o644)
             give_up = time.monotonic() + WAIT_SECONDS
             while time.monotonic() < give_up and not path.exists() and not _try_lock(lock):
+                if ahead is not None and ahead.is_stopped():
+                    os.close(self._locks.pop(path))  # the file is that of whoever has the lock
+                    raise CompilationStopped
                 time.sleep(POLL_SECONDS)
 
-    def _unlock(self, path: Path) -> None:
-        """Whoever still waits for the lock sees that the kernel is there."""
+    def unlock(self, path: Path) -> None:
+        """Whoever still waits for the lock sees that the kernel is there, or that it is to compile it."""
         if (lock := self._locks.pop(path, None)) is not None:
             path.with_suffix(".lock").unlink(missing_ok=True)
             os.close(lock)
@@ -215,11 +309,45 @@ class KernelCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
         self._cache_file = KernelFiles(self.cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
+        self._kernel_name = name_of(function)
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        found = super().load_overload(signature, context)  # type: ignore[no-untyped-call]
+        if found is not None and (ahead := AHEAD.get()) is not None:
+            ahead.end(self._kernel_name)
+        return found
+
+    def save_overload(self, signature: Any, code: Any) -> None:
+        super().save_overload(signature, code)  # type: ignore[no-untyped-call]
+        if (ahead := AHEAD.get()) is not None:
+            ahead.end(self._kernel_name)
+
+
+class NothingKept(NullCache):
+    """Of a kernel that is compiled in every process, because there is nowhere to keep it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._kernel_name = name_of(function)
+
+    def load_overload(self, _signature: Any, _context: Any) -> None:
+        if (ahead := AHEAD.get()) is not None:
+            ahead.begin()
+
+    def save_overload(self, _signature: Any, _code: Any) -> None:
+        if (ahead := AHEAD.get()) is not None:
+            ahead.end(self._kernel_name)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def kernel(function: Kernel) -> Kernel:
     """Plain arrays in and out, compiled once for each combination of types, the GIL released."""
     compiled: Any = njit(**OPTIONS)(function)
-    with suppress(RuntimeError):  # nowhere to keep it: compiled in every process
+    try:
         compiled._cache = KernelCache(function)
+    except RuntimeError:  # numba found nowhere to keep it
+        compiled._cache = NothingKept(function)
+    LOADED.add(name_of(function))
     return compiled  # type: ignore[no-any-return]

@@ -21,6 +21,7 @@ import zmq
 from infra.agreement import Agreement
 from infra.errors import ConfigError, WireError
 from infra.faults import reach
+from infra.kernels import compile_ahead
 from infra.process import NameClaim, Stop
 from infra.storage import Storage
 from infra.telemetry import Meter, Refusals
@@ -118,7 +119,9 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
     model = ModelSettings(job.rows, job.seed, job.config.chunk_rows, job.dense)
     cuts = CutTaker(Storage.at(job.storage) if job.storage else None, job.number, job.cuts.deltas)
     state = Shard(model, job.run, job.config.held_bytes, refused, terms, cuts)
-    warm_up(job.rows, job.dense)
+    if not compile_ahead(lambda: warm_up(job.rows, job.dense), ["ps"], lambda: stop.requested):
+        log.info("stopped before it was ready", reason=stop.reason)
+        return
     with ExitStack() as resources:
         context = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(context, job.curve))

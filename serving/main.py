@@ -21,6 +21,7 @@ from api.access.server import address, check_address, listen, open_store, serve,
 from api.access.tokens import TokenCache
 from api.job import token_command
 from api.store.store import SqlStore
+from infra.kernels import compile_ahead
 from infra.process import Stop
 from infra.storage import Storage
 from infra.telemetry import Meter
@@ -52,6 +53,8 @@ def run_serving(job: ServingJob, stop: Stop, on_ready: Callable[[str], None], me
     with open_port(job) as listener:
         where = address(listener, job.limits)
         structlog.get_logger().info("listening", address=where)
+        if not compile_ahead(lambda: warm_up(job), ("ingest.codec", "serving"), lambda: stop.requested):
+            return
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter))
 
@@ -104,7 +107,6 @@ async def _run(
 @contextmanager
 def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore, AuditQueue], ServingParts]]:
     """Follows the cuts; yields what makes the parts of the application, once there is a database."""
-    warm_up(job)
     storage, copies = Storage.at(job.storage), Copies(job.spec)
     engine = Engine(copies, job.config.batch_samples, meter)
     deliveries, news = Deliveries(job.curve), news_of(job, copies, meter)

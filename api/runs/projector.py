@@ -2,6 +2,9 @@
 
     1. ask the database how far it is  2. ask the dispatcher for what follows  3. write rows and cursor at once
 
+A run that began anew under the name of another has another journal, which its identity tells: it is read from its
+beginning, and the rows of the other one are set apart (``api/store/replaced.py``).
+
 Once the run has been stopped or is over, its dispatcher is gone, and what is left is read from the journal's files.
 
 A crash, an outage or a repeated page between any two of these costs nothing: 1 is asked again. The dispatcher answers
@@ -17,12 +20,13 @@ import structlog
 
 from api.errors import ApiError
 from api.runs.places import FEED_WORD, Place
+from api.store.rows import ProjectedJournal
 from api.store.store import SqlStore
-from dispatch.control.feed import FeedPage, Versioned
+from dispatch.control.feed import FeedPage, Versioned, cursor_in
 from dispatch.control.feed_client import read_feed
 from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.journal.history import JOURNAL
-from dispatch.journal.log import JournalTail, rest_of
+from dispatch.journal.log import JournalTail, identity_of, rest_of
 from infra.errors import FreshetError
 from infra.telemetry import DoublingPauses
 
@@ -39,7 +43,7 @@ class Projector:
 
     def __init__(self, store: SqlStore, place: Place) -> None:
         self._store, self._place = store, place
-        self._cursor: int | None = None
+        self._at: ProjectedJournal | None = None
         """how far the database is; None: it has to be asked"""
         self.projected = 0
         """version up to which SQL has the journal, as far as it is known here"""
@@ -56,15 +60,14 @@ class Projector:
         while True:
             try:
                 if not is_seen:
-                    place = self._place
-                    await self._store.runs.see(place.name, str(place.folder), place.shown_settings(), place.topic())
+                    await self._see()
                     is_seen = True
                 await asyncio.sleep(POLL_SECONDS if not await self.advance() else 0)
             except (NoAnswer, CommandRefused) as error:
                 self._log_unread(error)
                 await self._finish_or_wait()
             except (FreshetError, OSError) as error:
-                self._cursor = None
+                self._at = None
                 log = structlog.get_logger()
                 level = log.warning if isinstance(error, ApiError) else log.debug  # dispatchers come and go
                 level("a run's journal is not projected now", run=self._place.name, reason=str(error))
@@ -75,16 +78,31 @@ class Projector:
         endpoint = self._place.endpoint(FEED_WORD)
         if endpoint is None:
             return False
-        if self._cursor is None:
-            self._cursor = await self._store.runs.cursor(self._place.name)
-        page = await asyncio.to_thread(self._read, endpoint, self._cursor)
-        self.projected = self._cursor
-        if page.next > self._cursor:
-            self._cursor = self.projected = await self._store.runs.project(self._place.name, page)
+        if self._at is None:
+            self._at = await self._store.runs.projected(self._place.name)
+        page = await asyncio.to_thread(self._read, endpoint, self._at)
+        cursor = cursor_in(page.journal, page.newest, self._at.version, self._at.identity)
+        self.projected = cursor
+        if page.next > cursor or page.journal != self._at.identity:
+            self._at = await self._take_in(page, self._at)
             changed, self.changed = self.changed, asyncio.Event()
             changed.set()
         self.hear(page.newest)
         return page.next < page.newest
+
+    async def _take_in(self, page: FeedPage, before: ProjectedJournal) -> ProjectedJournal:
+        """Returns how far the database is then."""
+        self.projected = await self._store.runs.project(self._place.name, page)
+        at = ProjectedJournal(page.journal or before.identity, self.projected)
+        if at.identity != before.identity:
+            self.newest = page.newest
+            await self._see()
+        return at
+
+    async def _see(self) -> None:
+        place = self._place
+        known = place.shown_settings(), place.topic(), identity_of(place.folder / JOURNAL)
+        await self._store.runs.see(place.name, str(place.folder), *known)
 
     def hear(self, version: int) -> None:
         """Somebody says that the journal has this version: what is read from now on is told with it, or a later one."""
@@ -103,7 +121,7 @@ class Projector:
         try:
             await self.finish()
         except (FreshetError, OSError) as error:
-            self._cursor = None
+            self._at = None
             structlog.get_logger().warning("a run's journal is not projected now", reason=str(error))
         await asyncio.sleep(PAUSE_SECONDS)
 
@@ -113,26 +131,31 @@ class Projector:
 
     async def finish(self) -> None:
         """Takes in what is left of the journal of a run that was stopped or is over; nothing of any other."""
-        pages = read_rest(self._place.folder / JOURNAL, await self._store.runs.cursor(self._place.name))
+        at = await self._store.runs.projected(self._place.name)
+        pages = read_rest(self._place.folder / JOURNAL, at)
         while (page := await asyncio.to_thread(next, pages, None)) is not None:
-            await self._store.runs.project(self._place.name, page)
-            self.newest, self._cursor = page.newest, page.next
+            self._at = at = await self._take_in(page, at)
+            self.newest = page.newest
 
-    def _read(self, endpoint: str, cursor: int) -> FeedPage:
+    def _read(self, endpoint: str, at: ProjectedJournal) -> FeedPage:
         place, reader = self._place, self._store.database.identity
-        return read_feed(endpoint, place.name, cursor, place.curve(), FEED_SECONDS, reader, self._has_ended)
+        how = place.curve(), FEED_SECONDS, reader, self._has_ended
+        return read_feed(endpoint, place.name, at.version, *how, at.identity)
 
 
-def read_rest(journal: Path, cursor: int) -> Iterator[FeedPage]:
+def read_rest(journal: Path, at: ProjectedJournal) -> Iterator[FeedPage]:
     """What follows a version in the files of a journal that nobody writes any more."""
-    rest = rest_of(journal)
-    if rest is None or rest.version <= cursor:
+    rest, identity = rest_of(journal), identity_of(journal)
+    if rest is None:
         return
     newest = rest.version
+    cursor = cursor_in(identity, newest, at.version, at.identity) if identity else at.version
+    if newest <= cursor:
+        return
     tail = JournalTail(journal, cursor)
     after, records = tail.version, list[Versioned]()
     for version, together in tail.read(newest):
         records += [Versioned(version, record) for record in together]
         if len(records) >= PAGE_RECORDS or version == newest:
-            yield FeedPage(after, version, newest, tuple(records))
+            yield FeedPage(after, version, newest, tuple(records), identity)
             after, records = version, []

@@ -40,20 +40,22 @@ NEW_RUN: Row = {"folder": "", "topic": "", "settings": {}, "code": "", "state": 
 async def project(connection: AsyncConnection, run: str, page: FeedPage) -> int:
     """Takes a page in; returns the cursor to ask for next. The connection has a transaction for writing."""
     await enter(connection, RunRow, [NEW_RUN | {"name": run}], replaces=False)
-    locked = select(RunRow.version, RunRow.state).where(RunRow.name == run).with_for_update()
-    cursor, state = (await connection.execute(locked)).one()
+    locked = select(RunRow.version, RunRow.state, RunRow.journal).where(RunRow.name == run).with_for_update()
+    cursor, state, journal = (await connection.execute(locked)).one()
     if page.newest < cursor:
         raise JournalDiffers(
             f"the journal of run {run} has version {page.newest}; expected {cursor} or later, which was read before; "
-            "the name was used by another run: give it another one, or remove it from the database"
+            "its folder was put back to an earlier state: give the run another name, or remove it from the database"
         )
+    named = {"journal": page.journal or journal}
     if page.next <= cursor:
+        await connection.execute(update(RunRow).where(RunRow.name == run).values(**named))
         return int(cursor)
     changes = fold(page, cursor, state != "seen")
     await _remove_void(connection, run, changes)
     await _enter_changes(connection, run, changes)
     await _enter_steps(connection, run, changes)
-    moved = update(RunRow).where(RunRow.name == run).values(version=page.next, **changes.run)
+    moved = update(RunRow).where(RunRow.name == run).values(version=page.next, **named, **changes.run)
     await connection.execute(moved)
     return page.next
 

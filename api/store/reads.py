@@ -2,15 +2,17 @@
 
 from typing import Any, TypeVar
 
-from sqlalchemy import select, update
+from sqlalchemy import or_, select, update
 
 from api.store.changes import plain
 from api.store.engine import Database
 from api.store.history import read_steps
 from api.store.paging import MOST_ROWS, Key, columns, read_page, to_row
 from api.store.projection import NEW_RUN, enter, project
+from api.store.replaced import is_replaced, set_apart
 from api.store.rows import (
     Page,
+    ProjectedJournal,
     StepPoint,
     StoredAlphaChange,
     StoredCut,
@@ -31,12 +33,16 @@ class RunTables:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def see(self, name: str, folder: str, settings: dict[str, Any], topic: str) -> StoredRun:
-        """Enters a run that was found, or what has changed about it."""
+    async def see(self, name: str, folder: str, settings: dict[str, Any], topic: str, journal: str = "") -> StoredRun:
+        """Enters a run that was found, or what has changed about it.
+
+        journal: its identity; nothing changes about a run whose journal is known to be another one.
+        """
         known = {"folder": plain(folder), "settings": plain(settings)}
+        is_same = or_(RunRow.version == 0, RunRow.journal == "", RunRow.journal == journal)
         async with self._database.writing() as connection:
             await enter(connection, RunRow, [NEW_RUN | {"name": name}], replaces=False)
-            await connection.execute(update(RunRow).where(RunRow.name == name).values(**known))
+            await connection.execute(update(RunRow).where(RunRow.name == name, is_same).values(**known))
             unread = (RunRow.name == name, RunRow.state == "seen")  # afterwards the journal says which it is
             await connection.execute(update(RunRow).where(*unread).values(topic=plain(topic)))
             found = await connection.execute(columns(StoredRun, RunRow).where(RunRow.name == name))
@@ -47,13 +53,24 @@ class RunTables:
         async with self._database.reading() as connection:
             return await connection.scalar(select(RunRow.version).where(RunRow.name == run)) or 0
 
+    async def projected(self, run: str) -> ProjectedJournal:
+        """The same with the journal's identity."""
+        async with self._database.reading() as connection:
+            chosen = select(RunRow.journal, RunRow.version).where(RunRow.name == run)
+            found = (await connection.execute(chosen)).one_or_none()
+            return ProjectedJournal("", 0) if found is None else ProjectedJournal(*found)
+
     async def project(self, run: str, page: FeedPage) -> int:
         """Takes in a page of the journal, rows and cursor in one transaction; returns the cursor to ask for next.
 
-        What was taken in before is passed over, so pages may be repeated and may overlap.
+        What was taken in before is passed over, so pages may be repeated and may overlap. What is there of another
+        journal is set apart first.
         """
-        async with self._database.writing() as connection:
-            return await project(connection, run, page)
+        while True:
+            async with self._database.writing() as connection:
+                if not await is_replaced(connection, run, page):
+                    return await project(connection, run, page)
+            await set_apart(self._database, run, page.journal)
 
     async def get(self, name: str) -> StoredRun | None:
         async with self._database.reading() as connection:

@@ -45,6 +45,16 @@ class StoredRun:
 
 
 @dataclass(frozen=True)
+class ProjectedJournal:
+    """How far SQL has the journal of a run."""
+
+    identity: str
+    """of the journal; empty: not known"""
+    version: int
+    """up to which it has been read"""
+
+
+@dataclass(frozen=True)
 class StoredGeneration:
     """A period with fixed members."""
 

@@ -55,6 +55,8 @@ class RunRow(SqlTable):
     """when it was stopped or ended"""
     version: Mapped[int]
     """of the journal, up to which it is projected"""
+    journal: Mapped[str] = mapped_column(server_default="")
+    """its identity; empty: not known, as of what was projected before there was one"""
 
 
 class GenerationRow(SqlTable):

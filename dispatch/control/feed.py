@@ -30,3 +30,14 @@ class FeedPage:
     """version of the journal"""
     records: tuple[Versioned, ...]
     """steps without their assignments and hot rows"""
+    journal: str = ""
+    """its identity; if the cursor is of another journal, the page begins where this one does; empty: not known"""
+
+
+def cursor_in(journal: str, newest: int, cursor: int, known: str) -> int:
+    """Where a reader goes on in a journal of this identity and version: at its beginning, if it has read another one.
+
+    known: the journal that its cursor is of; empty: it does not know, and then a cursor that is too high tells.
+    """
+    is_other = journal != known if journal and known else cursor > newest
+    return 0 if is_other else cursor

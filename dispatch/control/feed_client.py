@@ -27,14 +27,15 @@ def read_feed(
     timeout_seconds: float = TIMEOUT_SECONDS,
     reader: str = "",
     given_up: threading.Event | None = None,
+    journal: str = "",
 ) -> FeedPage:
     """The records that follow a version of the journal; empty if there is none within a second.
 
     reader: a name under which everything up to the cursor is kept; the journal keeps the rest for it. given_up: set by
-    who needs no answer any more. Raises CommandRefused with the dispatcher's reason, NoAnswer, or WireError for a page
-    that cannot be read.
+    who needs no answer any more. journal: which one the cursor is of; empty: not known. Raises CommandRefused with the
+    dispatcher's reason, NoAnswer, or WireError for a page that cannot be read.
     """
-    asked = ReadJournal(run=run, generation=-1, step=-1, cursor=cursor, reader=reader)
+    asked = ReadJournal(run=run, generation=-1, step=-1, cursor=cursor, reader=reader, journal=journal)
     told, arrays = request(endpoint, asked, FEED, curve, timeout_seconds, AGAIN_SECONDS, MOST_PAGE_BYTES, given_up)
     assert isinstance(told, JournalPage)
     try:
@@ -44,7 +45,7 @@ def read_feed(
             f"a page of the journal of run {run!r} cannot be read: {error}; expected the records of one version of "
             "Freshet; run one version in all processes"
         ) from error
-    return FeedPage(told.after, told.next, told.newest, tuple(Versioned(*each) for each in found))
+    return FeedPage(told.after, told.next, told.newest, tuple(Versioned(*each) for each in found), told.journal)
 
 
 def _as_list(count: int, content: bytes) -> bytes:

@@ -19,6 +19,7 @@ import numpy as np
 import structlog
 
 from dispatch.control.audience import Audience
+from dispatch.control.feed import cursor_in
 from dispatch.control.protocol import (
     NO_QUESTION,
     JournalPage,
@@ -95,10 +96,11 @@ class FeedServer:
             return self._is_told(waiting)
         asked: ReadJournal = waiting.asked.message
         newest = self._journal.version
-        if asked.cursor == newest and monotonic() < waiting.until:
+        cursor = cursor_in(self._journal.identity, newest, asked.cursor, known=asked.journal)
+        if cursor == newest and monotonic() < waiting.until:
             return False
         try:
-            self._answer(waiting.asked, asked.cursor, newest)
+            self._answer(waiting.asked, cursor, newest)
         except FreshetError as error:
             structlog.get_logger().warning("the journal cannot be read for others", reason=str(error))
             self._socket.refuse(waiting.asked, str(error), self._journal.generation)
@@ -132,8 +134,9 @@ class FeedServer:
     def _answer(self, asked: Asked, cursor: int, newest: int) -> None:
         if cursor > newest:
             reason = (
-                f"version {cursor} is not in the journal, which has {newest} versions; expected a cursor of this "
-                "journal, and not of another run of its name; give the run another name, or its API another database"
+                f"version {cursor} is not in the journal, which has {newest} versions; expected one that was handed "
+                "out before; the run's folder was put back to an earlier state: give the run another name, or its API "
+                "another database"
             )
             self._socket.refuse(asked, reason, self._journal.generation)
             return
@@ -145,7 +148,14 @@ class FeedServer:
             self._fill(records, place, newest)
             self._places[place.version] = place
         at = {"run": asked.message.run, "generation": self._journal.generation, "step": -1}
-        page = JournalPage(**at, after=after, next=place.version, newest=newest, records=len(records))
+        page = JournalPage(
+            **at,
+            after=after,
+            next=place.version,
+            newest=newest,
+            records=len(records),
+            journal=self._journal.identity,
+        )
         self._socket.answer(asked, page, PageArrays(np.frombuffer(b"".join(records), np.uint8)))
 
     def _find(self, cursor: int) -> JournalTail:

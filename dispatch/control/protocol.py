@@ -101,6 +101,8 @@ class ReadJournal(Header, frozen=True):
     """everything up to it is kept where the reader is"""
     reader: Name = ""
     """who asks, by a name that outlives its process; empty: nobody that keeps anything"""
+    journal: Name = ""
+    """which one the cursor is of, by its identity; empty: the reader does not know"""
 
 
 class Live(Header, frozen=True):
@@ -181,6 +183,8 @@ class JournalPage(Header, frozen=True):
     newest: Number
     records: Annotated[int, Meta(ge=0, lt=1 << 32)]
     """how many there are"""
+    journal: Name
+    """its identity"""
 
 
 class Newest(Header, frozen=True):

@@ -4,7 +4,7 @@ Everything takes effect between two decisions. A policy that needs other things 
 (replicas, another synchronisation, elastic capacities) waits for the next generation, which starts at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic, time
 
@@ -34,8 +34,11 @@ from infra.errors import ConfigError
 class Steering:
     """Applies what is wanted to the parts that decide."""
 
-    def __init__(self, job: DispatchJob, pilot: AlphaPilot) -> None:
-        """pilot: follows how contended the machine is; asked only while alpha is its to change."""
+    def __init__(self, job: DispatchJob, pilot: AlphaPilot, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """pilot: follows how contended the machine is; asked only while alpha is its to change.
+
+        is_stopped: whether the dispatcher is to stop, so that no kernels need be compiled
+        """
         self._job, self._pilot = job, pilot
         self._desired = Desired()
         """what is in force, but for a policy that waits for the next generation"""
@@ -44,7 +47,7 @@ class Steering:
         self.policy_text, self._built_for = "", ""
         self.backend = backend_of(job.dispatch.opt_backend)
         """where exact assignment runs"""
-        self.kernels = PolicyKernels(job.seed, job.dispatch.opt_backend)
+        self.kernels = PolicyKernels(job.seed, job.dispatch.opt_backend, is_stopped)
         self._use(job.dispatch.policy)
 
     @property

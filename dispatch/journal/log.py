@@ -1,6 +1,7 @@
 """The files of a journal: records in frames, in segments.
 
     FOLDER/writer.lock                  held by the one writer
+           identity                     a name that no other journal has, given when it is first opened
            00000000000000000000.log     frames 0.. ; the next segment is named by its first frame
            unread/                      segments that are kept for those who follow the journal, and nobody else
 
@@ -21,6 +22,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from uuid import uuid4
 
 import msgspec
 
@@ -37,7 +39,7 @@ from dispatch.journal.records import (
     StepDecided,
     Stopped,
 )
-from infra.files import is_full, naming
+from infra.files import is_full, naming, writing_whole
 from ingest.errors import LogCorrupt, LogError
 from ingest.log.frames import (
     END,
@@ -55,6 +57,7 @@ from ingest.log.frames import (
 OPENING = b"FRESHJN1"
 """how a segment begins: what it is, and the version of its format"""
 LOCK = "writer.lock"
+IDENTITY = "identity"
 UNREAD = "unread"
 """folder of segments that no cut needs any more, and nobody has read"""
 SEGMENT_BYTES = 64 << 20
@@ -202,6 +205,7 @@ class JournalWriter:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock(folder / LOCK)
             undo.callback(self.close)
+            self.identity = identity_of(folder) or _give_identity(folder)
             found = Segment(0, [], 0)
             self.steered = min(_firsts(folder), default=0)
             for found in _segments(folder):
@@ -339,6 +343,25 @@ def rest_of(folder: Path) -> Rest | None:
     if isinstance(last, Stopped | Ended) or (isinstance(last, Commanded) and last.verb == STOPPED):
         return Rest(int(paths[-1].stem) + len(bodies), last.at_seconds)
     return None
+
+
+def identity_of(folder: Path) -> str:
+    """What tells a journal from one that began anew under the same name; empty if none has been given yet."""
+    try:
+        return (folder / IDENTITY).read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _give_identity(folder: Path) -> str:
+    """Durable, as the journal is: a journal that changed its identity would be taken for another one."""
+    identity, path = uuid4().hex, folder / IDENTITY
+    with writing_whole(path) as temporary, temporary.open("w") as file:
+        file.write(identity)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(folder)
+    return identity
 
 
 def read_records(folder: Path) -> Iterator[AnyRecord]:

@@ -50,6 +50,8 @@ class RunJournal:
         """of the run whose steps are on record"""
         self._job = job
         self._writer = JournalWriter(job.folder / JOURNAL)
+        self.identity = self._writer.identity
+        """what no other journal has"""
         try:
             found = read_history(self.folder / JOURNAL, base)
             if golden is None:

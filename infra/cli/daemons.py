@@ -94,7 +94,9 @@ def ps(
         is_supervised=is_supervised(),
         waits_until_heard=not is_supervised(),
     )
-    run_shard(job, stop, begin(settings, name), Meter())
+    announce = begin(settings, name)
+    report_compilation(settings, name)
+    run_shard(job, stop, announce, Meter())
 
 
 @grouped
@@ -144,6 +146,7 @@ def dispatcher(
     )
     with closing(source), closing(kept) as letters, over_at_once():
         announce = begin(settings, name)
+        report_compilation(settings, name)
         run_dispatcher(job, source, letters, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
 
 
@@ -307,6 +310,7 @@ def serve(
         curve=curve_of(settings, "server"),
     )
     announce = begin(settings, name)
+    report_compilation(settings, name)
     write_database(settings.folder, name, job.database)
     run_serving(job, stop, announce, Meter())
 
@@ -345,6 +349,14 @@ def begin(settings: Settings, name: str, logs_settings: bool = True) -> Callable
         write_whole(path, endpoint, is_private="ipc://" in endpoint)
 
     return announce
+
+
+def report_compilation(settings: Settings, name: str) -> None:
+    """From now on the log and the supervisor are told of kernels that are compiled."""
+    from infra.kernels import LISTENERS  # loads numba, which few commands need
+    from infra.run.supervision.compiling import CompilationReport
+
+    LISTENERS[:] = [CompilationReport(settings.folder / "endpoints" / name)]
 
 
 def log_settings(settings: Settings) -> None:

@@ -11,12 +11,13 @@ from structlog.testing import capture_logs
 from api.runs import projector
 from api.runs.places import Place
 from api.runs.projector import Projector
-from api.store.rows import StoredRun
+from api.store.rows import ProjectedJournal, StoredRun
 from api.store.store import SqlStore
 from dispatch.control.feed import FeedPage
 from dispatch.control.feed_client import read_feed
 from dispatch.errors import CommandRefused
 from dispatch.journal.history import JOURNAL
+from dispatch.journal.log import identity_of
 from dispatch.journal.run import RunJournal
 from tests.api.dispatcher import PretendDispatcher
 from tests.api.serving import serving
@@ -63,7 +64,8 @@ def test_a_run_that_was_interrupted_waits_for_its_dispatcher(tmp_path: Path) -> 
 def test_what_is_left_of_a_long_run_comes_in_few_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version = written(tmp_path, is_stopped=True, steps=20)
     monkeypatch.setattr(projector, "PAGE_RECORDS", 8)
-    pages = list(projector.read_rest(tmp_path / JOURNAL, 1))
+    at = ProjectedJournal(identity_of(tmp_path / JOURNAL), 1)
+    pages = list(projector.read_rest(tmp_path / JOURNAL, at))
     assert [page.after for page in pages] == [1, *(page.next for page in pages[:-1])]
     assert (len(pages), pages[-1].next) == (3, version)
 

@@ -2,13 +2,23 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from infra import kernels
-from infra.kernels import KEEP_SECONDS, KernelFiles, all_sources, kernel, module_folder, stamp
+from infra.kernels import (
+    KEEP_SECONDS,
+    Compilation,
+    KernelFiles,
+    all_sources,
+    compile_ahead,
+    kernel,
+    module_folder,
+    stamp,
+)
 from tests.end_to_end.processes import ROOT
 
 SOURCES = {
@@ -148,3 +158,46 @@ def test_a_kernel_outside_our_files_works_without_being_kept() -> None:
     exec("def double(x):\n    return 2 * x", space)
     doubled = kernel(space["double"])  # type: ignore[type-var]
     np.testing.assert_array_equal(doubled(np.arange(3)), [0, 2, 4])  # type: ignore[operator]
+
+
+def test_once_the_process_is_to_stop_no_further_kernel_is_compiled_ahead_and_no_lock_is_left(tmp_path: Path) -> None:
+    files, asked = KernelFiles(str(tmp_path), "kernel", "stamp"), list[str]()
+
+    def warm_up() -> None:
+        assert files.load(("float32",)) is None
+        assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+        asked.append("SIGTERM")
+        files.load(("float64",))
+        raise AssertionError("a second kernel is compiled")
+
+    assert not compile_ahead(warm_up, ["infra"], lambda: bool(asked))
+    assert list(tmp_path.iterdir()) == []
+    assert files.load(("float32",)) is None  # what is needed at once is compiled all the same
+
+
+def test_a_stop_ends_the_wait_for_another_process_that_compiles_and_leaves_it_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (KernelFiles(str(tmp_path), "kernel", "stamp") for _ in range(2))
+    assert first.load(("float32",)) is None
+    asked: list[float] = []
+    monkeypatch.setattr("infra.kernels.time.sleep", asked.append)
+    assert not compile_ahead(lambda: second.load(("float32",)), ["infra"], lambda: bool(asked))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+    first.save(("float32",), "compiled")
+    assert second.load(("float32",)) == "compiled"
+
+
+def test_progress_is_told_also_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Compilation] = []
+    monkeypatch.setattr(kernels, "cache_folder", lambda: None)
+    monkeypatch.setattr(kernels, "LOADED", set())
+    monkeypatch.setattr(kernels, "LISTENERS", [told.append])
+    increase: Callable[[int], int] = kernel(lambda number: number + 1)
+
+    def warm_up() -> None:
+        increase(2)
+
+    for _ in range(2):  # the second time there is nothing to tell
+        assert compile_ahead(warm_up, ["tests"], lambda: False)
+    assert told == [Compilation(0, 1, "under way"), Compilation(1, 1, "complete")]

@@ -1,8 +1,57 @@
 """The shard's ledger."""
 
-import numpy as np
+import tracemalloc
+from collections import Counter
 
-from ps.ledger import LedgerLines
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps.ledger import KNOWN_LINES, LINES, LedgerLines
+from ps.protocol import LedgerArrays
+
+MOVED = LedgerArrays._fields[3:]
+COUNTS = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 2), st.sampled_from(MOVED), st.integers(0, 1 << 40))
+)
+
+
+@given(COUNTS, st.integers(1, 12), st.integers(1, 12))
+def test_lines_equal_a_plain_reference_whatever_order_rounds_come_in(
+    counts: list[tuple[int, int, int, str, int]], limit: int, known: int
+) -> None:
+    lines, reference = LedgerLines(limit), dict[tuple[int, int, int], Counter[str]]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ps.ledger.KNOWN_LINES", known)
+        for step, phase, worker, column, number in counts:
+            lines.count((step, phase), worker, **{column: number})
+            reference.setdefault((step, phase, worker), Counter())[column] += number
+            if len(reference) > limit:
+                del reference[next(iter(reference))]
+    expected = [[*key, *(line[column] for column in MOVED)] for key, line in reference.items()]
+    assert np.stack(lines.columns(), axis=1).tolist() == expected
+
+
+def test_a_full_ledger_takes_little_more_than_its_numbers() -> None:
+    tracemalloc.start()
+    try:
+        lines = LedgerLines()
+        for number in range(LINES + 8):
+            lines.count((number // 8, 0), number % 8, pulled=500, owned=300, dense_pushed=70_000)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(lines.columns().step) == LINES
+    assert taken < 64 * LINES + 512 * KNOWN_LINES
+
+
+def test_columns_that_were_handed_out_stay_as_they_are() -> None:
+    lines = LedgerLines()
+    lines.count((1, 0), 0, pulled=1)
+    handed_out = lines.columns()
+    lines.count((1, 0), 0, pulled=1)
+    assert handed_out.pulled.tolist() == [1]
 
 
 def test_counts_of_one_round_and_worker_share_a_line() -> None:

@@ -18,8 +18,12 @@ import httpx2
 from infra.errors import ConfigError, FreshetError
 
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 30.0
-"""the API itself waits some seconds for a command to be carried out"""
+QUESTION_SECONDS = 10.0
+"""until a question is answered, however often it is asked"""
+CHANGE_SECONDS = 30.0
+"""until a change is: the API itself waits some seconds for a command to be carried out"""
+SHORTEST_SECONDS = 0.001
+"""of an attempt: no time at all would mean any time"""
 ATTEMPTS = 4
 PAUSE_SECONDS = 0.5
 """before the second attempt; doubles with each further one"""
@@ -58,7 +62,6 @@ class ApiClient:
         self._http = httpx2.Client(
             base_url=self.address,
             headers={"Authorization": f"Bearer {check_token(token)}"},
-            timeout=httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
             verify=authorities(ca_file),
             trust_env=not is_loopback(self.address),  # no proxy stands between this machine and itself
         )
@@ -73,7 +76,7 @@ class ApiClient:
 
     def get(self, path: str, **query: str | int) -> Any:
         """What is there; raises ApiAway or ApiRefused."""
-        return self._read(self._send("GET", path, params=query))
+        return self._read(self._send("GET", path, QUESTION_SECONDS, params=query))
 
     def items(self, path: str, most: int | None = None, **query: str | int) -> list[dict[str, Any]]:
         """The items of a list, page by page; most: so many of them."""
@@ -93,11 +96,11 @@ class ApiClient:
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         if version is not None:
             headers["If-Match"] = f'"{version}"'
-        return self._read(self._send(method, path, json=body, headers=headers))
+        return self._read(self._send(method, path, CHANGE_SECONDS, json=body, headers=headers))
 
     def ask(self, path: str, body: Any) -> Any:
         """Asks with a body for what changes nothing, so that it may be asked for again."""
-        return self._read(self._send("POST", path, json=body))
+        return self._read(self._send("POST", path, QUESTION_SECONDS, json=body))
 
     def follow(self, command: dict[str, Any], wait_seconds: float) -> dict[str, Any]:
         """The command as it is once it is settled; raises ApiRefused if it is not carried out, or not in that time."""
@@ -115,28 +118,38 @@ class ApiClient:
             raise ApiRefused(one_line(command["text"]), 409)
         return command
 
-    def _send(self, method: str, path: str, **more: Any) -> httpx2.Response:
-        """Sends a request until it is answered, a few times; raises ApiAway."""
-        lost = ""
+    def _send(self, method: str, path: str, within_seconds: float, **more: Any) -> httpx2.Response:
+        """Sends a request until it is answered, a few times and within so many seconds in all; raises ApiAway."""
+        until = time.monotonic() + within_seconds
         for attempt in range(1, ATTEMPTS + 1):
+            answer, lost = None, ""
+            left = max(until - time.monotonic(), SHORTEST_SECONDS)
             try:
-                answer = self._http.request(method, path, **more)
+                timeout = httpx2.Timeout(left, connect=min(left, CONNECT_SECONDS))
+                answer = self._http.request(method, path, timeout=timeout, **more)
             except httpx2.TransportError as error:
                 lost = one_line(str(error)) or type(error).__name__
                 if attempt == 1 and isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
                     break
-                pause(PAUSE_SECONDS * 2.0 ** (attempt - 1))
-                continue
-            if answer.status_code not in AGAIN or attempt == ATTEMPTS:
+            if answer is not None and answer.status_code not in AGAIN:
                 return answer
-            pause(_told_pause(answer, attempt))
-        raise ApiAway(self._explain(lost))
+            wait = _pause_after(answer, attempt)
+            if attempt == ATTEMPTS or time.monotonic() + wait >= until:
+                break
+            pause(wait)
+        if answer is not None:
+            return answer
+        raise ApiAway(self._explain(f"{method} {path}", lost, attempt, within_seconds))
 
-    def _explain(self, lost: str) -> str:
+    def _explain(self, asked: str, lost: str, attempts: int, within_seconds: float) -> str:
         hint = "check that 'freshet up' or 'freshet api' runs, and the address"
         if "CERTIFICATE_VERIFY_FAILED" in lost:
             hint = "give the certificate of its authority with --ca-file"
-        return f"the API at {self.address} does not answer: {lost}; expected a control plane there; {hint}"
+        times = "once" if attempts == 1 else f"{attempts} times"
+        return (
+            f"the API at {self.address} does not answer: {lost} (asked {times} for {asked}, for at most "
+            f"{within_seconds:g} seconds); expected a control plane there; {hint}"
+        )
 
     def _read(self, answer: httpx2.Response) -> Any:
         """The value of an answer; raises ApiRefused."""
@@ -181,9 +194,10 @@ def pause(seconds: float) -> None:
     time.sleep(min(seconds, LONGEST_PAUSE_SECONDS))
 
 
-def _told_pause(answer: httpx2.Response, attempt: int) -> float:
-    told = answer.headers.get("Retry-After", "")
-    return float(told) if told.isdigit() else PAUSE_SECONDS * 2.0 ** (attempt - 1)
+def _pause_after(answer: httpx2.Response | None, attempt: int) -> float:
+    """Before the next attempt: as long as an answer says, but not too long."""
+    told = "" if answer is None else answer.headers.get("Retry-After", "")
+    return min(float(told) if told.isdigit() else PAUSE_SECONDS * 2.0 ** (attempt - 1), LONGEST_PAUSE_SECONDS)
 
 
 # ── what is given ─────────────────────────────────────────────────────────────────────────────────────────────────────

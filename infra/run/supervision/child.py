@@ -25,6 +25,7 @@ from infra.errors import ProcessFailed
 from infra.files import open_log
 from infra.process import START_ANEW, SUPERVISED, WRONG_SETTING, SignsOfLife
 from infra.run.figures import count
+from infra.run.supervision.compiling import compiling_file
 from infra.run.supervision.nursery import Forked, Nursery, kill_group
 
 LONGEST_PAUSE_SECONDS = 30.0
@@ -118,6 +119,7 @@ class Child:
         if spec.endpoint_file is not None:
             spec.endpoint_file.parent.mkdir(parents=True, exist_ok=True)
             spec.endpoint_file.unlink(missing_ok=True)
+            compiling_file(spec.endpoint_file).unlink(missing_ok=True)
         if self._signs is not None:
             self._signs.forget()
         argv = spec.argv(endpoints) if callable(spec.argv) else spec.argv

@@ -25,6 +25,7 @@ from dispatch.control.supervision import ProcessState
 from infra.errors import ConfigError, ProcessFailed
 from infra.process import Stop
 from infra.run.supervision.child import Child, ProcessSpec
+from infra.run.supervision.compiling import compiled_so_far
 from infra.run.supervision.nursery import Nursery
 
 PASS_SECONDS = 0.05
@@ -150,8 +151,8 @@ class Supervisor:
         return all(child.state in ("ready", "finished") for child in self.children.values())
 
     def awaited(self) -> list[str]:
-        """Names of the processes that were started and are not ready yet."""
-        return [name for name, child in self.children.items() if child.state in ("starting", "pausing")]
+        """The processes that were started and are not ready yet, by name and what they do."""
+        return [awaited_as(child) for child in self.children.values() if child.state in ("starting", "pausing")]
 
     def stop_all(self, each_pass: Callable[[], None] | None = None, longest_seconds: float = math.inf) -> None:
         """Sends SIGTERM in stop order, one group after the other, and SIGKILL to processes that do not exit in time.
@@ -255,6 +256,12 @@ class Supervisor:
             time.sleep(PASS_SECONDS / 5)
         clean = (0, -signal.SIGTERM)  # ended by the signal itself: the child had not installed its handler yet
         return [child.explain() for child in ran if child.status not in clean]
+
+
+def awaited_as(child: Child) -> str:
+    """Its name and, where that is so, what keeps it from being ready."""
+    compiled = compiled_so_far(child.spec.endpoint_file) if child.state == "starting" else ""
+    return f"{child.spec.name} (compiles kernels, {compiled} are there)" if compiled else child.spec.name
 
 
 def check_specs(specs: Sequence[ProcessSpec]) -> None:

@@ -71,11 +71,11 @@ def trained(first: int, last: int) -> list[Frame]:
 
 
 # ── pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def page(frames: Frames, after: int = 0, last: int | None = None) -> FeedPage:
-    """What a feed answers: the records of versions after one, up to another."""
+def page(frames: Frames, after: int = 0, last: int | None = None, journal: str = "") -> FeedPage:
+    """What a feed answers: the records of versions after one, up to another; journal: its identity."""
     end = len(frames) if last is None else last
     chosen = tuple(Versioned(number + 1, one) for number in range(after, end) for one in frames[number])
-    return FeedPage(after, end, len(frames), chosen)
+    return FeedPage(after, end, len(frames), chosen, journal)
 
 
 # ── what a journal comes to ───────────────────────────────────────────────────────────────────────────────────────────

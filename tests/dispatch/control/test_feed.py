@@ -148,9 +148,16 @@ def test_a_reader_that_was_silent_for_a_day_is_forgotten_aloud(
     assert read_feed(endpoint, RUN, 1, reader="slow").after == 2
 
 
-def test_a_cursor_of_another_journal_is_refused(journal: RunJournal, endpoint: str) -> None:
-    with pytest.raises(CommandRefused, match=r"version 7 is not in .* has 1 versions; .* another run of its name"):
-        read_feed(endpoint, RUN, 7)
+@pytest.mark.parametrize(("cursor", "known"), [(7, ""), (7, "another"), (1, "another")])
+def test_a_reader_of_another_journal_begins_anew(journal: RunJournal, endpoint: str, cursor: int, known: str) -> None:
+    page = read_feed(endpoint, RUN, cursor, reader="api", journal=known)
+    assert (page.after, page.next, page.journal) == (0, 1, journal.identity)
+    assert (journal.readers.slowest, journal.readers.floor) == ("api", 0)
+
+
+def test_a_cursor_that_this_journal_cannot_have_given_is_refused(journal: RunJournal, endpoint: str) -> None:
+    with pytest.raises(CommandRefused, match=r"version 7 is not in .* has 1 versions; .* put back to an earlier state"):
+        read_feed(endpoint, RUN, 7, journal=journal.identity)
     assert journal.readers.slowest == ""
 
 

@@ -51,12 +51,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def kernels() -> Iterator[PolicyKernels]:
-    with closing(PolicyKernels(7, "cpu")) as kernels:
+    with closing(PolicyKernels(7, "cpu", lambda: False)) as kernels:
         yield kernels
 
 
 def test_the_kernels_of_a_policy_are_compiled_once(kernels: PolicyKernels, compiled: list[str]) -> None:
-    kernels.await_compiled("het")
+    assert kernels.await_compiled("het")
     assert kernels.are_compiled("het")
     assert compiled == ["het"]
 

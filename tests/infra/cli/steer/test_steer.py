@@ -191,6 +191,46 @@ def test_an_api_that_is_away_is_told(invoke: Invoke) -> None:
     assert f"the API at http://127.0.0.1:{port} does not answer" in done.stderr
 
 
+@contextmanager
+def silent_server() -> Iterator[tuple[str, list[socket.socket]]]:
+    """Takes connections and answers nothing; its address, and the connections so far."""
+    taken: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def take() -> None:
+            with suppress(OSError):
+                while True:
+                    taken.append(listener.accept()[0])
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", taken
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for connection in taken:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "limit", "asked"),
+    [
+        (("runs", "list"), "QUESTION_SECONDS", "GET /v1/runs"),
+        (("alpha", "set", "0.5", "--run", "r"), "CHANGE_SECONDS", "PUT /v1/runs/r/alpha"),
+    ],
+)
+def test_an_api_that_takes_a_request_and_never_answers_is_given_up_once_for_all_attempts(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], limit: str, asked: str
+) -> None:
+    monkeypatch.setattr(f"infra.cli.steer.client.{limit}", 0.25)
+    with silent_server() as (address, taken):
+        done = invoke(*command, "--api", address, "--token", "t")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    told = f"the API at {address} does not answer: timed out (asked once for {asked}, for at most 0.25 seconds)"
+    assert told in done.stderr
+    assert "expected a control plane there" in done.stderr
+    assert len(taken) <= 1
+
+
 # ── where the API and the token are found ─────────────────────────────────────────────────────────────────────────────
 def test_the_environment_names_api_and_token_and_is_no_setting(invoke: Invoke, api: Served) -> None:
     os.environ.update({"FRESHET_API_URL": api.address, "FRESHET_TOKEN": api.token, "FRESHET_CA_FILE": ""})

@@ -1,0 +1,111 @@
+"""A run that began anew under the name of another: what SQL has of the other one is kept, under a name of its own.
+
+The new run has the name, since people ask by it for what goes on now. The rows of the old one are moved, in small
+transactions, so that others who write wait for none of them; nothing of the new one is entered before they have been. A
+crash in between leaves a run of the new name with version 0, and the next attempt goes on with it. Commands and the
+audit trail stay where they are: they tell what people asked of a name, and when.
+"""
+
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from sqlalchemy import Table, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from api.store.engine import Database
+from api.store.projection import NEW_RUN, enter
+from api.store.tables import (
+    AlphaChangeRow,
+    CutRow,
+    EventRow,
+    FaultRow,
+    GenerationRow,
+    RunRow,
+    SqlTable,
+    StepRow,
+)
+from dispatch.control.feed import FeedPage, cursor_in
+
+BATCH = 10_000
+"""rows that one transaction moves at most"""
+LONGEST_NAME = 50
+"""of a run, as far as it is part of the new name: with what is added it can be part of a path of the API"""
+SHOWN_LETTERS = 8
+"""of a journal's identity in the new name"""
+MOVED: tuple[type[SqlTable], ...] = (GenerationRow, StepRow, AlphaChangeRow, CutRow, FaultRow, EventRow)
+FRESH = NEW_RUN | {"begun_at": None, "ended_at": None}
+
+
+async def is_replaced(connection: AsyncConnection, run: str, page: FeedPage) -> bool:
+    """Whether what SQL has under this name is of another journal than the page."""
+    chosen = select(RunRow.version, RunRow.journal).where(RunRow.name == run).with_for_update()
+    found = (await connection.execute(chosen)).one_or_none()
+    if found is None or not found.version or not page.journal:
+        return False
+    return cursor_in(page.journal, page.newest, found.version, found.journal) == 0
+
+
+async def set_apart(database: Database, run: str, journal: str) -> None:
+    """Moves what is known of a run to another name, so that the run of this journal can have its own."""
+    apart = await _begin(database, run, journal)
+    if apart is None:
+        return
+    for table in MOVED:
+        while await _move_some(database, table, run, apart):
+            pass
+    await _finish(database, run, apart, journal)
+
+
+async def _begin(database: Database, run: str, journal: str) -> str | None:
+    """The name that the rows get; None if another process has moved them."""
+    async with database.writing() as connection:
+        row = await _lock(connection, run)
+        if row is None or row["journal"] == journal:
+            return None
+        was = row["journal"] or uuid4().hex
+        await connection.execute(update(RunRow).where(RunRow.name == run).values(journal=was))
+        begun = select(RunRow.name).where(RunRow.journal == was, RunRow.name != run, RunRow.version == 0)
+        wanted = f"{run[:LONGEST_NAME]}.{was[:SHOWN_LETTERS]}"
+        apart = await connection.scalar(begun) or await _free_name(connection, wanted)
+        await enter(connection, RunRow, [NEW_RUN | {"name": apart, "journal": was}], replaces=False)
+        return str(apart)
+
+
+async def _free_name(connection: AsyncConnection, wanted: str) -> str:
+    """Where two runs of one name take turns, each is set apart more than once."""
+    for number in count(1):
+        name = wanted if number == 1 else f"{wanted}-{number}"
+        if await connection.scalar(select(RunRow.name).where(RunRow.name == name)) is None:
+            return name
+    raise AssertionError("numbers do not end")
+
+
+async def _move_some(database: Database, table: type[SqlTable], run: str, apart: str) -> int:
+    """Returns how many rows were moved."""
+    columns = table.__table__
+    assert isinstance(columns, Table)
+    keys = [column for column in columns.primary_key if column.name != "run"]
+    some = select(*keys).where(columns.c.run == run).limit(BATCH)
+    chosen = update(table).where(columns.c.run == run, tuple_(*keys).in_(some)).values(run=apart)
+    async with database.writing() as connection:
+        return (await connection.execute(chosen)).rowcount
+
+
+async def _finish(database: Database, run: str, apart: str, journal: str) -> None:
+    async with database.writing() as connection:
+        row = await _lock(connection, run)
+        if row is None or row["journal"] == journal:
+            return
+        known = {name: value for name, value in row.items() if name != "name"}
+        await connection.execute(update(RunRow).where(RunRow.name == apart).values(**known))
+        await connection.execute(update(RunRow).where(RunRow.name == run).values(**FRESH, journal=journal))
+    hint = "a run began anew under the name of another one, whose rows are kept under a name of their own"
+    structlog.get_logger().warning(hint, run=run, kept_as=apart, version=row["version"])
+
+
+async def _lock(connection: AsyncConnection, run: str) -> dict[str, Any] | None:
+    columns = RunRow.__table__
+    found = (await connection.execute(select(columns).where(RunRow.name == run).with_for_update())).one_or_none()
+    return None if found is None else dict(found._mapping)
