@@ -238,9 +238,7 @@ def worker(
 @grouped
 def api(
     name: Name = "api",
-    runs: Annotated[
-        Path | None, typer.Option(help="Folder of a run, or of several runs; short for --set api.runs=.")
-    ] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder with the runs; short for --set api.runs=.")] = None,
     *,
     given: RunOptions,
 ) -> None:
@@ -257,7 +255,7 @@ def api(
     from ingest.kafka.config import SECRETS
 
     where = runs or settings.api.runs or settings.folder
-    if given.run_folder is None:  # it belongs to no run
+    if not given.named:  # it belongs to no run
         settings = settings.model_copy(update={"folder": where})
     secrets = {secret: value for secret in SECRETS if (value := getattr(settings.kafka, secret)) is not None}
     job = ApiJob(settings.api, where, database_url(settings.api.database, where), secrets, settings.folder)
@@ -280,10 +278,10 @@ def serve(
 
     Every request needs a token, which 'freshet token create' makes.
 
-    Example: freshet serve --run-folder runs/up-20261115-021100 --port 8100
+    Example: freshet serve --run up-20261115-021100 --port 8100
     """
     stop = start()
-    settings = given.load()
+    settings = given.or_only_run("folder", "cuts").load()
     from api.job import database_url, write_database
     from ingest.opening import open_source
     from serving.job import ServingJob
