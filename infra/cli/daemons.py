@@ -25,7 +25,7 @@ from infra.link import PAYLOAD_SHARE, Link
 from infra.process import Stop, end_with_parent, is_supervised, show_life, stop_on_signals, write_whole
 from infra.run.agreement import agreement_of
 from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
-from infra.run.settings import STORED, Settings
+from infra.run.settings import STORED, Settings, store_settings
 from infra.telemetry import Meter, code_version, configure_logging, describe, start_metrics
 from infra.wire import Curve, load_curve
 
@@ -143,8 +143,24 @@ def dispatcher(
         golden=Golden(asked.golden, asked.last_step) if asked.golden is not None else None,
     )
     with closing(source), closing(kept) as letters, over_at_once():
-        announce = begin(settings, name)
-        run_dispatcher(job, source, letters, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
+        on_ready = begin_dispatcher(settings, name, None if given.named else job.dispatch)
+        run_dispatcher(job, source, letters, stop, on_ready, Meter())
+
+
+def begin_dispatcher(settings: Settings, name: str, stored: "DispatchConfig | None") -> Callable[..., None]:
+    """``begin``; a dispatcher that was started by hand stores its settings once it has its folder for itself.
+
+    By them API, servers and commands find its run. stored: what it listens with; None: its settings are there already
+    """
+    announce = begin(settings, name)
+
+    def on_ready(*endpoints: str) -> None:
+        if stored is not None:
+            keys = settings.curve_folder and settings.curve_folder.absolute()  # others may start elsewhere
+            store_settings(settings.model_copy(update={"dispatch": stored, "curve_folder": keys}))
+        announce("\n".join(endpoints))
+
+    return on_ready
 
 
 @contextmanager

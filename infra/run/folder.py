@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from api.runs.places import ENDPOINTS, find_runs, is_run
+from api.runs.places import ENDPOINTS, find_folders, find_runs, is_run
 from dispatch.journal.history import JOURNAL, check_unfinished, read_cuts, read_history
 from dispatch.journal.occupied import RUN_LOCK, is_under_way
 from infra.errors import ConfigError, ProcessFailed
@@ -34,7 +34,7 @@ def find_folder(value: str, base: Path = Path()) -> Path:
     folder = named_folder(value, base)
     if folder is not None:
         return folder
-    there = ", ".join(sorted(place.folder.name for place in find_runs(base / RUNS).values()))
+    there = ", ".join(sorted(folder.name for folder in find_folders(base / RUNS)))
     raise ConfigError(
         f"there is no run {value!r} in {RUNS}, which has {there or 'none'}; expected the name of a run there, or the "
         "path of a run's folder; correct --run"
@@ -56,15 +56,17 @@ def named_folder(value: str, base: Path = Path()) -> Path | None:
 
 
 def fitting_folders(fits: Callable[[Path], bool] = is_under_way) -> list[Path]:
-    """Those of the runs in ``runs`` that fit, or of all if none does: what a command may be about that names none."""
-    places = [place.folder for place in find_runs(RUNS).values()]
-    runs = [folder for folder in places if (folder / JOURNAL).is_dir()] or places
+    """Those of the runs in ``runs`` that fit, or of all if none does: what a command may be about that names none.
+
+    Those of agents where there are no runs.
+    """
+    runs = [place.folder for place in find_runs(RUNS).values()] or find_folders(RUNS)
     return [folder for folder in runs if fits(folder)] or runs
 
 
 def _holds_runs(folder: Path) -> bool:
     """Whether a folder is that of a run, also of processes started by hand, or of several."""
-    return is_run(folder) or (folder / ENDPOINTS).is_dir() or bool(find_runs(folder))
+    return is_run(folder) or (folder / ENDPOINTS).is_dir() or bool(find_folders(folder))
 
 
 @contextmanager

@@ -212,7 +212,7 @@ def test_a_folder_finds_the_api_and_its_run(invoke: Invoke, api: Served, folder:
 def test_of_several_runs_one_must_be_named(invoke: Invoke, tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'freshet.db'}"
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal").mkdir(parents=True)
         (tmp_path / name / "settings.json").write_text(json.dumps({"run": name, "stream": {"topic": "clicks"}}))
     with serving(tmp_path, database) as served:
         until(lambda: len(served.get("/v1/runs").json["items"]) == 2)
