@@ -60,7 +60,7 @@ def test_where_modules_would_be_loaded_otherwise_a_command_is_executed(tmp_path:
 def test_the_nursery_of_a_forked_run_is_forked_a_child_of_it_and_ends_with_it(tmp_path: Path) -> None:
     settings = ("dispatch.workers=1", "ps.shards=1", "dispatch.links_gbit=")
     given = [part for setting in settings for part in ("--set", setting)]
-    process = start("up", "--folder", tmp_path / "run", "--no-api", *given)
+    process = start("up", "--run", tmp_path / "run", "--no-api", *given)
     wait_until(lambda: named(tmp_path / "run", ["nursery"]) != [], process)
     (nursery,) = named(tmp_path / "run", ["nursery"])
     assert (nursery.ppid(), as_started(nursery.cmdline())[:2]) == (process.pid, ["freshet", "nursery"])

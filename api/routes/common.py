@@ -14,7 +14,7 @@ from api.models.base import Listed
 from api.models.runs import CommandReading
 from api.parts import Parts
 from api.problems import answer_of
-from api.runs.followed import FollowedRun
+from api.runs.followed import FollowedRun, no_run
 from api.runs.outbox import OUTDATED
 from api.store.rows import NewCommand, Page, StoredCommand
 from infra.config import NAME_PATTERN
@@ -57,7 +57,7 @@ async def known(run: RunName, parts: Parts, response: Response) -> str:
     elif (stored := await parts.store.runs.get(run)) is not None:
         response.headers["ETag"] = etag(stored.version)
     else:
-        raise NotFound(f"there is no run {run!r} here; expected one of GET /v1/runs")
+        raise no_run(run, parts.runs.names)
     return run
 
 

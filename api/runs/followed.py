@@ -22,6 +22,7 @@ FINISH_SECONDS = 3.0
 """for what is left to be projected when this process ends"""
 AGAIN_SECONDS = 1.0
 """after which a task that failed begins anew"""
+MOST_NAMED = 20
 
 
 async def keep_going(work: Callable[[], Awaitable[None]]) -> None:
@@ -76,7 +77,7 @@ class FollowedRuns:
     def get(self, name: str) -> FollowedRun:
         """Raises NotFound."""
         if name not in self._runs:
-            raise NotFound(f"there is no run {name[:64]!r} here; expected one of GET /v1/runs")
+            raise no_run(name, self.names)
         return self._runs[name]
 
     async def follow(self) -> None:
@@ -120,3 +121,9 @@ class FollowedRuns:
         work = (live.follow, projector.follow, outbox.deliver)
         self._tasks[place.name] = [asyncio.create_task(keep_going(each)) for each in work]
         structlog.get_logger().info("following a run", run=place.name, folder=str(place.folder))
+
+
+def no_run(name: str, names: Sequence[str]) -> NotFound:
+    """What is told somebody who asks for a run that is not here."""
+    there = ", ".join(names[:MOST_NAMED]) or "none"
+    return NotFound(f"there is no run {name[:64]!r} here; expected one of GET /v1/runs: {there}")

@@ -35,7 +35,7 @@ ADD = "add"
 OUTDATED = "outdated: "
 """how the answer begins to a command that was given on an older version"""
 STOPPED = (
-    "is stopped; expected one that is under way; resume it by 'freshet up --folder' or POST /v1/runs, and give the "
+    "is stopped; expected one that is under way; resume it by 'freshet up --run' or POST /v1/runs, and give the "
     "command anew"
 )
 OVER = "is over; expected one that is under way; start another"

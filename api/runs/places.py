@@ -1,10 +1,13 @@
-"""Where runs are: folders with stored settings, which say how a run is called.
+"""Where runs are: folders with a journal and stored settings, which say how a run is called.
+
+An agent has a folder with settings, too, those of the run for which its workers train. It is not the run's, whose
+dispatcher, and with it the journal, may be on another machine.
 
 Names of runs come from clients and are compared with those found here; no path is ever made from one.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import structlog
 
 from dispatch.journal.history import JOURNAL
+from dispatch.journal.occupied import is_under_way
 from infra.config import check_names
 from infra.errors import ConfigError
 from infra.telemetry import describe
@@ -62,35 +66,36 @@ class Place:
 
 
 def find_runs(root: Path) -> dict[str, Place]:
-    """The runs in a folder, by name: its own, or those of its children; of two with one name the newer one."""
+    """The runs in a folder, by name: its own, or those of its children.
+
+    Of several with one name it is the one under way, or else the newest.
+    """
     found: dict[str, Place] = {}
-    for folder in _folders(root):
+    for folder in sorted((folder for folder in find_folders(root) if (folder / JOURNAL).is_dir()), key=is_under_way):
         place = _place(folder)
         if place is not None:
             found[place.name] = place
     return found
 
 
+def find_folders(root: Path) -> list[Path]:
+    """A folder of runs and agents, or those of its children, oldest first."""
+    if is_run(root):
+        return [root]
+    try:
+        return sorted((child for child in root.iterdir() if is_run(child)), key=lambda child: child.stat().st_mtime)
+    except OSError:
+        return []
+
+
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run, and not one of several runs."""
+    """Whether a folder is that of a run, or of an agent, and not one of several."""
     return (folder / STORED_SETTINGS).is_file()
 
 
 def read_endpoint(folder: Path, name: str) -> str | None:
     """What a process has written there; None before it is ready."""
     return _read(folder / ENDPOINTS / name)
-
-
-def _folders(root: Path) -> Iterator[Path]:
-    """Oldest first, those of agents, which have no journal, before those of their runs."""
-    if is_run(root):
-        yield root
-        return
-    try:
-        children = [child for child in root.iterdir() if is_run(child)]
-        yield from sorted(children, key=lambda child: ((child / JOURNAL).is_dir(), child.stat().st_mtime))
-    except OSError:
-        return
 
 
 def _place(folder: Path) -> Place | None:

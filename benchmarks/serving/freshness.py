@@ -40,6 +40,7 @@ from dispatch.journal.records import StepDecided
 from infra.chaos.main import ChaosJob, SupervisedRun, end, launch, running
 from infra.chaos.progress import Progress
 from infra.errors import FreshetError
+from infra.run.folder import as_path
 from ingest.log.embedded import LogReader
 
 SERVE = "serve"
@@ -277,7 +278,7 @@ def _measure_cost(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None
     ahead.top_up(load.events)
     with running(replace(job, serves=False)) as run:
         _await_steps(run)
-        serving = launch(replace(job, settings=()), "serve", "--run-folder", str(job.folder))
+        serving = launch(replace(job, settings=()), "serve", "--run", as_path(job.folder))
         try:
             _await_serving(run)
             time.sleep(RETURN_SECONDS)

@@ -184,7 +184,7 @@ def check_unfinished(history: History, folder: Path) -> None:
     if history.ended is not None:
         raise RunEnded(
             f"the run in {folder} is over: it ended after step {history.ended.step} ({history.ended.reason}); "
-            "expected a new folder, or one of a run that was stopped or interrupted; give another with --folder or "
+            "expected a new folder, or one of a run that was stopped or interrupted; give another with --run or "
             "FRESHET_FOLDER"
         )
 
@@ -201,7 +201,7 @@ def check_settings(history: History, run: str, folder: Path, now: Mapping[str, s
         )
         raise SettingsChanged(
             f"the run in {folder} cannot go on with other settings: {told}; expected those it began with; set them "
-            "back ('freshet up --folder' takes the run's own where none are given), or give another folder"
+            "back ('freshet up --run' takes the run's own where none are given), or give another folder"
         )
 
 

@@ -42,6 +42,7 @@ from infra.chaos.witness import Witness
 from infra.errors import ProcessFailed
 from infra.faults import ALLOWED, FAULT
 from infra.process import SUPERVISED, Stop
+from infra.run.folder import as_path
 from infra.run.settings import TOKEN, read_stored
 from infra.run.supervision.nursery import nursery_in
 from infra.verify.finding import Finding
@@ -393,7 +394,7 @@ async def make_token(database: str) -> str:
 
 
 def _launch_run(job: ChaosJob) -> "subprocess.Popen[bytes]":
-    return launch(job, "up", "--serve" if job.serves else "--no-serve", "--folder", str(job.folder))
+    return launch(job, "up", "--serve" if job.serves else "--no-serve", "--run", as_path(job.folder))
 
 
 @contextmanager
@@ -431,7 +432,7 @@ def verified(folder: Path) -> list[Finding]:
     """What the checker finds, in a process of its own."""
     with TemporaryDirectory(prefix="freshet-chaos-") as place:
         found = Path(place) / "findings.json"
-        argv = [sys.executable, "-m", "infra.cli.entry", "verify", str(folder), "--json", str(found)]
+        argv = [sys.executable, "-m", "infra.cli.entry", "verify", "--run", as_path(folder), "--json", str(found)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=VERIFY_SECONDS)
         if not found.exists():
             return [Finding("verify", False, done.stderr.strip() or f"ended with status {done.returncode}")]

@@ -33,8 +33,8 @@ def agent(
 ) -> None:
     """Supervise workers on this machine for a dispatcher that runs on another; or, with --runs, whole runs.
 
-    Workers that fail are restarted; 'freshet workers add --folder' with the agent's folder starts further ones, which
-    are gone once the agent ends. It ends when all workers have left.
+    Workers that fail are restarted; 'freshet workers add --run' with the agent's folder starts further ones, which are
+    gone once the agent ends. It ends when all workers have left.
 
     With --runs it stays until it is stopped, and starts runs that 'freshet runs create' asks 'freshet api --runs' for;
     --config and --set are then common to all of them.

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from infra.cli.options import SettingsOptions, grouped
+from infra.cli.options import PlacedRun, SettingsOptions, grouped
 from infra.cli.verify import show_findings
 from infra.errors import ConfigError, FreshetError
 from infra.process import check_output, stop_on_signals, write_whole
@@ -71,8 +71,8 @@ def chaos(
     users: UserOptions,
     rate: Annotated[float, typer.Option(help="Clicks a second.", min=1)] = 2000,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.", show_default=False)] = None,
-    folder: Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.")] = None,
     *,
+    where: PlacedRun,
     given: SettingsOptions,
 ) -> None:
     """Kill and stop processes of a real run at random while it trains, then check everything it promises.
@@ -94,7 +94,7 @@ def chaos(
     from infra.chaos.report import show_report
 
     console = Console()
-    job = job_of(faults, users, rate, new_folder(folder), given)
+    job = job_of(faults, users, rate, new_folder(where.place), given)
     console.print(Text.assemble("run folder ", (str(job.folder), "bold"), f", seed {job.seed}"))
     report = run_chaos(job, stop, lambda line: console.print(Text(line)))
     show_findings(list(report.findings), console)

@@ -43,7 +43,7 @@ def keys(
 ) -> None:
     """Make CURVE keys for connections that leave this machine: one pair for servers, one for each worker.
 
-    Example: freshet keys secrets --worker edge-1 --worker edge-2
+    Example: freshet keys secrets --worker edge-0 --worker edge-1
     """
     names = ("server", *(workers or ()))
     _check_key_folder(folder, names)

@@ -1,5 +1,6 @@
 """``freshet cuts``: the cuts of a run, while it goes on or after it."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from infra.cli.options import RunOption, RunOrArgument, grouped
 from infra.errors import ConfigError
 from infra.run.figures import count, size
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 WIDTH = 160
 """of tables where the output is no terminal"""
-RunFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the run.")]
 CutNumber = Annotated[int, typer.Argument(metavar="NUMBER", help="Of the cut.", min=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -28,14 +29,15 @@ app = typer.Typer(help="Cuts: the model on disk. List, show, verify, pin and unp
 
 
 @app.command("list")
-def list_cuts(folder: RunFolder, as_json: AsJson = False) -> None:
+@grouped
+def list_cuts(where: RunOrArgument, as_json: AsJson = False) -> None:
     """List the cuts of a run, newest last.
 
-    Example: freshet cuts list runs/up-20261115-021100
+    Example: freshet cuts list --run up-20261115-021100
     """
     from dispatch.cuts.survey import find_cuts
 
-    found = find_cuts(_storage(folder))
+    found = find_cuts(_storage(where))
     if as_json:
         echo_json([_listed(cut) for cut in found])
         return
@@ -47,14 +49,15 @@ def list_cuts(folder: RunFolder, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def show(folder: RunFolder, number: CutNumber, as_json: AsJson = False) -> None:
+@grouped
+def show(where: RunOrArgument, number: CutNumber, as_json: AsJson = False) -> None:
     """Show one cut: its files, the positions of the stream and the samples it was taken after.
 
-    Example: freshet cuts show runs/up-20261115-021100 7
+    Example: freshet cuts show 7 --run up-20261115-021100
     """
     from dispatch.cuts.survey import describe_cut
 
-    found = describe_cut(_storage(folder), number)
+    found = describe_cut(_storage(where), number)
     if as_json:
         echo_json(_content(found))
     else:
@@ -62,23 +65,26 @@ def show(folder: RunFolder, number: CutNumber, as_json: AsJson = False) -> None:
 
 
 @app.command()
+@grouped
 def verify(
-    folder: RunFolder,
-    number: Annotated[int | None, typer.Argument(metavar="[NUMBER]", help="One cut; all by default.", min=1)] = None,
+    numbers: Annotated[list[str] | None, typer.Argument(metavar="[NUMBER]", help="One cut; all by default.")] = None,
     as_json: AsJson = False,
+    *,
+    where: RunOption,
 ) -> None:
     """Read every file of every cut, or of one, and say by name what is damaged; exits with 1 if anything is.
 
-    Example: freshet cuts verify runs/up-20261115-021100
+    Example: freshet cuts verify --run up-20261115-021100
     """
     from dispatch.cuts.survey import verify_cuts
     from ps.cuts.manifest import manifest_numbers
 
-    storage = _storage(folder)
-    numbers = manifest_numbers(storage)
-    if number is not None and number not in numbers:
-        raise no_cut(number, numbers)
-    verdicts = list(verify_cuts(storage, numbers if number is None else [number]))
+    old_folders, number = _split(numbers or [])
+    storage = _storage(RunOrArgument(where.run, old_folders))
+    found = manifest_numbers(storage)
+    if number is not None and number not in found:
+        raise no_cut(number, found)
+    verdicts = list(verify_cuts(storage, found if number is None else [number]))
     if as_json:
         echo_json(verdicts)
     else:
@@ -88,15 +94,16 @@ def verify(
 
 
 @app.command()
-def pin(folder: RunFolder, number: CutNumber) -> None:
+@grouped
+def pin(where: RunOrArgument, number: CutNumber) -> None:
     """Keep a cut for good, however many newer ones there are.
 
-    Example: freshet cuts pin runs/up-20261115-021100 7
+    Example: freshet cuts pin 7 --run up-20261115-021100
     """
     from dispatch.cuts.retention import pin
     from ps.cuts.manifest import manifest_numbers
 
-    storage = _storage(folder)
+    storage = _storage(where)
     numbers = manifest_numbers(storage)
     if number not in numbers:
         raise no_cut(number, numbers)
@@ -105,14 +112,15 @@ def pin(folder: RunFolder, number: CutNumber) -> None:
 
 
 @app.command()
-def unpin(folder: RunFolder, number: CutNumber) -> None:
+@grouped
+def unpin(where: RunOrArgument, number: CutNumber) -> None:
     """Let a cut go that was pinned: with the next cut of the run it is removed, unless it is one of the newest.
 
-    Example: freshet cuts unpin runs/up-20261115-021100 7
+    Example: freshet cuts unpin 7 --run up-20261115-021100
     """
     from dispatch.cuts.retention import pinned_numbers, unpin
 
-    storage = _storage(folder)
+    storage = _storage(where)
     pinned = sorted(pinned_numbers(storage))
     if number not in pinned:
         raise ConfigError(f"cut {number} is not pinned; expected one of {pinned}; correct the number")
@@ -120,11 +128,19 @@ def unpin(folder: RunFolder, number: CutNumber) -> None:
     typer.echo(f"cut {number} is not pinned any more")
 
 
-def _storage(folder: Path) -> "Storage":
+def _split(words: list[str]) -> tuple[list[Path], int | None]:
+    """(a run's folder, which used to stand before the number of a cut; that number)."""
+    *before, last = words or [""]
+    number = int(last) if re.fullmatch(r"[0-9]{1,18}", last) else None
+    return [Path(word) for word in (before if number is not None else words)], number
+
+
+def _storage(where: RunOption) -> "Storage":
     """Where the cuts of a run are, by the settings it was started with."""
     from infra.run.settings import read_stored
     from infra.storage import Storage
 
+    folder = where.find()
     return Storage.at(read_stored(folder).cuts.url or folder / "cuts")
 
 

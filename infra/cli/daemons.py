@@ -25,7 +25,7 @@ from infra.link import PAYLOAD_SHARE, Link
 from infra.process import Stop, end_with_parent, is_supervised, show_life, stop_on_signals, write_whole
 from infra.run.agreement import agreement_of
 from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
-from infra.run.settings import STORED, Settings
+from infra.run.settings import STORED, Settings, store_settings
 from infra.telemetry import Meter, code_version, configure_logging, describe, start_metrics
 from infra.wire import Curve, load_curve
 
@@ -145,9 +145,25 @@ def dispatcher(
         golden=Golden(asked.golden, asked.last_step) if asked.golden is not None else None,
     )
     with closing(source), closing(kept) as letters, over_at_once():
-        announce = begin(settings, name)
-        report_compilation(settings, name)
-        run_dispatcher(job, source, letters, stop, lambda *endpoints: announce("\n".join(endpoints)), Meter())
+        on_ready = begin_dispatcher(settings, name, None if given.named else job.dispatch)
+        run_dispatcher(job, source, letters, stop, on_ready, Meter())
+
+
+def begin_dispatcher(settings: Settings, name: str, stored: "DispatchConfig | None") -> Callable[..., None]:
+    """``begin``; a dispatcher that was started by hand stores its settings once it has its folder for itself.
+
+    By them API, servers and commands find its run. stored: what it listens with; None: its settings are there already
+    """
+    announce = begin(settings, name)
+    report_compilation(settings, name)
+
+    def on_ready(*endpoints: str) -> None:
+        if stored is not None:
+            keys = settings.curve_folder and settings.curve_folder.absolute()  # others may start elsewhere
+            store_settings(settings.model_copy(update={"dispatch": stored, "curve_folder": keys}))
+        announce("\n".join(endpoints))
+
+    return on_ready
 
 
 @contextmanager
@@ -241,9 +257,7 @@ def worker(
 @grouped
 def api(
     name: Name = "api",
-    runs: Annotated[
-        Path | None, typer.Option(help="Folder of a run, or of several runs; short for --set api.runs=.")
-    ] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder with the runs; short for --set api.runs=.")] = None,
     *,
     given: RunOptions,
 ) -> None:
@@ -260,7 +274,7 @@ def api(
     from ingest.kafka.config import SECRETS
 
     where = runs or settings.api.runs or settings.folder
-    if given.run_folder is None:  # it belongs to no run
+    if not given.named:  # it belongs to no run
         settings = settings.model_copy(update={"folder": where})
     secrets = {secret: value for secret in SECRETS if (value := getattr(settings.kafka, secret)) is not None}
     job = ApiJob(settings.api, where, database_url(settings.api.database, where), secrets, settings.folder)
@@ -283,10 +297,10 @@ def serve(
 
     Every request needs a token, which 'freshet token create' makes.
 
-    Example: freshet serve --run-folder runs/up-20261115-021100 --port 8100
+    Example: freshet serve --run up-20261115-021100 --port 8100
     """
     stop = start()
-    settings = given.load()
+    settings = given.or_only_run("folder", "cuts").load()
     from api.job import database_url, write_database
     from ingest.opening import open_source
     from serving.job import ServingJob

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from infra.cli import agent, bench, chaos, check, commands, cuts, daemons, snapshots, stream, token, verify
-from infra.cli.options import SettingsOptions, grouped
-from infra.cli.replay import LastStep, ReplayFolder, readable_stream, replay_run, show
+from infra.cli.options import PlacedRun, RunOrArgument, SettingsOptions, grouped
+from infra.cli.replay import LastStep, ReplayPlace, readable_stream, replay_run, show
 from infra.cli.steer import alpha, audit, runs, status, workers
 from infra.errors import ConfigError, FreshetError
 from infra.files import refusal
@@ -54,7 +54,6 @@ def freshet(
 Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
 Kafka = Annotated[bool, typer.Option("--kafka", help="Events go through Kafka; starts a broker if need be.")]
 Serves = Annotated[bool, typer.Option("--serve/--no-serve", help="Serve predictions beside the run.")]
-Folder = Annotated[Path | None, typer.Option(help="The run's folder; a new one by default.", show_default=False)]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary here.", show_default=False)]
 DEMO_RATE = 5000.0
 
@@ -74,15 +73,15 @@ def demo(
     rate: Annotated[float, typer.Option(help="Clicks a second; 0 as fast as possible.", min=0)] = DEMO_RATE,
     kafka: Kafka = False,
     json_file: JsonFile = None,
-    folder: Folder = None,
     serves: Serves = True,
     *,
+    where: PlacedRun,
     given: SettingsOptions,
 ) -> None:
     """Run everything on this machine on a synthetic click stream, with a live display.
 
     Embedded log, click generator, dispatcher, 2 PS shards and 4 workers behind uneven links (5/5/0.5/0.5 Gbit/s), all
-    real daemons. Ctrl-C drains, takes a cut, prints a summary and exits; --folder with the run's folder resumes it.
+    real daemons. Ctrl-C drains, takes a cut, prints a summary and exits; --run with the run's name resumes it.
 
     Example: freshet demo --samples 20000 --json summary.json
     """
@@ -93,8 +92,8 @@ def demo(
     from infra.run.own_broker import with_brokers
     from infra.run.resume import resumed
 
-    chosen = _chosen(given, folder, kafka)
-    settings = demo_settings(given.config, chosen, _defaults("demo"), keep_all=not rate, own_topics=kafka)
+    chosen = _chosen(given, where, kafka)
+    settings = demo_settings(given.config, chosen, _defaults("demo", where.name), keep_all=not rate, own_topics=kafka)
     interrupted = resumed(settings, given.config, chosen)
     settings = interrupted or settings
     check_start(settings)
@@ -114,8 +113,8 @@ def up(
     from_time: daemons.FromTime = None,
     from_offsets: daemons.FromOffsets = None,
     json_file: JsonFile = None,
-    folder: Folder = None,
     *,
+    where: PlacedRun,
     beside: Beside,
     given: SettingsOptions,
 ) -> None:
@@ -124,7 +123,7 @@ def up(
     With --kafka events come from the brokers that FRESHET_KAFKA names, or from one that is started with the rest;
     topics that are missing are created.
     With links of different speeds (dispatch.links_gbit) the policy is joint:elastic unless dispatch.policy is set.
-    In the folder of a run that was stopped or interrupted that run goes on, with its own settings where none are given.
+    A run that was stopped or interrupted goes on if --run names it, with its own settings where none are given.
     It is over once its stream is: at --samples.
 
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
@@ -138,8 +137,8 @@ def up(
     from ingest.streams.start import start_arguments
 
     start = start_arguments(from_time, from_offsets)
-    chosen = _chosen(given, folder, kafka)
-    settings = up_settings(given.config, chosen, _defaults("up"))
+    chosen = _chosen(given, where, kafka)
+    settings = up_settings(given.config, chosen, _defaults("up", where.name))
     if (interrupted := resumed(settings, given.config, chosen)) is not None:
         check_not_started(start)
         settings = interrupted
@@ -173,11 +172,13 @@ for change in (workers.pause, workers.resume, audit.audit):
 
 
 @app.command(rich_help_panel="Look around")
+@grouped
 def replay(
-    run_folder: ReplayFolder,
+    where: RunOrArgument,
     last_step: LastStep = None,
     json_file: JsonFile = None,
-    folder: Folder = None,
+    *,
+    place: ReplayPlace,
 ) -> None:
     """Train a run again from its journal, in processes of its own, and compare it with what the run did.
 
@@ -186,14 +187,15 @@ def replay(
     Prints digests of all rows and dense weights, by which two replays can be compared, and exits with 1 if a step or
     the end comes out otherwise. The dense weights are saved in a folder of the replay's own.
 
-    Example: freshet replay runs/up-20261115-021100 --to 500
+    Example: freshet replay --run up-20261115-021100 --to 500
     """
     stop = stop_on_signals()
     check_output(json_file)
     console = Console()
-    into = folder or _defaults("replay")["folder"]
-    with readable_stream(run_folder):
-        done = replay_run(run_folder, into, last_step, stop, console)
+    folder = where.find()
+    into = place.folder or _defaults("replay")["folder"]
+    with readable_stream(folder):
+        done = replay_run(folder, into, last_step, stop, console)
     show(done, console, json_file)
 
 
@@ -223,7 +225,7 @@ def _run(
     """
     from infra.run.cluster import run_cluster
     from infra.run.display import Display, render_summary
-    from infra.run.folder import claim, may_go_on
+    from infra.run.folder import as_path, claim, may_go_on
     from infra.telemetry import configure_logging
 
     with claim(settings.folder):
@@ -237,7 +239,7 @@ def _run(
         summary = run_cluster(settings, extras, stop, Display(console), best)
     console.print(render_summary(summary))
     if may_go_on(settings.folder):
-        resume = shlex.join(["freshet", *again, "--folder", str(settings.folder)])
+        resume = shlex.join(["freshet", *again, "--run", as_path(settings.folder)])
         console.print(Text(f"stopped; '{resume}' resumes it"), soft_wrap=True)
     if json_file is not None:
         write_whole(json_file, msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n")
@@ -265,18 +267,18 @@ def _stream_line(settings: "Settings", extras: "Extras") -> str:
         return ""
 
 
-def _defaults(kind: str) -> dict[str, Any]:
-    name = f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
+def _defaults(kind: str, name: str = "") -> dict[str, Any]:
+    name = name or f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
     return {"run": name, "folder": Path("runs") / name}
 
 
-def _chosen(given: SettingsOptions, folder: Path | None, kafka: bool) -> list[str]:
-    """What was set on the command line; --folder is short for --set folder=, --kafka for stream.source=kafka."""
-    chosen = given.chosen(kafka)
+def _chosen(given: SettingsOptions, where: PlacedRun, kafka: bool) -> list[str]:
+    """What was set on the command line; --run gives the folder, --kafka is short for stream.source=kafka."""
+    chosen, folder = given.chosen(kafka), where.place
     if folder is None:
         return chosen
     if any(override.startswith("folder=") for override in chosen):
-        raise ConfigError(f"--folder {folder} and --set folder=… are both given; expected one of them; leave one out")
+        raise ConfigError(f"--run {where.named} and --set folder=… are both given; expected one of them; leave one out")
     return [*chosen, f"folder={folder}"]
 
 

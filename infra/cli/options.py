@@ -1,21 +1,32 @@
 """Command line options in groups: a command takes dataclasses, and typer sees one option per field.
 
+Every command names a run by --run; ``infra.run.folder`` decides which folder that is.
+
 ``grouped`` expands every parameter that is a dataclass, in place: options keep the order of the parameters and, within
 a group, of its fields. A field is written like a parameter of a typer command, with its type, option and default.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import wraps
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from dispatch.journal.occupied import is_under_way
+from infra.config import check_names
 from infra.errors import ConfigError
-from infra.run.settings import Settings, load_settings, read_stored
+from infra.run.folder import RUNS, as_path, find_folder, fitting_folders, is_path, named_folder
+from infra.run.settings import PREFIX, Settings, load_settings, read_environment, read_stored
 from infra.telemetry import describe_text
+
+RUN = f"{PREFIX}RUN"
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -71,25 +82,136 @@ class SettingsOptions:
 
 
 @dataclass(frozen=True)
-class RunOptions(SettingsOptions):
-    """The same, or the settings with which a run was started."""
+class RunOption:
+    """Which run a command is about."""
 
-    run_folder: Annotated[
-        Path | None,
+    run: Annotated[
+        str,
         typer.Option(
-            "--run", "--run-folder", help="Folder of a run, whose stored settings are taken.", show_default=False
+            "--run", metavar="NAME|FOLDER", help="Name of the run, or its folder; the only one if there is one."
         ),
-    ] = None
+    ] = ""
+
+    @property
+    def old(self) -> Sequence[Path]:
+        """Folders in a spelling that is not shown any more."""
+        return ()
+
+    @cached_property
+    def named(self) -> str:
+        """What names the run, with a notice for an older spelling; empty if nothing does."""
+        if not self.old:
+            return self.run
+        value = as_path(self.old[0])
+        if self.run or len(self.old) > 1:
+            given = [*([f"--run {self.run}"] if self.run else []), *map(str, self.old)]
+            raise ConfigError(
+                f"{' and '.join(map(describe_text, given))} name a run; expected one of them; leave out the others"
+            )
+        typer.echo(f"freshet: the run is named in an old way; write it as --run {shlex.quote(value)}", err=True)
+        return value
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """The folder of the run that is named; None if none is."""
+        return find_folder(self.named) if self.named else None
+
+    def find(self, fits: Callable[[Path], bool] = is_under_way) -> Path:
+        """The folder of the run that is named, or of the only one that fits; raises ConfigError, which lists them."""
+        named = self.named or os.environ.get(RUN, "")
+        if named:
+            return find_folder(named)
+        folders = fitting_folders(fits)
+        if len(folders) == 1:
+            return folders[0]
+        raise not_one([folder.name for folder in folders], f"in {RUNS}")
+
+
+def not_one(names: Sequence[str], where: str) -> ConfigError:
+    """What is told a command that names no run where there is none, or more than one."""
+    there = f"there are {', '.join(names)}" if names else "there is none"
+    todo = f"name one, as in '{command_for(names[-1])}'" if names else "start one with 'freshet up', or give --run"
+    return ConfigError(f"no run is named, and {where} {there}; expected exactly one; {todo}")
+
+
+def command_for(run: str) -> str:
+    """This command about one run, without the secret that it may have been given."""
+    words = ["freshet", *sys.argv[1:], "--run", run]
+    return shlex.join("SECRET" if before == "--token" else word for before, word in pairwise(["", *words]))
+
+
+@dataclass(frozen=True)
+class RunOrFolder(RunOption):
+    """The same, for commands that had an option of another name for it."""
+
+    old_folder: Annotated[Path | None, typer.Option("--folder", "--run-folder", hidden=True)] = None
+
+    @property
+    def old(self) -> Sequence[Path]:
+        return () if self.old_folder is None else (self.old_folder,)
+
+
+@dataclass(frozen=True)
+class RunOrArgument(RunOption):
+    """The same, for commands that took its folder as an argument."""
+
+    old_folders: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None
+
+    @property
+    def old(self) -> Sequence[Path]:
+        return self.old_folders or ()
+
+
+@dataclass(frozen=True)
+class PlacedRun(RunOrFolder):
+    """Where a run lives that is started or resumed."""
+
+    run: Annotated[
+        str,
+        typer.Option("--run", metavar="NAME|FOLDER", help="Its name, in runs, or its folder; a new one by default."),
+    ] = ""
+
+    @property
+    def name(self) -> str:
+        """Of a new run; empty if none is given."""
+        return "" if not self.named or is_path(self.named) else check_names(self.named)
+
+    @property
+    def place(self) -> Path | None:
+        """The folder of the run that is there under this name, or where a new one is made; None if none is named."""
+        if not self.named:
+            return None
+        return named_folder(self.named) or RUNS / self.name
+
+
+@dataclass(frozen=True)
+class RunOptions(SettingsOptions, RunOrFolder):
+    """Settings as for any command, or those with which a run was started."""
+
+    run: Annotated[
+        str,
+        typer.Option("--run", metavar="NAME|FOLDER", help="A run, or its folder, whose stored settings are taken."),
+    ] = ""
 
     def load(self, defaults: Mapping[str, Any] | None = None, kafka: bool = False) -> Settings:
-        if self.run_folder is None:
+        if not self.named:
             return super().load(defaults, kafka)
         given = [f"--set {override}" for override in self.overrides or ()]
         given += [f"--config {self.config}"] if self.config is not None else []
         given += ["--kafka"] if kafka else []
         if given:
             raise ConfigError(
-                f"--run {self.run_folder} and {describe_text(', '.join(given))} are both given; expected the "
+                f"--run {self.named} and {describe_text(', '.join(given))} are both given; expected the "
                 "stored settings of the run or others; leave one out"
             )
-        return read_stored(self.run_folder)
+        return read_stored(find_folder(self.named))
+
+    def or_only_run(self, *settings: str, kafka: bool = False) -> "RunOptions":
+        """These options; where they give neither settings nor a run, with the only run there is, if there is one.
+
+        settings: sections, or settings, that may also be given by the environment
+        """
+        is_given = self.named or self.overrides or self.config or kafka or set(settings) & read_environment().keys()
+        if is_given or not fitting_folders():
+            return self
+        return replace(self, run=as_path(self.find()))

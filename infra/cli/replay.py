@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,22 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """first of them that came out otherwise"""
     equals_end: bool | None
     """whether the rows are those with which the run ended or was stopped; None: it did neither after this step"""
+
+
+@dataclass(frozen=True)
+class ReplayPlace:
+    """Where a replay goes."""
+
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Folder of the replay; a new one by default.", show_default=False)
+    ] = None
+    old_into: Annotated[Path | None, typer.Option("--folder", hidden=True)] = None
+
+    @property
+    def folder(self) -> Path | None:
+        if self.old_into is not None:
+            typer.echo("freshet: --folder is now --into", err=True)
+        return self.into or self.old_into
 
 
 def replay_run(folder: Path, into: Path, last_step: int | None, stop: Stop, console: Console) -> Replayed:
@@ -114,5 +131,4 @@ def show(done: Replayed, console: Console, json_file: Path | None) -> None:
         )
 
 
-ReplayFolder = Annotated[Path, typer.Argument(help="The folder of the run.")]
 LastStep = Annotated[int | None, typer.Option("--to", help="End with this step.", min=1, show_default=False)]

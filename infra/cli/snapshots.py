@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from infra.cli.cuts import AsJson, CutNumber, echo_json, no_cut, print_table, time_text
-from infra.cli.options import SettingsOptions, grouped
-from infra.errors import ConfigError
+from infra.cli.options import RunOrFolder, SettingsOptions, grouped
 from infra.run.figures import count, size
 from infra.run.settings import Settings, read_stored
 
@@ -31,27 +30,23 @@ Reason = Annotated[str, typer.Option(help="Why, for the record.")]
 
 
 @dataclass(frozen=True)
-class SnapshotOptions(SettingsOptions):
+class SnapshotOptions(SettingsOptions, RunOrFolder):
     """Which run, or where its cuts are."""
 
-    folder: Annotated[Path | None, typer.Option("--folder", help="The folder of the run.", show_default=False)] = None
     cuts_url: Annotated[str, typer.Option("--cuts-url", help="Where its cuts are, instead of its folder.")] = ""
 
     def settings(self) -> Settings:
-        """Those of the run, or, without its folder, those given as for any command."""
-        return self.load() if self.folder is None else read_stored(self.folder)
+        """Those of the run, or, where its cuts alone are named, those given as for any command."""
+        return self.load() if self.cuts_url and self.folder is None else read_stored(self.find())
 
     def storage(self) -> "Storage":
-        """Where the cuts are; raises ConfigError where no run is named."""
+        """Where the cuts are."""
         from infra.storage import Storage
 
         if self.cuts_url:
             return Storage.at(self.cuts_url)
-        if self.folder is None:
-            raise ConfigError(
-                "no run is named; expected its folder, or where its cuts are; add --folder runs/NAME or --cuts-url URL"
-            )
-        return Storage.at(read_stored(self.folder).cuts.url or self.folder / "cuts")
+        folder = self.find()
+        return Storage.at(read_stored(folder).cuts.url or folder / "cuts")
 
 
 # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -60,7 +55,7 @@ class SnapshotOptions(SettingsOptions):
 def list_snapshots(as_json: AsJson = False, *, given: SnapshotOptions) -> None:
     """List the versions of a model, newest last: verdict, age, and which one is pinned or wanted.
 
-    Example: freshet snapshots list --folder runs/up-20261115-021100
+    Example: freshet snapshots list --run up-20261115-021100
     """
     from ps.cuts.choice import read_choice
     from serving.snapshots.choosing import wanted_of
@@ -84,7 +79,7 @@ def list_snapshots(as_json: AsJson = False, *, given: SnapshotOptions) -> None:
 def show(number: CutNumber, as_json: AsJson = False, *, given: SnapshotOptions) -> None:
     """Show one version: what it was judged by, and what people want.
 
-    Example: freshet snapshots show 7 --folder runs/up-20261115-021100
+    Example: freshet snapshots show 7 --run up-20261115-021100
     """
     from ps.cuts.choice import read_choice
     from serving.snapshots.choosing import wanted_of
@@ -126,7 +121,7 @@ def diff(
 ) -> None:
     """Compare two versions: rows that came and changed, the largest changes, dense weights, figures.
 
-    Example: freshet snapshots diff 7 9 --folder runs/up-20261115-021100
+    Example: freshet snapshots diff 7 9 --run up-20261115-021100
     """
     from serving.snapshots.difference import compare
 
@@ -146,7 +141,7 @@ def diff(
 def pin(number: CutNumber, reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
     """Serve one version, whatever its verdict, until it is unpinned; its cut is kept.
 
-    Example: freshet snapshots pin 7 --folder runs/up-20261115-021100 --reason "better before the sale"
+    Example: freshet snapshots pin 7 --run up-20261115-021100 --reason "better before the sale"
     """
     from serving.snapshots.choosing import choose_pin
 
@@ -160,7 +155,7 @@ def pin(number: CutNumber, reason: Reason = "", as_json: AsJson = False, *, give
 def unpin(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
     """Serve the newest good version again.
 
-    Example: freshet snapshots unpin --folder runs/up-20261115-021100
+    Example: freshet snapshots unpin --run up-20261115-021100
     """
     from serving.snapshots.choosing import choose_newest
 
@@ -173,7 +168,7 @@ def unpin(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOption
 def rollback(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
     """Go back: pin the newest version that may be served and is older than what is served, or pinned, now.
 
-    Example: freshet snapshots rollback --folder runs/up-20261115-021100 --reason "clicks fell"
+    Example: freshet snapshots rollback --run up-20261115-021100 --reason "clicks fell"
     """
     from ps.cuts.served import served_now
     from serving.snapshots.choosing import choose_before
@@ -191,7 +186,7 @@ def rollback(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOpt
 def release(number: CutNumber, reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
     """Let a version go out that is held back; it is served if it is the newest one that may be.
 
-    Example: freshet snapshots release 9 --folder runs/up-20261115-021100
+    Example: freshet snapshots release 9 --run up-20261115-021100
     """
     from serving.snapshots.choosing import choose_release
 
@@ -212,7 +207,7 @@ def export(
 ) -> None:
     """Write a version as a folder that other programs load without Freshet: safetensors, JSON, ONNX if asked for.
 
-    Example: freshet snapshots export 7 exported --folder runs/up-20261115-021100
+    Example: freshet snapshots export 7 exported --run up-20261115-021100
     """
     from serving.snapshots.folder import check_free, write_export
 

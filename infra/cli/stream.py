@@ -120,9 +120,9 @@ def produce(what: ProduceOptions, given: RunOptions) -> None:
 def dead_letters(kafka: Kafka = False, *, given: RunOptions) -> None:
     """Print the rejected events, one JSON line each: partition, offset, index, reason, payload.
 
-    Example: freshet dead-letters --run-folder runs/demo-20261115-021100
+    Example: freshet dead-letters --run demo-20261115-021100
     """
-    settings = given.load(kafka=kafka)
+    settings = given.or_only_run("stream", "kafka", kafka=kafka).load(kafka=kafka)
     from ingest.opening import read_letters
 
     if settings.stream.source == "log":
@@ -198,9 +198,10 @@ def describe(
 
     Example: freshet topics describe clicks
     """
+    given = given.or_only_run("stream", "kafka", kafka=kafka)
     settings = given.load(kafka=kafka)
     name = topic or settings.stream.topic
-    is_on_kafka = given.run_folder is None and "servers" in settings.kafka.model_fields_set
+    is_on_kafka = not given.named and "servers" in settings.kafka.model_fields_set
     if settings.stream.source == "kafka" or is_on_kafka:
         _describe_on_kafka(settings, name)
     else:
@@ -281,7 +282,7 @@ def _check_embedded(folder: Path, topic: str, setting: str) -> None:
     there = f"it has {', '.join(found)}" if found else "nothing was written there"
     raise ConfigError(
         f"no topic {topic!r} in the embedded log {folder}: {there}; expected the folder and the topic of a run; "
-        f"correct stream.folder or {setting}, or name the run with --run-folder"
+        f"correct stream.folder or {setting}, or name the run with --run"
     )
 
 

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.cli.options import RunOptions, SettingsOptions, grouped
-from infra.cli.steer.connection import API, RUNS, listening
+from infra.cli.steer.connection import API, listening
 from infra.errors import ConfigError
+from infra.run.folder import RUNS
 
 if TYPE_CHECKING:
     from api.store.rows import StoredToken
@@ -120,7 +121,7 @@ def database_of(given: RunOptions) -> str:
     from api.job import database_url
     from api.runs.places import is_run
 
-    folder = given.run_folder
+    folder = given.folder
     is_stored = folder is not None and is_run(folder)
     settings = given.load() if is_stored or folder is None else SettingsOptions.load(given)
     is_set = not is_stored and (settings.api.database or settings.api.runs) is not None

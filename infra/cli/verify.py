@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from infra.cli.options import RunOrArgument, grouped
 from infra.cli.replay import Replayed, digest_file, replay_run
 from infra.errors import FreshetError, MissingProgram, ProcessFailed
 from infra.faults import FAULT
@@ -28,8 +29,9 @@ class RunViolated(FreshetError):
     """A run is not what it promises."""
 
 
+@grouped
 def verify(
-    run_folder: Annotated[Path, typer.Argument(help="Folder of a run that is over or was interrupted.")],
+    where: RunOrArgument,
     replay: Annotated[bool, typer.Option(help="Train the run again from its journal, and compare.")] = True,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the findings here.", show_default=False)
@@ -38,25 +40,25 @@ def verify(
     """Check what a run left behind: its journal, events, dead letters, model, cuts, files and processes.
 
     A replay of the journal in a temporary folder must give the same rows, dense weights and predictions, bit for bit.
-    The run's folder is only read; its own Kafka broker, if it has one, is started meanwhile. Exits with 1 if anything
-    is violated; what cannot be checked is named with the reason.
+    The run must be over, or interrupted. Its folder is only read; its own Kafka broker, if it has one, is started
+    meanwhile. Exits with 1 if anything is violated; what cannot be checked is named with the reason.
 
-    Example: freshet verify runs/up-20261115-021100
+    Example: freshet verify --run up-20261115-021100
     """
     stop = stop_on_signals()
     check_output(json_file)
+    from dispatch.journal.occupied import is_under_way
     from infra.verify.run import keeping_still, verify_folder
 
-    with keeping_still(run_folder), own_broker_of(run_folder) as failure:
-        findings = verify_folder(run_folder)
-        findings += replay_findings(run_folder, stop, failure) if replay else []
+    folder = where.find(lambda folder: not is_under_way(folder))
+    with keeping_still(folder), own_broker_of(folder) as failure:
+        findings = verify_folder(folder)
+        findings += replay_findings(folder, stop, failure) if replay else []
     show_findings(findings, Console())
     if json_file is not None:
         write_whole(json_file, msgspec.json.format(msgspec.json.encode(findings)).decode() + "\n")
     if violated := [finding.name for finding in findings if finding.ok is False]:
-        raise RunViolated(
-            f"the run in {run_folder} is not what it promises: {', '.join(violated)}; see the table above"
-        )
+        raise RunViolated(f"the run in {folder} is not what it promises: {', '.join(violated)}; see the table above")
 
 
 @contextmanager

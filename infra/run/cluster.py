@@ -27,7 +27,7 @@ from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.checks import check_start
 from infra.run.dense_part import DensePart, dense_part, heavy_warning
 from infra.run.display import Display
-from infra.run.folder import may_go_on
+from infra.run.folder import as_path, may_go_on
 from infra.run.network import Network
 from infra.run.settings import Settings, secret_environment, store_settings
 from infra.run.supervision.child import ProcessSpec
@@ -304,7 +304,7 @@ def further_worker(settings: Settings, extras: Extras, name: str, link_gbit: flo
 
 
 def _command(command: str, settings: Settings) -> list[str]:
-    return [sys.executable, "-m", "infra.cli.entry", command, "--run-folder", str(settings.folder)]
+    return [sys.executable, "-m", "infra.cli.entry", command, "--run", as_path(settings.folder)]
 
 
 def _listening(settings: Settings, name: str, command: str, *arguments: str) -> ProcessSpec:

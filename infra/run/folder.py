@@ -1,17 +1,72 @@
-"""A run's folder belongs to one run: another one is refused before it has changed anything there.
+"""A run's folder: which one a name stands for, and that it belongs to one run.
 
-A run that was stopped or interrupted goes on in its folder; one that is under way or over is left alone.
+A run that was stopped or interrupted goes on in its folder; one that is under way or over is left alone, and another
+one is refused before it has changed anything there.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from api.runs.places import ENDPOINTS, find_folders, find_runs, is_run
 from dispatch.journal.history import JOURNAL, check_unfinished, read_cuts, read_history
 from dispatch.journal.occupied import RUN_LOCK, is_under_way
 from infra.errors import ConfigError, ProcessFailed
 from infra.files import describe_room, naming, try_lock
+
+RUNS = Path("runs")
+"""where runs are looked for by name"""
+
+
+def is_path(value: str) -> bool:
+    """Whether what names a run is the path of its folder, whatever there is."""
+    return os.sep in value or value in (os.curdir, os.pardir)
+
+
+def as_path(folder: Path) -> str:
+    """A folder as --run takes it, never to be mistaken for a name."""
+    return str(folder) if is_path(str(folder)) else f"{os.curdir}{os.sep}{folder}"
+
+
+def find_folder(value: str, base: Path = Path()) -> Path:
+    """The folder that --run names: that path, or a run's in ``runs``; raises ConfigError, which lists what is there."""
+    folder = named_folder(value, base)
+    if folder is not None:
+        return folder
+    there = ", ".join(sorted(folder.name for folder in find_folders(base / RUNS)))
+    raise ConfigError(
+        f"there is no run {value!r} in {RUNS}, which has {there or 'none'}; expected the name of a run there, or the "
+        "path of a run's folder; correct --run"
+    )
+
+
+def named_folder(value: str, base: Path = Path()) -> Path | None:
+    """The same; None where it is neither a path nor the name of a run that is here.
+
+    A run has the name of its folder in ``runs``, and that with which it was started.
+    """
+    if is_path(value):
+        return base / value
+    if _holds_runs(folder := base / RUNS / value):
+        return folder
+    if (place := find_runs(base / RUNS).get(value)) is not None:
+        return place.folder
+    return base / value if _holds_runs(base / value) else None
+
+
+def fitting_folders(fits: Callable[[Path], bool] = is_under_way) -> list[Path]:
+    """Those of the runs in ``runs`` that fit, or of all if none does: what a command may be about that names none.
+
+    Those of agents where there are no runs.
+    """
+    runs = [place.folder for place in find_runs(RUNS).values()] or find_folders(RUNS)
+    return [folder for folder in runs if fits(folder)] or runs
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Whether a folder is that of a run, also of processes started by hand, or of several."""
+    return is_run(folder) or (folder / ENDPOINTS).is_dir() or bool(find_folders(folder))
 
 
 @contextmanager
@@ -50,5 +105,5 @@ def may_go_on(folder: Path) -> bool:
 def _under_way(folder: Path) -> ConfigError:
     return ConfigError(
         f"a run is under way in folder {folder}; expected a folder of its own for every run; stop that run, or give "
-        "another folder with --folder or FRESHET_FOLDER"
+        "another one with --run or FRESHET_FOLDER"
     )

@@ -32,7 +32,7 @@ def with_brokers(settings: Settings, is_asked: bool) -> tuple[Settings, int | No
     if has_own and names_brokers():
         raise ConfigError(
             f"the events of the run in {settings.folder} are on a broker of its own, and {KAFKA} names others; "
-            f"expected one of them; unset {KAFKA}, or give another folder with --folder"
+            f"expected one of them; unset {KAFKA}, or give another folder with --run"
         )
     if names_brokers():
         ensure_topics(settings.kafka, settings.stream)

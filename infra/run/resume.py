@@ -35,7 +35,7 @@ def check_not_started(given: Iterable[str]) -> None:
     if list(given):
         raise ConfigError(
             f"{' '.join(given)} is given, and the run goes on where it was interrupted; expected neither --from-time "
-            "nor --from-offsets; leave them out, or give another folder with --folder"
+            "nor --from-offsets; leave them out, or give another folder with --run"
         )
 
 

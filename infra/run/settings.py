@@ -185,7 +185,7 @@ def read_stored(folder: Path) -> Settings:
         return Settings.model_validate(stored)
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"no settings of a run in {path}: {error}; expected the folder of 'freshet up'; correct --run-folder"
+            f"no settings of a run in {path}: {error}; expected the folder of 'freshet up'; correct --run"
         ) from error
 
 

@@ -1,16 +1,20 @@
 """Checks of what a run must not leave behind: processes and temporary files."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 
 from infra.run.figures import count
+from infra.run.folder import named_folder
 from infra.run.supervision.nursery import as_started
 from infra.storage import PART
 from infra.verify.finding import Violated, check
 
 COMMANDS = frozenset({"agent", "dispatcher", "worker", "ps", "api", "serve", "broker", "produce", "nursery"})
+NAMING = ("--run", "--run-folder")
+"""options that name the run of a process; the second is that of older versions"""
 FOREIGN = frozenset({"broker"})
 """folders of a run in which others write"""
 MOST_NAMED = 5
@@ -30,10 +34,11 @@ def processes_of(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
     wanted = str(folder.resolve())
     for process in psutil.process_iter(["cmdline", "status", "cwd"]):
         argv, status = as_started(process.info["cmdline"] or []), process.info["status"]
-        if status == psutil.STATUS_ZOMBIE or "--run-folder" not in argv[:-1] or not COMMANDS & set(argv):
+        if status == psutil.STATUS_ZOMBIE or not COMMANDS & set(argv):
             continue
-        given = Path(process.info["cwd"] or "/", argv[argv.index("--run-folder") + 1])
-        if str(given.resolve()) == wanted:
+        given = [value for option, value in pairwise(argv) if option in NAMING]
+        place = named_folder(given[-1], Path(process.info["cwd"] or "/")) if given else None
+        if place is not None and str(place.resolve()) == wanted:
             command = next(word for word in argv if word in COMMANDS)
             yield argv[argv.index("--name") + 1] if "--name" in argv[:-1] else command, process
 

@@ -12,6 +12,7 @@ import zmq
 from dispatch.control.feed_server import FeedServer
 from dispatch.control.protocol import FEED, Accepted, ListedMember, Members, Outdated
 from dispatch.control.server import ControlSocket
+from dispatch.journal.history import JOURNAL
 from dispatch.journal.records import Commanded
 from dispatch.journal.run import RunJournal
 from dispatch.progress.status import AlphaMode, Status, WorkerStatus
@@ -112,7 +113,7 @@ class PretendDispatcher:
 def write_settings(
     folder: Path, run: str = RUN, stream: StreamConfig | None = None, kafka: KafkaConfig | None = None
 ) -> None:
-    """As much of a run's stored settings as the API reads; by default its events are in the embedded log."""
+    """As much of a run's folder as the API looks at first; by default its events are in the embedded log."""
     stream = stream or StreamConfig(folder=folder / "topics", schema_name="movielens", partitions=2)
     settings = {
         "run": run,
@@ -121,3 +122,4 @@ def write_settings(
         "kafka": (kafka or KafkaConfig()).model_dump(mode="json"),
     }
     (folder / "settings.json").write_text(json.dumps(settings))
+    (folder / JOURNAL).mkdir(exist_ok=True)

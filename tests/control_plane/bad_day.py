@@ -203,7 +203,7 @@ class BadDay:
         """4 of the list above."""
         supervised = {name: self.process(name).pid for name in ("ps-0", "worker-1")}
         dispatcher = (self.folder / "endpoints" / "dispatcher").read_text().split()[0]
-        at = "--dispatcher", dispatcher, "--run-folder", self.folder
+        at = "--dispatcher", dispatcher, "--run", self.folder
         strays = {
             "ps-0": start("ps", "--shard", "0", "--name", "ps-0", "--endpoint", "tcp://127.0.0.1:*", *at),
             "worker-1": start("worker", "--name", "worker-1", *at),
@@ -292,13 +292,13 @@ def hidden_files(folder: Path) -> Iterator[int]:
 
 
 def start_run(folder: Path, env: dict[str, str], output: Path) -> "subprocess.Popen[bytes]":
-    command = freshet("up", "--kafka", "--serve", "--folder", folder, *given(*SETTINGS))
+    command = freshet("up", "--kafka", "--serve", "--run", folder, *given(*SETTINGS))
     with output.open("ab") as file:
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=file, stderr=file, start_new_session=True)
 
 
 def start_second(folder: Path, env: dict[str, str]) -> "subprocess.Popen[bytes]":
-    command = freshet("serve", "--name", SECOND, "--run-folder", folder, "--port", "0")
+    command = freshet("serve", "--name", SECOND, "--run", folder, "--port", "0")
     with (folder / "second.log").open("ab") as file:
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=file, stderr=file, start_new_session=True)
 

@@ -161,7 +161,7 @@ class Steered:
             *SETTINGS, f"stream.folder={self.stream.folder}", f"api.database={self.databases['postgresql']}"
         )
         faults = {FAULT: ",".join(wanted), ALLOWED: "1"} if wanted else {}
-        self.process = start("up", "--folder", self.folder, *settings, **faults)
+        self.process = start("up", "--run", self.folder, *settings, **faults)
         self.wait(lambda: is_run(self.folder))
         settings = given("api.port=0", f"api.database={self.databases['sqlite']}")
         self.second = start("api", "--name", "api-2", "--runs", self.folder, *settings)

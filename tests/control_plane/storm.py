@@ -92,7 +92,7 @@ def main(minutes: float) -> int:
     with tempfile.TemporaryDirectory() as place, running_postgres() as postgres:
         folder, told = Path(place) / "run", Path(place) / "report.json"
         database, storm = postgres.new_database(), DatabaseStorm(postgres, seed)
-        how = ("--clients", "--minutes", str(minutes), "--seed", str(seed), "--folder", folder, "--json", told)
+        how = ("--clients", "--minutes", str(minutes), "--seed", str(seed), "--run", folder, "--json", told)
         chaos = subprocess.Popen(
             freshet("chaos", *how), cwd=ROOT, env=environment() | {DATABASE: database}, start_new_session=True
         )

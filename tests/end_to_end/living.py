@@ -157,7 +157,7 @@ class Life:
     # ── the first start ───────────────────────────────────────────────────────────────────────────────────────────────
     def strike_one_after_another(self) -> None:
         facts, settings = self.facts, given(*SETTINGS, f"stream.folder={self.stream.folder}")
-        self.process = start("up", "--folder", self.folder, "--json", self.summary, *settings)
+        self.process = start("up", "--run", self.folder, "--json", self.summary, *settings)
         self.wait(lambda: self.step() > FURTHER)
         self.start_strays()
         for name in (*KILLED, ENDED):
@@ -173,7 +173,7 @@ class Life:
     def start_strays(self) -> None:
         """By hand, as somebody does who is mistaken in the name."""
         dispatcher = (self.folder / "endpoints" / "dispatcher").read_text().split()[0]
-        at = "--dispatcher", dispatcher, "--run-folder", self.folder
+        at = "--dispatcher", dispatcher, "--run", self.folder
         before = self.written()
         shard = start("ps", "--shard", "0", "--name", "ps-0", "--endpoint", "tcp://127.0.0.1:*", *at)
         strays = {"ps-0": shard, "worker-1": start("worker", "--name", "worker-1", *at)}
@@ -222,7 +222,7 @@ class Life:
     def fail_at_seams(self) -> None:
         facts = self.facts
         facts.faults = faults_after(self.step())
-        self.process = start("up", "--folder", self.folder, **{FAULT: ",".join(facts.faults), ALLOWED: "1"})
+        self.process = start("up", "--run", self.folder, **{FAULT: ",".join(facts.faults), ALLOWED: "1"})
         self.wait(lambda: len(read_fired(self.folder)) == len(facts.faults))
         self.wait_for_steps(FURTHER)
         there = self.children()
@@ -237,7 +237,7 @@ class Life:
         reader, writer = os.pipe()
         os.close(reader)
         self.process = subprocess.Popen(
-            freshet("up", "--folder", self.folder, "--json", self.summary, *settings),
+            freshet("up", "--run", self.folder, "--json", self.summary, *settings),
             cwd=ROOT,
             env=environment(),
             stdout=writer,
@@ -271,7 +271,7 @@ class Life:
 
     def tell(self, *arguments: str, status: int = 0) -> None:
         """Has a command of an operator carried out."""
-        done = run(*arguments, "--folder", self.folder)
+        done = run(*arguments, "--run", self.folder)
         assert done.returncode == status, done.stdout + done.stderr
         self.facts.said[" ".join(arguments).replace("--name ", "")] = " ".join((done.stdout + done.stderr).split())
 

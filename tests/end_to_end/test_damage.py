@@ -57,7 +57,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commands: tuple[tuple[str | Path, ...], ...] = (
         ("keys", keys, "--worker", "worker-0"),
         ("produce", "--limit", "200", "--poison", "0.1", *chosen),
-        ("up", "--samples", "160", "--folder", folder, "--json", folder / "summary.json", *chosen),
+        ("up", "--samples", "160", "--run", folder, "--json", folder / "summary.json", *chosen),
     )
     for command in commands:
         ended = run(*command)
@@ -68,15 +68,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_produce_then_up_trains_what_was_produced_over_encrypted_links_and_shows_what_was_not(finished: Path) -> None:
     summary = json.loads((finished / "summary.json").read_text())
     assert (summary["status"]["samples"], summary["exit_reason"]) == (160, "finished")
-    letters = run("dead-letters", "--run-folder", finished).stdout.splitlines()
+    letters = run("dead-letters", "--run", finished).stdout.splitlines()
     assert len(letters) == summary["status"]["events"]["dead_letters"] > 10
     assert {"partition", "offset", "index", "reason", "payload"} <= json.loads(letters[0]).keys()
 
 
 def test_a_run_that_is_over_is_not_begun_again(finished: Path) -> None:
-    over = run("up", "--folder", finished)
+    over = run("up", "--run", finished)
     assert (over.returncode, "is over: it ended after step" in over.stderr) == (2, True), over.stderr
-    again = start("dispatcher", "--run-folder", finished, FRESHET_SUPERVISED=str(os.getpid()))
+    again = start("dispatcher", "--run", finished, FRESHET_SUPERVISED=str(os.getpid()))
     output, _ = again.communicate(timeout=300)  # as a supervisor starts one that ended just before its own end
     assert (again.returncode, "nothing is left to do" in output) == (0, True), output
 
@@ -88,7 +88,7 @@ def test_verify_finds_dense_weights_that_changed(finished: Path, tmp_path: Path)
     next(iter(weights.values())).reshape(-1)[0] += 1
     save_file(weights, path)
     try:
-        bad = run("verify", finished, "--json", tmp_path / "findings.json")
+        bad = run("verify", "--run", finished, "--json", tmp_path / "findings.json")
     finally:
         path.write_bytes(before)
     assert bad.returncode == 1

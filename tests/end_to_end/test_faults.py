@@ -40,14 +40,14 @@ def up(folder: Path, faults: tuple[str, ...], steps: int) -> subprocess.Complete
     samples = str(steps * BATCH)
     assert run("produce", "--limit", samples, "--poison", "0.02", *given).returncode == 0
     env = {**environment(), FAULT: ",".join(faults), ALLOWED: "1"}
-    command = freshet("up", "--samples", samples, "--folder", folder, *given)
+    command = freshet("up", "--samples", samples, "--run", folder, *given)
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS)
 
 
 def check(folder: Path, faults: tuple[str, ...], ended: subprocess.CompletedProcess[str]) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert sorted(fired.fault for fired in read_fired(folder)) == sorted(faults)
-    checked = run("verify", folder)
+    checked = run("verify", "--run", folder)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

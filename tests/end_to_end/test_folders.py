@@ -12,7 +12,7 @@ SMALL = ("stream.batch=64", "dispatch.workers=1", "dispatch.links_gbit=", "ps.sh
 
 def arguments(command: str, folder: Path, *more: str) -> list[str | Path]:
     settings = [part for setting in (*SMALL, *more) for part in ("--set", setting)]
-    return [command, "--folder", folder, *settings]
+    return [command, "--run", folder, *settings]
 
 
 def test_a_full_disk_at_the_start_is_one_clear_line(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def test_an_added_worker_shows_its_link_and_a_run_that_was_stopped_is_not_finish
     small = ("stream.batch=64", "dispatch.workers=1", "ps.shards=1", "rows.dim=4", "api.port=0", "run=idle")
     settings = (*small, f"api.database={database}", f"stream.folder={tmp_path / 'log'}")
     given = [part for setting in settings for part in ("--set", setting)]
-    process = start("up", "--folder", folder, "--json", tmp_path / "summary.json", *given)
+    process = start("up", "--run", folder, "--json", tmp_path / "summary.json", *given)
     try:
         address = until(lambda: (folder / "endpoints" / "api").exists() and (folder / "endpoints" / "api").read_text())
         until(lambda: (folder / "endpoints" / "worker-0").exists())

@@ -17,7 +17,7 @@ SMALL = ("stream.batch=64", "dispatch.workers=1", "ps.shards=1", "model.mlp=8", 
 def test_up_starts_a_broker_trains_from_it_and_stops_it_last(kafka: TestBroker, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = [part for setting in SMALL for part in ("--set", setting)]
-    run = start("up", "--kafka", "--samples", "128", "--folder", folder, "--json", tmp_path / "summary.json", *settings)
+    run = start("up", "--kafka", "--samples", "128", "--run", folder, "--json", tmp_path / "summary.json", *settings)
     wait_until(lambda: (folder / "endpoints" / "dispatcher").exists(), run)
     servers = json.loads((folder / "settings.json").read_text())["kafka"]["servers"]
     encoded = [encode_json(event) for event in events(128)]
@@ -35,7 +35,7 @@ def test_a_demo_goes_through_the_brokers_that_are_named(kafka: TestBroker, tmp_p
     settings = [part for setting in SMALL for part in ("--set", setting)]
     where = {**environment(), "FRESHET_KAFKA": ",".join(kafka.servers)}
     settings += ["--set", f"run={kafka.new_name()}"]
-    command = freshet("demo", "--kafka", "--samples", "256", "--rate", "0", "--folder", folder, *settings)
+    command = freshet("demo", "--kafka", "--samples", "256", "--rate", "0", "--run", folder, *settings)
     ended = subprocess.run(command, cwd=ROOT, env=where, capture_output=True, text=True, timeout=350)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert sum(manifest.samples for manifest in read_manifests(folder / "journal")) == 256

@@ -95,7 +95,7 @@ def test_a_signal_after_the_first_steps_drains_and_all_that_was_recorded_is_trai
     assert (summary["exit_reason"], summary["killed"]) == ("SIGTERM", [])
     assert (first.stopped.reason, first.stopped.step) == ("SIGTERM", first.step)
     assert summary["status"]["samples"] == first.samples == sum(step.manifest.samples for step in first.steps)
-    assert f"stopped; 'freshet up --no-serve --folder {life.folder}' resumes it" in facts.first_output
+    assert f"stopped; 'freshet up --no-serve --run {life.folder}' resumes it" in facts.first_output
 
 
 def test_an_orderly_end_leaves_no_process(facts: Facts) -> None:
@@ -160,7 +160,7 @@ def test_commands_are_on_record_once(life: Life) -> None:
 
 # ── what is left ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_run_that_went_through_all_this_is_what_it_promises(life: Life, tmp_path: Path) -> None:
-    done = run("verify", life.folder, "--no-replay", "--json", tmp_path / "findings.json")
+    done = run("verify", "--run", life.folder, "--no-replay", "--json", tmp_path / "findings.json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = {each["name"]: each["ok"] for each in json.loads((tmp_path / "findings.json").read_text())}
     not_yet = {"no unreferenced file": None}  # of a run that can go on, which removes those itself
@@ -169,7 +169,7 @@ def test_a_run_that_went_through_all_this_is_what_it_promises(life: Life, tmp_pa
 
 
 def test_every_rejected_event_is_one_dead_letter(life: Life, history: History) -> None:
-    letters = [json.loads(line) for line in run("dead-letters", "--run-folder", life.folder).stdout.splitlines()]
+    letters = [json.loads(line) for line in run("dead-letters", "--run", life.folder).stdout.splitlines()]
     places = {(letter["partition"], letter["offset"], letter["index"]) for letter in letters}
     assert len(places) == len(letters) == sum(step.manifest.rejected for step in history.steps) > 20
 
@@ -177,7 +177,7 @@ def test_every_rejected_event_is_one_dead_letter(life: Life, history: History) -
 def test_a_run_that_went_through_all_this_equals_the_replay_of_its_journal(
     life: Life, history: History, tmp_path: Path
 ) -> None:
-    done = run("replay", life.folder, "--folder", tmp_path / "golden", "--json", tmp_path / "golden.json")
+    done = run("replay", "--run", life.folder, "--into", tmp_path / "golden", "--json", tmp_path / "golden.json")
     assert done.returncode == 0, done.stdout + done.stderr
     golden: dict[str, Any] = json.loads((tmp_path / "golden.json").read_text())
     assert (golden["step"], golden["differs_at"], golden["equals_end"]) == (history.step, None, True)
@@ -186,5 +186,5 @@ def test_a_run_that_went_through_all_this_equals_the_replay_of_its_journal(
 
 
 def test_a_setting_that_must_stay_is_named_when_the_run_is_to_go_on(life: Life) -> None:
-    other = run("up", "--folder", life.folder, *given("rows.dim=8"))
+    other = run("up", "--run", life.folder, *given("rows.dim=8"))
     assert (other.returncode, "rows.dim was 4 and is 8" in other.stderr) == (2, True), other.stderr

@@ -45,7 +45,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
     chosen = (*SMALL, PATIENT, f"curve_folder={folder / 'keys'}")
     settings = tuple(part for setting in chosen for part in ("--set", setting))
     run_folder = folder / "run"
-    process = start("demo", "--rate", "500", "--folder", run_folder, "--json", run_folder / "summary.json", *settings)
+    process = start("demo", "--rate", "500", "--run", run_folder, "--json", run_folder / "summary.json", *settings)
     try:
         yield LiveRun(process, run_folder, settings)
     finally:
@@ -86,7 +86,7 @@ def expect_refused(run_of: LiveRun, reason: str) -> None:
     """Of either command; and no file in the run's folder has changed."""
     before = everything(run_of.folder)
     for command in ("up", "demo"):
-        ended = run(command, "--folder", run_of.folder, *run_of.settings, "--set", "seed=7")
+        ended = run(command, "--run", run_of.folder, *run_of.settings, "--set", "seed=7")
         assert (ended.returncode, "Traceback" in ended.stderr) == (2, False), ended.stderr
         assert reason in ended.stderr
         assert str(run_of.folder) in ended.stderr
@@ -121,5 +121,5 @@ def test_a_start_with_another_seed_in_the_folder_of_a_run_that_was_stopped_chang
     summary = json.loads((live.folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == ("SIGINT", [])
     assert summary["status"]["generation"] == 1, "nobody has joined"
-    assert f"'freshet demo --rate 500 --no-serve --folder {live.folder}' resumes it" in output
+    assert f"'freshet demo --rate 500 --no-serve --run {live.folder}' resumes it" in output
     expect_refused(live, "seed was")

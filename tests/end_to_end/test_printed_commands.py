@@ -86,7 +86,7 @@ def test_a_demo_goes_on_with_the_printed_command(tmp_path: Path) -> None:
     process = begin(tmp_path, "freshet demo --samples 100000 --rate 2000 --no-serve", **SMALL)
     folder = folder_in(tmp_path, process)
     printed, _ = interrupt(process, folder, FIRST)
-    assert printed == f"freshet demo --rate 2000 --no-serve --folder {folder.relative_to(tmp_path)}"
+    assert printed == f"freshet demo --rate 2000 --no-serve --run {folder.relative_to(tmp_path)}"
     before = samples_in(folder)
     assert interrupt(begin(tmp_path, printed), folder, before + 1)[0] == printed, "and once more"
     assert before < samples_in(folder) < 100000
@@ -96,10 +96,11 @@ def test_up_with_a_settings_file_goes_on_without_it_and_says_where_it_begins_to_
     (tmp_path / "own.toml").write_text('seed = 7\n[stream]\ntopic = "visits"\n')
     stream = StreamConfig(folder=tmp_path / "runs" / "log", topic="visits")
     write_events(stream, KafkaConfig())
-    process = begin(tmp_path, f"freshet up --no-api --no-serve --samples {ALL} --config own.toml", **SMALL)
-    folder = folder_in(tmp_path, process)
+    process = begin(tmp_path, f"freshet up --no-api --no-serve --samples {ALL} --config own.toml --run mine", **SMALL)
+    folder = tmp_path / "runs" / "mine"
     printed, told = interrupt(process, folder, FIRST)
-    assert printed == f"freshet up --no-api --no-serve --folder {folder.relative_to(tmp_path)}"
+    assert printed == "freshet up --no-api --no-serve --run runs/mine"
+    assert read_stored(folder).run == "mine"
     begins = (
         "reading begins with the oldest of them (with others: --from-time, --from-offsets, or another stream.topic)"
     )
@@ -121,17 +122,17 @@ def java() -> None:
 
 def test_up_with_a_broker_of_its_own_is_verified_replayed_and_resumed(java: None, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = f"freshet up --no-api --no-serve --kafka --samples {ALL} --folder run"
+    command = f"freshet up --no-api --no-serve --kafka --samples {ALL} --run ./run"
     write_to_broker(folder, process := begin(tmp_path, command, **SMALL), since=0)
     printed, _ = interrupt(process, folder, FIRST)
-    assert printed == "freshet up --no-api --no-serve --folder run"
+    assert printed == "freshet up --no-api --no-serve --run ./run"
     assert children_of(folder) == []
 
-    run(tmp_path, "freshet verify run --json findings.json")
+    run(tmp_path, "freshet verify --run ./run --json findings.json")
     found = findings(tmp_path)
     assert found["events add up"] is found["replay: predictions"] is found["replay: rows"] is True
-    run(tmp_path, "freshet replay run --folder replay")
-    run(tmp_path, "freshet verify run --json findings.json", PATH="/without/java")
+    run(tmp_path, "freshet replay --run ./run --into replay")
+    run(tmp_path, "freshet verify --run ./run --json findings.json", PATH="/without/java")
     assert findings(tmp_path)["events add up"] is findings(tmp_path)["replay"] is None, "that is no violation"
     refused = run(tmp_path, printed, status=2, FRESHET_KAFKA="127.0.0.1:1")
     assert "are on a broker of its own, and FRESHET_KAFKA names others" in refused

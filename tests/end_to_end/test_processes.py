@@ -22,12 +22,12 @@ TWO_WORKERS = ("dispatch.workers=2", "dispatch.links_gbit=5,0.5", "ps.shards=1")
 def demo_arguments(folder: Path, *more: str) -> tuple[str | Path, ...]:
     small = ("stream.batch=128", "api.port=0", *more)
     settings = [part for setting in small for part in ("--set", setting)]
-    return ("demo", "--rate", "1000", "--folder", folder, "--json", folder / "summary.json", *settings)
+    return ("demo", "--rate", "1000", "--run", folder, "--json", folder / "summary.json", *settings)
 
 
 def test_a_demo_of_20000_samples_learns_and_tells_everything(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    given = ("--samples", "20000", "--rate", "0", "--folder", folder, "--json", tmp_path / "summary.json")
+    given = ("--samples", "20000", "--rate", "0", "--run", folder, "--json", tmp_path / "summary.json")
     process = start("demo", *given, PYTHONIOENCODING="ascii", LC_ALL="C")  # where not everything can be written
     output, _ = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0, output

@@ -35,7 +35,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A demo that serves."""
     folder = tmp_path_factory.mktemp("served") / "run"
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    process = start("demo", "--serve", "--rate", "500", "--folder", folder, *settings)
+    process = start("demo", "--serve", "--rate", "500", "--run", folder, *settings)
     try:
         wait_until(lambda: all((folder / "endpoints" / name).exists() for name in ("serve", "serve-1")), process)
         server = server_of(folder)

@@ -451,7 +451,7 @@ def test_stop_ends_every_process_with_status_0(tmp_path: Path) -> None:
     log, folder = ["--set", f"stream.folder={tmp_path / 'log'}"], tmp_path / "run"
     assert run("produce", "--limit", "3000", *log).returncode == 0
     given = [part for setting in settings for part in ("--set", setting)]
-    process = start("up", "--folder", folder, *log, *given)
+    process = start("up", "--run", folder, *log, *given)
     try:
         wait_until(lambda: read_history(folder / "journal").step > 2, process)
         _workers, _status, control, feed = (folder / "endpoints" / "dispatcher").read_text().split()
@@ -465,4 +465,4 @@ def test_stop_ends_every_process_with_status_0(tmp_path: Path) -> None:
     stopped = read_history(folder / "journal").stopped
     assert stopped is not None
     assert stopped.reason == "stopped by a command"
-    assert f"stopped; 'freshet up --no-serve --folder {folder}' resumes it" in output
+    assert f"stopped; 'freshet up --no-serve --run {folder}' resumes it" in output

@@ -37,7 +37,7 @@ class OwnedRun:
     def __init__(self, place: Path) -> None:
         self.folder, self.stream = place / "run", StreamConfig(folder=place / "log", partitions=1)
         settings = given(*SETTINGS, f"stream.folder={self.stream.folder}")
-        self.process = start("up", "--folder", self.folder, *settings)
+        self.process = start("up", "--run", self.folder, *settings)
         self.wait_for_steps(FURTHER)
 
     def step(self) -> int:
@@ -101,7 +101,7 @@ def test_another_user_cannot_pause_a_run_and_its_owner_can(owned: OwnedRun) -> N
     owned.restart_dispatcher()
     assert owned.control() == f"ipc://{sockets}/control"
     for verb in ("pause", "resume"):
-        done = run(verb, "--folder", owned.folder)
+        done = run(verb, "--run", owned.folder)
         assert done.returncode == 0, done.stderr
     owned.wait_for_steps(FURTHER)
     assert owned.commands() == [("pause", "root"), ("resume", "root")]

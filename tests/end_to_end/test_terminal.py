@@ -15,7 +15,7 @@ SMALL = ("stream.batch=128", "dispatch.workers=1", "dispatch.links_gbit=1", "ps.
 
 def demo(folder: Path, *more: str) -> list[str]:
     settings = [part for setting in SMALL for part in ("--set", setting)]
-    return freshet("demo", "--rate", "1000", "--folder", folder, "--json", folder / "summary.json", *settings, *more)
+    return freshet("demo", "--rate", "1000", "--run", folder, "--json", folder / "summary.json", *settings, *more)
 
 
 def api(folder: Path) -> list[str]:

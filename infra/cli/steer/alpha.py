@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from infra.cli.options import grouped
-from infra.cli.steer.connection import AsJson, CommandOptions, FolderOptions
+from infra.cli.steer.connection import ApiOptions, AsJson, CommandOptions
 from infra.cli.steer.output import print_answer
 from infra.errors import ConfigError
 
@@ -14,18 +14,18 @@ app = typer.Typer(help="Look at alpha, the share of exact assignment, and set it
 
 @app.callback(invoke_without_command=True)
 @grouped
-def alpha(context: typer.Context, as_json: AsJson = False, *, where: FolderOptions) -> None:
+def alpha(context: typer.Context, as_json: AsJson = False, *, where: ApiOptions) -> None:
     """Without a command of its own, 'freshet alpha' is 'freshet alpha get'."""
     if context.invoked_subcommand is None:
         _show(as_json, where)
-    elif as_json or where != FolderOptions():
+    elif as_json or where != ApiOptions():
         name = context.invoked_subcommand
         raise ConfigError(f"options stand before {name!r}; expected them behind it; write 'freshet alpha {name} …'")
 
 
 @app.command("get")
 @grouped
-def get(as_json: AsJson = False, *, where: FolderOptions) -> None:
+def get(as_json: AsJson = False, *, where: ApiOptions) -> None:
     """Show alpha, who sets it, and why it is what it is.
 
     Example: freshet alpha get
@@ -40,7 +40,7 @@ def set_alpha(
     as_json: AsJson = False,
     *,
     how: CommandOptions,
-    where: FolderOptions,
+    where: ApiOptions,
 ) -> None:
     """Set alpha from the next decided step on, until it is released by 'freshet alpha auto'.
 
@@ -51,7 +51,7 @@ def set_alpha(
 
 @app.command("auto")
 @grouped
-def auto(as_json: AsJson = False, *, how: CommandOptions, where: FolderOptions) -> None:
+def auto(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions) -> None:
     """Have the dispatcher decide alpha again.
 
     Example: freshet alpha auto
@@ -59,14 +59,14 @@ def auto(as_json: AsJson = False, *, how: CommandOptions, where: FolderOptions) 
     _set("auto", as_json, how, where)
 
 
-def _show(as_json: bool, where: FolderOptions) -> None:
-    with where.reach() as api:
+def _show(as_json: bool, where: ApiOptions) -> None:
+    with where.connect() as api:
         read = api.client.get(api.of_run("/alpha"))
     print_answer(_described(read), read, as_json)
 
 
-def _set(value: float | str, as_json: bool, how: CommandOptions, where: FolderOptions) -> None:
-    with where.reach() as api:
+def _set(value: float | str, as_json: bool, how: CommandOptions, where: ApiOptions) -> None:
+    with where.connect() as api:
         done = api.command("PUT", "/alpha", how, {"value": value})
     print_answer(done["text"], done, as_json)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from infra.cli.options import grouped
-from infra.cli.steer.connection import AsJson, FolderOptions
+from infra.cli.steer.connection import ApiOptions, AsJson
 from infra.cli.steer.output import print_json, show_table, when
 
 
@@ -14,14 +14,14 @@ def audit(
     limit: Annotated[int, typer.Option(help="So many entries, the newest first.", min=1, max=10_000)] = 50,
     as_json: AsJson = False,
     *,
-    where: FolderOptions,
+    where: ApiOptions,
 ) -> None:
     """Show who changed what over the API, and who was denied; of one run with --run.
 
     Example: freshet audit --limit 20
     """
-    with where.reach() as api:
-        query = {"run": where.run} if where.run else {}
+    with where.connect() as api:
+        query = {"run": api.named} if api.named else {}
         found = api.client.items("/v1/audit", limit, **query)
     if as_json:
         print_json(found)

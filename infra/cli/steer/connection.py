@@ -1,8 +1,8 @@
-"""How commands reach the API, and which run they are about.
+"""How commands reach a run: over its API, or over the sockets of its processes on this machine.
 
-The API is the one that --api names, or that of --folder, or that of FRESHET_API_URL, or the one that serves ``runs``:
-the first of these that is given. A process of the API writes its address to ``endpoints/api`` in its folder. A token
-is never looked for.
+The API is the one that --api names, or that of the run in a folder that --run names, or that of FRESHET_API_URL, or the
+one that serves ``runs``: the first of these that is given. A process of the API writes its address to ``endpoints/api``
+in its folder. A token is never looked for.
 """
 
 import os
@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from infra.cli.options import RUN, RunOrFolder, command_for, not_one
 from infra.config import check_names
 from infra.errors import ConfigError
-from infra.run.settings import API_URL, CA_FILE, PREFIX, TOKEN, check_environment
+from infra.run.folder import RUNS, is_path, named_folder
+from infra.run.settings import API_URL, CA_FILE, TOKEN, check_environment
 
 if TYPE_CHECKING:
     from infra.cli.steer.client import ApiClient
 
-API, RUNS = "api", Path("runs")
-RUN = f"{PREFIX}RUN"
+API = "api"
 PROBE_SECONDS = 1.0
 """how long an address that was found in a folder may take to accept a connection"""
 OVER = ("stopped", "ended", "silent")
@@ -34,7 +35,26 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON."
 
 
 @dataclass(frozen=True)
-class ApiOptions:
+class CommandOptions:
+    """How a command is given over the API."""
+
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = ""
+    wait: Annotated[float, typer.Option("--wait", help="Seconds until it must be carried out.", min=0)] = 60.0
+    version: Annotated[
+        int | None,
+        typer.Option(
+            "--if-version", help="Not if the run was changed since this version of it.", min=0, show_default=False
+        ),
+    ] = None
+
+    @property
+    def needs_api(self) -> bool:
+        """Whether anything is given of which sockets know nothing."""
+        return bool(self.reason) or self.version is not None
+
+
+@dataclass(frozen=True)
+class ApiOptions(RunOrFolder):
     """Which API, who asks it, and about which run."""
 
     api: Annotated[
@@ -48,21 +68,41 @@ class ApiOptions:
         Path | None,
         typer.Option("--ca-file", help=f"Authority (PEM) of the API's certificate; or {CA_FILE}.", show_default=False),
     ] = None
-    run: Annotated[str, typer.Option("--run", help="Name of the run; by default the only one.")] = ""
 
     @contextmanager
-    def connect(self, folder: Path | None = None) -> Iterator["ApiConnection"]:
-        """folder: of a run, or of several, whose API is meant."""
+    def connect(self) -> Iterator["ApiConnection"]:
         from infra.cli.steer.client import ApiClient
 
-        if self.api and folder is not None:
-            raise ConfigError(f"--api {self.api} and --folder {folder} are both given; expected one; leave one out")
+        named = self.named or os.environ.get(RUN, "")
+        if self.api and is_path(named):
+            raise ConfigError(f"--api {self.api} and --run {named} are both given; expected one; leave one out")
         check_environment(os.environ)
         token = self._secret()
-        address = self.api or (find_address(folder) if folder is not None else os.environ.get(API_URL, ""))
-        authority = self.ca_file or (Path(named) if (named := os.environ.get(CA_FILE)) else None)
-        with ApiClient(address or find_address(RUNS), token, authority) as client:
-            yield ApiConnection(client, self._run_in(folder))
+        address = self.api or ("" if is_path(named) else os.environ.get(API_URL, ""))
+        folder = named_folder(named) if named and not address else None
+        authority = self.ca_file or (Path(found) if (found := os.environ.get(CA_FILE)) else None)
+        with ApiClient(address or find_address(folder or RUNS), token, authority) as client:
+            yield ApiConnection(client, _name_at_api(named, folder))
+
+    def socket_folder(self, how: CommandOptions) -> Path | None:
+        """The folder of the run that is reached over its sockets, which needs no token; None: over the API.
+
+        Sockets are taken where --run is a path, and where nothing is given that an API needs.
+        """
+        is_local = is_path(self.named)
+        of_api = [("--api", self.api), ("--token", self.token), ("--token-file", self.token_file)]
+        given = [option for option, value in [*of_api, ("--reason or --if-version", how.needs_api)] if value]
+        if is_local and given:
+            raise ConfigError(
+                f"{', '.join(given)} need the API, and --run {self.named}, a folder, goes around it; expected one or "
+                "the other; give the name of the run instead, or leave those out"
+            )
+        if given or (not is_local and any(os.environ.get(name) for name in (TOKEN, API_URL))):
+            return None
+        try:
+            return self.find()
+        except ConfigError as error:
+            raise ConfigError(f"{error}; a run elsewhere is reached with --api and a token") from error
 
     def _secret(self) -> str:
         """Of the token; raises ConfigError where there is none."""
@@ -80,69 +120,32 @@ class ApiOptions:
                 "--token-file"
             ) from error
 
-    def _run_in(self, folder: Path | None) -> str:
-        """The name that is given, or that of the run whose folder is; empty if neither is."""
-        from api.runs.places import find_runs, is_run
 
-        if not self.run and folder is not None and is_run(folder):
-            return next(iter(find_runs(folder)), "")
-        return check_names(self.run or os.environ.get(RUN, "")) if self.run or os.environ.get(RUN) else ""
+def _name_at_api(named: str, folder: Path | None) -> str:
+    """What a run that was named is called; empty if none was, or a folder of several."""
+    from api.runs.places import find_runs, is_run
 
-
-@dataclass(frozen=True)
-class FolderOptions(ApiOptions):
-    """The same, where a folder says which API is meant."""
-
-    folder: Annotated[
-        Path | None, typer.Option("--folder", help="Folder of a run, or of several: finds their API.")
-    ] = None
-
-    @contextmanager
-    def reach(self) -> Iterator["ApiConnection"]:
-        with self.connect(self.folder) as connection:
-            yield connection
-
-
-@dataclass(frozen=True)
-class CommandOptions:
-    """How a command is given over the API."""
-
-    reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = ""
-    wait: Annotated[float, typer.Option("--wait", help="Seconds until it must be carried out.", min=0)] = 60.0
-    version: Annotated[
-        int | None,
-        typer.Option(
-            "--if-version", help="Not if the run was changed since this version of it.", min=0, show_default=False
-        ),
-    ] = None
-
-    def check_unused(self) -> None:
-        """Raises ConfigError where a command goes over sockets, which know nothing of this."""
-        if self.reason or self.version is not None:
-            raise ConfigError(
-                "--reason and --if-version need the API, and --folder goes around it; expected one or the other; leave "
-                "--folder out, or those"
-            )
+    if folder is not None:
+        return next(iter(find_runs(folder)), "") if is_run(folder) else ""
+    return check_names(named) if named else ""
 
 
 class ApiConnection:
     """An API, and the run that is meant."""
 
-    def __init__(self, client: "ApiClient", run: str) -> None:
-        self.client, self._run = client, run
+    def __init__(self, client: "ApiClient", named: str) -> None:
+        self.client, self.named = client, named
 
     @cached_property
     def run(self) -> str:
         """The run that is named, or the only one; raises ConfigError, which names them, if there is no such."""
-        if self._run:
-            return self._run
+        if self.named:
+            return self.named
         runs = {run["name"]: run["state"] for run in self.client.items("/v1/runs")}
         candidates = [name for name, state in runs.items() if state not in OVER] or list(runs)
         if len(candidates) == 1:
             return str(candidates[0])
-        there = f"there are {', '.join(candidates)}" if candidates else "there is none"
-        todo = "name one with --run" if candidates else "start one with 'freshet up'"
-        raise ConfigError(f"no run is named, and at {self.client.address} {there}; expected exactly one; {todo}")
+        raise not_one(candidates, f"at {self.client.address}")
 
     def of_run(self, path: str = "") -> str:
         return f"/v1/runs/{self.run}{path}"
@@ -165,7 +168,8 @@ def find_address(folder: Path) -> str:
     if found:
         there = ", ".join(f"{address} ({place})" for place, address in found.items())
         raise ConfigError(
-            f"several APIs listen for the runs in {folder}: {there}; expected one; give --folder or --api"
+            f"several APIs listen for the runs in {folder}: {there}; expected one; name a run, as in "
+            f"'{command_for(next(iter(found)).name)}', or give --api"
         )
     raise ConfigError(
         f"no API listens for the runs in {folder}; expected 'freshet up', or 'freshet api --runs {folder}', to run; "

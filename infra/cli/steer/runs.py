@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from infra.cli.options import grouped
-from infra.cli.steer.connection import AsJson, CommandOptions, FolderOptions
+from infra.cli.steer.connection import ApiOptions, AsJson, CommandOptions
 from infra.cli.steer.output import print_answer, print_json, show_table
 from infra.config import check_names
 from infra.errors import ConfigError
@@ -19,12 +19,12 @@ app = typer.Typer(help="List runs; start, stop and pause them.", no_args_is_help
 
 @app.command("list")
 @grouped
-def list_runs(as_json: AsJson = False, *, where: FolderOptions) -> None:
+def list_runs(as_json: AsJson = False, *, where: ApiOptions) -> None:
     """List all runs that the API knows, those that are over too.
 
     Example: freshet runs list
     """
-    with where.reach() as api:
+    with where.connect() as api:
         found = api.client.items("/v1/runs")
     if as_json:
         print_json(found)
@@ -35,12 +35,12 @@ def list_runs(as_json: AsJson = False, *, where: FolderOptions) -> None:
 
 @app.command("show")
 @grouped
-def show(as_json: AsJson = False, *, where: FolderOptions) -> None:
+def show(as_json: AsJson = False, *, where: ApiOptions) -> None:
     """Show where a run is and how it does; with --json all that its dispatcher published last.
 
     Example: freshet runs show --run clicks --json
     """
-    with where.reach() as api:
+    with where.connect() as api:
         found = api.client.get(api.of_run())
     if as_json:
         print_json(found)
@@ -59,14 +59,14 @@ def create(
     wait: Annotated[float, typer.Option(help="Seconds until it must be there.", min=0)] = 60.0,
     as_json: AsJson = False,
     *,
-    where: FolderOptions,
+    where: ApiOptions,
 ) -> None:
     """Start a run on the machine of the API, where an agent that starts runs listens.
 
     Example: freshet runs create --name clicks --set dispatch.workers=2
     """
     settings = dict(_parsed(override) for override in overrides or ())
-    with where.reach() as api:
+    with where.connect() as api:
         api.client.change("POST", "/v1/runs", {"name": name, "settings": settings})
         found = _await(api.client, name, wait)
     print_answer(f"run {name} is there; 'freshet status --run {name}' shows it", found, as_json)
@@ -74,7 +74,7 @@ def create(
 
 @app.command("stop")
 @grouped
-def stop(as_json: AsJson = False, *, how: CommandOptions, where: FolderOptions) -> None:
+def stop(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions) -> None:
     """Stop a run in order: it takes a cut, and can go on later.
 
     Example: freshet runs stop --run clicks --reason "maintenance"
@@ -84,7 +84,7 @@ def stop(as_json: AsJson = False, *, how: CommandOptions, where: FolderOptions) 
 
 @app.command("pause")
 @grouped
-def pause_run(as_json: AsJson = False, *, how: CommandOptions, where: FolderOptions) -> None:
+def pause_run(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions) -> None:
     """Pause a run: steps under way are completed, and events wait in their topic.
 
     Example: freshet runs pause --run clicks
@@ -94,7 +94,7 @@ def pause_run(as_json: AsJson = False, *, how: CommandOptions, where: FolderOpti
 
 @app.command("resume")
 @grouped
-def resume_run(as_json: AsJson = False, *, how: CommandOptions, where: FolderOptions) -> None:
+def resume_run(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions) -> None:
     """Have a run that was paused go on.
 
     Example: freshet runs resume --run clicks
@@ -102,9 +102,9 @@ def resume_run(as_json: AsJson = False, *, how: CommandOptions, where: FolderOpt
     tell("resume", as_json, how, where)
 
 
-def tell(verb: str, as_json: bool, how: CommandOptions, where: FolderOptions) -> None:
+def tell(verb: str, as_json: bool, how: CommandOptions, where: ApiOptions) -> None:
     """Gives a run a command without a value, and prints what came of it."""
-    with where.reach() as api:
+    with where.connect() as api:
         done = api.command("POST", f"/{verb}", how)
     print_answer(done["text"], done, as_json)
 

@@ -11,6 +11,7 @@ import typer
 from infra.cli.options import SettingsOptions
 from infra.cli.steer.output import print_answer
 from infra.errors import FreshetError, ProcessFailed
+from infra.run.folder import as_path
 from infra.run.settings import STORED, Settings, read_stored
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def find(folder: Path, given: SettingsOptions) -> tuple["RunningRun", Settings]:
 def by_hand(running: "RunningRun", settings: Settings, config: Path | None, name: str, link: float | None) -> str:
     """What to run where nobody can start a worker."""
     told = f" --config {config}" if config is not None else ""
-    told = f" --run-folder {running.folder}" if (running.folder / STORED).exists() else told
+    told = f" --run {as_path(running.folder)}" if (running.folder / STORED).exists() else told
     where = running.dispatcher() or settings.dispatch.endpoint
     speed = f" --link {link:g}" if link is not None else ""
     command = f"freshet worker{told} --name {name or 'NAME'} --dispatcher {where}{speed}"

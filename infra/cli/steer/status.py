@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from infra.cli.options import grouped
-from infra.cli.steer.connection import ApiConnection, AsJson, FolderOptions
+from infra.cli.steer.connection import ApiConnection, ApiOptions, AsJson
 from infra.cli.steer.output import print_json
 from infra.errors import FreshetError
 
@@ -25,7 +25,7 @@ def status(
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2, max=5)] = 1.0,
     as_json: AsJson = False,
     *,
-    where: FolderOptions,
+    where: ApiOptions,
 ) -> None:
     """Show how a run does: a live picture until the run is over or Ctrl-C, which the run does not notice.
 
@@ -36,7 +36,7 @@ def status(
     from infra.run.display import Display, Picture
 
     console = Console()
-    with where.reach() as api:
+    with where.connect() as api:
         read = api.client.get(api.of_run())
         if as_json:
             print_json(read)

@@ -1,6 +1,6 @@
 """The commands that change who takes part in a run, and whether it trains.
 
-With --folder they go over the sockets of a run on this machine and need no token; otherwise over the API.
+They go over the sockets of a run on this machine, without a token, or over its API: ``ApiOptions.socket_folder`` says.
 """
 
 from pathlib import Path
@@ -17,10 +17,6 @@ from infra.errors import ConfigError
 
 app = typer.Typer(help="Add workers to a run under way, take them away, list them.", no_args_is_help=True)
 
-Folder = Annotated[
-    Path | None,
-    typer.Option("--folder", help="A run's folder: over its sockets, without the API.", show_default=False),
-]
 Worker = Annotated[str, typer.Argument(help="Name of the worker.", callback=check_names, show_default=False)]
 Link = Annotated[
     float | None, typer.Option("--link", help="Speed of its link in Gbit/s.", min=0.001, max=10_000, show_default=False)
@@ -30,7 +26,6 @@ Link = Annotated[
 @app.command("add")
 @grouped
 def add(
-    folder: Folder = None,
     name: Annotated[str, typer.Option(help="Name of the worker; by default the next one that is free.")] = "",
     link: Link = None,
     as_json: AsJson = False,
@@ -48,8 +43,7 @@ def add(
     """
     if name:
         check_names(name)
-    if folder is not None:
-        _check(how, where)
+    if (folder := where.socket_folder(how)) is not None:
         _add_over_sockets(folder, name, link, as_json, given)
         return
     body = {"name": name or None, "link_gbit": link}
@@ -62,7 +56,6 @@ def add(
 @grouped
 def drain(
     name: Worker,
-    folder: Folder = None,
     as_json: AsJson = False,
     *,
     given: SettingsOptions,
@@ -73,8 +66,7 @@ def drain(
 
     Example: freshet workers drain worker-3
     """
-    if folder is not None:
-        _check(how, where)
+    if (folder := where.socket_folder(how)) is not None:
         sockets.tell(sockets.find(folder, given)[0], "drain", name, as_json)
     else:
         _over_api("POST", f"/workers/{name}/drain", as_json, how, where)
@@ -84,7 +76,6 @@ def drain(
 @grouped
 def remove(
     name: Worker,
-    folder: Folder = None,
     as_json: AsJson = False,
     *,
     given: SettingsOptions,
@@ -95,12 +86,12 @@ def remove(
 
     Example: freshet workers remove worker-3
     """
+    folder = where.socket_folder(how)
     if folder is None:
         if how.reason:
             raise ConfigError("--reason is not kept of a worker that is removed; expected none; leave it out")
         _over_api("DELETE", f"/workers/{name}", as_json, how, where)
         return
-    _check(how, where)
     from dispatch.control.supervision import StopWorker
 
     running, _ = sockets.find(folder, given)
@@ -111,16 +102,15 @@ def remove(
 
 @app.command("list")
 @grouped
-def list_workers(folder: Folder = None, as_json: AsJson = False, *, given: SettingsOptions, where: ApiOptions) -> None:
+def list_workers(as_json: AsJson = False, *, given: SettingsOptions, where: ApiOptions) -> None:
     """Show who takes part in a run, and the processes that are supervised.
 
-    With --folder, while the dispatcher does not answer, because it is being restarted for example, the processes alone
+    Without the API, while the dispatcher does not answer, as while it is being restarted, the processes alone
     are shown.
 
     Example: freshet workers list
     """
-    if folder is not None:
-        _check(CommandOptions(), where)
+    if (folder := where.socket_folder(CommandOptions())) is not None:
         _list_over_sockets(folder, as_json, given)
         return
     with where.connect() as api:
@@ -137,7 +127,6 @@ def list_workers(folder: Folder = None, as_json: AsJson = False, *, given: Setti
 
 @grouped
 def pause(
-    folder: Folder = None,
     as_json: AsJson = False,
     *,
     given: SettingsOptions,
@@ -146,10 +135,9 @@ def pause(
 ) -> None:
     """Pause a run: steps under way are completed, no new batch is begun, and events wait in their topic.
 
-    Example: freshet pause --folder runs/up-20261115-021100
+    Example: freshet pause --run runs/up-20261115-021100
     """
-    if folder is not None:
-        _check(how, where)
+    if (folder := where.socket_folder(how)) is not None:
         sockets.tell(sockets.find(folder, given)[0], "pause", "", as_json)
     else:
         _over_api("POST", "/pause", as_json, how, where)
@@ -157,7 +145,6 @@ def pause(
 
 @grouped
 def resume(
-    folder: Folder = None,
     as_json: AsJson = False,
     *,
     given: SettingsOptions,
@@ -166,10 +153,9 @@ def resume(
 ) -> None:
     """Have a run that was paused go on.
 
-    Example: freshet resume --folder runs/up-20261115-021100
+    Example: freshet resume --run runs/up-20261115-021100
     """
-    if folder is not None:
-        _check(how, where)
+    if (folder := where.socket_folder(how)) is not None:
         sockets.tell(sockets.find(folder, given)[0], "resume", "", as_json)
     else:
         _over_api("POST", "/resume", as_json, how, where)
@@ -191,13 +177,6 @@ def _share(value: float | None) -> str:
 
 
 # ── over sockets ──────────────────────────────────────────────────────────────────────────────────────────────────────
-def _check(how: CommandOptions, where: ApiOptions) -> None:
-    """Raises ConfigError for what is given beside --folder and would be ignored."""
-    how.check_unused()
-    if where.api:
-        raise ConfigError(f"--api {where.api} and --folder are both given; expected one of them; leave one out")
-
-
 def _add_over_sockets(folder: Path, name: str, link: float | None, as_json: bool, given: SettingsOptions) -> None:
     from dispatch.control.supervision import StartWorker
 

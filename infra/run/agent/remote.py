@@ -10,6 +10,7 @@ from infra.errors import ProcessFailed
 from infra.process import Stop
 from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.cluster import Notices, threads_of
+from infra.run.folder import as_path
 from infra.run.settings import Settings, store_settings
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.nursery import nursery_in
@@ -59,7 +60,7 @@ def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome
 
 def remote_worker(settings: Settings, dispatcher: str, name: str, link_gbit: float) -> ProcessSpec:
     """A worker of a dispatcher elsewhere; the others go on without it."""
-    command = [sys.executable, "-m", "infra.cli.entry", "worker", "--run-folder", str(settings.folder)]
+    command = [sys.executable, "-m", "infra.cli.entry", "worker", "--run", as_path(settings.folder)]
     link = ["--link", str(link_gbit)] if link_gbit else []
     endpoints: Path = settings.folder / "endpoints"
     return ProcessSpec(

@@ -59,11 +59,11 @@ class RunningRun:
 def find_running(folder: Path, settings: Settings) -> RunningRun:
     """Raises ConfigError if there is no run in the folder, and ProcessFailed if it is not under way."""
     if not (folder / "endpoints").is_dir():
-        raise ConfigError(f"no run in {folder}; expected the folder of a run that is under way; correct --folder")
+        raise ConfigError(f"no run in {folder}; expected the folder of a run that is under way; correct --run")
     if not is_under_way(folder):
         raise ProcessFailed(
             f"the run in {folder} is over or was interrupted; expected one that is under way; "
-            "'freshet up --folder' resumes one that was interrupted"
+            "'freshet up --run' resumes one that was interrupted"
         )
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
     return RunningRun(settings.run, folder, curve)

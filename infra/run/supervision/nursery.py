@@ -29,6 +29,7 @@ import structlog
 
 from infra.files import open_log
 from infra.process import SUPERVISED
+from infra.run.folder import as_path
 
 NAME = "nursery"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
@@ -189,7 +190,7 @@ class Nursery:
     def _open(self) -> None:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {**os.environ, **ONE_THREAD, **self._environment, SUPERVISED: str(os.getpid())}
-        argv = [*COMMAND, NAME, str(there.fileno()), "--run-folder", str(self._folder)]
+        argv = [*COMMAND, NAME, str(there.fileno()), "--run", as_path(self._folder)]
         try:
             with open_log(self._folder / "logs" / f"{NAME}.log") as log:
                 self._process = subprocess.Popen(

@@ -77,7 +77,7 @@ def sleeper(tmp_path: Path) -> Iterator[Sleeper]:
     started = []
 
     def start(name: str) -> "subprocess.Popen[bytes]":
-        command = ["worker", "--run-folder", str(tmp_path), "--name", name]
+        command = ["worker", "--run", str(tmp_path), "--name", name]
         started.append(subprocess.Popen([sys.executable, "-c", "input()", *command], stdin=subprocess.PIPE))
         return started[-1]
 
@@ -263,7 +263,7 @@ def test_a_run_whose_processes_are_killed_and_stopped_at_random_keeps_every_prom
 ) -> None:
     folder, told_in = tmp_path / "run", tmp_path / "report.json"
     how = ("--minutes", "60", "--every", "3", "--stopped", "8", "--rate", "500", "--seed", str(fuzz_seed))
-    chaos = start("chaos", *how, "--json", told_in, "--folder", folder, *SMALL, *clients)
+    chaos = start("chaos", *how, "--json", told_in, "--run", folder, *SMALL, *clients)
     try:
         for faults in range(1, FAULTS + 1):
             wait_until(lambda n=faults: (folder / RECORD).exists() and len(recorded(folder)) >= n, chaos)  # type: ignore[misc]
@@ -292,5 +292,5 @@ def test_a_run_whose_processes_are_killed_and_stopped_at_random_keeps_every_prom
 
 def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "something").touch()
-    done = run("chaos", "--folder", tmp_path)
+    done = run("chaos", "--run", tmp_path)
     assert (done.returncode, "is not empty" in done.stderr) == (2, True)

@@ -82,7 +82,7 @@ def test_sigterm_interrupts_a_benchmark_which_then_ends_what_it_has_started() ->
 
 
 def test_sigterm_as_soon_as_it_is_caught_ends_a_demo_with_0(tmp_path: Path) -> None:
-    ended = signalled(signal.SIGTERM, "demo", "--folder", str(tmp_path / "run"), program=SIGNAL_ONCE_CAUGHT)
+    ended = signalled(signal.SIGTERM, "demo", "--run", str(tmp_path / "run"), program=SIGNAL_ONCE_CAUGHT)
     assert ended.returncode == 0, ended.stderr
     assert list(tmp_path.glob("run/logs/*")) == []
 

@@ -100,13 +100,13 @@ REFUSED: list[tuple[list[str], str]] = [
     (["ps", "--shard", "7"], "no endpoint for shard 7"),
     (["check", "nowhere"], "no events at runs/log/nowhere"),
     (["up", "--set", f"dispatch.policy=joint:{'9' * 5000}"], "policy cannot be built; number of rounds of 'joint:9"),
-    (["dead-letters", "--run-folder", "nowhere"], "no settings of a run in nowhere"),
-    (["serve", "--run-folder", "a", "--set", "seed=1"], "--run a and --set seed=1 are both given"),
-    (["api", "--run-folder", "a", "--config", "b.toml"], "--run a and --config b.toml are both given"),
-    (["produce", "--run-folder", "a", "--kafka"], "--run a and --kafka are both given"),
-    (["verify", "nowhere"], "no settings of a run in nowhere"),
-    (["snapshots", "list"], "no run is named; expected its folder"),
-    (["snapshots", "list", "--folder", "nowhere"], "no settings of a run in nowhere"),
+    (["dead-letters", "--run", "nowhere"], "there is no run 'nowhere' in runs, which has none"),
+    (["serve", "--run", "a", "--set", "seed=1"], "--run a and --set seed=1 are both given"),
+    (["api", "--run", "a", "--config", "b.toml"], "--run a and --config b.toml are both given"),
+    (["produce", "--run", "a", "--kafka"], "--run a and --kafka are both given"),
+    (["verify", "--run", "./nowhere"], "no settings of a run in nowhere"),
+    (["snapshots", "list"], "no run is named, and in runs there is none"),
+    (["snapshots", "list", "--run", "./nowhere"], "no settings of a run in nowhere"),
     (["produce", "--predict-url", "nowhere"], "address 'nowhere' cannot be used"),
     (["produce", "--predict-url", "http://127.0.0.1:1", "--packed", "8"], "expected no --packed"),
     (["chaos", "--set", "stream.batch=x"], "setting stream.batch = 'x' is wrong"),
@@ -120,7 +120,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["bench", "quality", "--input", "no.tsv", "--format", "criteo"], "no file at no.tsv"),
     (["demo", "--set", "stream.batch=[/]"], "setting stream.batch = '[/]' is wrong"),
     (["up", "--set", "telemetry.metrics_port=9100"], "telemetry.metrics_port = 9100"),
-    (["up", "--folder", "a", "--set", "folder=b"], "--folder a and --set folder="),
+    (["up", "--run", "a", "--set", "folder=b"], "--run a and --set folder="),
     (["bench", "ps", "--json", "no/where.json"], "cannot write no/where.json"),
     (["keys", "secrets", "--worker", "a/b"], "the name 'a/b' cannot be used"),
     (["keys", "secrets", "--worker", "../x"], "the name '../x' cannot be used"),
@@ -171,14 +171,14 @@ def test_a_wrong_setting_is_found_before_anything_is_made(
 
 
 def test_a_summary_that_could_not_be_written_stops_a_run_before_it_starts(invoke: Invoke, tmp_path: Path) -> None:
-    ended = invoke("demo", "--folder", tmp_path / "run", "--json", tmp_path / "missing" / "summary.json")
+    ended = invoke("demo", "--run", tmp_path / "run", "--json", tmp_path / "missing" / "summary.json")
     assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
     assert "missing/summary.json" in ended.stderr
     assert not (tmp_path / "run" / "endpoints").exists()
 
 
 @pytest.mark.parametrize(
-    "arguments", [["demo", "--folder", "{}/x"], ["keys", "{}/x"], ["produce", "--set", "stream.folder={}/x"]]
+    "arguments", [["demo", "--run", "{}/x"], ["keys", "{}/x"], ["produce", "--set", "stream.folder={}/x"]]
 )
 def test_a_folder_that_cannot_be_made_is_one_clear_line(invoke: Invoke, tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "file").touch()

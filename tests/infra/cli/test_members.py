@@ -107,8 +107,8 @@ def test_a_command_reaches_the_dispatcher(
     invoke: Invoke, tmp_path: Path, arguments: tuple[str, ...], command: tuple[str, str]
 ) -> None:
     with fake_run(tmp_path / "run") as run:
-        done = invoke(*arguments, "--folder", run.folder)
-        told = invoke(*arguments, "--folder", run.folder, "--json")
+        done = invoke(*arguments, "--run", run.folder)
+        told = invoke(*arguments, "--run", run.folder, "--json")
     assert (done.returncode, done.stdout) == (0, f"{command[0]} from step 41 on\n")
     assert json.loads(told.stdout)["step"] == 40
     assert run.commands == [command] * 2
@@ -116,20 +116,20 @@ def test_a_command_reaches_the_dispatcher(
 
 def test_a_worker_that_is_added_is_started_and_one_that_is_removed_is_stopped(invoke: Invoke, tmp_path: Path) -> None:
     with fake_run(tmp_path / "run") as run:
-        added = invoke("workers", "add", "--folder", run.folder, "--link", "0.5")
+        added = invoke("workers", "add", "--run", run.folder, "--link", "0.5")
         assert added.returncode == 0
         assert added.stdout.endswith("worker worker-0 is being started\n")
         assert not run.supervisor.children["worker-0"].is_ending
-        assert invoke("workers", "remove", "worker-0", "--folder", run.folder).returncode == 0
+        assert invoke("workers", "remove", "worker-0", "--run", run.folder).returncode == 0
         assert run.supervisor.children["worker-0"].is_ending
     assert run.commands == [("remove", "worker-0")]
 
 
 def test_workers_are_listed_with_their_processes(invoke: Invoke, tmp_path: Path) -> None:
     with fake_run(tmp_path / "run") as run:
-        invoke("workers", "add", "--folder", run.folder, "--name", "edge")
-        shown = invoke("workers", "list", "--folder", run.folder).stdout
-        told = json.loads(invoke("workers", "list", "--folder", run.folder, "--json").stdout)
+        invoke("workers", "add", "--run", run.folder, "--name", "edge")
+        shown = invoke("workers", "list", "--run", run.folder).stdout
+        told = json.loads(invoke("workers", "list", "--run", run.folder, "--json").stdout)
     assert [line.split()[:2] for line in shown.splitlines()] == [
         ["worker", "state"],
         ["worker-0", "parked"],
@@ -142,27 +142,27 @@ def test_workers_are_listed_with_their_processes(invoke: Invoke, tmp_path: Path)
 
 def test_without_an_agent_the_command_to_run_by_hand_is_told(invoke: Invoke, tmp_path: Path) -> None:
     with fake_run(tmp_path / "run", has_agent=False) as run:
-        done = invoke("workers", "add", "--folder", run.folder, "--name", "edge", "--link", "0.5")
+        done = invoke("workers", "add", "--run", run.folder, "--name", "edge", "--link", "0.5")
     assert done.returncode == 1
-    command = f"freshet worker --run-folder {run.folder} --name edge --dispatcher tcp://h:1 --link 0.5"
+    command = f"freshet worker --run {run.folder} --name edge --dispatcher tcp://h:1 --link 0.5"
     assert done.stderr.strip().endswith(command)
 
 
 def test_a_refusal_is_one_line(invoke: Invoke, tmp_path: Path) -> None:
     with fake_run(tmp_path / "run") as run:
-        done = invoke("workers", "drain", "worker-9", "--folder", run.folder)
+        done = invoke("workers", "drain", "worker-9", "--run", run.folder)
     assert (done.returncode, done.stderr) == (1, "freshet: no worker 'worker-9'\n")
 
 
 def test_no_run_and_one_that_is_over_are_told_apart(invoke: Invoke, tmp_path: Path) -> None:
-    nowhere = invoke("pause", "--folder", tmp_path / "nowhere")
+    nowhere = invoke("pause", "--run", tmp_path / "nowhere")
     assert (nowhere.returncode, nowhere.stderr.splitlines()[0].split(";")[0]) == (
         2,
         f"freshet: no run in {tmp_path / 'nowhere'}",
     )
     with fake_run(tmp_path / "run"):
         pass
-    over = invoke("pause", "--folder", tmp_path / "run")
+    over = invoke("pause", "--run", tmp_path / "run")
     assert over.returncode == 1
     assert over.stderr.startswith(f"freshet: the run in {tmp_path / 'run'} is over or was interrupted")
 
@@ -170,16 +170,16 @@ def test_no_run_and_one_that_is_over_are_told_apart(invoke: Invoke, tmp_path: Pa
 def test_a_dispatcher_that_is_not_ready_is_told(invoke: Invoke, tmp_path: Path) -> None:
     with fake_run(tmp_path / "run") as run:
         (run.folder / "endpoints" / "dispatcher").unlink()
-        done = invoke("pause", "--folder", run.folder)
+        done = invoke("pause", "--run", run.folder)
     assert done.returncode == 1
     assert "the dispatcher of run 'r' takes no commands now" in done.stderr
 
 
 def test_processes_are_listed_while_the_dispatcher_is_restarted(invoke: Invoke, tmp_path: Path) -> None:
     with fake_run(tmp_path / "run") as run:
-        invoke("workers", "add", "--folder", run.folder, "--name", "edge")
+        invoke("workers", "add", "--run", run.folder, "--name", "edge")
         (run.folder / "endpoints" / "dispatcher").unlink()
-        done = invoke("workers", "list", "--folder", run.folder, "--json")
+        done = invoke("workers", "list", "--run", run.folder, "--json")
     told = json.loads(done.stdout)
     assert (told["dispatcher"], [process["name"] for process in told["processes"]]) == (None, ["edge"])
     assert "takes no commands now" in done.stderr
@@ -187,9 +187,9 @@ def test_processes_are_listed_while_the_dispatcher_is_restarted(invoke: Invoke, 
 
 def test_in_an_agent_s_folder_its_processes_are_listed(invoke: Invoke, tmp_path: Path) -> None:
     with fake_run(tmp_path / "run") as run:
-        invoke("workers", "add", "--folder", run.folder, "--name", "edge")
+        invoke("workers", "add", "--run", run.folder, "--name", "edge")
         (run.folder / "journal").rmdir()
-        done = invoke("workers", "list", "--folder", run.folder)
+        done = invoke("workers", "list", "--run", run.folder)
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["process", "edge"]
     assert (done.stderr, run.commands) == ("", [])
 
@@ -198,7 +198,7 @@ def test_nobody_answers_is_told(invoke: Invoke, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("infra.cli.steer.sockets.AGENT_TIMEOUT_SECONDS", 0.05)
     with fake_run(tmp_path / "run", has_agent=False) as run:
         (run.folder / "endpoints" / "agent").write_text(f"ipc://{tmp_path}/nobody")
-        done = invoke("workers", "add", "--folder", run.folder)
+        done = invoke("workers", "add", "--run", run.folder)
     assert done.returncode == 1
     assert "nobody answers at ipc://" in done.stderr
 

@@ -18,7 +18,7 @@ from tests.infra.cli.conftest import Invoke
 from tests.ingest.topics import SMALL_TEXT
 from tests.serving.snapshots.cuts import make_cut, run_model
 
-AT = ("--folder", "run")
+AT = ("--run", "run")
 MODEL = {"name": "wdl", "mlp": (6, 5)}
 
 

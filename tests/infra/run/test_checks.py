@@ -112,7 +112,7 @@ def test_what_no_restart_can_mend_is_a_wrong_setting(error: type[Exception]) -> 
 
 def test_a_cache_that_cannot_hold_a_micro_batch_is_told_before_anything_starts(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    told = run("up", "--folder", folder, "--set", "dispatch.cache_rows=100", "--samples", "1000")
+    told = run("up", "--run", folder, "--set", "dispatch.cache_rows=100", "--samples", "1000")
     assert told.returncode == 2
     assert "raise dispatch.cache_rows" in " ".join(told.stderr.split())
     assert not folder.exists()

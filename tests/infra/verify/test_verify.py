@@ -178,7 +178,7 @@ def test_a_planted_violation_is_found(folder: Path, plant: Plant, name: str, tol
 
 
 def test_a_process_of_the_run_that_is_still_there_is_found(folder: Path) -> None:
-    command = [*freshet("worker", "--run-folder", folder, "--name", "worker-7")[3:]]
+    command = [*freshet("worker", "--run", folder, "--name", "worker-7")[3:]]
     sleeper = subprocess.Popen([sys.executable, "-c", "input()", *command], stdin=subprocess.PIPE)
     try:
         wait_until(lambda: "no process left" in violated(folder))

@@ -155,7 +155,7 @@ def test_a_lost_answer_is_asked_for_again_and_has_one_effect(
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_refusals_are_one_line_with_the_detail(steer: Invoke, invoke: Invoke, api: Served) -> None:
     told = {
-        ("alpha", "get", "--run", "nosuch"): "there is no run 'nosuch' here",
+        ("alpha", "get", "--run", "nosuch"): "there is no run 'nosuch' here; expected one of GET /v1/runs: r",
         ("workers", "drain", "nobody"): "there is no worker 'nobody'; expected one of worker-0",
         ("pause", "--if-version", "0"): "outdated: ",
         ("runs", "create", "--name", "x"): "no agent starts runs here",
@@ -176,9 +176,9 @@ def test_refusals_are_one_line_with_the_detail(steer: Invoke, invoke: Invoke, ap
 def test_what_is_given_wrongly_is_told_before_anything_is_sent(invoke: Invoke, tmp_path: Path) -> None:
     assert "there is no token" in invoke("status", "--api", "http://127.0.0.1:1").stderr
     assert "cannot be used" in invoke("status", "--api", "ftp://h", "--token", "t").stderr
-    assert "both given" in invoke("status", "--api", "http://h", "--folder", tmp_path, "--token", "t").stderr
+    assert "both given" in invoke("status", "--api", "http://h", "--run", tmp_path, "--token", "t").stderr
     assert "no API listens for the runs in runs" in invoke("status", "--token", "t").stderr
-    assert "need the API" in invoke("pause", "--folder", tmp_path, "--reason", "x").stderr
+    assert "need the API" in invoke("pause", "--run", tmp_path, "--reason", "x").stderr
     missing = invoke("status", "--token-file", tmp_path / "none")
     assert (missing.returncode, "no token can be read" in missing.stderr) == (2, True)
 
@@ -243,7 +243,7 @@ def test_the_environment_names_api_and_token_and_is_no_setting(invoke: Invoke, a
 def test_a_folder_finds_the_api_and_its_run(invoke: Invoke, api: Served, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"{api.token}\n")
     for given in (folder, folder / "r"):
-        done = invoke("runs", "show", "--folder", given, "--token-file", tmp_path / "secret", "--json")
+        done = invoke("runs", "show", "--run", given, "--token-file", tmp_path / "secret", "--json")
         assert json.loads(done.stdout)["name"] == "r", done.stderr
     (tmp_path / "runs").symlink_to(folder)
     assert invoke("runs", "show", "--token", api.token).returncode == 0
@@ -252,13 +252,14 @@ def test_a_folder_finds_the_api_and_its_run(invoke: Invoke, api: Served, folder:
 def test_of_several_runs_one_must_be_named(invoke: Invoke, tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'freshet.db'}"
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal").mkdir(parents=True)
         (tmp_path / name / "settings.json").write_text(json.dumps({"run": name, "stream": {"topic": "clicks"}}))
     with serving(tmp_path, database) as served:
         until(lambda: len(served.get("/v1/runs").json["items"]) == 2)
         done = invoke("status", "--once", "--api", served.address, "--token", served.token)
     assert done.returncode == 2
-    assert "there are one, two; expected exactly one; name one with --run" in done.stderr
+    assert "there are one, two; expected exactly one; name one, as in 'freshet status --once " in done.stderr
+    assert "--token SECRET --run two'" in done.stderr
 
 
 def test_https_is_trusted_by_its_authority_alone(invoke: Invoke, tmp_path: Path) -> None:

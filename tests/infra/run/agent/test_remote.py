@@ -33,7 +33,7 @@ def test_a_remote_worker_joins_the_dispatcher_with_the_agent_s_settings(tmp_path
     settings = load_settings(folder=tmp_path)
     spec = remote_worker(settings, "tcp://10.0.0.4:5500", "edge-0", 0.5)
     told = " ".join(spec.argv if not callable(spec.argv) else ())
-    for part in (f"--run-folder {tmp_path}", "--name edge-0", "--dispatcher tcp://10.0.0.4:5500", "--link 0.5"):
+    for part in (f"--run {tmp_path}", "--name edge-0", "--dispatcher tcp://10.0.0.4:5500", "--link 0.5"):
         assert part in told
     assert (spec.restart, spec.essential, spec.needs) == ("on_failure", False, ())
 
