@@ -185,3 +185,16 @@ def test_the_stream_of_the_only_run_is_looked_at(invoke: Invoke, tmp_path: Path)
     assert f"in the embedded log {tmp_path / 'own'}" in invoke("dead-letters").stderr
     assert f"in the embedded log {tmp_path / 'own'}" in invoke("topics", "describe").stderr
     assert "in the embedded log given" in invoke("dead-letters", "--set", "stream.folder=given").stderr
+
+
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_where_a_run_lives_may_be_spelt_in_the_old_way(invoke: Invoke, command: str) -> None:
+    notice, refused = invoke(command, "--folder", "a", "--set", "folder=b").stderr.splitlines()
+    assert notice == "freshet: the run is named in an old way; write it as --run ./a"
+    assert "--run ./a and --set folder=… are both given" in refused
+
+
+def test_the_folder_of_a_replay_may_be_spelt_in_the_old_way(invoke: Invoke, runs: list[Path]) -> None:
+    lines = invoke("replay", "--run", "second", "--folder", "into").stderr.splitlines()
+    assert lines[0] == "freshet: --folder is now --into"
+    assert "no steps are on record in runs/second" in lines[1]

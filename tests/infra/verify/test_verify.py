@@ -177,9 +177,17 @@ def test_a_planted_violation_is_found(folder: Path, plant: Plant, name: str, tol
     assert told in found[name], found
 
 
-def test_a_process_of_the_run_that_is_still_there_is_found(folder: Path) -> None:
-    command = [*freshet("worker", "--run", folder, "--name", "worker-7")[3:]]
-    sleeper = subprocess.Popen([sys.executable, "-c", "input()", *command], stdin=subprocess.PIPE)
+@pytest.mark.parametrize("option", ["--run", "--run-folder"])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_process_of_the_run_that_is_still_there_is_found(
+    folder: Path, tmp_path: Path, option: str, is_named: bool
+) -> None:
+    (tmp_path / "here" / "runs").mkdir(parents=True)
+    (tmp_path / "here" / "runs" / "mine").symlink_to(folder)
+    command = [*freshet("worker", option, "mine" if is_named else folder, "--name", "worker-7")[3:]]
+    sleeper = subprocess.Popen(
+        [sys.executable, "-c", "input()", *command], stdin=subprocess.PIPE, cwd=tmp_path / "here"
+    )
     try:
         wait_until(lambda: "no process left" in violated(folder))
         assert f"worker-7 ({sleeper.pid})" in violated(folder)["no process left"]
