@@ -275,11 +275,10 @@ def begin(start: Start, files: list[int], connection: socket.socket) -> None:
     if start.own_session:
         os.setsid()
     first_spare = max(start.files) + 1
-    spare = [fcntl.fcntl(file, fcntl.F_DUPFD, first_spare) for file in files]
+    *spare, answer = [fcntl.fcntl(file, fcntl.F_DUPFD, first_spare) for file in (*files, connection.fileno())]
+    connection.close()
     for file in files:
         os.close(file)
-    connection.send(str(os.getpid()).encode())
-    connection.close()
     for file, number in zip(spare, start.files, strict=True):
         os.dup2(file, number)
         os.close(file)
@@ -294,6 +293,8 @@ def begin(start: Start, files: list[int], connection: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     open_standard_files()
     gc.enable()
+    os.write(answer, str(os.getpid()).encode())
+    os.close(answer)
     sys.argv = [MODULE, *start.arguments]
 
 
