@@ -25,13 +25,16 @@ def check_events(where: str | None, dataset: str, stream: StreamConfig, kafka: K
     Of a file the first are looked at, of a topic the oldest and the newest of every partition.
     """
     survey = Survey(load_schema(stream.schema_name))
-    payloads = _payloads(where, dataset, stream, kafka, limit)
+    payloads = payloads_of(where, dataset, stream, kafka, limit)
     while survey.events < limit and (turn := list(islice(payloads, TURN_RECORDS))):
         survey.add(turn)
     return survey.findings()
 
 
-def _payloads(where: str | None, dataset: str, stream: StreamConfig, kafka: KafkaConfig, limit: int) -> Iterator[bytes]:
+def payloads_of(
+    where: str | None, dataset: str, stream: StreamConfig, kafka: KafkaConfig, limit: int
+) -> Iterator[bytes]:
+    """The records of a file, or about so many of both ends of a topic."""
     path = Path(where) if where is not None else None
     if path is not None and (path == STDIN or (path.exists() and not path.is_dir())):
         return islice(_file(path, dataset), limit)

@@ -1,7 +1,7 @@
 """What records of a journal change in the tables: a pure mapping, from records to rows.
 
 What a record changes follows from the record, its version and what came before it in the same page; only whether the
-run has begun is asked of the database. So pages of any size come to the same rows.
+run has begun, and the time of its newest event, is asked of the database. So pages of any size come to the same rows.
 """
 
 import math
@@ -44,6 +44,10 @@ class Changes:
 
     has_begun: bool
     """whether the run has any state but seen"""
+    last_at: float | None
+    """time of the newest event so far, gaps left out: older code wrote some records without one"""
+    read_at: float
+    """when this page was read: the time of a gap, and of what nothing before has told a time for"""
     run: Row = field(default_factory=dict)
     """columns that change"""
     steps_void_after: int | None = None
@@ -65,9 +69,9 @@ class Changes:
     """who gave them, by id: entries of the audit trail for those that did not come through the API"""
 
 
-def fold(page: FeedPage, cursor: int, has_begun: bool) -> Changes:
+def fold(page: FeedPage, cursor: int, has_begun: bool, last_at: float | None, read_at: float) -> Changes:
     """What a page changes in tables that have everything up to a cursor."""
-    changes = Changes(has_begun)
+    changes = Changes(has_begun, last_at, read_at)
     records = [one for one in page.records if one.version > cursor]
     if page.after > cursor:
         _add_gap(changes, cursor, page.after, records)
@@ -80,7 +84,7 @@ def fold(page: FeedPage, cursor: int, has_begun: bool) -> Changes:
 def _add_gap(changes: Changes, cursor: int, last: int, records: list[Versioned]) -> None:
     """Versions were trimmed before they were read: the record that opens what is left says where it goes on."""
     body = {"first": cursor + 1, "last": last}
-    changes.events.append({"version": last, "place": 0, "kind": GAP, "body": body, "at": None})
+    changes.events.append({"version": last, "place": 0, "kind": GAP, "body": body, "at": changes.read_at})
     if records and isinstance(opening := records[0].record, CutBegun) and opening.opens:
         changes.steps_void_after = opening.step
 
@@ -92,8 +96,8 @@ def _add(changes: Changes, record: AnyRecord, version: int, place: int) -> None:
     if isinstance(record, StepDone):
         changes.steps[record.step] = done(record, changes.steps.get(record.step))
         return
-    changes.events.append(_event(record, version, place))
     key = {"version": version, "place": place}
+    changes.events.append(key | _event(changes, record))
     match record:
         case Begun():
             _begin(changes, record)
@@ -185,7 +189,7 @@ def _begin_cut(changes: Changes, record: CutBegun, version: int) -> None:
         _begin(changes, record.begun)
     if record.generation.number not in changes.generations:
         changes.restated.setdefault(record.generation.number, _generation(record.generation, version))
-    changes.cuts[record.number] = _cut(record, version, "begun", None)
+    changes.cuts[record.number] = _cut(record, version, "begun", changes.last_at)
 
 
 def _generation(record: GenerationStarted, version: int) -> Row:
@@ -255,11 +259,18 @@ def _fault(record: Faulted) -> Row:
     return named | {"text": plain(record.text), "at": told(record.at_seconds)}
 
 
-def _event(record: AnyRecord, version: int, place: int) -> Row:
+def _event(changes: Changes, record: AnyRecord) -> Row:
     body = plain(msgspec.to_builtins(record, str_keys=True))
     kind = body.pop("is")
-    at = told(body.pop("at_seconds", 0.0))
-    return {"version": version, "place": place, "kind": kind, "body": body, "at": at}
+    changes.last_at = told(body.pop("at_seconds")) or changes.last_at or _time_within(record) or changes.read_at
+    return {"kind": kind, "body": body, "at": changes.last_at}
+
+
+def _time_within(record: AnyRecord) -> float | None:
+    """Of a cut without a time, that no event comes before: when what it restates had happened."""
+    if not isinstance(record, CutBegun):
+        return None
+    return told(record.generation.at_seconds) or told(record.begun.at_seconds)
 
 
 # ── values that both databases can hold ───────────────────────────────────────────────────────────────────────────────

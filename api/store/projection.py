@@ -9,6 +9,7 @@ again, or is void, cannot be counted twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from time import time
 from typing import Any
 
 from sqlalchemy import ColumnElement, Table, case, cast, delete, func, insert, literal, select, update
@@ -16,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.errors import JournalDiffers
-from api.store.changes import Changes, Row, fold
+from api.store.changes import GAP, Changes, Row, fold
 from api.store.tables import (
     FANOUT,
     LEVELS,
@@ -51,13 +52,20 @@ async def project(connection: AsyncConnection, run: str, page: FeedPage) -> int:
     if page.next <= cursor:
         await connection.execute(update(RunRow).where(RunRow.name == run).values(**named))
         return int(cursor)
-    changes = fold(page, cursor, state != "seen")
+    changes = fold(page, cursor, state != "seen", await _last_at(connection, run), time())
     await _remove_void(connection, run, changes)
     await _enter_changes(connection, run, changes)
     await _enter_steps(connection, run, changes)
     moved = update(RunRow).where(RunRow.name == run).values(version=page.next, **named, **changes.run)
     await connection.execute(moved)
     return page.next
+
+
+async def _last_at(connection: AsyncConnection, run: str) -> float | None:
+    """Time of the run's newest event; that of a gap is when it was found, later than what follows it."""
+    told = (EventRow.run == run, EventRow.kind != GAP)
+    newest = select(EventRow.at).where(*told).order_by(EventRow.version.desc(), EventRow.place.desc()).limit(1)
+    return await connection.scalar(newest)
 
 
 async def _remove_void(connection: AsyncConnection, run: str, changes: Changes) -> None:

@@ -148,7 +148,7 @@ class StoredEvent:
     kind: str
     """the record's tag; or gap: body has the first and the last version that are missing"""
     body: dict[str, Any]
-    at: float | None
+    at: float
 
 
 @dataclass(frozen=True)

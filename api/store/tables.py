@@ -181,6 +181,7 @@ class EventRow(SqlTable):
     """the record's tag; gap: versions that were trimmed from the journal before they could be read"""
     body: Mapped[dict[str, Any]]
     at: Mapped[float | None]
+    """when it was written; of a gap: when it was found; of a record without a time: that of the event before it"""
 
 
 class CommandRow(SqlTable):

@@ -467,6 +467,7 @@ def _figures(state: GateState, found: CutReadings, share: float | None, opinion:
         average_changed_share=state.changed_share or 0.0,
         non_finite=found.non_finite,
         newest_event_seconds=found.newest_event_seconds,
+        auc=recent.auc or 0.0,
     )
     if compared is None or found.reference is None:
         return figures

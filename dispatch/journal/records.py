@@ -124,6 +124,7 @@ class CutBegun(JournalRecord, frozen=True, tag="cut begun"):
     """whether all steps after it, void ones to be decided anew included, follow this record"""
     line: int = 0
     """how often steps had been decided anew before"""
+    at_seconds: float = 0.0
 
 
 class CutTaken(JournalRecord, frozen=True, tag="cut"):
@@ -191,6 +192,7 @@ class Redecided(JournalRecord, frozen=True, tag="redecided"):
     """number of the cut; 0: the empty model"""
     step: int
     """that the cut was taken after"""
+    at_seconds: float = 0.0
 
 
 class Stopped(JournalRecord, frozen=True, tag="stopped"):

@@ -164,7 +164,7 @@ class RunJournal:
         assert self._begun is not None, "the run has not begun"
         assert self._newest is not None, "no generation has started"
         known = dict(positions), samples, self._begun, self._newest
-        self._writer.begin_cut(CutBegun(number, step, *known, line=self.line))
+        self._writer.begin_cut(CutBegun(number, step, *known, line=self.line, at_seconds=time()))
         self._last_cut = number
 
     def take_cut(self, cut: CutTaken) -> None:
@@ -184,7 +184,7 @@ class RunJournal:
 
     def redecide(self, base: int, step: int) -> None:
         """Declares the steps after a cut void. Durable when this returns."""
-        self._writer.append(Redecided(base, step))
+        self._writer.append(Redecided(base, step, at_seconds=time()))
         self.line += 1
 
     def trim(self, oldest_kept: int) -> None:

@@ -181,7 +181,7 @@ class Accounts:
             steps=self.times.steps,
             samples=self.times.samples,
             seconds=self.times.seconds,
-            samples_per_second=self.times.samples_per_second,
+            samples_per_second=0.0 if state == "paused" else self.times.samples_per_second,
             idle_seconds=self.times.idle_seconds,
             step_ms=self.times.step_ms,
             quality=self.quality.overall(),

@@ -45,6 +45,7 @@ class StepTimes:
         self.samples = 0
         self.ended = 0.0
         """when the last step ended"""
+        self._made = monotonic()
         self._began: float | None = None
         self._underway = 0
         """steps that have begun and not ended"""
@@ -90,8 +91,8 @@ class StepTimes:
 
     @property
     def idle_seconds(self) -> float:
-        """Since the last step ended; 0 while one is under way, and before the first."""
-        return monotonic() - self.ended if self.steps and self._underway <= 0 else 0.0
+        """Since the last step ended, or, before the first, since the process began; 0 while one is under way."""
+        return monotonic() - (self.ended if self.steps else self._made) if self._underway <= 0 else 0.0
 
     @property
     def step_ms(self) -> float:

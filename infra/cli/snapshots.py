@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Snapshots: versions of the model. List, compare, pin, release and export them.", no_args_is_help=True
 )
+EVENTS_FOR_NAMES = 100_000
+UNKNOWN = "not known"
 Reason = Annotated[str, typer.Option(help="Why, for the record.")]
 
 
@@ -119,16 +121,20 @@ def diff(
     *,
     given: SnapshotOptions,
 ) -> None:
-    """Compare two versions: rows that came and changed, the largest changes, dense weights, figures.
+    """Compare two versions: rows that came and changed, the largest changes, dense weights, quality.
+
+    A row is named by its field and value where the run's newest or oldest events, or its schema, tell them.
 
     Example: freshet snapshots diff 7 9 --run up-20261115-021100
     """
+    from ingest.names import find_names, newest_payloads
     from serving.snapshots.difference import compare
 
     storage, settings = given.storage(), given.settings()
     found, _ = _manifests(storage)
     one, two = (_read(storage, settings, _of(found, number))[0] for number in (first, second))
-    difference = compare(one, two)
+    events = newest_payloads(settings.stream, settings.kafka, EVENTS_FOR_NAMES)
+    difference = compare(one, two, lambda keys: find_names(keys, settings.event_schema, events))
     if as_json:
         echo_json(difference)
     else:
@@ -316,11 +322,19 @@ def _print_difference(found: "ModelDifference") -> None:
         ("rows added, removed", "", f"{found.added:,}, {found.removed:,}"),
         ("rows changed", "", f"{found.changed:,}, by {found.mean_distance:.4g} on average"),
         ("dense weights moved", "", moved),
-        ("logloss", f"{before.logloss:.4f}", f"{after.logloss:.4f}"),
-        ("calibration", f"{before.calibration:.3f}", f"{after.calibration:.3f}"),
+        ("verdict", *("; ".join(each.reasons) or "good" for each in found.verdicts)),
+        ("newest samples", f"{before.samples:,}", f"{after.samples:,}"),
+        ("logloss", *(f"{each.logloss:.4f}" if each.samples else UNKNOWN for each in found.figures)),
+        ("AUC", *(f"{each.auc:.4f}" if each.auc else UNKNOWN for each in found.figures)),
+        ("calibration", *(f"{each.calibration:.3f}" if each.samples else UNKNOWN for each in found.figures)),
         ("changed share", f"{before.changed_share:.1%}", f"{after.changed_share:.1%}"),
     ]
     print_table(("", f"cut {one}", f"cut {two}"), rows)
-    changes = [(change.key, f"{change.distance:.4g}") for change in found.largest]
-    print_table(("key", "distance"), changes)
+    print_table(
+        ("field", "value", "key", "distance"),
+        [
+            (each.field or "unknown", each.value or "unknown value", each.key, f"{each.distance:.4g}")
+            for each in found.largest
+        ],
+    )
     print_table(("dense weight", "distance"), [(name, f"{far:.4g}") for name, far in found.dense_by_weight.items()])

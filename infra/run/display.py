@@ -3,6 +3,7 @@
 Rendering is a pure function of the status: what is shown is what was reported.
 """
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -37,6 +38,8 @@ PARKED = " parked"
 """stands behind the name of a worker that gets no samples"""
 LEFT = " left"
 """stands behind the name of a worker that takes part no more"""
+LINES_BELOW = 2
+"""of a summary: how the run is resumed, and the next prompt"""
 IDLE_SECONDS = 5.0
 """after the last step, from which on a run is said to wait for events"""
 AWAITS_EVENTS = "waiting for events"
@@ -118,7 +121,7 @@ def _stack(status: Status, awaited: Sequence[str], width: int) -> list[Renderabl
     """The parts of the picture from top to bottom; the second can be left out where there is little room."""
     inside = width - FRAME_COLUMNS
     table = worker_table(status.workers, width) if status.workers else Text(_before_workers(awaited), style="dim")
-    return [_tiles(status, inside), _curves(status, inside), table, _facts(status)]
+    return [_tiles(status, inside), _curves(status, inside), table, _facts(status, inside)]
 
 
 def _before_workers(awaited: Sequence[str]) -> str:
@@ -167,7 +170,7 @@ def _curves(status: Status, width: int) -> RenderableType:
     return grid
 
 
-def _facts(status: Status) -> RenderableType:
+def _facts(status: Status, width: int) -> RenderableType:
     facts = [f"step {status.step:,}", f"generation {status.generation}", duration(status.seconds)]
     if status.policy and status.steps:
         facts.append(f"{status.policy} decides in {status.decisions.mean_ms:.1f} ms")
@@ -176,7 +179,7 @@ def _facts(status: Status) -> RenderableType:
     if reduced := _reduced(status.workers):
         facts.append(reduced)
     if status.decisions.deadline_misses:
-        facts.append(f"{status.decisions.deadline_misses:,} too late")
+        facts.append(f"{count(status.decisions.deadline_misses, 'decision')} too late")
     if status.events.skipped:
         facts.append(f"{number(status.events.skipped)} events skipped")
     lines = Text()
@@ -190,18 +193,29 @@ def _facts(status: Status) -> RenderableType:
         lines.append(f"{held}\n", style="bold yellow")
     if served := _served(status.served):
         lines.append(f"{served}\n", style="green")
-    return Align.left(lines.append(" · ".join(facts), style="dim"))
+    return Align.left(lines.append(_wrapped(facts, width), style="dim"))
 
 
-def _served(served: ServedStatus) -> str:
-    """Which version is served, and how fresh it is; empty if nobody serves one."""
+def _wrapped(facts: Sequence[str], width: int) -> str:
+    """Facts side by side; a line ends between two of them."""
+    lines = [facts[0]]
+    for fact in facts[1:]:
+        if len(longer := f"{lines[-1]} · {fact}") <= width:
+            lines[-1] = longer
+        else:
+            lines.append(fact)
+    return "\n".join(lines)
+
+
+def _served(served: ServedStatus, has_age: bool = True) -> str:
+    """Which version is served, and how fresh it is, with the age of its newest event; empty if nobody serves one."""
     if not served.servers or not served.cut:
         return ""
     fresh, line = served.freshness, f", line {served.line}" if served.line else ""
     parts = [f"served: step {served.step:,}{line}"]
     if fresh.p50_seconds is not None and fresh.p99_seconds is not None:
         parts.append(f"freshness p50 {fresh.p50_seconds:.1f} s, p99 {fresh.p99_seconds:.1f} s")
-    if fresh.age_seconds is not None:
+    if has_age and fresh.age_seconds is not None:
         parts.append(f"newest event {duration(fresh.age_seconds)} old")
     if fresh.ahead:
         parts.append(f"{count(fresh.ahead, 'event')} dated ahead")
@@ -389,20 +403,33 @@ class SummaryPicture:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, WIDEST_COLUMNS)
+        panel = self._panel(width, has_blanks=True)
+        if console.is_terminal and len(console.render_lines(panel, options)) > console.height - LINES_BELOW:
+            panel = self._panel(width, has_blanks=False)
+        yield panel
+
+    def _panel(self, width: int, has_blanks: bool) -> Panel:
         facts = Table.grid(padding=(0, 2))
         facts.add_column(style="dim", no_wrap=True)
         facts.add_column()
         for name, value in _summary_facts(self.summary):
             facts.add_row(name, Text(value))
-        yield Panel(
-            Group(facts, "", worker_table(self.summary.status.workers, width)),
-            title=_title(self.summary.status.run, (self.summary.exit_reason, "bold blue")),
+        table, reason = worker_table(self.summary.status.workers, width), self.summary.exit_reason
+        return Panel(
+            Group(*((facts, "", table) if has_blanks else (facts, table))),
+            title=_title(
+                self.summary.status.run, (f"stopped by {reason}" if is_signal(reason) else reason, "bold blue")
+            ),
             title_align="left",
             border_style="blue",
             box=box.ROUNDED,
-            padding=(1, 2, 0, 2),
+            padding=(int(has_blanks), 2, 0, 2),
             width=width,
         )
+
+
+def is_signal(reason: str) -> bool:
+    return reason in signal.Signals.__members__
 
 
 def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
@@ -431,7 +458,7 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(("orders", _messages(status.workers)))
     if status.events.skipped:
         facts.append(("skipped", f"{count(status.events.skipped, 'event')}, to keep up or because they were gone"))
-    if served := _served(status.served):
+    if served := _served(status.served, has_age=False):
         facts.append(("served", served.removeprefix("served: ")))
     if quality.not_finite:
         facts.append(("broken", _diverged(status)))

@@ -69,7 +69,7 @@ class CutFigures(msgspec.Struct, frozen=True):
     excess_logloss: float = 0.0
     """of the model, above that of the reference on the same samples"""
     auc: float = 0.0
-    """0: not defined"""
+    """of the newest samples where nobody has compared; 0: not defined"""
     reference_auc: float = 0.0
     clicks: int = 0
     predicted_clicks: float = 0.0

@@ -1,13 +1,14 @@
 """Two versions of the model side by side: which rows came, went and changed, and how far the dense weights moved."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.cuts.manifest import CutFigures
+from ingest.names import KeyName
+from ps.cuts.manifest import CutFigures, Verdict
 from serving.snapshots.model import ReadModel
 
 
@@ -16,6 +17,10 @@ class RowChange(msgspec.Struct, frozen=True):
 
     key: str
     """hexadecimal"""
+    field: str | None
+    """None: not known, as the value is not"""
+    value: str | None
+    """as JSON; None: no event that was looked at has it"""
     distance: float
     """Euclidean, of its values"""
 
@@ -42,13 +47,18 @@ class ModelDifference(msgspec.Struct, frozen=True, kw_only=True):
     dense_by_weight: dict[str, float]
     """distances, the largest first"""
     figures: tuple[CutFigures, CutFigures]
+    verdicts: tuple[Verdict, Verdict]
 
 
-def compare(one: ReadModel, two: ReadModel, most: int = 10) -> ModelDifference:
-    """most: changes of rows that are named."""
+NameKeys = Callable[[list[int]], Mapping[int, KeyName]]
+
+
+def compare(one: ReadModel, two: ReadModel, name_keys: NameKeys, most: int = 10) -> ModelDifference:
+    """name_keys: what keys stand for, as far as it is known; most: changes of rows that are told."""
     distances, keys = _row_distances(one, two)
     shared = len(keys)
-    order = np.argsort(-distances, kind="stable")[:most]
+    order = [at for at in np.argsort(-distances, kind="stable")[:most].tolist() if distances[at] > 0]
+    names = name_keys(keys[order].tolist())
     changed = int(np.count_nonzero(distances))
     by_weight = _dense_distances(one.weights, two.weights)
     return ModelDifference(
@@ -59,14 +69,18 @@ def compare(one: ReadModel, two: ReadModel, most: int = 10) -> ModelDifference:
         removed=len(one.keys_R) - shared,
         changed=changed,
         mean_distance=float(distances.sum() / changed) if changed else 0.0,
-        largest=tuple(
-            RowChange(f"{keys[at]:016x}", float(distances[at])) for at in order.tolist() if distances[at] > 0
-        ),
+        largest=tuple(_row_change(int(keys[at]), names.get(int(keys[at])), float(distances[at])) for at in order),
         dense_distance=_length(by_weight.values()),
         dense_norm=_length(np.linalg.norm(weight) for weight in one.weights.values()),
         dense_by_weight=by_weight,
         figures=(one.manifest.figures, two.manifest.figures),
+        verdicts=(one.manifest.verdict, two.manifest.verdict),
     )
+
+
+def _row_change(key: int, name: KeyName | None, distance: float) -> RowChange:
+    field, value = (None, None) if name is None else (name.field, name.value)
+    return RowChange(f"{key:016x}", field, value, distance)
 
 
 def _row_distances(one: ReadModel, two: ReadModel) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:

@@ -96,7 +96,7 @@ class Folded:
                 self.run.update(state="running", ended_at=None)
                 self._enter("generations", (record.number,), record, version, at, "replicas")
             case CutBegun():
-                self._cut(record, version, "begun", None)
+                self._cut(record, version, "begun", at)
             case CutTaken():
                 self._cut(record, version, "taken", at)
             case Faulted():

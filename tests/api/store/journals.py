@@ -1,9 +1,11 @@
 """Journals for tests, as a feed hands them out, and what they come to: a fold in plain Python, record by record."""
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
 from api.store.tables import LEVELS
 from dispatch.control.feed import FeedPage, Versioned
@@ -30,6 +32,8 @@ Frame = Sequence[AnyRecord]
 Frames = Sequence[Frame]
 Row = dict[str, Any]
 SUMMED = ("steps", "samples", "clicks", "seconds", "decide_seconds", "moved_bytes")
+WHEN_READ = pytest.approx(time.time(), abs=86_400)
+"""what no record tells the time of"""
 
 
 # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -53,8 +57,9 @@ def done(step: int, loss: float = 1.5) -> StepDone:
     return StepDone(step, 7, figures(step, loss))
 
 
-def cut_begun(number: int, step: int) -> CutBegun:
-    return CutBegun(number, step, {0: Position(9, 1)}, 8 * step, begun(), generation(0))
+def cut_begun(number: int, step: int, at_seconds: float = 49.0) -> CutBegun:
+    known = 8 * step, begun(), generation(0)
+    return CutBegun(number, step, {0: Position(9, 1)}, *known, at_seconds=at_seconds)
 
 
 def cut_taken(number: int, step: int) -> CutTaken:
@@ -90,6 +95,7 @@ class Reference:
         self.cuts: dict[int, Row] = {}
         self.faults: list[Row] = []
         self.events: list[Row] = []
+        self.last_at: Any = None
         self.commands: dict[str, Row] = {
             name: {"id": name, "state": "pending", "text": "", "version": None} for name in commands
         }
@@ -97,7 +103,7 @@ class Reference:
     def fold(self, frames: Frames, trimmed: int = 0) -> "Reference":
         if trimmed:
             gap = {"first": 1, "last": trimmed}
-            self.events.append({"version": trimmed, "place": 0, "kind": "gap", "body": gap, "at": None})
+            self.events.append({"version": trimmed, "place": 0, "kind": "gap", "body": gap, "at": WHEN_READ})
         for number in range(trimmed, len(frames)):
             for place, record in enumerate(frames[number]):
                 self._add(record, number + 1, place)
@@ -108,8 +114,10 @@ class Reference:
         key = {"version": version, "place": place}
         if not isinstance(record, StepDecided | StepDone):
             body = msgspec.json.decode(msgspec.json.encode(record))
-            kind, at = body.pop("is"), body.pop("at_seconds", 0.0)
-            self.events.append(key | {"kind": kind, "body": body, "at": at or None})
+            restated = record.generation.at_seconds if isinstance(record, CutBegun) else 0.0
+            kind, at = body.pop("is"), body.pop("at_seconds")
+            self.last_at = at or self.last_at or restated or WHEN_READ
+            self.events.append(key | {"kind": kind, "body": body, "at": self.last_at})
         match record:
             case Begun():
                 self._begin(record)
@@ -124,7 +132,7 @@ class Reference:
                 if self.run["state"] == "seen":
                     self._begin(record.begun)
                 self.generations.setdefault(record.generation.number, self._generation(record.generation, version))
-                self.cuts[record.number] = self._cut(record, "begun", None, version)
+                self.cuts[record.number] = self._cut(record, "begun", self.last_at, version)
             case CutTaken():
                 self.cuts[record.number] = self._cut(record, "taken", record.at_seconds, version)
             case Redecided():

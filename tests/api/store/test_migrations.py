@@ -99,6 +99,23 @@ def test_a_step_down_and_up_keeps_every_row(database: str) -> None:
     assert on(database, differences) == []
 
 
+def test_events_that_have_no_time_get_that_of_the_event_before(database: str) -> None:
+    def older(connection: Connection) -> None:
+        config = migrations()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0002")
+        columns = "name, folder, topic, settings, code, state, version"
+        connection.execute(text(f"INSERT INTO runs ({columns}) VALUES ('r', '', '', '{{}}', '', 'seen', 0)"))
+        for version, at in enumerate(("NULL", "5.0", "NULL", "7.0")):
+            connection.execute(text(f"INSERT INTO events VALUES ('r', {version}, 0, 'cut', '{{}}', {at})"))
+
+    migrate(database)
+    on(database, older)
+    migrate(database)
+    times = "SELECT at FROM events ORDER BY version"
+    assert on(database, lambda connection: list(connection.scalars(text(times)))) == [5.0, 5.0, 5.0, 7.0]
+
+
 def test_a_difference_would_be_found(database: str) -> None:
     migrate(database)
     on(database, lambda connection: connection.execute(text("DROP TABLE faults")))

@@ -108,12 +108,13 @@ def journal(draw: st.DrawFn) -> list[list[AnyRecord]]:
             frames.append([StepDone(max(0, step - small % 3), 1) if kind == 5 else done(max(0, step - small % 20))])
         elif kind == 7:
             cut += 1
-            frames.append([cut_begun(cut, step)])
+            frames.append([cut_begun(cut, step, at_seconds=0.0 if small < 20 else 49.0)])  # older code told no time
         elif kind == 8:
             frames.append([cut_taken(cut, max(0, step - 1))])
         elif kind == 9:
             step = max(0, step - small)
-            frames.append([Redecided(cut, step), journals.generation(small % 5, cut)])
+            at_seconds = 0.0 if small % 2 else 65.0
+            frames.append([Redecided(cut, step, at_seconds), journals.generation(small % 5, cut)])
         elif kind == 10:
             frames.append([commanded(COMMANDS[small % 3]), commanded("x", "alpha", "auto")])
         elif kind == 11:
@@ -246,6 +247,25 @@ def test_a_trimmed_journal_leaves_a_gap_and_goes_on_behind_its_cut(database: str
         assert [(one.kind, one.version) for one in events] == [("gap", 53), ("cut begun", 54)]
         assert events[0].body == {"first": 42, "last": 53}
         assert [point.last_step for point in await store.runs.steps("run")] == list(range(1, 11))
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_an_event_without_a_time_has_that_of_the_event_before_it(database: str) -> None:
+    async def run() -> None:
+        store = await SqlStore.open(database)
+        frames: list[Frame] = [
+            [journals.begun()],
+            *trained(1, 2),
+            [cut_begun(1, 2, at_seconds=0.0)],
+            [cut_taken(1, 2)],
+            [Redecided(1, 2)],
+        ]
+        await store.runs.project("run", page(frames, 0, 7))
+        await store.runs.project("run", page(frames, 7))
+        told = [(one.kind, one.at) for one in await store.runs.events("run")]
+        assert told == [("begun", 5.0), ("cut begun", 5.0), ("cut", 50.0), ("redecided", 50.0)]
         await store.close()
 
     asyncio.run(run())

@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from time import time
+from typing import get_args
 
 import msgspec
 import pytest
@@ -14,7 +16,16 @@ from dispatch.errors import CrewFailed, JournalFull
 from dispatch.job import DispatchJob, Golden
 from dispatch.journal.history import JOURNAL, read_cuts, read_history
 from dispatch.journal.log import UNREAD, read_records
-from dispatch.journal.records import Begun, Commanded, CutTaken, StepDone
+from dispatch.journal.records import (
+    AlphaChanged,
+    AnyRecord,
+    Begun,
+    Commanded,
+    CutTaken,
+    JournalRecord,
+    StepDecided,
+    StepDone,
+)
 from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import GenerationTerms
 from dispatch.policies.spec import Needs
@@ -180,3 +191,29 @@ def test_a_command_before_the_run_begins_is_kept(tmp_path: Path) -> None:
         assert [command.id for command in again.history.commands] == ["k"]
         begun_in(again)
     assert read_history(tmp_path / JOURNAL).last_generation == 1
+
+
+EVENTS = [kind for kind in get_args(AnyRecord) if kind not in (StepDecided, StepDone)]
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_every_record_that_is_given_out_as_an_event_has_a_time(kind: type[JournalRecord]) -> None:
+    assert "at_seconds" in kind.__struct_fields__
+
+
+def test_what_a_run_writes_down_itself_has_the_time_it_was_written(tmp_path: Path) -> None:
+    began = time()
+    with closing(RunJournal(job_in(tmp_path))) as journal:
+        begun_in(journal)
+        journal.append_step(step(1))
+        journal.take_cut(CutTaken(1, 1, {0: Position(1)}, 2, at_seconds=time()))
+        journal.append_step(step(2))
+        journal.fault(2, CrewFailed("gone"))
+        journal.redecide(1, 1)
+        journal.start_generation([], None, TERMS, 1)
+        journal.stop("asked", 1, 1, "d")
+        journal.start_generation([], None, TERMS, GO_ON)
+        journal.end("over", 1, 1, "d")
+    events = [one for one in read_records(tmp_path / JOURNAL) if not isinstance(one, StepDecided | StepDone)]
+    assert {type(one) for one in events} | {Commanded, AlphaChanged, StepDecided, StepDone} == set(get_args(AnyRecord))
+    assert [one for one in events if not began <= one.at_seconds <= time()] == []

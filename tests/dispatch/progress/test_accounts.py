@@ -32,6 +32,15 @@ def test_quality_since_the_mark_covers_what_came_after_exactly_so_many_samples()
     assert (since.quality.samples, since.quality.auc) == (3, 0.5)
 
 
+def test_a_run_that_is_paused_has_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    accounts, now = Accounts("r", "esd:1"), [0.0]
+    monkeypatch.setattr("dispatch.progress.times.monotonic", lambda: now[0])
+    for now[0] in (1.0, 2.0):
+        train(accounts, [0, 1])
+    rates = [accounts.status(state, 1, 1, EventCounts()).samples_per_second for state in ("training", "paused")]
+    assert rates == [pytest.approx(2.0), 0.0]
+
+
 def test_before_the_mark_nothing_is_measured_apart() -> None:
     accounts = Accounts("r", "esd:1", mark_at=5)
     train(accounts, [0, 1, 0, 1])

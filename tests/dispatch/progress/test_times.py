@@ -45,6 +45,14 @@ def test_there_is_no_rate_once_nothing_was_trained_for_a_while(now: list[float])
     assert times.idle_seconds == 0.0
 
 
+def test_a_run_without_any_event_is_idle_from_its_beginning(now: list[float]) -> None:
+    times = StepTimes()
+    now[0] += 30.0
+    assert times.idle_seconds == 30.0
+    times.begin(idle=True)
+    assert times.idle_seconds == 0.0
+
+
 def test_a_long_step_is_not_idle(now: list[float]) -> None:
     times = StepTimes()
     for seconds in (0.0, 10.0):

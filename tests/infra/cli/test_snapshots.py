@@ -1,6 +1,7 @@
 """``freshet snapshots``, on a folder with cuts in it and nobody running."""
 
 import json
+import re
 from pathlib import Path
 from time import time
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 from dispatch.cuts.retention import drop_old, pinned_numbers
 from infra.run.settings import load_settings, store_settings
 from infra.storage import Storage
+from ingest.keys import key_of
 from ps.cuts.choice import read_choice
 from ps.cuts.manifest import CutFigures, Verdict, write_manifest
 from ps.cuts.served import ServedRecord, write_served
 from tests.infra.cli.conftest import Invoke
-from tests.ingest.topics import SMALL_TEXT
-from tests.serving.snapshots.cuts import make_cut, run_model
+from tests.ingest.topics import SMALL_TEXT, write_json
+from tests.serving.snapshots.cuts import make_cut, run_model, sample_events
 
 AT = ("--run", "run")
 MODEL = {"name": "wdl", "mlp": (6, 5)}
@@ -26,13 +28,13 @@ MODEL = {"name": "wdl", "mlp": (6, 5)}
 def storage(tmp_path: Path) -> Storage:
     """Of the run in a folder ``run``: three cuts, of which the third is held back and has more rows."""
     (tmp_path / "small.toml").write_text(SMALL_TEXT)
-    stream = {"schema_name": str(tmp_path / "small.toml")}
+    stream = {"schema_name": str(tmp_path / "small.toml"), "folder": str(tmp_path / "log")}
     store_settings(load_settings(run="r", seed=7, folder=tmp_path / "run", stream=stream, model=MODEL, rows={"dim": 4}))
     storage, of = Storage.at(tmp_path / "run" / "cuts"), run_model("wdl")
     for number, known in ((1, 4), (2, 4), (3, 6)):
         manifest = make_cut(storage, of, number, known=known)
         held = Verdict(("logloss is 0.9",)) if number == 3 else Verdict()
-        figures = CutFigures(samples=100, logloss=0.1 * number)
+        figures = CutFigures(samples=100, logloss=0.1 * number, auc=0.7 if number == 2 else 0.0)
         write_manifest(storage, msgspec.structs.replace(manifest, verdict=held, figures=figures))
     return storage
 
@@ -123,6 +125,30 @@ def test_two_versions_are_compared(storage: Storage, invoke: Invoke) -> None:
     assert "dense weights moved" in invoke("snapshots", "diff", "2", "3", *AT).stdout
     same = json.loads(invoke("snapshots", "diff", "2", "2", *AT, "--json").stdout)
     assert (same["changed"], same["added"], same["dense_distance"], same["largest"]) == (0, 0, 0.0, [])
+
+
+def test_rows_that_changed_are_named_by_field_and_value_where_events_tell_them(
+    storage: Storage, invoke: Invoke, tmp_path: Path
+) -> None:
+    def changed() -> dict[str, str | None]:
+        found = json.loads(invoke("snapshots", "diff", "1", "2", *AT, "--json").stdout)
+        return {each["key"]: each["value"] for each in found["largest"]}
+
+    user = f"{key_of('user', 'u1'):016x}"
+    assert changed()[user] is None
+    assert re.search(rf"unknown +unknown value +{user} ", invoke("snapshots", "diff", "1", "2", *AT).stdout)
+    write_json(tmp_path / "log", sample_events())
+    assert changed()[user] == '"u1"'
+    shown = invoke("snapshots", "diff", "1", "2", *AT).stdout
+    assert re.search(rf'user +"u1" +{user} ', shown), shown
+    assert "unknown" not in shown
+
+
+def test_a_comparison_shows_the_quality_of_both(storage: Storage, invoke: Invoke) -> None:
+    shown = [line.split() for line in invoke("snapshots", "diff", "2", "3", *AT).stdout.splitlines()]
+    assert ["verdict", "good", "logloss", "is", "0.9"] in shown
+    assert ["logloss", "0.2000", "0.3000"] in shown
+    assert ["AUC", "0.7000", "not", "known"] in shown
 
 
 def test_a_version_is_exported_once(storage: Storage, invoke: Invoke, tmp_path: Path) -> None:

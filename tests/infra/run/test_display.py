@@ -23,6 +23,7 @@ from dispatch.progress.status import (
 )
 from dispatch.tally import PhaseSeconds, WorkerTraffic
 from infra.run.display import Display, Picture, plain_line, render_summary
+from tests.screens import Screen
 
 SECONDS = PhaseSeconds(push=0.001, pull=0.004, forward=0.003, backward=0.004, reduce=0.002, rows=0.001)
 TRAFFIC = WorkerTraffic(
@@ -162,7 +163,7 @@ def test_decisions_cut_short_or_too_late_are_shown() -> None:
     late = structs.replace(STATUS, decisions=DecisionStatus(cut_short=1234, deadline_misses=5))
     summary = drawn(render_summary(summarize(late, "finished")), 140)
     assert "1,234 cut short, 5 decisions too late" in summary
-    assert "5 too late" in drawn(Picture(late), 140)
+    assert "5 decisions too late" in drawn(Picture(late), 140)
     assert "too late" not in drawn(Picture(STATUS), 140)
 
 
@@ -320,52 +321,37 @@ def test_a_worker_that_has_left_is_marked_wherever_a_run_is_shown(width: int) ->
     assert "parked" not in plain_line(status)
 
 
-class Screen:
-    """What a terminal of 24 rows shows and has scrolled away, of the control sequences that rich uses."""
-
-    HEIGHT = 24
-
-    def __init__(self) -> None:
-        self.lines, self.row = [""], 0
-
-    def take(self, text: str) -> "Screen":
-        for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\n|\r|[^\x1b\n\r]+", text):
-            if part == "\n":
-                self.row += 1
-                self.lines += [""] * (self.row + 1 - len(self.lines))
-            elif part == "\x1b[1A":
-                self.row = max(self.row - 1, len(self.lines) - self.HEIGHT, 0)
-            elif part == "\x1b[2K":
-                self.lines[self.row] = ""
-            elif not part.startswith("\x1b") and part != "\r":
-                self.lines[self.row] += part
-        return self
+def left_on_screen(text: str) -> list[str]:
+    """Lines of a terminal after some output, those that have scrolled away too."""
+    screen = Screen(80, 24)
+    screen.feed(text.replace("\n", "\r\n"))  # as a terminal's driver does
+    return screen.all_texts()
 
 
 @pytest.mark.parametrize("troubles", [(), ("no cut could be taken 3 times in a row",) * 12])
 def test_nothing_of_the_picture_is_left_beside_the_summary(troubles: tuple[str, ...]) -> None:
     output = io.StringIO()
-    console = Console(file=output, width=80, height=Screen.HEIGHT, force_terminal=True)
+    console = Console(file=output, width=80, height=24, force_terminal=True)
     console.print("run folder runs/demo-1")
     with Display(console) as display:
         for step in range(3):
             display.show(structs.replace(STATUS, step=step, troubles=troubles))
     console.print(render_summary(summarize(STATUS, "SIGINT")))
-    lines = Screen().take(output.getvalue()).lines
+    lines = left_on_screen(output.getvalue())
     assert lines[0] == "run folder runs/demo-1"
-    assert lines[1].startswith("╭─  freshet · demo-1 · SIGINT")
+    assert lines[1].startswith("╭─  freshet · demo-1 · stopped by SIGINT")
     assert sum(line.count("╭") + line.count("╰") for line in lines) == 2, "\n".join(lines)
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_last_picture_stays_where_no_summary_follows(fails: bool) -> None:
     output = io.StringIO()
-    console = Console(file=output, width=80, height=Screen.HEIGHT, force_terminal=True)
+    console = Console(file=output, width=80, height=24, force_terminal=True)
     with suppress(OSError), Display(console, keeps_picture=not fails) as display:
         display.show(STATUS)
         if fails:
             raise OSError
-    lines = Screen().take(output.getvalue()).lines
+    lines = left_on_screen(output.getvalue())
     assert lines[0].startswith("╭─  freshet · demo-1 · ● training")
     assert sum(line.count("╭") for line in lines) == 1
 
@@ -429,7 +415,8 @@ def test_served_version_and_its_freshness_are_shown_while_somebody_serves() -> N
     for text in (drawn(Picture(status), 120), plain_line(status)):
         assert f"served: {shown}" in text
         assert "version 8 held back: logloss is 0.9" in text
-    assert re.search(rf"served +{shown}", drawn(render_summary(summarize(status, "finished")), 120))
+    ended = shown.removesuffix(", newest event 1.3 s old")  # it only grows older
+    assert re.search(rf"served +{ended} +│", drawn(render_summary(summarize(status, "finished")), 120))
     alone = structs.replace(STATUS, served=structs.replace(served, servers=0))
     assert "served" not in plain_line(alone) + drawn(Picture(alone), 120)
     assert "held" not in plain_line(alone)
@@ -440,3 +427,21 @@ def test_events_dated_ahead_are_shown() -> None:
     status = structs.replace(STATUS, served=ServedStatus(servers=1, cut=7, step=9, freshness=fresh))
     for text in (drawn(Picture(status), 120), plain_line(status)):
         assert "newest event 1.3 s old, 3 events dated ahead" in text
+
+
+def test_a_line_of_facts_ends_between_two_of_them() -> None:
+    for letters in range(1, 40):
+        status = structs.replace(STATUS, alpha=1.0, alpha_mode="fixed", opt_backend="cpu", policy=letters * "p")
+        assert "α 1 (fixed, cpu)" in drawn(Picture(status), 80), letters
+
+
+def test_a_summary_fits_into_a_small_terminal_with_the_lines_below_it() -> None:
+    fresh = FreshnessStatus(p50_seconds=1.0, p99_seconds=6.0, age_seconds=11.2, events=9)
+    traffic = structs.replace(WORKERS[0].traffic, behind_pushes=1, dense_up_bytes=1)
+    workers = tuple(structs.replace(WORKERS[0], name=f"worker-{number}", traffic=traffic) for number in range(4))
+    served = ServedStatus(servers=1, cut=7, step=110, newest_cut=7, freshness=fresh)
+    summary = summarize(structs.replace(STATUS, workers=workers, served=served), "SIGINT")
+    summary = structs.replace(summary, dense_weights=70_207, dense_bytes=281_000)
+    output = io.StringIO()
+    Console(file=output, width=80, height=24, force_terminal=True, color_system=None).print(render_summary(summary))
+    assert len(output.getvalue().splitlines()) <= 22

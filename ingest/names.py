@@ -1,0 +1,100 @@
+"""From keys back to field and value: a key is a hash, so values that may have been hashed are hashed again.
+
+Found without any event: that a field is absent, its buckets, and whole numbers below 10,000. Every other value is found
+if an event with it is looked at; of packed records, which hold keys alone, only the field is.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from infra.errors import FreshetError
+from ingest.check import payloads_of
+from ingest.codec.decoder import Decoder
+from ingest.codec.packed import is_packed
+from ingest.codec.unknown import all_fields, show_value
+from ingest.config import StreamConfig
+from ingest.convert import INTEGER_LIMIT
+from ingest.kafka.config import KafkaConfig
+from ingest.keys import BUCKET_STARTS, absent_key, key_of, log_square
+from ingest.schema import KeyTable, Schema
+from ingest.streams.position import Position
+from ingest.streams.source import Record
+
+WHOLE_NUMBERS = 10_000
+TURN_RECORDS = 256
+
+
+class KeyName(msgspec.Struct, frozen=True):
+    """What a key stands for."""
+
+    field: str
+    """table of the schema"""
+    value: str | None
+    """as JSON; None: not known"""
+
+
+def find_names(keys: Iterable[int], schema: Schema, payloads: Iterator[bytes]) -> dict[int, KeyName]:
+    """Names of those keys that a schema alone tells, or one of these records; no more are read than are needed."""
+    wanted = set(keys)
+    found = {key: name for key, name in _names_of_schema(schema) if key in wanted}
+    decoder = Decoder(schema)
+    while any(key not in found or found[key].value is None for key in wanted):
+        if not (turn := list(islice(payloads, TURN_RECORDS))):
+            break
+        for key, name in _names_of_records(turn, schema, decoder):
+            if key in wanted and (key not in found or found[key].value is None):
+                found[key] = name
+    return found
+
+
+def newest_payloads(stream: StreamConfig, kafka: KafkaConfig, limit: int) -> Iterator[bytes]:
+    """About so many records of a run's topic, the newest and the oldest; none where they cannot be read."""
+    try:
+        yield from payloads_of(None, "jsonl", stream, kafka, limit)
+    except FreshetError:
+        return
+
+
+def _names_of_schema(schema: Schema) -> Iterator[tuple[int, KeyName]]:
+    for table in schema.tables:
+        yield absent_key(table.name), KeyName(table.name, "null")
+        if table.bucket == "none":
+            yield from ((key_of(table.name, number), _name(table, number)) for number in range(WHOLE_NUMBERS))
+        else:
+            yield from ((key_of(table.name, bucket), _bucket(table, bucket)) for bucket in range(len(BUCKET_STARTS)))
+
+
+def _names_of_records(payloads: list[bytes], schema: Schema, decoder: Decoder) -> Iterator[tuple[int, KeyName]]:
+    for payload in payloads:
+        fields = all_fields(payload) or {}
+        for table in schema.tables:
+            yield from _names_of_value(table, fields.get(table.field))
+    packed = [Record(place, None, payload, 0) for place, payload in enumerate(filter(is_packed, payloads))]
+    if packed:
+        keys_BF = decoder.decode(packed, Position(0)).samples.keys_BF
+        for place, table_name in enumerate(schema.columns):
+            yield from ((key, KeyName(table_name, None)) for key in np.unique(keys_BF[:, place]).tolist())
+
+
+def _names_of_value(table: KeyTable, value: Any) -> Iterator[tuple[int, KeyName]]:
+    for one in value if isinstance(value, list) else [value]:
+        if table.bucket == "none":
+            if isinstance(one, str | int | float):
+                yield key_of(table.name, one), _name(table, one)
+        elif type(one) in (int, float) and one < 0 and abs(one) < INTEGER_LIMIT:
+            yield key_of(table.name, log_square(one)), _name(table, log_square(one))
+
+
+def _name(table: KeyTable, value: str | float) -> KeyName:
+    return KeyName(table.name, show_value(value))
+
+
+def _bucket(table: KeyTable, bucket: int) -> KeyName:
+    """The numbers of a bucket; of a narrow one the only number."""
+    first = BUCKET_STARTS[bucket]
+    last = BUCKET_STARTS[bucket + 1] - 1 if bucket + 1 < len(BUCKET_STARTS) else INTEGER_LIMIT
+    return KeyName(table.name, f"{first:.0f}" if first >= last else f"{first:.0f} to {last:.0f}")

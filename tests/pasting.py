@@ -1,0 +1,246 @@
+"""A reader who pastes the commands of documents into terminals, and looks whether they print what the document shows.
+
+A mark before a block of commands, which readers do not see, says what becomes of it:
+
+    <!-- run -->                     it ends with status 0
+    <!-- run until: TEXT -->         in another terminal: it goes on; the next block begins once it has printed TEXT
+    <!-- run again until: TEXT -->   run again and again until it prints TEXT, as somebody does who waits for something
+    <!-- Ctrl-C -->                  what the command started last prints when it is interrupted
+    <!-- not run: REASON -->         it cannot be run here
+
+In a block with prompts (``$ ``) all other lines are what the command above them prints; ``…`` stands for what was left
+out. Numbers, times and names may differ.
+
+The run ``up-20261115-021100`` and cut 7 stand for those of the reader, and are replaced by the newest ones; ports are
+replaced by free ones.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.kafka.broker import free_port
+from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment
+
+COMMANDS = r"(?:\$ )?(?:freshet|make|curl|export|uv|ask|kcat|echo|\. |[A-Z_]+=)"
+BLOCK = re.compile(r"^(?:<!-- ([^\n]*?) -->\n)?```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+MARK = re.compile(r"run|run until: .+|run again until: .+|Ctrl-C|not run: .+")
+RUN_NAME = re.compile(r"up-\d{8}-\d{6}")
+CUT_NUMBER = re.compile(r"^(freshet (?:cuts|snapshots) [^#\n]*?)\b7\b", re.MULTILINE)
+TOLD = re.compile(r'"(?:text|verb)":"([^"]*)"')
+ELISION = "…"
+
+
+@dataclass(frozen=True)
+class DocumentBlock:
+    """A block of commands, or of what one prints."""
+
+    mark: str
+    """empty: there is none"""
+    text: str
+
+    def argument(self, kind: str) -> str | None:
+        """What stands behind a kind of mark, if it is of this kind."""
+        return self.mark.removeprefix(f"{kind}: ") if self.mark.startswith(f"{kind}: ") else None
+
+    def commands(self) -> list[tuple[str, str]]:
+        """(command, what is shown below it); without prompts all of the block is one command."""
+        if "$ " not in (self.text[:2], *(line[:2] for line in self.text.splitlines())):
+            return [(self.text, "")]
+        found: list[tuple[str, str]] = []
+        is_continued = False
+        for line in self.text.splitlines():
+            if line.startswith("$ "):
+                found.append((line.removeprefix("$ "), ""))
+            elif is_continued:
+                found[-1] = (f"{found[-1][0]}\n{line}", "")
+            else:
+                command, shown = found[-1]
+                found[-1] = (command, f"{shown}{line}\n")
+                continue
+            is_continued = line.rstrip().endswith(("\\", "|"))
+        return found
+
+
+def blocks_of(document: str) -> list[DocumentBlock]:
+    """All blocks of commands of a document, and those of output that have a mark."""
+    found = BLOCK.findall((ROOT / document).read_text())
+    return [DocumentBlock(mark, text) for mark, language, text in found if mark or is_commands(language, text)]
+
+
+def is_commands(language: str, text: str) -> bool:
+    return not language and re.match(COMMANDS, text) is not None
+
+
+# ── what is printed ───────────────────────────────────────────────────────────────────────────────────────────────────
+def shape_of(line: str) -> str:
+    """A line without what may differ: numbers, times, ids, borders and how far things are apart."""
+    plain = re.sub(r"[│╭╮╰╯─]", " ", line)
+    plain = re.sub(r"\b[0-9a-f]{16,}\b", "0", plain)
+    return " ".join(re.sub(r"\d[\d,.:]*(?:[kM]\b)?", "0", plain).split())
+
+
+def missing_from(printed: str, shown: str) -> list[str]:
+    """What a document shows and a command does not print; of JSON: names that only one of them has, and texts."""
+    text = "".join(line for line in shown.splitlines(True) if not is_json(line))
+    json = "".join(line for line in shown.splitlines(True) if is_json(line))
+    return missing_lines(printed, text) + (missing_names(printed, json) if json else [])
+
+
+def is_json(line: str) -> bool:
+    return re.match(r'(?:data: )?\{|\s+"', line) is not None
+
+
+def missing_lines(printed: str, shown: str) -> list[str]:
+    """Lines that are not there, or in another order."""
+    left = iter([shape_of(line) for line in printed.splitlines()])
+    wanted = [shape_of(line) for line in shown.splitlines() if line.strip() not in ("", "...", ELISION)]
+    return [line for line in wanted if line not in left]
+
+
+def missing_names(printed: str, shown: str) -> list[str]:
+    """Names that are shown and not printed, or, where nothing is left out, the other way round; texts likewise."""
+    names, found = (set(re.findall(r'"([^"]+)":', re.sub(r'"\d+":', '"0":', each))) for each in (shown, printed))
+    different = sorted(names - found if ELISION in shown else names ^ found)
+    told = {shape_of(text) for text in TOLD.findall(printed)}
+    return different + [text for text in TOLD.findall(shown) if shape_of(text) not in told and ELISION not in text]
+
+
+# ── terminals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def wait_for(condition: Callable[[], bool], says: Callable[[], str]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited too long; {says()}"
+        time.sleep(0.02)
+
+
+class Running:
+    """A command that goes on in a terminal of its own."""
+
+    def __init__(self, command: str, script: str, output: Path, place: Path, env: dict[str, str]) -> None:
+        self.command, self._output = command, output
+        with output.open("w") as file:
+            self._process = subprocess.Popen(["bash", "-ec", script], cwd=place, env=env, stdout=file, stderr=file)
+
+    @property
+    def printed(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    def wait_for_text(self, text: str) -> None:
+        wait_for(lambda: text in self.printed or self.is_over, lambda: self.printed)
+        assert text in self.printed, f"{self.command}\n{self.printed}"
+
+    def end(self, interrupts: bool) -> None:
+        """Until it has ended in order; interrupts: Ctrl-C."""
+        if interrupts and not self.is_over:
+            self._process.send_signal(signal.SIGINT)
+        assert self._process.wait(WAIT_SECONDS) == 0, f"{self.command}\n{self.printed}"
+
+
+class DocumentReader:
+    """Has one terminal for commands that end, and one for each that goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: a new one; the reader's own files are in the folder ``here`` in it."""
+        self.here, self._outputs = folder / "here", folder / "outputs"
+        for made in (self.here, self._outputs):
+            made.mkdir()
+        self._ports = {"8000": str(free_port()), "8100": str(free_port())}
+        ports = {"FRESHET_API__PORT": self._ports["8000"], "FRESHET_SERVING__PORT": self._ports["8100"]}
+        path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        self._env = {**environment(), **ports, "PATH": path}
+        self.running: list[Running] = []
+        self._shell = subprocess.Popen(["bash", "-e"], stdin=subprocess.PIPE, cwd=self.here, env=self._env, text=True)
+        self._count = 0
+        self._type("shopt -s expand_aliases\n")  # as in a shell that a person uses
+
+    def read(self, document: str, after_start: Callable[[str], None] = lambda command: None) -> None:
+        """Runs what a document's marks say; after_start: called when a command that goes on has printed its text."""
+        for block in blocks_of(document):
+            if (text := block.argument("run until")) is not None:
+                self._start(block.text, text)
+                after_start(block.text)
+            elif (text := block.argument("run again until")) is not None:
+                self._repeat(block, text)
+            elif block.mark == "Ctrl-C":
+                self.running[-1].end(interrupts=True)
+                assert missing_from(self.running[-1].printed, block.text) == [], self.running[-1].printed
+            elif block.mark == "run":
+                for command, shown in block.commands():
+                    check_output(command, self._run(command), shown)
+
+    def interrupt_all_but(self, kept: str) -> None:
+        """Ctrl-C where another command runs."""
+        for each in reversed(self.running):
+            if not each.command.startswith(kept):
+                each.end(interrupts=True)
+
+    def close(self) -> None:
+        """Ctrl-C in all terminals, the newest first."""
+        assert self._shell.stdin is not None
+        self._shell.stdin.close()
+        self._shell.wait(WAIT_SECONDS)
+        for each in reversed(self.running):
+            each.end(interrupts=True)
+
+    def _start(self, block: str, text: str) -> None:
+        *before, last = block.strip().replace("\\\n", " ").splitlines()
+        for each in self.running:  # the same command again is typed where the one before it has ended
+            if each.command.split()[:2] == last.split()[:2]:
+                each.end(interrupts=False)
+        script = self._as_here("\n".join([*before, f"exec {last}"]))  # signals go to the command, not to bash
+        output = self._outputs / f"running-{len(self.running)}"
+        self.running.append(Running(last, script, output, self.here, self._env))
+        self.running[-1].wait_for_text(text)
+
+    def _repeat(self, block: DocumentBlock, text: str) -> None:
+        printed = ""
+
+        def has_text() -> bool:
+            nonlocal printed
+            printed = self._run(block.commands()[0][0])
+            return text in printed
+
+        wait_for(has_text, lambda: printed)
+        ((command, shown),) = block.commands()
+        check_output(command, printed, shown)
+
+    def _run(self, command: str) -> str:
+        self._count += 1
+        output, done = (self._outputs / f"{name}-{self._count}" for name in ("output", "done"))
+        self._type(f"{{\n{self._as_here(command)}\n}} >{output} 2>&1 </dev/null\ntouch {done}\n")
+        wait_for(lambda: done.exists() or self._shell.poll() is not None, output.read_text)
+        assert done.exists(), f"{command}\n{output.read_text()}"
+        return output.read_text()
+
+    def _type(self, text: str) -> None:
+        assert self._shell.stdin is not None
+        self._shell.stdin.write(text)
+        self._shell.stdin.flush()
+
+    def _as_here(self, commands: str) -> str:
+        """With the reader's own run, cut and ports."""
+        ports = re.sub(
+            r"(localhost|127\.0\.0\.1):(8000|8100)", lambda found: f"{found[1]}:{self._ports[found[2]]}", commands
+        )
+        runs = sorted(self.here.glob("runs/up-*"))
+        if not runs:
+            return ports
+        cuts = sorted(int(file.stem) for file in runs[-1].glob("cuts/*.json") if file.stem.isdecimal())
+        named = RUN_NAME.sub(runs[-1].name, ports)
+        return CUT_NUMBER.sub(rf"\g<1>{cuts[-1]}", named) if cuts else named
+
+
+def check_output(command: str, printed: str, shown: str) -> None:
+    """That a command printed what is shown, and no error of an API that the document does not show."""
+    assert missing_from(printed, shown) == [], f"{command}\n{printed}"
+    assert '"type":"about:blank"' not in printed or '"type":"about:blank"' in shown, f"{command}\n{printed}"
