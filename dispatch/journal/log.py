@@ -16,6 +16,7 @@ damage and stops reader and writer with an error that names the file: a frame th
 missing or was cut before the last one, a record that is not known.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -58,6 +59,8 @@ OPENING = b"FRESHJN1"
 """how a segment begins: what it is, and the version of its format"""
 LOCK = "writer.lock"
 IDENTITY = "identity"
+IDENTITY_LETTERS = 24
+"""of an identity, before its checksum"""
 UNREAD = "unread"
 """folder of segments that no cut needs any more, and nobody has read"""
 SEGMENT_BYTES = 64 << 20
@@ -346,22 +349,36 @@ def rest_of(folder: Path) -> Rest | None:
 
 
 def identity_of(folder: Path) -> str:
-    """What tells a journal from one that began anew under the same name; empty if none has been given yet."""
+    """What tells a journal from one that began anew under the same name; empty if none has been given yet.
+
+    Raises LogCorrupt if it was changed: by another one the journal would be taken for another.
+    """
+    path = folder / IDENTITY
     try:
-        return (folder / IDENTITY).read_text().strip()
+        found = path.read_bytes().decode(errors="replace")
     except FileNotFoundError:
         return ""
+    if found != _with_check(found[:IDENTITY_LETTERS]):
+        raise LogCorrupt(
+            f"{path} is damaged: it holds {found!r}; expected the identity that the journal was given; restore it from "
+            "a copy, or remove it: the journal then gets another one, and databases keep what they have of it apart"
+        )
+    return found
 
 
 def _give_identity(folder: Path) -> str:
-    """Durable, as the journal is: a journal that changed its identity would be taken for another one."""
-    identity, path = uuid4().hex, folder / IDENTITY
+    """Durable, as the journal is."""
+    identity, path = _with_check(uuid4().hex[:IDENTITY_LETTERS]), folder / IDENTITY
     with writing_whole(path) as temporary, temporary.open("w") as file:
         file.write(identity)
         file.flush()
         os.fsync(file.fileno())
     sync_folder(folder)
     return identity
+
+
+def _with_check(letters: str) -> str:
+    return letters + hashlib.blake2b(letters.encode(), digest_size=4).hexdigest()
 
 
 def read_records(folder: Path) -> Iterator[AnyRecord]:

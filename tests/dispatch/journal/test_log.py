@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dispatch.journal.log import OPENING, JournalWriter, read_records
+from dispatch.journal.log import IDENTITY, OPENING, JournalWriter, identity_of, read_records
 from dispatch.journal.records import AnyRecord, GenerationStarted, StepDecided, StepDone
 from ingest.batches.manifest import Manifest
 from ingest.errors import LogBusy, LogCorrupt, LogError
@@ -143,3 +143,22 @@ def test_an_append_that_fails_leaves_what_was_noted_for_the_next(
     journal.append(step(2))
     journal.close()
     assert list(read_records(tmp_path)) == [StepDone(1, 5), step(2)]
+
+
+def test_a_journal_keeps_its_identity_and_no_other_journal_has_it(tmp_path: Path) -> None:
+    write(tmp_path / "one", step(1))
+    write(tmp_path / "other", step(1))
+    given = identity_of(tmp_path / "one")
+    write(tmp_path / "one", step(2))
+    assert identity_of(tmp_path / "one") == given != identity_of(tmp_path / "other")
+    assert identity_of(tmp_path / "nowhere") == ""
+
+
+def test_no_flip_of_a_bit_makes_another_identity(tmp_path: Path) -> None:
+    write(tmp_path, step(1))
+    for _ in flip_each_bit(tmp_path / IDENTITY):
+        with pytest.raises(LogCorrupt, match="identity is damaged"):
+            identity_of(tmp_path)
+    (tmp_path / IDENTITY).write_bytes(b"")
+    with pytest.raises(LogCorrupt, match="identity is damaged"):
+        JournalWriter(tmp_path)
