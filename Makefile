@@ -63,11 +63,15 @@ jars: $(STAMP) system
 	@{ $(BIN)/python -c "from infra.kafka.jars import kafka_jars; kafka_jars()"; \
 	   $(BIN)/python -c "from tests.buckets import s3proxy_jars; s3proxy_jars()"; } >/dev/null 2>&1 </dev/null &
 
-prepare: system jars check kernels
+prepare: system jars kernels
 
+# The checks take one core for a minute where nothing is cached: beside the tests, which end later. What they find is
+# told at the end.
 test: ## set-up, checks, and the whole test suite
 	@$(MAKE) --no-print-directory -j4 prepare
-	@PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(TESTS)
+	@mkdir -p build; $(MAKE) --no-print-directory check >build/check.log 2>&1 </dev/null & check=$$!; \
+	PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(TESTS); tests=$$?; \
+	wait $$check || { cat build/check.log; exit 1; }; exit $$tests
 
 quick: check kernels ## checks, and the tests that tell most in a minute
 	@PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder --quick $(TESTS)

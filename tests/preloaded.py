@@ -43,8 +43,8 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", MODULE]
 MODULES = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "trainer.main", "serving.main", "api.main")
 """what the processes of a run load"""
-LOADING = ("HOME", "LD_", "MKL_", "NUMBA", "OMP_", "PYTHON", "TORCH", "XDG_")
-"""how the names of variables begin that matter while modules are loaded"""
+LOADING = ("HOME", "LD_", "MKL_", "NUMBA", "OMP_", "PYTHON", "XDG_")
+"""how the names of variables begin that matter while modules are loaded, and that no module sets itself"""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """the second starts threads when it is loaded: they would be missing in every child"""
 NAME = "freshet-tests-"

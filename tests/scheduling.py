@@ -15,7 +15,10 @@ from dataclasses import replace
 import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
 
-LONGEST = ("tests/end_to_end/test_life.py", "tests/control_plane/", "tests/infra/chaos/")
+LONGEST = (
+    *("tests/end_to_end/test_life.py", "tests/control_plane/", "tests/infra/chaos/"),
+    "tests/test_commands_in_documents.py",
+)
 LONG = (*LONGEST, "tests/end_to_end/", "tests/infra/", "tests/benchmarks/", "tests/ingest/kafka/", "tests/trainer/")
 """begun before all others, in this order, so that no worker is left with a long one at the end"""
 BY_FUNCTION = "tests/end_to_end/"
