@@ -5,7 +5,7 @@ process with all of them, which has one thread and does nothing but fork. Where 
 that begins with ``COMMAND``, it is asked instead, by pytest and by the processes that come from there; so a run's own
 nursery is forked, too:
 
-    1. whoever wants a process becomes a *subreaper*: what is orphaned below it becomes its child
+    1. whoever wants a process becomes a *subreaper* for a moment: what is orphaned below it becomes its child
     2. it sends arguments, environment, folder and files over a Unix socket
     3. the loaded process forks a child, which forks a grandchild and ends; now the grandchild is a child of 1
     4. the grandchild says so, takes its session, files, folder, environment, arguments and name, and begins
@@ -70,6 +70,7 @@ ENVIRONMENT = os.environ | ONE_THREAD
 DIGEST = loading(ENVIRONMENT)
 _libc = ctypes.CDLL(None, use_errno=True)
 _local = threading.local()
+_asking = threading.Lock()
 _loaded_children: dict[int, subprocess.Popen[bytes] | None] = {}
 """by the id of their parent: this process, or one that it was forked from"""
 
@@ -183,11 +184,14 @@ def can_fork(words: Sequence[str], variables: Mapping[str, str]) -> bool:
 
 def ask(start: Start, files: list[int]) -> int:
     """Has a process started; returns its id."""
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+    with _asking, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(f"\0{NAME}{os.getpid()}")
-        socket.send_fds(connection, [msgspec.json.encode(start)], files)
-        answer = connection.recv(MESSAGE_BYTES)
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            socket.send_fds(connection, [msgspec.json.encode(start)], files)
+            answer = connection.recv(MESSAGE_BYTES)
+        finally:
+            _libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
     if not answer:
         raise OSError(f"no process could be forked for {start.arguments}")
     return int(answer)
