@@ -26,6 +26,7 @@ from api.routes.common import (
 )
 from api.runs.followed import FollowedRun
 from api.runs.outbox import ADD
+from dispatch.control.protocol import ListedMember
 from dispatch.control.supervision import ListedProcess
 from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.progress.status import WorkerStatus
@@ -85,18 +86,19 @@ async def _workers(run: FollowedRun) -> list[WorkerReading]:
     status = run.live.status
     published = {worker.name: worker for worker in status.workers} if status is not None else {}
     told, processes = await asyncio.gather(_asked(run.outbox.members), _asked(run.outbox.processes))
-    unknown = dict.fromkeys(published, "unknown")  # its dispatcher is busy or away
-    standings: dict[str, str] = unknown if told is None else {**told}
+    absent = "unknown" if told is None else "away"  # unknown: its dispatcher is busy or away
+    members = told or {}
     samples = sum(worker.traffic.samples for worker in published.values())
     names = [name for name in processes or {} if name.startswith(PREFIX)]
     return [
         _worker(
             published.get(name) or WorkerStatus(name=name),
-            standings.get(name, "away"),
+            members.get(name),
+            absent,
             (processes or {}).get(name),
             samples,
         )
-        for name in dict.fromkeys((*standings, *published, *names))
+        for name in dict.fromkeys((*members, *published, *names))
     ]
 
 
@@ -108,12 +110,15 @@ async def _asked(question: Callable[[], dict[str, AnyT]]) -> dict[str, AnyT] | N
         return None
 
 
-def _worker(worker: WorkerStatus, state: str, process: ListedProcess | None, samples: int) -> WorkerReading:
+def _worker(
+    worker: WorkerStatus, member: ListedMember | None, absent: str, process: ListedProcess | None, samples: int
+) -> WorkerReading:
+    """worker: as it was published last; member: as the dispatcher says now; absent: its state if it says nothing."""
     return WorkerReading(
         name=worker.name,
-        state=state,
+        state=absent if member is None else member.state,
         process=process.state if process is not None else None,
-        link_gbit=worker.link_gbit,
+        link_gbit=worker.link_gbit if member is None else member.link_gbit or None,
         measured_gbit=worker.measured_gbit,
         is_parked=worker.is_parked,
         share=worker.traffic.samples / samples if samples else None,

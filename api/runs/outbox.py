@@ -21,7 +21,7 @@ from api.runs.projector import Projector
 from api.store.rows import StoredCommand
 from api.store.store import SqlStore
 from dispatch.control.client import ask, tell
-from dispatch.control.protocol import Accepted, Command, Members, MemberStanding
+from dispatch.control.protocol import Accepted, Command, ListedMember, Members
 from dispatch.control.supervision import AGENT, ListedProcess, ListProcesses, StartWorker, StopWorker
 from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer
 from dispatch.journal.history import JOURNAL
@@ -177,15 +177,15 @@ class Outbox:
             return {}
         return {listed.name: listed for listed in self._ask_agent(ListProcesses(**self._common())).processes}
 
-    def members(self) -> dict[str, MemberStanding]:
-        """How each worker stands, by name, as the dispatcher says; raises NoAnswer."""
+    def members(self) -> dict[str, ListedMember]:
+        """How each worker stands, and its link, by name, as the dispatcher says; raises NoAnswer."""
         endpoint = self._place.endpoint(CONTROL_WORD)
         if endpoint is None:
             raise NoAnswer(f"the dispatcher of run {self._place.name!r} takes no commands now")
         asked = Command(**self._common(), id=uuid.uuid4().hex, verb="list")
         answer = tell(endpoint, asked, self._place.curve(), ANSWER_SECONDS)
         assert isinstance(answer, Members), "it was asked for a list"
-        return {member.name: member.state for member in answer.members}
+        return {member.name: member for member in answer.members}
 
     def _ask_agent(self, message: Any) -> Any:
         endpoint = self._place.agent()

@@ -80,7 +80,7 @@ class PretendDispatcher:
             while self.answers.is_set() and (asked := self._control.next()) is not None:
                 command = asked.message
                 if command.verb == "list":
-                    listed = ListedMember(name="worker-0", state="training", number=0, link_gbit=0.0)
+                    listed = ListedMember(name="worker-0", state="training", number=0, link_gbit=0.25)
                     at: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
                     self._control.answer(asked, Members(**at, id=command.id, is_paused=False, members=(listed,)))
                 elif command.worker == OTHER_WORKER:

@@ -83,6 +83,7 @@ def test_a_setting_that_was_changed_without_the_api_is_told(api: Served, dispatc
 
 def test_workers_are_listed_and_changed(api: Served) -> None:
     workers = api.get("/v1/runs/r/workers").json["items"]
+    assert workers[0]["link_gbit"] == 0.25  # as the dispatcher says now: its status is older
     assert [(worker["name"], worker["state"]) for worker in workers] == [("worker-0", "training")]
     link = api.ask("PATCH", "/v1/runs/r/workers/worker-0", {"link_gbit": 0.5})
     assert (link.json["verb"], link.json["value"]) == ("link", "0.5")
