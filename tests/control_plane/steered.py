@@ -166,7 +166,7 @@ class Steered:
         settings = given("api.port=0", f"api.database={self.databases['sqlite']}")
         self.second = start("api", "--name", "api-2", "--runs", self.folder, *settings)
         for kind in self.databases:
-            self.wait(lambda kind=kind: self.ask("GET", kind=kind).json()["is_live"])  # type: ignore[misc]
+            self.wait(lambda kind=kind: self.ask("GET", kind=kind).json().get("is_live", False))  # type: ignore[misc]
         self.wait(lambda: self.step() > FURTHER)
 
     def stop(self) -> None:
