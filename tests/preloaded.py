@@ -1,14 +1,14 @@
 """Real processes of the command ``freshet`` that need not load torch and the like: they are forked from one that has.
 
-The suite starts hundreds of processes, and loading modules is half of what they cost. So each worker of pytest has one
-process with all of them, which has one thread and does nothing but fork. Where Python would fork and execute a command
-that begins with ``COMMAND``, it is asked instead, by pytest and by the processes that come from there; so a run's own
-nursery is forked, too:
+The suite starts hundreds of processes, and loading modules was a third to a half of what they cost. So each worker of
+pytest has one process with all of them, which has one thread and does nothing but fork. Where Python would fork and
+execute a command that begins with ``COMMAND``, it is asked instead, by pytest and by the processes that come from
+there; so a run's own nursery is forked, too:
 
     1. whoever wants a process becomes a *subreaper* for a moment: what is orphaned below it becomes its child
     2. it sends arguments, environment, folder and files over a Unix socket
     3. the loaded process forks a child, which forks a grandchild and ends; now the grandchild is a child of 1
-    4. the grandchild says so, takes its session, files, folder, environment, arguments and name, and begins
+    4. the grandchild takes its session, files, folder, environment, arguments and name, says so, and begins
 
 What comes of it is a process as any other: a child of whoever wanted it, with one thread and with nothing of the loaded
 one but its modules. Executed as ever are commands whose environment says how modules are to be loaded (``LOADING``),
@@ -126,6 +126,11 @@ class Start(msgspec.Struct, frozen=True):
     """the numbers that they are to have"""
     own_session: bool
 
+    @property
+    def starts_others(self) -> bool:
+        """Whether the command starts processes itself."""
+        return bool(self.arguments) and self.arguments[0] in STARTING
+
 
 # ── whoever wants a process ───────────────────────────────────────────────────────────────────────────────────────────
 def install() -> None:
@@ -240,13 +245,12 @@ def serve(listener: socket.socket) -> None:
             listener.close()
             _await_parent(wanted_by)
             start = msgspec.json.decode(message, type=Start)
-            spare = listen()
-            if start.arguments[0] not in STARTING or os.fork():
-                spare.close()
+            listener = listen()
+            if not start.starts_others or os.fork():
+                listener.close()
                 begin(start, files, connection)
                 return
-            listener = spare
-            _end_with_parent()
+            _end_with_parent()  # the loaded child of the new process: it serves that one from now on
         else:
             os.waitpid(child, 0)
         for file in files:
@@ -290,7 +294,7 @@ def begin(start: Start, files: list[int], connection: socket.socket) -> None:
     setproctitle.setproctitle(" ".join(["freshet", *start.arguments]))
     os.environ.clear()
     os.environ.update(start.environment)
-    if start.arguments[0] in STARTING:
+    if start.starts_others:
         install()
         _loaded_children[os.getpid()] = None
     _libc.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)

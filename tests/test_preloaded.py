@@ -42,7 +42,7 @@ def test_a_command_says_and_returns_what_one_that_is_executed_does(arguments: tu
     assert (forked.returncode, forked.stdout, forked.stderr) == (executed.returncode, executed.stdout, executed.stderr)
 
 
-def test_a_forked_process_is_a_child_of_whoever_started_it_with_its_own_name_and_files(tmp_path: Path) -> None:
+def test_a_forked_process_is_a_child_of_whoever_started_it_and_has_its_own_name(tmp_path: Path) -> None:
     with waiting(FRESHET_STREAM__FOLDER=str(tmp_path)) as process:
         there = psutil.Process(process.pid)
         assert there.ppid() == os.getpid()
@@ -61,9 +61,11 @@ def test_the_nursery_of_a_forked_run_is_forked_a_child_of_it_and_ends_with_it(tm
     settings = ("dispatch.workers=1", "ps.shards=1", "dispatch.links_gbit=")
     given = [part for setting in settings for part in ("--set", setting)]
     process = start("up", "--run", tmp_path / "run", "--no-api", *given)
-    wait_until(lambda: named(tmp_path / "run", ["nursery"]) != [], process)
-    (nursery,) = named(tmp_path / "run", ["nursery"])
-    assert (nursery.ppid(), as_started(nursery.cmdline())[:2]) == (process.pid, ["freshet", "nursery"])
-    process.kill()
-    process.communicate(timeout=WAIT_SECONDS)
+    try:
+        wait_until(lambda: named(tmp_path / "run", ["nursery"]) != [], process)
+        (nursery,) = named(tmp_path / "run", ["nursery"])
+        assert (nursery.ppid(), as_started(nursery.cmdline())[:2]) == (process.pid, ["freshet", "nursery"])
+    finally:
+        process.kill()
+        process.communicate(timeout=WAIT_SECONDS)
     wait_until(lambda: children_of(tmp_path / "run") == [])

@@ -34,7 +34,7 @@ def test_an_added_worker_shows_its_link_and_a_run_that_was_stopped_is_not_finish
         output, _ = process.communicate(timeout=300)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     assert process.returncode == 0, output
     assert json.loads((tmp_path / "summary.json").read_text())["exit_reason"] == "stopped"
     assert "freshet · idle · stopped" in output
