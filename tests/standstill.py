@@ -68,7 +68,7 @@ def end_workers(reason: str) -> None:
     for worker in workers:
         _send(worker, STACKS_SIGNAL)
     time.sleep(STACKS_SECONDS)
-    for process in [*below, *workers]:
+    for process in [*workers, *below]:  # in this order: a test whose process has ended would go on, and pass
         _send(process, signal.SIGKILL)
 
 
