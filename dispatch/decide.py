@@ -19,8 +19,9 @@ from dispatch.assign.situation import Assignment, Policy, Situation
 from dispatch.assign.worth import saved_share
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.elastic import Elastic
-from dispatch.capacity.participation import DenseLoad, SetChange
+from dispatch.capacity.participation import SetChange
 from dispatch.capacity.room import equal_capacities, hot_rows
+from dispatch.capacity.step_model import DenseLoad
 from dispatch.errors import BadCost, CacheTooSmall
 from dispatch.policies.registry import parse_spec
 from dispatch.policies.spec import Needs

@@ -12,7 +12,7 @@ import structlog
 
 from dispatch.assign.situation import Policy
 from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.participation import rows_of_dense
+from dispatch.capacity.step_model import rows_of_dense
 from dispatch.cuts.state import DispatcherState, Trained
 from dispatch.decide import Decider, Decision
 from dispatch.dense import NO_MOVES, DenseTurns

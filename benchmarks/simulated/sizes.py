@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.capacity.participation import DenseLoad, rows_of_dense
+from dispatch.capacity.step_model import DenseLoad, rows_of_dense
 from dispatch.protocol import ring_moved
 from ps.config import OptimizerName, RowConfig
 from trainer.config import ModelConfig, ModelName

@@ -18,7 +18,8 @@ from dispatch.arrays import F64, I64, Bool
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.compute import ComputeTimes
 from dispatch.capacity.level import level
-from dispatch.capacity.participation import TRY_SHARE, DenseLoad, Participation, SetChange, StepModel, sole_of
+from dispatch.capacity.participation import TRY_SHARE, Participation, SetChange
+from dispatch.capacity.step_model import DenseLoad, StepModel, sole_of
 from dispatch.errors import Infeasible
 
 SPARE = 1.5

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from dispatch.arrays import F64, U64
 from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.participation import LEAST_WAIT, TRY_STEPS, DenseLoad, rows_of_dense
+from dispatch.capacity.participation import LEAST_WAIT, TRY_STEPS
+from dispatch.capacity.step_model import DenseLoad, rows_of_dense
 from dispatch.decide import Decider, Decision
 from dispatch.policies.registry import parse_spec
 from dispatch.rows.directory import Directory

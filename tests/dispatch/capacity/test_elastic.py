@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from dispatch.assign.improvement import Joint
 from dispatch.capacity.bounds import LARGEST_SHARE, ShareBounds
 from dispatch.capacity.elastic import Elastic
-from dispatch.capacity.participation import SETTLING_STEPS, DenseLoad
+from dispatch.capacity.participation import SETTLING_STEPS
+from dispatch.capacity.step_model import DenseLoad
 from dispatch.decide import Decider, relative_row_costs
 from dispatch.errors import CacheTooSmall, Infeasible
 from dispatch.policies.spec import Needs

@@ -6,18 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dispatch.arrays import Bool
-from dispatch.capacity.participation import (
-    CLEARLY,
-    HAND_OVER_STEPS,
-    LEAST_WAIT,
-    SETTLING_STEPS,
-    TRY_COST,
-    TRY_STEPS,
-    DenseLoad,
-    Participation,
-    StepModel,
-    rows_of_dense,
-)
+from dispatch.capacity.participation import CLEARLY, LEAST_WAIT, SETTLING_STEPS, TRY_COST, TRY_STEPS, Participation
+from dispatch.capacity.step_model import HAND_OVER_STEPS, DenseLoad, StepModel, rows_of_dense
 
 ALL_MAY = np.full(3, True)
 
