@@ -46,6 +46,9 @@ class DispatchConfig(Section):
     forbids that. Empty: 0."""
     largest_share: tuple[float, ...] = (LARGEST_SHARE,)
     """Most samples it gives a worker, likewise."""
+    choose: Literal["clock", "model", "off"] = "clock"
+    """How an elastic policy finds out who should take part: by measured steps (clock): sets that a model proposes are
+    tried and kept if their steps are faster; by the model alone; or off: everyone takes part."""
     endpoint: str = "tcp://127.0.0.1:*"
     """Where the dispatcher listens for workers; a port of * is chosen when it starts."""
     status_endpoint: str = "tcp://127.0.0.1:*"

@@ -8,8 +8,9 @@ Legend: B samples, n workers.
 """
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter, thread_time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,10 +19,9 @@ from dispatch.assign.choices import OptBackend
 from dispatch.assign.situation import Assignment, Policy, Situation
 from dispatch.assign.worth import saved_share
 from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.elastic import Elastic
+from dispatch.capacity.elastic import BY_MODEL, Elastic, ElasticTerms
 from dispatch.capacity.participation import SetChange
 from dispatch.capacity.room import equal_capacities, hot_rows
-from dispatch.capacity.step_model import DenseLoad
 from dispatch.errors import BadCost, CacheTooSmall
 from dispatch.policies.registry import parse_spec
 from dispatch.policies.spec import Needs
@@ -72,14 +72,10 @@ class Decider:
         policy: Policy,
         needs: Needs,
         row_cost_n: F64,
-        shares: ShareBounds | None = None,
+        elastic: ElasticTerms = BY_MODEL,
         value_share: float = 1.0,
-        dense: DenseLoad | None = None,
     ) -> None:
-        """needs: of the policy; the directory must have been made for them, too. value_share: see Situation.
-
-        dense: what a worker with samples moves besides rows; nothing by default.
-        """
+        """needs: of the policy; the directory must have been made for them, too. value_share: see Situation."""
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
         self._directory = directory
@@ -92,7 +88,8 @@ class Decider:
         self._value_share = value_share
         self._elastic: Elastic | None = None
         if needs.elastic:
-            self._elastic = Elastic(row_cost_n, directory.cache_rows_n, shares or ShareBounds(), dense)
+            terms = elastic.shares, elastic.dense, elastic.choice
+            self._elastic = Elastic(row_cost_n, directory.cache_rows_n, *terms)
         self._profile: Profile | None = None
         if needs.profile_steps:
             self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers, needs.only_worthwhile)
@@ -104,32 +101,22 @@ class Decider:
         samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
         hot = self._choose_hot_set(rows)
-        state_U, holders_UQ = self._directory.look(rows)
         # the least of the latest steps, so that one slow step of the machine does not make decisions worse
         left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
-        capacity_n, change = self._capacities(samples, fields)
-        situation = Situation(
-            step,
-            rows.local_BF,
-            state_U,
-            holders_UQ,
-            self._row_cost_n,
-            capacity_n,
-            value_share=self._value_share,
-            alpha=self.alpha,
-            budget_seconds=left,
-        )
+        capacity_n, change = self._capacities(step, rows, samples, fields)
         try:
-            assignment, policy_seconds, plan = self._assign(rows, situation)
+            assigned = self._assign(step, rows, capacity_n, left)
         except CacheTooSmall:
             if self._elastic is None:
                 raise
             # the samples had fewer rows in common than expected; the directory has not changed yet
-            situation = replace(situation, capacity_n=self._elastic.safe_capacities(samples, fields))
-            assignment, policy_seconds, plan = self._assign(rows, situation)
+            assigned = self._assign(step, rows, self._elastic.safe_capacities(samples, fields), left)
+        assignment, plan = assigned.assignment, assigned.plan
         sole = self._follow(assignment, plan)
         seconds, cpu_seconds = perf_counter() - began, thread_time() - cpu_began
-        self._other_seconds.append(seconds - policy_seconds)
+        self._other_seconds.append(seconds - assigned.policy_seconds)
+        if self._elastic is not None:
+            self._elastic.measure_decision(seconds)
         return Decision(
             rows,
             assignment.worker_B,
@@ -141,11 +128,11 @@ class Decider:
             sole=sole,
             hot=hot,
             cpu_seconds=cpu_seconds,
-            saved_share=self._compare(situation, assignment),
+            saved_share=self._compare(assigned.situation, assignment),
         )
 
-    def _compare(self, situation: Situation, assignment: Assignment) -> float | None:
-        if not self.compares or situation.step % COMPARED_STEPS:
+    def _compare(self, situation: Situation | None, assignment: Assignment) -> float | None:
+        if situation is None or not self.compares or situation.step % COMPARED_STEPS:
             return None
         return saved_share(situation, assignment.worker_B)
 
@@ -164,6 +151,11 @@ class Decider:
         """Takes what a worker measured in a step; only elastic capacities depend on it."""
         if self._elastic is not None:
             self._elastic.measure(worker, samples, compute_seconds, row_seconds)
+
+    def measure_step(self, step: int, seconds: float) -> None:
+        """Takes how long a whole step took, from the end of the one before; elastic capacities go by it."""
+        if self._elastic is not None:
+            self._elastic.measure_step(step, seconds)
 
     def charge(self, row_cost_n: F64) -> None:
         """A row over each link costs this much from now on."""
@@ -194,10 +186,11 @@ class Decider:
             self._directory.replicate(hot)
         return hot
 
-    def _capacities(self, samples: int, fields: int) -> tuple[I64, SetChange | None]:
+    def _capacities(self, step: int, rows: BatchRows, samples: int, fields: int) -> tuple[I64, SetChange | None]:
         if self._elastic is None:
             return equal_capacities(samples, self._directory.workers), None
-        change = self._elastic.choose_members(samples, fields)
+        self._elastic.watch(step, rows.rows_U)
+        change = self._elastic.choose_members(samples, fields, step)
         return self._elastic.capacities(samples, fields), change
 
     def _follow(self, assignment: Assignment, plan: RoundPlan) -> int | None:
@@ -209,12 +202,39 @@ class Decider:
         self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.busier_way(self._value_share))
         return self._elastic.sole(samples_n)
 
-    def _assign(self, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
-        """The assignment, the seconds it took, and its plan."""
+    def _assign(self, step: int, rows: BatchRows, capacity_n: I64, budget_seconds: float | None) -> "Assigned":
+        """Who trains what within these places; where one worker has them all there is nothing to decide."""
+        samples = rows.local_BF.shape[0]
+        with_places = np.flatnonzero(capacity_n)
+        if with_places.size == 1:
+            assignment = Assignment(np.full(samples, with_places[0], np.int32))
+            return Assigned(assignment, self._directory.plan(step, rows, assignment.worker_B))
+        state_U, holders_UQ = self._directory.look(rows)
+        situation = Situation(
+            step,
+            rows.local_BF,
+            state_U,
+            holders_UQ,
+            self._row_cost_n,
+            capacity_n,
+            value_share=self._value_share,
+            alpha=self.alpha,
+            budget_seconds=budget_seconds,
+        )
         began = perf_counter()
         assignment = self._policy.assign(situation)
         seconds = perf_counter() - began
-        return assignment, seconds, self._directory.plan(situation.step, rows, assignment.worker_B)
+        return Assigned(assignment, self._directory.plan(step, rows, assignment.worker_B), seconds, situation)
+
+
+class Assigned(NamedTuple):
+    """Where the samples of a step go."""
+
+    assignment: Assignment
+    plan: RoundPlan
+    policy_seconds: float = 0.0
+    situation: Situation | None = None
+    """that the policy was asked about; None: it was not"""
 
 
 def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:

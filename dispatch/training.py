@@ -12,6 +12,10 @@ import structlog
 
 from dispatch.assign.situation import Policy
 from dispatch.capacity.bounds import ShareBounds
+from dispatch.capacity.choice import MeasuredChoice
+from dispatch.capacity.elastic import ElasticTerms
+from dispatch.capacity.participation import Everyone, Participation
+from dispatch.capacity.set_times import SetTimes
 from dispatch.capacity.step_model import rows_of_dense
 from dispatch.cuts.state import DispatcherState, Trained
 from dispatch.decide import Decider, Decision
@@ -60,6 +64,8 @@ class Training:
         """of the generation that the directory was made for"""
         self._links: Mapping[str, float] = {}
         """speeds that people have told since the workers joined, by name"""
+        self._set_times = SetTimes()
+        """what steps of each set of workers took"""
         self._flushed = (0, 0)
         """the step that was flushed last, and how often"""
         if state is not None:
@@ -104,9 +110,22 @@ class Training:
         # in a ring a worker moves as much without samples, and one that is alone moves nothing
         dense_bytes = self._job.dense.bytes if terms.uses_hub and terms.workers > 1 else 0
         dense = rows_of_dense(dense_bytes, self._job.row_bytes, self._job.dense.state_copies)
-        known = self.index, directory, policy, terms.needs, costs_n, self._job.dispatch.share_bounds
-        self._decider = Decider(*known, self._job.rows.shape().value_share, dense)
+        bounds = self._job.dispatch.share_bounds
+        elastic = ElasticTerms(bounds, dense, self._choice(bounds))
+        known = self.index, directory, policy, terms.needs, costs_n
+        self._decider = Decider(*known, elastic, self._job.rows.shape().value_share)
         return keeps
+
+    def _choice(self, bounds: ShareBounds) -> Participation:
+        """Who chooses the workers that take part, of this generation's members."""
+        may_park_n = bounds.of(len(self._members))[0] == 0.0
+        match self._job.dispatch.choose:
+            case "clock":
+                return MeasuredChoice(may_park_n, self.names, self._set_times)
+            case "model":
+                return Participation(may_park_n)
+            case "off":
+                return Everyone(may_park_n)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -160,6 +179,7 @@ class Training:
             names = [self._members[worker].name for worker in done.diverged]
             structlog.get_logger().error(hint, step=done.step, workers=names)
         seconds, samples = self.accounts.end_step(done.labels_B.size), done.labels_B.size
+        self.decider.measure_step(done.step, seconds)
         clicks = int(np.count_nonzero(done.labels_B))
         return StepFigures(time(), seconds, done.decide_seconds, samples, clicks, loss, done.moved_bytes())
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.simulated.sizes import DenseCharges
 from benchmarks.simulated.workload import Workload
+from dispatch.capacity.elastic import ElasticTerms
 from dispatch.capacity.room import hot_rows
 from dispatch.decide import Decider, Decision, warm_up
 from dispatch.errors import CacheTooSmall
@@ -90,8 +91,8 @@ def simulate(workload: Workload, policy: str) -> DispatchResult:
     spec = parse_spec(policy)
     directory = _directory(workload, spec)
     built, costs_n = spec.build(SEED, "cpu"), workload.row_cost_n
-    weights = workload.sizes.value_share, workload.sizes.dense_load
-    decider = Decider(Index(), directory, built, spec.needs, costs_n, None, *weights)
+    elastic, value_share = ElasticTerms(dense=workload.sizes.dense_load), workload.sizes.value_share
+    decider = Decider(Index(), directory, built, spec.needs, costs_n, elastic, value_share)
     totals, whole = Totals(workload), workload.batch * workload.workers
     charges = DenseCharges(workload.sizes, workload.workers)
     for step in range(workload.steps):

@@ -10,11 +10,12 @@ import numpy as np
 
 from dispatch.arrays import F64
 from infra.errors import ConfigError
+from ps.protocol import MOST_WORKERS
 
 LEAST_SHARE = 0.0
 """a worker without a lower bound may be parked (dispatch/capacity/participation.py)"""
-LARGEST_SHARE = 4.0
-"""more than this and a lost worker takes too much of every batch with it"""
+LARGEST_SHARE = float(MOST_WORKERS)
+"""no bound: one worker may train the whole batch"""
 
 
 @dataclass(frozen=True)

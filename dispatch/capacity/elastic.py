@@ -12,6 +12,9 @@ it is measured. Without measurements the shares are a pure function of the seque
 Legend: n workers.
 """
 
+from collections import deque
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from dispatch.arrays import F64, I64, Bool
@@ -19,6 +22,7 @@ from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.compute import ComputeTimes
 from dispatch.capacity.level import level
 from dispatch.capacity.participation import TRY_SHARE, Participation, SetChange
+from dispatch.capacity.shadow import SoleShadow
 from dispatch.capacity.step_model import DenseLoad, StepModel, sole_of
 from dispatch.errors import Infeasible
 
@@ -33,21 +37,44 @@ LOWEST_SHARE = 1e-3
 """from which a worker without a lower bound can still come back"""
 GAIN = 0.1
 """how far shares follow the times in one step: a worker twice as late loses GAIN · ln 2 of its share"""
+RECENT_DECISIONS = 8
+"""the shortest of which counts, so that an interruption does not"""
 SHORTEST = 1 / 16
 """of the mean time: a worker that takes less does not count as earlier"""
+
+
+@dataclass(frozen=True)
+class ElasticTerms:
+    """What elastic capacities go by, besides links and measured times."""
+
+    shares: ShareBounds = field(default_factory=ShareBounds)
+    dense: DenseLoad = field(default_factory=DenseLoad)
+    """what moves of the dense weights because a worker takes part"""
+    choice: Participation | None = None
+    """chooses who takes part; None: the model alone does, wherever the bounds allow it"""
+
+
+BY_MODEL = ElasticTerms()
 
 
 class Elastic:
     """Re-chooses capacities step after step, slowly."""
 
-    def __init__(self, row_cost_n: F64, cache_rows_n: I64, shares: ShareBounds, dense: DenseLoad | None = None) -> None:
-        """dense: what moves of the dense weights because a worker takes part."""
+    def __init__(
+        self,
+        row_cost_n: F64,
+        cache_rows_n: I64,
+        shares: ShareBounds,
+        dense: DenseLoad | None = None,
+        choice: Participation | None = None,
+    ) -> None:
+        """shares, dense, choice: see ElasticTerms."""
         n = row_cost_n.size
         self._row_cost_n = row_cost_n
         self._cache_rows_n = cache_rows_n
         self._least_n, self._largest_n = shares.of(n)
         self._dense = dense or DenseLoad()
-        self.participation = Participation(self._least_n == 0.0)
+        self.participation = choice or Participation(self._least_n == 0.0)
         self._batch = 0.0
         self._rows_a_sample = 0.0
         self._share_n = 1.0 / row_cost_n
@@ -57,6 +84,9 @@ class Elastic:
         """of each worker's step, without the fixed part; and for whom it is known"""
         self._compute = ComputeTimes(n)
         self._row_seconds = 0.0
+        self._shadow = SoleShadow(int(cache_rows_n.max(initial=0)))
+        self._decide_several, self._decide_alone = (deque[float](maxlen=RECENT_DECISIONS) for _ in range(2))
+        """seconds of the latest decisions about several workers, and about one"""
 
     def charge(self, row_cost_n: F64) -> None:
         """Links cost this much from now on; shares follow slowly."""
@@ -67,18 +97,34 @@ class Elastic:
         self._least_n, self._largest_n = shares.of(self._share_n.size)
         self.participation.allow(self._least_n == 0.0)
 
-    def choose_members(self, samples: int, fields: int) -> SetChange | None:
+    def choose_members(self, samples: int, fields: int, step: int = 0) -> SetChange | None:
         """Decides who takes part in the next step, of so many samples; returns the change if there is one."""
         self._batch = _damped(self._batch, samples)
         usual = round(self._batch)
         bounds_2n = bounds(usual, self._expected_hold(usual, fields), self._least_n, self._largest_n)
-        alone_n, hand_over_n = self._compute.fixed_n, self._dense.whole_rows * self._row_n
-        times_4n = self._fixed_n, alone_n, hand_over_n, self._sample_n(fields)
         before_n = self.participation.taking_part_n
-        change = self.participation.choose(StepModel(usual, *times_4n, *bounds_2n, self._row_seconds > 0.0))
+        change = self.participation.choose(self._model(usual, fields, *bounds_2n), step)
         if change is not None:
             self._call_back(change, before_n)
         return change
+
+    def _model(self, samples: int, fields: int, least_n: I64, most_n: I64) -> StepModel:
+        is_measured = self._row_seconds > 0.0
+        return StepModel(
+            samples,
+            self._fixed_n,
+            self._compute.fixed_n,
+            self._dense.whole_rows * self._row_n,
+            self._sample_n(fields),
+            least_n,
+            most_n,
+            is_measured,
+            compute_n=self._compute.sample_n if is_measured else None,
+            alone_rows_n=self._shadow.rows_a_step * self._row_n,
+            row_n=self._row_n,
+            decide_several=min(self._decide_several or self._decide_alone, default=0.0),
+            decide_alone=min(self._decide_alone, default=0.0),
+        )
 
     def sole(self, samples_n: I64) -> int | None:
         """The worker that takes part in this step with all others parked and none of them tried or helping out."""
@@ -99,6 +145,21 @@ class Elastic:
             self._compute.add(worker, samples, compute_seconds)
             self._time_n *= 1.0 if self._row_seconds else row_seconds
             self._row_seconds = _damped(self._row_seconds, row_seconds)
+
+    def measure_step(self, step: int, seconds: float) -> None:
+        """How long a whole step took, from the end of the one before."""
+        self.participation.measure(step, seconds)
+
+    def measure_decision(self, seconds: float) -> None:
+        """How long the newest decision took; the model alone, which counts no clock, does not go by it."""
+        if not self.participation.goes_by_clock:
+            return
+        is_alone = sole_of(self.participation.taking_part_n) is not None
+        (self._decide_alone if is_alone else self._decide_several).append(seconds)
+
+    def watch(self, step: int, rows_U: I64) -> None:
+        """Takes the distinct rows of a step's batch: what a worker alone would move of them."""
+        self._shadow.follow(step, rows_U)
 
     def follow(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
         """Moves the shares by how long each worker took for these samples, of distinct rows.
@@ -161,11 +222,14 @@ class Elastic:
         return self._dense.rows * self._row_n + self._compute.fixed_n
 
     def _sample_n(self, fields: int) -> F64:
-        """What a further sample costs each worker; whose rows are not known is taken for one of the others."""
+        """What a further sample costs each worker; whose rows are not known is taken for one of the others.
+
+        Most rows are on their way while the step before computes, so the longer of the two counts.
+        """
         known_n = self._trained_n > 0
         rows_n = self._moved_n / np.maximum(self._trained_n, 1e-12)
         usual = float(rows_n[known_n].mean()) if known_n.any() else float(fields)
-        return np.where(known_n, rows_n, usual) * self._row_n + self._compute.sample_n
+        return np.maximum(np.where(known_n, rows_n, usual) * self._row_n, self._compute.sample_n)
 
     def _learn_rows(self, samples_n: I64, moved_n: F64) -> None:
         known_n, has_samples_n = self._trained_n > 0, samples_n > 0

@@ -11,7 +11,7 @@ Legend: n workers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,7 +42,8 @@ class SetChange:
     time: float
     """of a step, by the model"""
     time_before: float
-    """of a step with the set before; infinite if that cannot hold the batch any more"""
+    """of a step with the set before; infinite if that cannot hold the batch any more, or has not been measured"""
+    reason: str = "expected to be faster"
 
     def parked(self, names: Sequence[str]) -> tuple[str, ...]:
         """Names of the parked workers, from those of all."""
@@ -52,6 +53,7 @@ class SetChange:
         """The change in numbers, for a log."""
         model, unit, sole = self.model, "seconds" if self.model.is_in_seconds else "rows", sole_of(~self.parked_n)
         return {
+            "reason": self.reason,
             "parked": self.parked(names),
             "sole": None if sole is None else names[sole],
             f"step_{unit}": float(f"{self.time:.4g}"),
@@ -66,7 +68,10 @@ def _by_name(names: Sequence[str], time_n: F64) -> dict[str, float]:
 
 
 class Participation:
-    """Chooses who takes part, step after step."""
+    """Chooses who takes part, step after step, by the model alone."""
+
+    goes_by_clock: ClassVar[bool] = False
+    try_cost: ClassVar[float] = TRY_COST
 
     def __init__(self, may_park_n: Bool) -> None:
         self._may_park_n = may_park_n
@@ -78,13 +83,15 @@ class Participation:
         """steps since each worker last had samples"""
         self._tries_n = np.zeros(may_park_n.size, np.int64)
         """steps that are left of its try"""
+        self._try_seconds = 0.0
+        """by which a step with tries was longer, where that is measured"""
 
     def allow(self, may_park_n: Bool) -> None:
         """These may be parked from now on; others take part."""
         self._may_park_n = may_park_n
         self.taking_part_n = self.taking_part_n | ~may_park_n
 
-    def choose(self, model: StepModel) -> SetChange | None:
+    def choose(self, model: StepModel, step: int = 0) -> SetChange | None:
         """Decides on the next step; returns the change if there is one."""
         if not self._may_park_n.any() or not model.samples:
             return None
@@ -102,6 +109,9 @@ class Participation:
         self.tried_n = np.full(best_n.size, False)
         return SetChange(~best_n, model, model.time_of(best_n), before)
 
+    def measure(self, step: int, seconds: float) -> None:
+        """How long a step took; the model alone does not ask."""
+
     def _try_parked(self, model: StepModel, time: float) -> None:
         """Tries those who have waited long enough: the more a try costs, the longer."""
         slowed_n = model.fixed_n + TRY_SHARE * model.samples / model.fixed_n.size * model.sample_n
@@ -109,9 +119,17 @@ class Participation:
         if sole is not None:  # a try interrupts it: it gives the dense weights back, moves them like others, takes them
             slowed_n = np.maximum(slowed_n, time + model.fixed_n[sole] - model.alone_n[sole])
             hand_overs = 2 * float(model.hand_over_n[sole])
-        wait_n = (TRY_STEPS * np.maximum(slowed_n - time, 0.0) + hand_overs) / (time * TRY_COST)
+        slower_n = np.maximum(slowed_n - time, self._try_seconds)
+        wait_n = (TRY_STEPS * slower_n + hand_overs) / (time * self.try_cost)
         is_due_n = ~self.taking_part_n & (self._idle_n >= np.clip(wait_n, LEAST_WAIT, MOST_WAIT))
         self._tries_n[is_due_n] = TRY_STEPS
         self.tried_n = self._tries_n > 0
         self._tries_n = np.maximum(self._tries_n - 1, 0)
         self._idle_n = np.where(self.taking_part_n | self.tried_n, 0, self._idle_n + 1)
+
+
+class Everyone(Participation):
+    """Nobody is parked, whatever the model says."""
+
+    def choose(self, model: StepModel, step: int = 0) -> SetChange | None:
+        return None

@@ -14,7 +14,7 @@ stands the worker that is fastest alone, if it can hold the whole batch.
 Legend: n workers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -56,12 +56,25 @@ class StepModel:
     most_n: I64
     is_in_seconds: bool = False
     """whether times are seconds; otherwise they are rows over the fastest link"""
+    compute_n: F64 | None = None
+    """that a further sample adds to the compute of a worker that takes part alone; None: sample_n, its rows included"""
+    alone_rows_n: F64 = field(default_factory=lambda: np.zeros(0))
+    """of all rows that a worker alone moves in a step, while the step before computes; given with compute_n"""
+    row_n: F64 = field(default_factory=lambda: np.zeros(0))
+    """of a row with its state over each link"""
+    decide_several: float = 0.0
+    """of a decision about several workers, which is made while the step before is trained"""
+    decide_alone: float = 0.0
+    """of a decision about one"""
 
     def time_of(self, taking_part_n: Bool) -> float:
         """How long a step takes if these workers take part, all of them; infinite if they cannot hold the batch."""
-        fixed_n = self.fixed_n if sole_of(taking_part_n) is None else self.alone_n
-        first_n = fixed_n + self.least_n * self._divisor_n
-        return max(self._level(taking_part_n, fixed_n), float(first_n[taking_part_n].max(initial=0.0)))
+        if (sole := sole_of(taking_part_n)) is not None:
+            can_hold = self.most_n[sole] >= self.samples
+            return max(float(self._alone_time_n[sole]), self.decide_alone) if can_hold else float("inf")
+        first_n = self.fixed_n + self.least_n * self._divisor_n
+        slowest = float(first_n[taking_part_n].max(initial=0.0))
+        return max(self._level(taking_part_n, self.fixed_n), slowest, self.decide_several)
 
     def time_after(self, now_n: Bool, next_n: Bool) -> float:
         """The same of the next set, its share of the hand-overs that come with the change included."""
@@ -69,9 +82,14 @@ class StepModel:
         hand_over = given if next_sole is None else float(self._to_sole_n(now_n)[next_sole])
         return self.time_of(next_n) + hand_over / HAND_OVER_STEPS
 
+    def by_speed(self, may_park_n: Bool) -> I64:
+        """Numbers of the workers, those who must not be parked first, then the fastest at an equal share first."""
+        time_n = self.fixed_n + self.samples / self.fixed_n.size * self._divisor_n
+        return np.lexsort((time_n, may_park_n)).astype(np.int64)
+
     def best(self, may_park_n: Bool, now_n: Bool) -> Bool:
         """The set with the least time after the present one; those who must not be parked belong to it."""
-        several_n, sole_n = self._best_several(may_park_n), self._best_sole(may_park_n, now_n)
+        several_n, sole_n = self._best_several(may_park_n), self.best_sole(may_park_n, now_n)
         if sole_n is None or self.time_after(now_n, several_n) < self.time_after(now_n, sole_n):
             return several_n
         return sole_n
@@ -87,13 +105,13 @@ class StepModel:
             several_n[np.where(several_n, np.inf, self.fixed_n).argmin()] = True
         return several_n
 
-    def _best_sole(self, may_park_n: Bool, now_n: Bool) -> Bool | None:
+    def best_sole(self, may_park_n: Bool, now_n: Bool) -> Bool | None:
         """The set of one with the least time after the present one; None if nobody may, or can hold the batch."""
         must_n = ~may_park_n
         may_n = (must_n.sum() - must_n == 0) & (self.most_n >= self.samples)
         if not may_n.any():
             return None
-        time_n = self.alone_n + self.samples * self._divisor_n + self._to_sole_n(now_n) / HAND_OVER_STEPS
+        time_n = self._alone_time_n + self._to_sole_n(now_n) / HAND_OVER_STEPS
         return np.asarray(np.arange(may_n.size) == np.where(may_n, time_n, np.inf).argmin())
 
     def _to_sole_n(self, now_n: Bool) -> F64:
@@ -111,6 +129,19 @@ class StepModel:
         """The least time in which the members can train the batch, where those without samples pay nothing."""
         fixed_n, sample_n = fixed_n[members_n], self._divisor_n[members_n]
         return level(self.samples, fixed_n, sample_n, self.least_n[members_n], self.most_n[members_n])
+
+    def at_most(self, taking_part_n: Bool) -> float:
+        """How long a step takes if nothing of it runs side by side, of a worker alone; of several as ``time_of``."""
+        sole = sole_of(taking_part_n)
+        rows = 0.0 if sole is None or self.compute_n is None else float(self.alone_rows_n[sole])
+        return self.time_of(taking_part_n) + rows
+
+    @cached_property
+    def _alone_time_n(self) -> F64:
+        """What a step takes each worker alone."""
+        if self.compute_n is None:
+            return self.alone_n + self.samples * self._divisor_n
+        return self.alone_n + np.maximum(self.samples * self.compute_n, self.alone_rows_n)
 
     @cached_property
     def _divisor_n(self) -> F64:

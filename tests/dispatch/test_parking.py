@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dispatch.arrays import F64, U64
 from dispatch.capacity.bounds import ShareBounds
+from dispatch.capacity.elastic import ElasticTerms
 from dispatch.capacity.participation import LEAST_WAIT, TRY_STEPS
 from dispatch.capacity.step_model import DenseLoad, rows_of_dense
 from dispatch.decide import Decider, Decision
@@ -35,7 +36,7 @@ def decider(
     spec, n = parse_spec(policy), costs.size
     directory = Directory(np.full(n, 300), "lru", 1, spec.needs.synchronisation)
     dense = DenseLoad(dense_rows, 3 * dense_rows)
-    return Decider(Index(), directory, spec.build(0, "cpu"), spec.needs, costs, shares, dense=dense)
+    return Decider(Index(), directory, spec.build(0, "cpu"), spec.needs, costs, ElasticTerms(shares, dense))
 
 
 def samples_of(decision: Decision, workers: int = 4) -> list[int]:
@@ -162,7 +163,7 @@ def test_one_worker_is_sole_where_the_dense_part_is_heavier_than_a_batch_of_rows
 
 
 def test_a_sole_worker_is_interrupted_while_others_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.capacity.participation.TRY_COST", 0.5)
+    monkeypatch.setattr("dispatch.capacity.participation.Participation.try_cost", 0.5)
     decisions = run(decider(200.0, costs=np.ones(4), shares=ONE_MAY), 200)
     soles = [decision.sole for decision in decisions]
     (sole,) = {sole for sole in soles if sole is not None}
@@ -210,7 +211,7 @@ def test_over_real_links_as_many_take_part_as_the_dense_part_allows(
     row_bytes, batch, costs = 1024, 256, np.array([1.0, 1.0, 10.0, 10.0])
     spec, dense = parse_spec("esd:0:elastic"), rows_of_dense(dense_bytes, row_bytes, state_copies=2)
     directory = Directory(np.full(4, 8000), "lru", 1, spec.needs.synchronisation)
-    chosen = Decider(Index(), directory, spec.build(0, "cpu"), spec.needs, costs, dense=dense)
+    chosen = Decider(Index(), directory, spec.build(0, "cpu"), spec.needs, costs, ElasticTerms(dense=dense))
     random, trained = np.random.default_rng(7), np.zeros(4, np.int64)
     for step in range(1, 61):
         keys = (random.random((batch, 26)) ** 4 * 20_000).astype(np.uint64)

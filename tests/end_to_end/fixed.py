@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dispatch.assign.situation import Assignment, Situation
+from dispatch.arrays import I64
+from dispatch.assign.situation import Assignment
 from dispatch.coordinator import Coordinator
-from dispatch.decide import Decider, Decision
+from dispatch.decide import Assigned, Decider, Decision
 from dispatch.peers.roster import Roster
 from dispatch.progress.underway import OrderedRound
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import BatchRows
-from dispatch.rows.plan import RoundPlan
 from ingest.batches.batch import Batch
 from tests.end_to_end.threads import Plan, Result, train
 
@@ -60,11 +60,12 @@ def train_fixed(
     decide, order = Decider._assign, Coordinator.order
     start, logits_B = Coordinator.start_generation, OrderedRound.logits_B
 
-    def assign(self: Decider, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
-        if situation.samples < 16:  # of the warm-up
-            return decide(self, rows, situation)
-        worker_B = fixed_assignment(situation.step, situation.samples, situation.workers)
-        return Assignment(worker_B), 0.0, self._directory.plan(situation.step, rows, worker_B)
+    def assign(self: Decider, step: int, rows: BatchRows, capacity_n: I64, budget: float | None) -> Assigned:
+        samples = len(rows.local_BF)
+        if samples < 16:  # of the warm-up
+            return decide(self, step, rows, capacity_n, budget)
+        worker_B = fixed_assignment(step, samples, capacity_n.size)
+        return Assigned(Assignment(worker_B), self._directory.plan(step, rows, worker_B))
 
     def order_and_note(self: Coordinator, step: int, decision: Decision, batch: Batch) -> None:
         order(self, step, decision, batch)

@@ -9,9 +9,9 @@ import pytest
 import zmq
 from structlog.testing import capture_logs
 
-from dispatch.assign.situation import Assignment, Situation
+from dispatch.assign.situation import Assignment
 from dispatch.coordinator import Coordinator
-from dispatch.decide import Decider, Decision
+from dispatch.decide import Assigned, Decider, Decision
 from dispatch.dense import Reduce
 from dispatch.errors import SettingsChanged
 from dispatch.intake import Intake
@@ -19,7 +19,6 @@ from dispatch.journal.history import read_history
 from dispatch.journal.records import StepDecided
 from dispatch.recovery import assemble
 from dispatch.rows.index import BatchRows
-from dispatch.rows.plan import RoundPlan
 from infra.kafka.broker import free_port
 from infra.process import Stop
 from infra.storage import Storage
@@ -140,11 +139,11 @@ def test_a_journal_in_which_a_worker_owned_the_dense_weights_for_a_while_is_repl
     plan = Plan(write_topic(STEPS * BATCH), policy="random", rows=RowConfig(dim=5))
     alone, assign = range(5, 12), Decider._assign
 
-    def assign_to_1(decider: Decider, rows: BatchRows, situation: Situation) -> tuple[Assignment, float, RoundPlan]:
-        if situation.step not in alone:
-            return assign(decider, rows, situation)
-        worker_B = np.ones(situation.samples, np.int32)
-        return Assignment(worker_B), 0.0, decider._directory.plan(situation.step, rows, worker_B)
+    def assign_to_1(decider: Decider, step: int, rows: BatchRows, *asked: Any) -> Assigned:
+        if step not in alone:
+            return assign(decider, step, rows, *asked)
+        worker_B = np.ones(len(rows.local_BF), np.int32)
+        return Assigned(Assignment(worker_B), decider._directory.plan(step, rows, worker_B))
 
     with monkeypatch.context() as patched:
         patched.setattr(Decider, "_assign", assign_to_1)

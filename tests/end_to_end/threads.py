@@ -99,6 +99,8 @@ class Plan:
     link_costs: str = "auto"
     largest_share: float = 4.0
     """of the batch that an elastic policy gives a worker, in equal shares"""
+    choose: str = "model"
+    """how an elastic policy finds out who takes part; by the clock it would follow how busy the machine is"""
     reduce: Reduce = "auto"
     """how dense gradients are summed"""
     open_source: Callable[[], Source] | None = None
@@ -291,6 +293,7 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
             deadline=plan.deadline,
             link_costs=plan.link_costs,
             largest_share=(plan.largest_share,),
+            choose=plan.choose,
             policy=plan.policy,
             workers=plan.workers,
             cache_rows=plan.cache_rows,

@@ -1,0 +1,126 @@
+"""What steps of each set of workers took, by the clock.
+
+A model proposes who should take part; what its steps really take says whether it was right. What was measured of a set
+is known while its inputs are about the same, the links of its members and the size of the batch, and for some steps
+only: after those it may be tried again, at intervals that double every time it is left for a faster one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import msgspec
+
+LEFT_OUT = 2
+"""first steps of a stay, which hand weights over and end what was ordered for the set before"""
+MEASURED = 8
+"""steps after which the time of a set counts as known"""
+RECENT = 16
+"""latest steps whose median is the time of a set"""
+KEPT = 64
+"""latest steps of a stay that are kept"""
+SAME_INPUT = 1.5
+"""factor by which a link or a batch may change before what was measured is no longer known"""
+LEAST_WAIT, MOST_WAIT = 64, 4096
+"""steps after which a set may be tried again"""
+
+
+class SetTime(msgspec.Struct, frozen=True):
+    """What is known of a set."""
+
+    seconds: float
+    """of a step"""
+    beyond: float
+    """seconds of these that the model did not expect"""
+    row_seconds: tuple[float, ...]
+    """of a row over each member's link, then"""
+    samples: int
+    """of a batch, then"""
+    step: int
+    """when it was measured last"""
+    leaves: int = 0
+    """how often it was left for a faster one"""
+
+    def holds(self, samples: int, row_seconds: Sequence[float]) -> bool:
+        """Whether a step would take as long today: links and batches are about the same."""
+        now, then = (samples, *row_seconds), (self.samples, *self.row_seconds)
+        return all(
+            one <= SAME_INPUT * other and other <= SAME_INPUT * one for one, other in zip(now, then, strict=True)
+        )
+
+    def is_due(self, step: int) -> bool:
+        """Whether it is time to try it again."""
+        return step - self.step >= min(LEAST_WAIT << min(self.leaves, 16), MOST_WAIT)
+
+
+class SetTimes:
+    """Of a run's sets by the names of their members; kept over generations."""
+
+    def __init__(self) -> None:
+        self._times: dict[frozenset[str], SetTime] = {}
+
+    def of(self, members: frozenset[str]) -> SetTime | None:
+        return self._times.get(members)
+
+    def put(self, members: frozenset[str], time: SetTime) -> None:
+        self._times[members] = time
+
+    def leave(self, members: frozenset[str]) -> None:
+        """It was left for a faster one."""
+        if (time := self._times.get(members)) is not None:
+            self._times[members] = msgspec.structs.replace(time, leaves=time.leaves + 1)
+
+    def known(self) -> dict[frozenset[str], SetTime]:
+        return self._times
+
+
+@dataclass
+class Stay:
+    """Steps in a row with one set."""
+
+    members: frozenset[str]
+    began: int
+    """first step"""
+    is_first: bool
+    """whether it is the first of its generation: two steps are enough then, to begin with"""
+    rival: float = float("inf")
+    """seconds of the set that it has to beat, if it was begun to try it"""
+    may_lose: float = 0.0
+    """seconds that the trial may cost"""
+
+    def __post_init__(self) -> None:
+        self._seconds: list[float] = []
+        self._newest = self._lost = 0.0
+
+    def add(self, step: int, seconds: float) -> None:
+        """One more step of it."""
+        self._lost += max(0.0, seconds - self.rival)
+        self._newest = seconds
+        if step >= self.began + LEFT_OUT:
+            self._seconds.append(seconds)
+            del self._seconds[:-KEPT]
+
+    @property
+    def seconds(self) -> float:
+        """Of a step, by the latest ones; of the first few of a run the fastest, since a start takes time of its own."""
+        recent = self._seconds[-RECENT:] or [self._newest]
+        return min(recent) if self.is_first and len(recent) < MEASURED else median(recent)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its time may be compared with others'."""
+        return len(self._seconds) >= (2 if self.is_first else MEASURED) or self._is_hopeless
+
+    @property
+    def at_best(self) -> float:
+        """What its steps may come to: while caches fill they become faster, by less and less."""
+        half = min(len(self._seconds) // 2, MEASURED)
+        if not half or self._is_hopeless or self.is_first:
+            return self.seconds
+        earlier, later = median(self._seconds[-2 * half : -half]), median(self._seconds[-half:])
+        return min(self.seconds, later - max(0.0, earlier - later))
+
+    @property
+    def _is_hopeless(self) -> bool:
+        """Whether the trial has cost what it may, and takes longer than the rival still."""
+        return self._lost > self.may_lose and self._newest > self.rival
