@@ -73,6 +73,8 @@ POLL_MILLISECONDS = 100
 """how late a request to stop may be seen"""
 OFFER_SECONDS = 1.0
 """between two offers to the dispatcher"""
+UNANSWERED_SECONDS = 5.0
+"""without an answer to any offer, after which the connection is made anew"""
 LINGER_MILLISECONDS = 1000
 """how long replies still on their way may keep a stopping shard"""
 
@@ -163,6 +165,7 @@ class Offer:
     """The shard's connection to the dispatcher: offers the shard every second, so that a new one hears of it, too.
 
     Another program may have the dispatcher's port for a while and refuse the connection for good: it is made anew then.
+    ZeroMQ mostly refuses to send after that, but not always: so silence counts, too.
     """
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", job: ShardJob, offered: Serve) -> None:
@@ -170,6 +173,8 @@ class Offer:
         self._options: SocketOptions = {zmq.ROUTING_ID: f"shard-{job.number}/{uuid4().hex}".encode()}
         self._codec, self._answers = Codec(Serve), Codec(Heard, Refused)
         self._claim, self._renewed, self._is_heard = NameClaim(job.is_supervised), 0.0, False
+        self._answered = monotonic()
+        """when the dispatcher last answered, or the connection was made"""
         self._socket = self._connected() if self._endpoint else None
 
     def renew(self) -> bool:
@@ -180,11 +185,13 @@ class Offer:
         if self._socket is None or monotonic() - self._renewed < OFFER_SECONDS:
             return False
         self._renewed, was_heard = monotonic(), self._is_heard
-        if not send(self._socket, self._codec, self._offered):
+        is_sent = send(self._socket, self._codec, self._offered)
+        if not is_sent or self._renewed - self._answered > UNANSWERED_SECONDS:
             self._socket.close()
-            self._socket = self._connected()
+            self._socket, self._answered = self._connected(), self._renewed
         while self._socket.poll(0):
             answer, _ = receive(self._socket, self._answers)
+            self._answered = self._renewed
             if isinstance(answer, Refused):
                 self._be_refused(answer)
             else:
