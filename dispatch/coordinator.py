@@ -253,7 +253,8 @@ class Coordinator:
             return None
         feedback = self.training.feedback
         decider.write_behind(self.cutting.is_near)
-        decision = decider.decide(self.intake.step + 1, batch.samples.keys_BF, feedback.budget_seconds)
+        limits = feedback.budget_seconds, feedback.has_deadline
+        decision = decider.decide(self.intake.step + 1, batch.samples.keys_BF, *limits)
         self.steering.note(decision, feedback.busy_seconds)
         return decision
 

@@ -95,8 +95,13 @@ class Decider:
             self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers, needs.only_worthwhile)
         self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
-    def decide(self, step: int, keys_BF: U64, budget_seconds: float | None = None) -> Decision:
-        """budget_seconds: how long it may take; the policy gets what the rest of the work leaves of it."""
+    def decide(
+        self, step: int, keys_BF: U64, budget_seconds: float | None = None, is_deadline: bool = True
+    ) -> Decision:
+        """budget_seconds: how long it may take; the policy gets what the rest of the work leaves of it.
+
+        is_deadline: whether a decision that takes longer is late
+        """
         began, cpu_began = perf_counter(), thread_time()
         samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
@@ -122,7 +127,7 @@ class Decider:
             assignment.worker_B,
             plan,
             seconds,
-            is_late=budget_seconds is not None and seconds > budget_seconds,
+            is_late=is_deadline and budget_seconds is not None and seconds > budget_seconds,
             is_cut=assignment.was_cut,
             change=change,
             sole=sole,

@@ -114,7 +114,8 @@ class Intake:
         assignment = b"" if decision is None else decision.assignment_B.astype("u1").tobytes()
         hot = None if decision is None or decision.hot is None else decision.hot.tobytes()
         sole = None if decision is None else decision.sole
-        self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot))
+        change = None if decision is None else decision.change
+        self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot), change)
         self._taken = None
         self._follow(manifest, batch)
         if batch.skipped:

@@ -75,12 +75,13 @@ class Training:
         """The counterpart of ``trained`` and, for decisions, of what ``Intake.decided`` is given."""
         self.accounts.load(state.trained.accounts)
         self.feedback.load(state.trained.links)
+        self._set_times.load(state.trained.sets)
         if state.decided.decisions is not None:
             self.accounts.decisions.load(state.decided.decisions)
 
     def trained(self) -> Trained:
         """What a cut says about training, when its flush is complete."""
-        return Trained(accounts=self.accounts.save(), links=self.feedback.save())
+        return Trained(accounts=self.accounts.save(), links=self.feedback.save(), sets=self._set_times.save())
 
     @property
     def decider(self) -> Decider:
@@ -154,6 +155,7 @@ class Training:
         if (change := decision.change) is not None:
             names = [member.name for member in self._members]
             self.accounts.set_parked(change.parked(names))
+            self.feedback.forget_busy()
             structlog.get_logger().info("other workers take part", **change.facts(names))
 
     def completed(self, members: tuple[Member, ...]) -> Iterator[CompletedRound]:

@@ -24,10 +24,12 @@ from dispatch.capacity.step_model import StepModel
 
 EXPLORED = 0.01
 """share of the run's time that trials of sets may cost; tries of parked workers may cost as much again"""
-FIRST_STEPS = 16
+FIRST_STEPS = 8
 """steps' time that they may cost beyond that, so that a run finds its set soon"""
 TRIAL_STEPS = LEFT_OUT + MEASURED
 """that a trial takes at least"""
+SETTLED_LOOK = 8
+"""steps between two looks at the candidates, once the present set has won and its time has settled"""
 TRY_DAMPING = 0.25
 """weight of the newest step with tries in what such a step costs"""
 LONGEST_UNDER_WAY = 64
@@ -49,6 +51,8 @@ class MeasuredChoice(Participation):
         """of steps that were decided and are not measured yet"""
         self._tried: set[int] = set()
         """those of them in which parked workers were tried"""
+        self._looked = 0
+        """the last step at which candidates were looked at"""
         self._elapsed = self._lost = 0.0
         """measured seconds, and those of them that the set before a trial would not have taken"""
 
@@ -57,6 +61,19 @@ class MeasuredChoice(Participation):
         if not self._may_park_n.any() or not model.samples:
             return None
         change = self._choose(model, step)
+        self._note(step)
+        return change
+
+    def may_skip(self, step: int) -> bool:
+        """Once a set has won, candidates are looked at every few steps."""
+        if self._stay is None or not self._stay.has_won or step % SETTLED_LOOK == 0 or self._tries_n.any():
+            return False
+        self.tried_n = np.full(self._may_park_n.size, False)
+        self._note(step)
+        return True
+
+    def _note(self, step: int) -> None:
+        """Remembers what a decided step belongs to, until it is measured."""
         if self._stay is not None:
             self._stay_of[step] = self._stay
         if self.tried_n.any():
@@ -65,7 +82,6 @@ class MeasuredChoice(Participation):
             forgotten = next(iter(self._stay_of))
             del self._stay_of[forgotten]
             self._tried.discard(forgotten)
-        return change
 
     def measure(self, step: int, seconds: float) -> None:
         """How long a step took, from the end of the one before."""
@@ -93,7 +109,9 @@ class MeasuredChoice(Participation):
         times = [(self._expect(model, step, members_n), members_n) for members_n in self._candidates(model)]
         expected, best_n = min(times, key=lambda one: one[0], default=(float("inf"), self.taking_part_n))
         if expected >= (1 - CLEARLY) * self._stay.at_best:
-            self._stay.rival = float("inf")  # it has won
+            self._stay.win()
+            self._idle_n[~self.taking_part_n] += max(0, step - self._looked - 1)
+            self._looked = step
             self._try_parked(model, now)
             return None
         known = self._known(model, best_n)
@@ -125,7 +143,7 @@ class MeasuredChoice(Participation):
             self._times.leave(self._stay.members)
         may_lose = max(self._may_still_lose(), 0.0)
         self._stay = Stay(self._names_of(members_n), step, is_first=False, rival=rival, may_lose=may_lose)
-        self.taking_part_n = members_n
+        self.taking_part_n, self._looked = members_n, step
         self._idle_n[:], self._tries_n[:] = 0, 0
         self.tried_n = np.full(members_n.size, False)
         return SetChange(~members_n, model, expected, before, reason)
@@ -137,19 +155,23 @@ class MeasuredChoice(Participation):
         beyond = max(0.0, seconds - model.at_most(self.taking_part_n))
         links = tuple(model.row_n[self.taking_part_n].tolist())
         leaves = 0 if known is None else known.leaves
-        self._times.put(self._stay.members, SetTime(seconds, beyond, links, model.samples, step, leaves))
+        is_settled = self._stay.is_settled or (known is not None and known.is_settled)
+        time = SetTime(seconds, beyond, links, model.samples, step, leaves, is_settled)
+        self._times.put(self._stay.members, time)
         return seconds
 
     def _candidates(self, model: StepModel) -> list[Bool]:
         """Sets that might be faster than the present one.
 
-        The best alone, the 2, 4, 8 … fastest, all, what the model thinks best, and those that were measured.
+        The best alone, the 2, 4, 8 … fastest, all, one more or less than now, what the model thinks best, and those
+        that were measured.
         """
         order = model.by_speed(self._may_park_n)
-        sizes = [2**power for power in range(1, order.size.bit_length()) if 2**power < order.size]
+        now = int(self.taking_part_n.sum())
+        sizes = {*(2**power for power in range(1, order.size.bit_length())), now - 1, now + 1, order.size}
         rank_n = np.empty(order.size, np.int64)
         rank_n[order] = np.arange(order.size)
-        sets = [(rank_n < size) | ~self._may_park_n for size in (*sizes, order.size)]
+        sets = [(rank_n < size) | ~self._may_park_n for size in sorted(sizes) if 1 < size <= order.size]
         sets.append(model.best(self._may_park_n, self.taking_part_n))
         if (alone_n := model.best_sole(self._may_park_n, self.taking_part_n)) is not None:
             sets.append(alone_n)
@@ -167,7 +189,8 @@ class MeasuredChoice(Participation):
         known = self._known(model, members_n)
         if known is None:
             return at_best if self._may_still_lose() > 0.0 else float("inf")
-        is_worth_it = known.is_due(step) and self._may_lose_again(known)
+        may_try = self._may_lose_again(known) if known.is_settled else self._may_still_lose() > 0.0
+        is_worth_it = known.is_due(step) and may_try
         return min(known.seconds, at_best) if is_worth_it else known.seconds
 
     def _known(self, model: StepModel, members_n: Bool) -> SetTime | None:

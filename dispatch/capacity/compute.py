@@ -26,18 +26,20 @@ class ComputeTimes:
         self._variance_n = np.zeros(workers)
         self._covariance_n = np.zeros(workers)
         self._fixed_share_n = np.zeros(workers)
+        self._least_sample_n = np.full(workers, np.inf)
 
     def add(self, worker: int, samples: int, seconds: float) -> None:
         """One step of a worker that had samples."""
         if not self._samples_n[worker]:
             self._samples_n[worker], self._seconds_n[worker] = samples, seconds
-            return
+            return  # a first step takes longer than others
         more, longer = samples - self._samples_n[worker], seconds - self._seconds_n[worker]
         self._samples_n[worker] += DAMPING * more
         self._seconds_n[worker] += DAMPING * longer
         self._variance_n[worker] = (1 - DAMPING) * (self._variance_n[worker] + DAMPING * more**2)
         self._covariance_n[worker] = (1 - DAMPING) * (self._covariance_n[worker] + DAMPING * more * longer)
         self._separate(worker)
+        self._least_sample_n[worker] = min(self._least_sample_n[worker], seconds / samples)
 
     def _separate(self, worker: int) -> None:
         mean, total = self._samples_n[worker], self._seconds_n[worker]
@@ -57,3 +59,13 @@ class ComputeTimes:
         known_n = self._samples_n > 0
         sample_n = (1 - self._fixed_share_n) * self._seconds_n / np.where(known_n, self._samples_n, 1.0)
         return np.where(known_n, sample_n, sample_n.sum() / max(1, int(known_n.sum())))
+
+    @property
+    def undisturbed_sample_n(self) -> F64:
+        """Seconds of a sample in the fastest step so far, its part of the fixed ones included.
+
+        Workers that share a processor or a GPU slow each other down, so this says more about one of them alone.
+        """
+        known_n = np.isfinite(self._least_sample_n)
+        least = float(self._least_sample_n.min(initial=np.inf))
+        return np.where(known_n, self._least_sample_n, least if np.isfinite(least) else self.sample_n)

@@ -100,6 +100,8 @@ class Elastic:
     def choose_members(self, samples: int, fields: int, step: int = 0) -> SetChange | None:
         """Decides who takes part in the next step, of so many samples; returns the change if there is one."""
         self._batch = _damped(self._batch, samples)
+        if self.participation.may_skip(step):
+            return None
         usual = round(self._batch)
         bounds_2n = bounds(usual, self._expected_hold(usual, fields), self._least_n, self._largest_n)
         before_n = self.participation.taking_part_n
@@ -113,13 +115,13 @@ class Elastic:
         return StepModel(
             samples,
             self._fixed_n,
-            self._compute.fixed_n,
+            np.zeros(self._row_n.size) if is_measured else self._compute.fixed_n,
             self._dense.whole_rows * self._row_n,
             self._sample_n(fields),
             least_n,
             most_n,
             is_measured,
-            compute_n=self._compute.sample_n if is_measured else None,
+            compute_n=self._compute.undisturbed_sample_n if is_measured else None,
             alone_rows_n=self._shadow.rows_a_step * self._row_n,
             row_n=self._row_n,
             decide_several=min(self._decide_several or self._decide_alone, default=0.0),
@@ -133,7 +135,13 @@ class Elastic:
 
     def capacities(self, samples: int, fields: int) -> I64:
         """As many places as samples, each worker's within its bounds and what its cache is expected to hold."""
-        return self._choose(samples, self._expected_hold(samples, fields))
+        hold_n, sole = self._expected_hold(samples, fields), sole_of(self.participation.taking_part_n)
+        is_bound = self._largest_n[sole] * samples < samples * hold_n.size if sole is not None else True
+        if sole is None or is_bound or hold_n[sole] < samples or self.participation.tried_n.any():
+            return self._choose(samples, hold_n)
+        capacity_n = np.zeros(hold_n.size, np.int64)
+        capacity_n[sole] = samples
+        return capacity_n
 
     def safe_capacities(self, samples: int, fields: int) -> I64:
         """The same within what the caches hold for certain, though no two samples had a row in common."""
@@ -168,6 +176,9 @@ class Elastic:
         """
         self._expect(samples_n, distinct_n)
         self._learn_rows(samples_n, moved_n)
+        if sole_of(self.participation.taking_part_n) is not None:
+            self._followed_n = self.participation.taking_part_n
+            return  # all shares are its own
         now_n = moved_n * self._row_n + samples_n * self._compute.sample_n
         self._time_n = np.where(self._followed_n, self._time_n + DAMPING * (now_n - self._time_n), now_n)
         self._followed_n = self.participation.taking_part_n

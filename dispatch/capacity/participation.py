@@ -91,6 +91,10 @@ class Participation:
         self._may_park_n = may_park_n
         self.taking_part_n = self.taking_part_n | ~may_park_n
 
+    def may_skip(self, step: int) -> bool:
+        """Whether there is nothing to choose in this step, so that no model is needed; asked once a step."""
+        return False
+
     def choose(self, model: StepModel, step: int = 0) -> SetChange | None:
         """Decides on the next step; returns the change if there is one."""
         if not self._may_park_n.any() or not model.samples:

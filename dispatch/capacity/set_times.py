@@ -40,6 +40,8 @@ class SetTime(msgspec.Struct, frozen=True):
     """when it was measured last"""
     leaves: int = 0
     """how often it was left for a faster one"""
+    is_settled: bool = True
+    """whether that were enough steps to say so; those of a run's first set were few, and its caches empty"""
 
     def holds(self, samples: int, row_seconds: Sequence[float]) -> bool:
         """Whether a step would take as long today: links and batches are about the same."""
@@ -50,7 +52,14 @@ class SetTime(msgspec.Struct, frozen=True):
 
     def is_due(self, step: int) -> bool:
         """Whether it is time to try it again."""
-        return step - self.step >= min(LEAST_WAIT << min(self.leaves, 16), MOST_WAIT)
+        return not self.is_settled or step - self.step >= min(LEAST_WAIT << min(self.leaves, 16), MOST_WAIT)
+
+
+class KnownSet(msgspec.Struct, frozen=True):
+    """A set and what is known of it, at one moment."""
+
+    members: tuple[str, ...]
+    time: SetTime
 
 
 class SetTimes:
@@ -69,6 +78,13 @@ class SetTimes:
         """It was left for a faster one."""
         if (time := self._times.get(members)) is not None:
             self._times[members] = msgspec.structs.replace(time, leaves=time.leaves + 1)
+
+    def save(self) -> tuple[KnownSet, ...]:
+        """The counterpart of ``load``."""
+        return tuple(KnownSet(tuple(sorted(members)), time) for members, time in self._times.items())
+
+    def load(self, known: Sequence[KnownSet]) -> None:
+        self._times = {frozenset(each.members): each.time for each in known}
 
     def known(self) -> dict[frozenset[str], SetTime]:
         return self._times
@@ -91,6 +107,7 @@ class Stay:
     def __post_init__(self) -> None:
         self._seconds: list[float] = []
         self._newest = self._lost = 0.0
+        self._has_won = False
 
     def add(self, step: int, seconds: float) -> None:
         """One more step of it."""
@@ -99,6 +116,15 @@ class Stay:
         if step >= self.began + LEFT_OUT:
             self._seconds.append(seconds)
             del self._seconds[:-KEPT]
+
+    def win(self) -> None:
+        """Nothing is faster, as far as is known: it is no trial any more."""
+        self.rival, self._has_won = float("inf"), True
+
+    @property
+    def has_won(self) -> bool:
+        """Whether it has, and its latest steps are all of a settled set."""
+        return self._has_won and len(self._seconds) >= RECENT
 
     @property
     def seconds(self) -> float:
@@ -110,6 +136,11 @@ class Stay:
     def is_known(self) -> bool:
         """Whether its time may be compared with others'."""
         return len(self._seconds) >= (2 if self.is_first else MEASURED) or self._is_hopeless
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its time says what it takes for long; a trial that was broken off says enough."""
+        return len(self._seconds) >= MEASURED or not self.is_first
 
     @property
     def at_best(self) -> float:

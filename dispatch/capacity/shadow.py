@@ -11,8 +11,8 @@ import numpy as np
 
 from dispatch.arrays import I64
 
-SAMPLED = 16
-"""a power of two; with so many rows left out the error was 1 % on Criteo and Avazu"""
+SAMPLED = 64
+"""a power of two; with so many rows left out the error was below 5 % on Criteo and Avazu, with 16 it was 1 %"""
 DAMPING = 0.1
 """weight of the newest step"""
 NEVER = -1
@@ -36,7 +36,7 @@ class SoleShadow:
 
     def follow(self, step: int, rows_U: I64) -> None:
         """Trains the batch of a step, later than all before."""
-        used = rows_U[rows_U % SAMPLED == 0] // SAMPLED
+        used = rows_U[(rows_U & (SAMPLED - 1)) == 0] // SAMPLED
         self._reserve(int(used.max(initial=-1)) + 1)
         last = self._used_at[used]
         steps, counts = np.unique(last[last >= self._oldest], return_counts=True)

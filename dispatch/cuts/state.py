@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dispatch.arrays import U64
 from dispatch.capacity.link_costs import LinkState
+from dispatch.capacity.set_times import KnownSet
 from dispatch.cuts.gate import GateState
 from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.desired import Desired
@@ -68,6 +69,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     accounts: AccountsState
     links: dict[str, LinkState]
     """by worker"""
+    sets: tuple[KnownSet, ...] = ()
+    """what steps of each set of workers took"""
 
 
 class DispatcherState(msgspec.Struct, frozen=True):

@@ -173,6 +173,21 @@ class AlphaChanged(JournalRecord, frozen=True, tag="alpha"):
     at_seconds: float = 0.0
 
 
+class SetChosen(JournalRecord, frozen=True, tag="set"):
+    """The dispatcher chose other workers to take part; in one piece with the first step that they train."""
+
+    step: int
+    """that step"""
+    members: tuple[str, ...]
+    """who takes part; the other members of the generation are parked"""
+    reason: str
+    expected_seconds: float | None
+    """of a step; None: no times were known"""
+    before_seconds: float | None
+    """of a step of those before, as measured or modelled; None: not known"""
+    at_seconds: float = 0.0
+
+
 class Faulted(JournalRecord, frozen=True, tag="fault"):
     """Someone was lost, or something failed, and the run went back to its last cut."""
 
@@ -228,6 +243,7 @@ AnyRecord = (
     | CutTaken
     | Commanded
     | AlphaChanged
+    | SetChosen
     | Faulted
     | Redecided
     | Stopped

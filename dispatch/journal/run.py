@@ -1,6 +1,7 @@
 """The journal of the run that is going on: what is written down, and what a replay is compared with."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from time import time
 
@@ -9,6 +10,7 @@ import structlog
 import xxhash
 from numpy.typing import NDArray
 
+from dispatch.capacity.participation import SetChange
 from dispatch.job import DispatchJob
 from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.digest import digest_of
@@ -17,6 +19,7 @@ from dispatch.journal.log import JournalWriter
 from dispatch.journal.readers import JournalReaders
 from dispatch.journal.records import (
     AlphaChanged,
+    AnyRecord,
     Begun,
     Commanded,
     CutBegun,
@@ -25,6 +28,7 @@ from dispatch.journal.records import (
     Faulted,
     GenerationStarted,
     Redecided,
+    SetChosen,
     StepDecided,
     StepDone,
     StepFigures,
@@ -141,9 +145,13 @@ class RunJournal:
         self.generation = started.number
         return started
 
-    def append_step(self, step: StepDecided) -> None:
-        """Durable when this returns."""
-        self._writer.append(step)
+    def append_step(self, step: StepDecided, change: SetChange | None = None) -> None:
+        """Durable when this returns. change: of the workers that take part, if the step begins with others."""
+        records: list[AnyRecord] = [step]
+        if change is not None:
+            assert self._newest is not None, "no generation has started"
+            records.insert(0, set_chosen(step.step, change, self._newest.members))
+        self._writer.append(*records)
 
     def complete(self, step: int, logits_B: NDArray[np.float32], figures: StepFigures | None = None) -> None:
         """Takes the logits of a step; compares them with those on record if it was trained before."""
@@ -210,3 +218,17 @@ class RunJournal:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def set_chosen(step: int, change: SetChange, names: Sequence[str]) -> SetChosen:
+    """The record of a change with which a step begins; names: of the generation's members."""
+    parked = change.parked(names)
+    before = change.time_before if change.model.is_in_seconds and isfinite(change.time_before) else None
+    return SetChosen(
+        step,
+        tuple(name for name in names if name not in parked),
+        change.reason,
+        expected_seconds=change.time if change.model.is_in_seconds else None,
+        before_seconds=before,
+        at_seconds=time(),
+    )

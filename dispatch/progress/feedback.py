@@ -76,8 +76,16 @@ class Feedback:
 
     @property
     def budget_seconds(self) -> float | None:
-        """How long the next decision may take; None: no limit."""
-        return self.busy_seconds if self.has_deadline else None
+        """How long the next decision may take; None: no limit.
+
+        Where the clock chooses who takes part, a decision is also not worth the time that workers would wait for it.
+        """
+        is_limited = self.has_deadline or (self.is_elastic and self._config.choose == "clock")
+        return self.busy_seconds if is_limited else None
+
+    def forget_busy(self) -> None:
+        """Other workers take part from now on: how long a step keeps them busy is not known."""
+        self._busy_seconds.clear()
 
     def measured_gbit(self, worker: str) -> float:
         """Speed of a worker's link as its transfers show it; 0: not known yet."""

@@ -9,9 +9,14 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from dispatch.capacity.choice import MeasuredChoice
+from dispatch.capacity.participation import SetChange
 from dispatch.capacity.room import hot_rows
+from dispatch.capacity.step_model import StepModel
 from dispatch.decide import Decider, Decision, relative_row_costs
 from dispatch.dense import Reduce
+from dispatch.journal.log import read_records
+from dispatch.journal.records import SetChosen
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.prequential import Prequential
@@ -26,7 +31,8 @@ from ps.config import RowConfig
 from ps.protocol import EARLY, EVICT, FLUSH, TRAIN
 from tests.end_to_end.clock import ThreadClock, told_rate
 from tests.end_to_end.conftest import WriteTopic
-from tests.end_to_end.threads import SEED, SMALL_MODEL, Plan, Result, batches, train, train_reference
+from tests.end_to_end.interrupting import golden
+from tests.end_to_end.threads import SEED, SMALL_MODEL, Plan, Result, batches, model_of, train, train_reference
 from trainer.reference import Reference
 from trainer.worker import Worker
 
@@ -129,7 +135,9 @@ def test_decisions_cut_short_are_counted_and_change_nothing(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     monkeypatch.setattr("dispatch.progress.feedback.Feedback.busy_seconds", 1e-6)
-    plan = Plan(write_topic(STEPS * BATCH), 3, policy=policy, batch=BATCH, cache_rows=700, deadline=True)
+    plan = Plan(
+        write_topic(STEPS * BATCH), 3, policy=policy, batch=BATCH, cache_rows=700, deadline=True, largest_share=2.0
+    )
     registry = CollectorRegistry()
     result = train(plan, registry=registry)
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
@@ -220,6 +228,40 @@ def test_a_worker_that_trains_alone_owns_the_dense_weights_until_others_are_trie
     seen = np.zeros((plan.workers, 2), np.int64)
     np.add.at(seen, result.ledger[:, 3], result.ledger[:, 7:] * 8)
     assert [[w.traffic.dense_up_bytes, w.traffic.dense_down_bytes] for w in result.status.workers] == seen.tolist()
+
+
+class Restless(MeasuredChoice):
+    """Other workers take part every few steps, whatever is faster: one alone, some, all."""
+
+    changes = 0
+
+    def may_skip(self, step: int) -> bool:
+        return False
+
+    def choose(self, model: StepModel, step: int = 0) -> SetChange | None:
+        if step % 3:
+            return None
+        Restless.changes += 1
+        members_n = np.array([True] * 3 + [False] * 3)[Restless.changes % 3 :][:3]
+        self.taking_part_n = np.roll(members_n, Restless.changes)
+        return SetChange(~self.taking_part_n, model, 1.0, 2.0, "for a change")
+
+
+@pytest.mark.parametrize("dense_optimizer", ["adam", "sgd"])
+def test_sets_that_change_every_few_steps_change_nothing_and_are_replayed(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, dense_optimizer: str
+) -> None:
+    monkeypatch.setattr("dispatch.training.MeasuredChoice", Restless)
+    monkeypatch.setattr(Restless, "changes", 0)
+    model = SMALL_MODEL.model_copy(update={"dense_optimizer": dense_optimizer, "dense_rate": 0.01})
+    named: dict[str, Any] = {"model": model, "rows": rows_of("adagrad", "float64"), "choose": "clock"}
+    plan = Plan(write_topic(40 * BATCH), 3, "joint:2:elastic", batch=BATCH, cache_rows=2048, **named)
+    result = train(plan)
+    records = [record for record in read_records(plan.folder / "journal") if isinstance(record, SetChosen)]
+    assert {len(record.members) for record in records} == {1, 2, 3}
+    assert len(records) == Restless.changes > 10
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-9)
+    assert model_of(train(golden(plan))) == model_of(result)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

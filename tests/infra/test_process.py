@@ -121,8 +121,8 @@ class Module:
         print("taken down")
 kept = Module()
 atexit.register(lambda: print("exit function"))
-threading.Thread(target=lambda: (time.sleep(0.05), print("thread"))).start()
 print("command")
+threading.Thread(target=lambda: (time.sleep(0.05), print("thread"))).start()
 end_process(7)
 """
 

@@ -8,9 +8,12 @@ from time import time
 from typing import get_args
 
 import msgspec
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from dispatch.capacity.participation import SetChange
+from dispatch.capacity.step_model import StepModel
 from dispatch.config import DispatchConfig
 from dispatch.errors import CrewFailed, JournalFull
 from dispatch.job import DispatchJob, Golden
@@ -23,6 +26,7 @@ from dispatch.journal.records import (
     Commanded,
     CutTaken,
     JournalRecord,
+    SetChosen,
     StepDecided,
     StepDone,
 )
@@ -201,13 +205,20 @@ def test_every_record_that_is_given_out_as_an_event_has_a_time(kind: type[Journa
     assert "at_seconds" in kind.__struct_fields__
 
 
+def everybody_takes_part() -> SetChange:
+    """Of a generation without members."""
+    none, counts = np.zeros(0), np.zeros(0, np.int64)
+    model = StepModel(1, none, none, none, none, counts, counts, is_in_seconds=True)
+    return SetChange(np.zeros(0, np.bool_), model, 0.5, float("inf"), "expected to be faster")
+
+
 def test_what_a_run_writes_down_itself_has_the_time_it_was_written(tmp_path: Path) -> None:
     began = time()
     with closing(RunJournal(job_in(tmp_path))) as journal:
         begun_in(journal)
         journal.append_step(step(1))
         journal.take_cut(CutTaken(1, 1, {0: Position(1)}, 2, at_seconds=time()))
-        journal.append_step(step(2))
+        journal.append_step(step(2), everybody_takes_part())
         journal.fault(2, CrewFailed("gone"))
         journal.redecide(1, 1)
         journal.start_generation([], None, TERMS, 1)
@@ -217,3 +228,5 @@ def test_what_a_run_writes_down_itself_has_the_time_it_was_written(tmp_path: Pat
     events = [one for one in read_records(tmp_path / JOURNAL) if not isinstance(one, StepDecided | StepDone)]
     assert {type(one) for one in events} | {Commanded, AlphaChanged, StepDecided, StepDone} == set(get_args(AnyRecord))
     assert [one for one in events if not began <= one.at_seconds <= time()] == []
+    (chosen,) = [one for one in events if isinstance(one, SetChosen)]
+    assert (chosen.step, chosen.members, chosen.expected_seconds, chosen.before_seconds) == (2, (), 0.5, None)
