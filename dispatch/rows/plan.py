@@ -58,6 +58,12 @@ class WorkerPlan:
     def rows_moved(self) -> int:
         return sum(moves.rows.size for moves in (self.push_owned, self.push_parts, self.pull_full, self.pull_values))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the worker has nothing to train, to move or to sum."""
+        has_samples = self.use is not None and self.use.samples.size > 0
+        return not (has_samples or self.replicated or self.rows_moved)
+
 
 @dataclass(frozen=True)
 class ShardPlan:
