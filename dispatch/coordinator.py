@@ -53,8 +53,9 @@ from ingest.letters.letter import DeadLetters
 from ingest.streams.source import Source
 from ps.protocol import EMPTY_MODEL, GO_ON, TRAIN
 
-KEEP_ALIVE_SECONDS = 5.0
-"""between two messages that tell idle workers that the dispatcher is still there"""
+KEEP_ALIVE_SECONDS = 1.0
+"""between two messages that tell idle workers that the dispatcher is still there; one that cannot be reached any more
+is noticed by them, since it may get no order for long"""
 WAIT_SECONDS = 0.05
 """longest wait for one message or batch"""
 PAUSE_SECONDS = 0.5
@@ -141,7 +142,7 @@ class Coordinator:
         if monotonic() - self._kept_alive > min(KEEP_ALIVE_SECONDS, self.crew.silence_seconds / 4):
             self._kept_alive = monotonic()
             self.crew.keep_alive(self.intake.step)
-        self.crew.check()
+        self.crew.check(self.training.underway)
 
     def start_generation(self, past: PastGeneration | None = None) -> Decider:
         """Fixes membership until the next generation; every row is clean, and those who stay keep their caches.
@@ -295,7 +296,7 @@ class Coordinator:
         )
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
-        """Sends every worker its part of the step."""
+        """Sends every worker that has something to do its part of the step."""
         plan, dense, samples = decision.plan, self.training.dense_moves, batch.samples
         order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense))
         ordered = step, TRAIN, plan, samples.labels_B, dense, order_bytes
@@ -311,7 +312,7 @@ class Coordinator:
             self.state = "draining"
         reported, underway = monotonic(), self.training.underway
         while len(underway) > keep:
-            if self.poll(WAIT_SECONDS):
+            if self.poll(WAIT_SECONDS if underway.oldest.missing else 0.0):
                 reported = monotonic()
             limit = self.job.dispatch.drain_seconds if self.stop.requested else self.job.dispatch.report_seconds
             if monotonic() - reported > limit:
@@ -357,7 +358,7 @@ class Coordinator:
         return True
 
     def _complete_reported(self) -> None:
-        """Adds up the rounds that every worker has reported, in the order in which they were ordered."""
+        """Adds up the rounds that are reported, in the order in which they were ordered."""
         for done, figures in self.training.completed(self.crew.roster.members):
             if done.is_training:
                 self.journal.complete(done.step, done.logits_B(), figures)

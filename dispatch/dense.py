@@ -32,6 +32,12 @@ class DenseMoves:
     """who pushes a gradient after it has trained"""
     in_ring: bool = False
     """whether they are all-reduced, and nothing of them reaches a shard"""
+    are_all_ordered: bool = False
+    """whether every member is ordered, with something to do or not: in a ring nobody goes on without the others"""
+
+    def involve(self, worker: int) -> bool:
+        """Whether a worker has to be told of them."""
+        return self.are_all_ordered or worker == self.giver or worker in self.pullers or worker in self.gradients
 
     def pulled_by(self, worker: int) -> int:
         """The form in which a worker pulls them."""
@@ -66,7 +72,7 @@ class DenseTurns:
         """The next step, in which the workers train so many samples each; sole: who trains alone, for long."""
         if not self._hub:
             self._owner = 0
-            return DenseMoves(in_ring=self._workers > 1)
+            return DenseMoves(in_ring=self._workers > 1, are_all_ordered=True)
         sole = 0 if self._workers == 1 else sole
         giver, self._owner = self._owner, sole
         flushed, self._flushed = self._flushed, None
@@ -79,7 +85,7 @@ class DenseTurns:
         """After it the shards have the newest."""
         giver, self._owner = self._owner, None
         self._flushed = giver if giver is not None else self._flushed
-        return DenseMoves(giver)
+        return DenseMoves(giver, are_all_ordered=not self._hub)
 
 
 def needs_ring(reduce: Reduce, has_hot_set: bool) -> bool:

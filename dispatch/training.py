@@ -3,7 +3,7 @@
 All of it follows from a cut and the steps on record after it, so a recovery throws it away and makes it anew.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from time import time
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ from ps.protocol import FLUSH
 
 
 class CompletedRound(NamedTuple):
-    """A round that every member has reported."""
+    """A round that every member has reported that was ordered to take part."""
 
     round: OrderedRound
     figures: StepFigures | None
@@ -139,8 +139,9 @@ class Training:
         told = [WorkerLink(member.name, self._link_of(member)) for member in self._members]
         self.decider.charge(self.feedback.start_generation(told))
         self.decider.bound(bounds)
+        self._set_speeds(self._members)
 
-    def _set_speeds(self, members: tuple[Member, ...]) -> None:
+    def _set_speeds(self, members: Iterable[Member]) -> None:
         """Every member is shown with its link from its first moment on, whether it has trained or not."""
         for member in members:
             measured = self.feedback.measured_gbit(member.name)
@@ -159,12 +160,12 @@ class Training:
             structlog.get_logger().info("other workers take part", **change.facts(names))
 
     def completed(self, members: tuple[Member, ...]) -> Iterator[CompletedRound]:
-        """Adds up and yields the rounds that every member has reported, in the order in which they were ordered."""
+        """Adds up and yields the rounds that are reported, in the order in which they were ordered."""
         for done in self.underway.completed():
-            for number, member in enumerate(members):
-                self.accounts.add_round(member.name, done.traffic(number), done.report(number).seconds)
+            for number in done.order_bytes:
+                self.accounts.add_round(members[number].name, done.traffic(number), done.report(number).seconds)
             figures = self._complete_step(done) if done.is_training else None
-            self._set_speeds(members)
+            self._set_speeds(members[number] for number in done.order_bytes)
             yield CompletedRound(done, figures)
 
     def _complete_step(self, done: OrderedRound) -> StepFigures:

@@ -16,7 +16,7 @@ For every order, in this order:
 7. report    logits, seconds of each phase, bytes in each direction
 
 A FLUSH is 1 and 7 only. A worker without samples in a step still takes part in a ring, and its replicas in 6; with the
-hub it moves nothing dense. Nothing here survives a crash.
+hub it moves nothing dense, and gets no order if it has no row to push or pull either. Nothing here survives a crash.
 
 Legend: b samples of the micro-batch, F keys a sample, N dense inputs, U rows it uses, A of them used by nobody else,
 R replicated ones that anyone uses, D embedding columns, W columns of a value.
@@ -168,7 +168,7 @@ class Worker:
 
     def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch", upcoming: Upcoming) -> NDArray[np.float32]:
         logits, gathered = NO_F32, None
-        self._look_ahead(upcoming, watch)
+        self._look_ahead(order, upcoming, watch)
         self.dense.clear()
         if order.samples or order.replicated:
             gathered = self._gather(work)
@@ -177,22 +177,25 @@ class Worker:
             logits = logits_b.detach().to(torch.float32).cpu().numpy()
             reach("forward", order.step)
             watch.lap("forward")
-            self._look_ahead(upcoming, watch)
+            self._look_ahead(order, upcoming, watch)
             self._backward(order, work, logits_b)
             reach("backward", order.step)
             watch.lap("backward")
         if order.batch:
             finish = self._start_dense(order)
-            self._look_ahead(upcoming, watch)
+            self._look_ahead(order, upcoming, watch)
             if gathered is not None:
                 self._update_rows(order, gathered, watch)
             finish()
             watch.lap("reduce")
         return logits
 
-    def _look_ahead(self, upcoming: Upcoming, watch: "Stopwatch") -> None:
-        """Begins the early transfers of the next order, if it is there."""
-        if (following := upcoming()) is not None:
+    def _look_ahead(self, order: Order, upcoming: Upcoming, watch: "Stopwatch") -> None:
+        """Begins the early transfers of the next order, if it is there and of the next step.
+
+        Of a later step rows may be early that this one trains: only those of the step right before it are late.
+        """
+        if (following := upcoming()) is not None and following[0].step == order.step + 1:
             self._transfers.begin_early(*following)
         watch.lap("push")
 

@@ -24,7 +24,7 @@ from dispatch.peers.orders import Orders
 from dispatch.peers.providers import Providers
 from dispatch.peers.roster import Member, Roster, displaced
 from dispatch.peers.wiring import PeerSocket
-from dispatch.progress.underway import Reported
+from dispatch.progress.underway import Reported, RoundsUnderway
 from dispatch.protocol import (
     REMOVED,
     UNCONFIRMED,
@@ -115,10 +115,9 @@ class Crew:
             if member in self.roster.members:
                 self.losses.add_for_good(name)
 
-    def order(self, orders: Orders) -> tuple[int, ...]:
-        """Sends every member its order; returns the bytes of each."""
-        members = self.roster.members
-        return tuple(self._send(member, *order) for member, order in zip(members, orders, strict=True))
+    def order(self, orders: Orders) -> dict[int, int]:
+        """Sends the orders, by number of the member; returns the bytes of each."""
+        return {number: self._send(self.roster.members[number], *order) for number, order in orders.items()}
 
     def keep_alive(self, step: int) -> None:
         """Sends everyone a sign of life, also those who wait for their first generation; drops those who are gone."""
@@ -134,11 +133,17 @@ class Crew:
             if not self.socket.transmit(provider.identity, Heard(**self.at(step))):
                 self.providers.drop(provider)
 
-    def check(self) -> None:
-        """Raises CrewFailed if someone is lost. It names the cause, not those who waited."""
+    def check(self, underway: RoundsUnderway | None = None) -> None:
+        """Raises CrewFailed if someone is lost. It names the cause, not those who waited.
+
+        underway: the rounds whose reports are awaited; if there are none, any member may be waited for.
+        """
         if replaced := self.providers.replaced:
             raise lost(replaced, self.silence_seconds)
-        self.losses.check([member.name for member in self.roster.members], self.silence_seconds)
+        if self.losses.are_certain:
+            members, awaited = self.roster.members, underway.awaited if underway else []
+            names = [members[number].name for number in awaited or range(len(members))]
+            raise self.losses.cause(names, self.silence_seconds)
 
     def dismiss(self, member: Member, step: int, save_dense: bool) -> None:
         self._send(member, Goodbye(**self.at(step), save_dense=save_dense))

@@ -51,14 +51,17 @@ class Losses:
         self._lost.clear()
         self._gave_up.clear()
 
-    def check(self, members: Sequence[str], silence_seconds: float) -> None:
-        """Raises CrewFailed if someone has been lost for a while; members: of the generation."""
+    @property
+    def are_certain(self) -> bool:
+        """Whether someone has been lost, or has waited in vain, for a while."""
         until = monotonic() - LOST_SECONDS
-        if not any(since < until for since in (*self._lost.values(), *self._gave_up.values())):
-            return
+        return any(since < until for since in (*self._lost.values(), *self._gave_up.values()))
+
+    def cause(self, awaited: Sequence[str], silence_seconds: float) -> CrewFailed:
+        """Who is to blame; awaited: members that others may have waited for."""
         if causes := [name for name in self._lost if name not in self._gave_up]:
-            raise lost([f"worker {name}" for name in causes], silence_seconds)
-        raise waited_for([name for name in members if name not in self._gave_up], sorted(self._gave_up))
+            return lost([f"worker {name}" for name in causes], silence_seconds)
+        return waited_for([name for name in awaited if name not in self._gave_up], sorted(self._gave_up))
 
 
 def silent(names: list[str], seconds: float) -> CrewFailed:

@@ -1,5 +1,10 @@
-"""Orders, made from the plan of a round: what each worker is told to move and to train."""
+"""Orders, made from the plan of a round: what each worker is told to move and to train.
 
+A member that has nothing to do in a round gets no order and reports nothing: workers that are parked cost a step no
+message, and it waits for none of them.
+"""
+
+from collections.abc import Iterator
 from typing import Any
 
 from dispatch.dense import DenseMoves
@@ -8,22 +13,29 @@ from dispatch.rows.plan import WorkerPlan
 from ingest.samples import Samples
 from ps.protocol import TRAIN
 
-Orders = list[tuple[Order, OrderArrays]]
-"""of each member, by number"""
+Orders = dict[int, tuple[Order, OrderArrays]]
+"""of each member that has something to do, by number"""
 
 
 def training_orders(at: dict[str, Any], plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves) -> Orders:
     """Every member's part of a training step; at: run, generation and step."""
-    return [_training(at, number, plan, samples, dense) for number, plan in enumerate(plans)]
+    return {number: _training(at, number, plan, samples, dense) for number, plan in _ordered(plans, dense)}
 
 
 def flush_orders(at: dict[str, Any], phase: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves) -> Orders:
     """Every member writes its owned and split rows back, and what it has of the dense weights."""
     sizes: dict[str, Any] = {"samples": 0, "batch": 0, "alone": 0}
-    return [
-        (Order(**at, phase=phase, **sizes, gives_dense=number == dense.giver), _moves(plan))
-        for number, plan in enumerate(plans)
-    ]
+    return {
+        number: (Order(**at, phase=phase, **sizes, gives_dense=number == dense.giver), _moves(plan))
+        for number, plan in _ordered(plans, dense)
+    }
+
+
+def _ordered(plans: tuple[WorkerPlan, ...], dense: DenseMoves) -> Iterator[tuple[int, WorkerPlan]]:
+    """The members that have something to do."""
+    for number, plan in enumerate(plans):
+        if not plan.is_empty or dense.involve(number):
+            yield number, plan
 
 
 def _training(

@@ -93,18 +93,18 @@ class Feedback:
 
     def learn(self, done: OrderedRound, decider: Decider) -> None:
         """Takes the reports of a completed step; the decider gets what elastic capacities and link costs go by."""
-        reports = [done.report(worker) for worker in range(len(self._workers))]
+        reports = [done.report(worker) for worker in sorted(done.reports)]
         self._busy_seconds.append(max(report.seconds.total for report in reports))
         fastest_gbit = self._learn_links(reports, decider) or UNKNOWN_GBIT
-        for report, plan in zip(reports, done.plan.workers, strict=True):
-            assert plan.use is not None
-            row_seconds = self._row_bytes * 8 / (fastest_gbit * 1e9)
-            decider.measure(report.worker, plan.use.samples.size, report.seconds.compute, row_seconds)
+        for report in reports:
+            use, row_seconds = done.plan.workers[report.worker].use, self._row_bytes * 8 / (fastest_gbit * 1e9)
+            assert use is not None
+            decider.measure(report.worker, use.samples.size, report.seconds.compute, row_seconds)
 
     def _learn_links(self, reports: Sequence[Report], decider: Decider) -> float:
         """Adds the transfers of a step; returns the speed of the fastest link, configured or measured, 0 if unknown."""
-        for worker, report in zip(self._workers, reports, strict=True):
-            self._links.of(worker.name).add(report.link_bytes, report.link_seconds)
+        for report in reports:
+            self._links.of(self._workers[report.worker].name).add(report.link_bytes, report.link_seconds)
         if not self.measures_links:
             return max(worker.gbit for worker in self._workers)
         decider.charge(self._links.row_costs(self._names))

@@ -1,14 +1,14 @@
 """The rounds that have been ordered and not yet completed, oldest first.
 
 Reports may arrive in any order. Rounds are completed in the order in which they were ordered, each as soon as every
-worker has reported it. A report that does not fit its order raises BadReport: whoever sends one cannot be trusted to
-have trained, and what the others have learnt from its gradients cannot be taken back.
+worker that got an order has reported it. A report that does not fit its order raises BadReport: whoever sends one
+cannot be trusted to have trained, and what the others have learnt from its gradients cannot be taken back.
 
 Legend: B samples of the batch.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,8 +49,8 @@ class OrderedRound:
     plan: RoundPlan
     labels_B: NDArray[np.float32] = field(default_factory=lambda: NO_LABELS)
     dense: DenseMoves = NO_MOVES
-    order_bytes: tuple[int, ...] = ()
-    """of each worker's order, by worker number"""
+    order_bytes: Mapping[int, int] = field(default_factory=dict)
+    """of each order, by worker number; a worker that is not in it got none, and reports nothing"""
     cut: int = 0
     """that a flush is part of; 0: none"""
     decide_seconds: float = 0.0
@@ -67,8 +67,8 @@ class OrderedRound:
 
     @property
     def missing(self) -> list[int]:
-        """Numbers of the workers that have not reported."""
-        return [worker for worker in range(len(self.plan.workers)) if worker not in self.reports]
+        """Numbers of the workers that were ordered and have not reported."""
+        return [worker for worker in self.order_bytes if worker not in self.reports]
 
     @property
     def diverged(self) -> list[int]:
@@ -79,7 +79,9 @@ class OrderedRound:
         """Takes the report of a worker; raises BadReport for a second one, and for one that does not fit its order."""
         report = reported.report
         if report.worker in self.reports:
-            raise bad_report(name, report, "it was reported before; expected one report of each step")
+            raise bad_report(name, report, "it was reported before; expected one report of each order")
+        if report.worker not in self.order_bytes:
+            raise bad_report(name, report, "it got no order for that; expected a report of each order and no other")
         check_report(name, report, reported.logits.size, self.plan.workers[report.worker], self.dense)
         self.reports[report.worker] = reported
 
@@ -111,7 +113,7 @@ class OrderedRound:
             + each.message_bytes
             for each in self.reports.values()
         )
-        return told + sum(self.order_bytes)
+        return told + sum(self.order_bytes.values())
 
     def logits_B(self) -> NDArray[np.float32]:  # noqa: N802 (shape letters)
         """The predictions of all workers, in the order of the batch."""
@@ -136,6 +138,11 @@ class RoundsUnderway:
     def oldest(self) -> OrderedRound:
         return self._rounds[0]
 
+    @property
+    def awaited(self) -> list[int]:
+        """Numbers of the workers whose reports are missing, of any round."""
+        return sorted({worker for ordered in self._rounds for worker in ordered.missing})
+
     def add(self, ordered: OrderedRound) -> None:
         self._rounds.append(ordered)
 
@@ -150,7 +157,7 @@ class RoundsUnderway:
         raise bad_report(name, report, f"it is not under way; expected one of (step, phase) {ordered_rounds}")
 
     def completed(self) -> Iterator[OrderedRound]:
-        """Removes and yields the oldest rounds, in order, as far as every worker has reported them."""
+        """Removes and yields the oldest rounds, in order, as far as all who were ordered have reported them."""
         while self._rounds and not self._rounds[0].missing:
             yield self._rounds.popleft()
 

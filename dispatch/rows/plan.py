@@ -39,6 +39,10 @@ class Moves:
     """how many of them, the last ones, are evictions or written behind"""
 
 
+NOTHING_MOVES = Moves(np.empty(0, np.int64), np.empty(0, np.int32))
+"""the same for all: most members may be parked, and a step should cost little for each of them"""
+
+
 @dataclass(frozen=True)
 class WorkerPlan:
     """One worker's part of a round."""
@@ -57,6 +61,12 @@ class WorkerPlan:
     @property
     def rows_moved(self) -> int:
         return sum(moves.rows.size for moves in (self.push_owned, self.push_parts, self.pull_full, self.pull_values))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the worker has nothing to train, to move or to sum."""
+        has_samples = self.use is not None and self.use.samples.size > 0
+        return not (has_samples or self.replicated or self.rows_moved)
 
 
 @dataclass(frozen=True)
@@ -189,7 +199,8 @@ def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: in
     cuts = starts[::shards].tolist()
     places = zip(cuts[:-1:ROUNDS], cuts[1::ROUNDS], cuts[2::ROUNDS], cuts[3::ROUNDS], strict=True)
     return [
-        Moves(rows[first:end], slots[first:end], late - first, end - evicted) for first, late, evicted, end in places
+        Moves(rows[first:end], slots[first:end], late - first, end - evicted) if first < end else NOTHING_MOVES
+        for first, late, evicted, end in places
     ]
 
 

@@ -61,8 +61,8 @@ def test_a_generation_without_a_step_gives_back_nothing_it_has_not_taken() -> No
 
 def test_a_ring_moves_nothing_to_the_shards_before_the_flush() -> None:
     turns = started(2, hub=False)
-    assert [turns.train([4, 0]), turns.train([0, 4])] == [DenseMoves(in_ring=True)] * 2
-    assert turns.flush() == DenseMoves(0)
+    assert [turns.train([4, 0]), turns.train([0, 4])] == [DenseMoves(in_ring=True, are_all_ordered=True)] * 2
+    assert turns.flush() == DenseMoves(0, are_all_ordered=True)
 
 
 @pytest.mark.parametrize("hub", [True, False])
@@ -77,9 +77,9 @@ def test_whoever_comes_after_a_ring_finds_the_newest_on_the_shards(hub: bool) ->
 def test_a_ring_writes_what_it_trained_after_a_flush_too() -> None:
     turns = started(2, hub=False)
     turns.flush()
-    assert turns.flush() == NO_MOVES
+    assert turns.flush().giver is None
     turns.train([4, 0])
-    assert turns.flush() == DenseMoves(0)
+    assert turns.flush().giver == 0
 
 
 def test_moves_are_those_of_a_worker() -> None:
@@ -87,6 +87,13 @@ def test_moves_are_those_of_a_worker() -> None:
     assert [moves.pulled_by(worker) for worker in range(3)] == [BARE, NO_DENSE, BARE]
     allowed = [[bool(most) for most in moves.most_bytes(worker)] for worker in range(3)]
     assert allowed == [[False, True], [True, False], [True, True]]
+
+
+def test_moves_involve_those_who_move_something_and_in_a_ring_everyone() -> None:
+    assert [DenseMoves(1, (0,), WHOLE).involve(worker) for worker in range(3)] == [True, True, False]
+    assert [DenseMoves(None, (0,), BARE, (2,)).involve(worker) for worker in range(3)] == [True, False, True]
+    ring = started(2, hub=False)
+    assert all(moves.involve(worker) for moves in (ring.train([4, 0]), ring.flush(), ring.flush()) for worker in (0, 1))
 
 
 @pytest.mark.parametrize(

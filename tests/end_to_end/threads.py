@@ -97,6 +97,7 @@ class Plan:
     links: tuple[float, ...] = ()
     """shaped speeds in Gbit/s, one a worker"""
     link_costs: str = "auto"
+    lookahead: int = 1
     largest_share: float = 4.0
     """of the batch that an elastic policy gives a worker, in equal shares"""
     choose: str = "model"
@@ -294,6 +295,7 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
             link_costs=plan.link_costs,
             largest_share=(plan.largest_share,),
             choose=plan.choose,
+            lookahead=plan.lookahead,
             policy=plan.policy,
             workers=plan.workers,
             cache_rows=plan.cache_rows,

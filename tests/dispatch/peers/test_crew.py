@@ -16,6 +16,7 @@ from dispatch.peers.dismissal import dismiss_first, dismiss_others
 from dispatch.peers.providers import Providers
 from dispatch.peers.roster import Roster
 from dispatch.peers.wiring import FRAME_BYTES
+from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.protocol import (
     FROM_DISPATCHER,
     TO_DISPATCHER,
@@ -26,6 +27,8 @@ from dispatch.protocol import (
     Idle,
     Join,
     Leave,
+    Order,
+    OrderArrays,
     Post,
     Posted,
     Ready,
@@ -34,9 +37,10 @@ from dispatch.protocol import (
     Saved,
     Welcome,
 )
+from dispatch.rows.directory import Directory
 from dispatch.tally import NO_SECONDS, PhaseSeconds
 from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
-from ps.protocol import DISPLACED, TAKEN, Heard, Serve, Terms
+from ps.protocol import DISPLACED, FLUSH, TAKEN, Heard, Serve, Terms
 
 RUN = "test"
 PATIENCE_MILLISECONDS = 30_000
@@ -454,6 +458,36 @@ def test_one_that_waited_in_vain_tells_for_whom(monkeypatch: pytest.MonkeyPatch)
         until_unreachable(crew, a.name)
         with pytest.raises(CrewFailed, match="worker a waited in vain for worker b;"):
             crew.check()
+
+
+def round_of(*workers: int) -> OrderedRound:
+    """A flush that these were ordered to take part in."""
+    plan = Directory(np.full(3, 8, np.int64), "lru", 1).flush()
+    return OrderedRound(1, FLUSH, plan, order_bytes=dict.fromkeys(workers, 100))
+
+
+def test_a_member_without_an_order_is_not_named_as_one_that_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.peers.losses.LOST_SECONDS", 0.0)
+    underway = RoundsUnderway()
+    underway.add(round_of(0, 1))
+    with crew_and("a", "b", "c") as (crew, (a, b, c)):
+        in_generation(crew, a, b, c)
+        crew.check(underway)
+        a.tell(GaveUp, generation=1, worker=0)
+        a.socket.close()
+        until_unreachable(crew, a.name)
+        with pytest.raises(CrewFailed, match="worker a waited in vain for worker b;"):
+            crew.check(underway)
+
+
+def test_orders_reach_those_whom_they_are_for_and_nobody_else() -> None:
+    sizes: dict[str, Any] = {"phase": FLUSH, "samples": 0, "batch": 0, "alone": 0}
+    with crew_and("a", "b", "c") as (crew, (a, b, c)):
+        in_generation(crew, a, b, c)
+        sent = crew.order({1: (Order(**crew.at(1), **sizes), OrderArrays())})
+        crew.keep_alive(1)
+        assert [isinstance(person.hear(), Order) for person in (a, b, c)] == [False, True, False]
+        assert (list(sent), sent[1] > 0) == ([1], True)
 
 
 def test_of_those_that_do_not_report_the_ones_that_were_never_heard_are_blamed() -> None:

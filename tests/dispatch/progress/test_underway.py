@@ -34,6 +34,12 @@ def reported(step: int, worker: int, phase: int = TRAIN) -> Report:
     )
 
 
+def ordered(step: int, assignment: list[int]) -> OrderedRound:
+    """A step of two workers, both with an order."""
+    labels = np.zeros(len(assignment), np.float32)
+    return OrderedRound(step, TRAIN, planned(assignment), labels, order_bytes={0: 300, 1: 400})
+
+
 def floats(*values: float) -> NDArray[np.float32]:
     return np.array(values, np.float32)
 
@@ -41,7 +47,7 @@ def floats(*values: float) -> NDArray[np.float32]:
 def test_rounds_are_completed_in_order_whatever_the_order_of_reports() -> None:
     underway = RoundsUnderway()
     for step in (1, 2):
-        underway.add(OrderedRound(step, TRAIN, planned([0, 1])))
+        underway.add(ordered(step, [0, 1]))
     for step, worker in ((2, 1), (2, 0), (1, 1)):
         underway.add_report("w", Reported(reported(step, worker), floats(0)))
     assert list(underway.completed()) == []
@@ -53,7 +59,8 @@ def test_rounds_are_completed_in_order_whatever_the_order_of_reports() -> None:
 
 def test_a_flush_is_told_from_the_step_of_its_number() -> None:
     underway = RoundsUnderway()
-    underway.add(OrderedRound(1, FLUSH, Directory(np.full(2, 8, np.int64), "lru", 1).flush()))
+    flush = Directory(np.full(2, 8, np.int64), "lru", 1).flush()
+    underway.add(OrderedRound(1, FLUSH, flush, order_bytes={0: 300, 1: 400}))
     with pytest.raises(BadReport, match="not under way"):
         underway.add_report("w", Reported(reported(1, 0, TRAIN), NOTHING))
     assert underway.oldest.missing == [0, 1]
@@ -68,7 +75,7 @@ def test_logits_are_put_in_the_order_of_the_batch() -> None:
 
 
 def test_traffic_is_rows_as_planned_and_bytes_as_reported_or_seen() -> None:
-    done = OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0), order_bytes=(300, 400))
+    done = ordered(1, [1, 0, 1])
     done.reports = {1: Reported(reported(1, 1), floats(10, 30), 200)}
     moved = WorkerTraffic(samples=2, lookups=2, miss_pulls=2, pulled_bytes=70, order_bytes=400, report_bytes=200)
     assert done.traffic(1) == moved
@@ -77,7 +84,7 @@ def test_traffic_is_rows_as_planned_and_bytes_as_reported_or_seen() -> None:
 @pytest.mark.parametrize("logits", [[], [1], [1, 2, 3]])
 def test_logits_of_another_number_than_samples_are_refused(logits: list[float]) -> None:
     underway = RoundsUnderway()
-    underway.add(OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0)))
+    underway.add(ordered(1, [1, 0, 1]))
     with pytest.raises(BadReport, match=rf"worker w reported step 1 .*logits is {len(logits)}; expected 2;"):
         underway.add_report("w", Reported(reported(1, 1), floats(*logits)))
     assert underway.oldest.missing == [0, 1]
@@ -99,15 +106,33 @@ def test_logits_of_another_number_than_samples_are_refused(logits: list[float]) 
 )
 def test_a_report_that_does_not_fit_its_order_is_refused(change: dict[str, int], expected: str) -> None:
     underway = RoundsUnderway()
-    underway.add(OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0)))
+    underway.add(ordered(1, [1, 0, 1]))
     with pytest.raises(BadReport, match=expected):
         underway.add_report("w", Reported(structs.replace(reported(1, 1), **change), floats(1, 2)))
 
 
 def test_a_second_report_of_a_step_is_refused_and_the_first_counts() -> None:
     underway = RoundsUnderway()
-    underway.add(OrderedRound(1, TRAIN, planned([1, 0, 1]), floats(0, 1, 0)))
+    underway.add(ordered(1, [1, 0, 1]))
     underway.add_report("w", Reported(reported(1, 1), floats(1, 2)))
     with pytest.raises(BadReport, match="it was reported before"):
         underway.add_report("w", Reported(reported(1, 1), floats(3, 4)))
     assert underway.oldest.reports[1].logits.tolist() == [1, 2]
+
+
+def test_a_round_waits_for_those_who_got_an_order_and_for_no_others() -> None:
+    underway = RoundsUnderway()
+    for step, order_bytes in ((1, {1: 400}), (2, {0: 300, 1: 400}), (3, {})):
+        underway.add(OrderedRound(step, TRAIN, planned([1]), order_bytes=order_bytes))
+    underway.add_report("w", Reported(reported(1, 1), floats(0)))
+    assert [done.step for done in underway.completed()] == [1]
+    assert underway.awaited == [0, 1]
+    underway.add_report("w", Reported(reported(2, 1), floats(0)))
+    assert underway.awaited == [0]
+
+
+def test_a_report_without_an_order_is_refused() -> None:
+    underway = RoundsUnderway()
+    underway.add(OrderedRound(1, TRAIN, planned([1, 1]), order_bytes={1: 400}))
+    with pytest.raises(BadReport, match=r"worker w reported step 1 .*it got no order for that"):
+        underway.add_report("w", Reported(structs.replace(reported(1, 0), pulled_bytes=0), NOTHING))
