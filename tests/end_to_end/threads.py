@@ -292,6 +292,8 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
             link_costs=plan.link_costs,
             largest_share=(plan.largest_share,),
             policy=plan.policy,
+            alpha="fixed",
+            opt_backend="cpu",  # the same decisions on a machine with a GPU
             workers=plan.workers,
             cache_rows=plan.cache_rows,
             eviction=plan.eviction,
