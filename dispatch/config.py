@@ -21,14 +21,17 @@ class DispatchConfig(Section):
     """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, fae:SHARE:PROFILE_STEPS,
     esd:ALPHA:CRITERION, joint:ROUNDS:ALPHA; the last two may end in :elastic, which gives workers behind slow links
     fewer samples."""
-    alpha: Literal["auto", "fixed"] = "fixed"
+    alpha: Literal["auto", "fixed"] | None = None
     """Who says how much is solved exactly: the policy's own alpha (fixed), or the dispatcher by how contended the
-    machine is (auto), up to the policy's. What a person sets while the run is under way counts more."""
-    alpha_dwell_seconds: float = Field(60.0, ge=0.1, le=86_400.0, allow_inf_nan=False)
+    machine is (auto), up to the policy's. What a person sets while the run is under way counts more. Not set: auto if
+    the dispatcher finds a GPU and cupy, fixed otherwise."""
+    alpha_dwell_seconds: float = Field(10.0, ge=0.1, le=86_400.0, allow_inf_nan=False)
     """Least time between two changes of alpha that the dispatcher makes by itself. A rise that it had to take back
-    doubles the wait for the next one, up to eight times this."""
-    opt_backend: OptBackend = "cpu"
-    """Where exact assignment runs; auto measures both at start. Without a GPU: on the CPU."""
+    doubles the wait for the next one, up to 32 times this."""
+    opt_backend: OptBackend = "auto"
+    """Where exact assignment runs: on the CPU, on a GPU (cuda, or hungarian, the papers' method, which is slow), or
+    where it is faster, measured at start (auto). Without a GPU and cupy auto is the CPU: then, with alpha not set,
+    decisions are the same bit for bit as with cpu and fixed. cuda and hungarian are refused there."""
     workers: int = Field(4, ge=1, le=MOST_WORKERS)
     """Workers that the first generation waits for."""
     cache_rows: int = Field(65_536, ge=1, lt=2**31)

@@ -13,6 +13,7 @@ import zmq
 
 from dispatch.alpha.controller import Tempo
 from dispatch.alpha.pilot import AlphaPilot
+from dispatch.alpha.window import StepSeconds
 from dispatch.control.audience import Audience
 from dispatch.control.checking import CommandCheck
 from dispatch.control.commands import Commands
@@ -181,6 +182,7 @@ class Coordinator:
         self.state = "training" if past is None else "replaying"
         if past is None:
             self.steering.settle(self.training, self.intake)
+            self.steering.pilot.train_with(member.place for member in roster.members)
             self.commands.go_live()
         told = {"generation": self.crew.generation, "step": self.intake.step, "hub": terms.uses_hub}
         names = [member.name for member in roster.members]
@@ -256,7 +258,7 @@ class Coordinator:
         decider.write_behind(self.cutting.is_near)
         limits = feedback.budget_seconds, feedback.has_deadline
         decision = decider.decide(self.intake.step + 1, batch.samples.keys_BF, *limits)
-        self.steering.note(decision, feedback.busy_seconds)
+        self.steering.note(decision, StepSeconds(feedback.busy_seconds, feedback.rows_seconds))
         return decision
 
     def record(self, batch: Batch, decision: Decision | None) -> None:

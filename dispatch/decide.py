@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dispatch.arrays import F64, I32, I64, U64
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Assignment, Policy, Situation
-from dispatch.assign.worth import saved_share
+from dispatch.assign.worth import Worth, weigh
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.capacity.elastic import BY_MODEL, Elastic, ElasticTerms
 from dispatch.capacity.participation import SetChange
@@ -58,8 +58,8 @@ class Decision:
     """rows that are replicated from this step on; None: as before"""
     cpu_seconds: float = 0.0
     """of the deciding thread, within seconds"""
-    saved_share: float | None = None
-    """what exact solving saved of the cost that Heu would have had; None: not looked at in this step"""
+    worth: Worth | None = None
+    """of exact solving against Heu; None: not looked at in this step"""
 
 
 class Decider:
@@ -133,13 +133,14 @@ class Decider:
             sole=sole,
             hot=hot,
             cpu_seconds=cpu_seconds,
-            saved_share=self._compare(assigned.situation, assignment),
+            worth=self._compare(assigned),
         )
 
-    def _compare(self, situation: Situation | None, assignment: Assignment) -> float | None:
+    def _compare(self, assigned: "Assigned") -> Worth | None:
+        situation = assigned.situation
         if situation is None or not self.compares or situation.step % COMPARED_STEPS:
             return None
-        return saved_share(situation, assignment.worker_B)
+        return weigh(situation, assigned.assignment.worker_B, assigned.policy_seconds)
 
     def repeat(
         self, step: int, keys_BF: U64, worker_B: I32, sole: int | None = None, hot: I64 | None = None
@@ -242,7 +243,7 @@ class Assigned(NamedTuple):
     """that the policy was asked about; None: it was not"""
 
 
-def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
+def warm_up(policy: str, seed: int, backend: Backend = "cpu") -> None:
     """Makes a few decisions on made-up keys, so that no real one waits for kernels to be compiled.
 
     With rows that samples have in common and that nobody holds at first, as much alpha as the policy has, less, and
@@ -252,7 +253,7 @@ def warm_up(policy: str, seed: int, opt_backend: OptBackend = "cpu") -> None:
     hot = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
     directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.needs.synchronisation, hot, write_behind=1.0)
     index = Index.restore(np.arange(4, dtype=np.uint64))
-    decider = Decider(index, directory, spec.build(seed, opt_backend), spec.needs, np.array([1.0, 2.0]))
+    decider = Decider(index, directory, spec.build(seed, backend), spec.needs, np.array([1.0, 2.0]))
     decider.compares = True
     for step, share in ((1, 1.0), (2, 0.5), (3, 0.0), (COMPARED_STEPS, 1.0)):
         decider.alpha = share * spec.needs.alpha

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dispatch.tally import PhaseSeconds
 from infra.errors import ConfigError
 from infra.packing import BITS
+from infra.process import NOWHERE, ProcessPlace
 from infra.wire import F32, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
 from ps.protocol import MOST_WORKERS, NO_DENSE, AgreedSettings, DenseForm, Heard, RoundPhase, Serve, WorkerNumber
 
@@ -47,6 +48,8 @@ class Join(Header, frozen=True):
     """of its own for NCCL; empty: none"""
     arithmetic: Name = ""
     """what its results depend on besides its orders: torch, device, threads, instructions"""
+    place: ProcessPlace = NOWHERE
+    """where its process runs: on the dispatcher's machine its load is the run's own"""
 
 
 class Ready(Header, frozen=True):

@@ -1,4 +1,4 @@
-"""How a process is asked to stop, ends, shows that it runs, claims its name, and writes small files.
+"""How a process is asked to stop, ends, shows that it runs and where, claims its name, and writes small files.
 
 SIGTERM, SIGINT and SIGHUP (a closed terminal) only set a flag: the main loop checks it between steps, drains and exits
 0. Whoever starts a process with SIGHUP ignored, as nohup does, wants it to go on without a terminal.
@@ -16,8 +16,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
+import msgspec
 import structlog
 
 from infra.errors import ConfigError, NameTaken
@@ -41,6 +42,35 @@ CLAIM_GAP_SECONDS = 10.0
 """without a refusal, after which the next one counts as the first: a refused offer is repeated sooner"""
 STRETCH_SECONDS = 0.1
 """The longest time a signal can go unnoticed. Main loops that wait elsewhere (zmq's poll) use a similar limit."""
+
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""unlike that of any other machine, and the same in all of a machine's containers"""
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+PlaceName = Annotated[str, msgspec.Meta(max_length=200)]
+
+
+class ProcessPlace(msgspec.Struct, frozen=True):
+    """Where a process runs; empty where the system does not say.
+
+    A process number means something only to processes that count alike: those of a container have numbers of their own.
+    """
+
+    machine: PlaceName = ""
+    namespace: PlaceName = ""
+    """of process numbers"""
+    pid: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
+
+
+NOWHERE = ProcessPlace()
+
+
+def own_place(boot: Path = BOOT, namespace: Path = PID_NAMESPACE) -> ProcessPlace:
+    """Of this process."""
+    try:
+        return ProcessPlace(boot.read_text().strip(), str(namespace.readlink()), os.getpid())
+    except OSError:
+        return ProcessPlace(pid=os.getpid())
 
 
 class Stop:

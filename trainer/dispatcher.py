@@ -29,7 +29,7 @@ from dispatch.protocol import (
     Welcome,
 )
 from infra.link import Link
-from infra.process import NameClaim, Stop
+from infra.process import NameClaim, Stop, own_place
 from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, SocketOptions, receive, send
 from ps.protocol import TAKEN
 from trainer.errors import DispatcherLost, Interrupted, Rejected, Removed, TurnedAway
@@ -100,7 +100,7 @@ class Dispatcher:
         """Offers this worker; Welcome answers when a generation with it starts. device: its own for NCCL, if any."""
         offered: dict[str, Any] = {"settings": dict(settings), "link_gbit": link_gbit or 0.0, "device": device}
         at: dict[str, Any] = {"run": self._run, "generation": OF_NONE, "step": 0}
-        self._offer = Join(**at, worker=self._name, arithmetic=arithmetic, **offered)
+        self._offer = Join(**at, worker=self._name, arithmetic=arithmetic, place=own_place(), **offered)
         self.tell(self._offer)
 
     def give_up(self) -> None:

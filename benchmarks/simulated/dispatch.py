@@ -89,21 +89,21 @@ def simulate(workload: Workload, policy: str) -> DispatchResult:
     """One policy over the whole stream."""
     warm_up(policy, SEED)
     spec = parse_spec(policy)
-    directory = _directory(workload, spec)
+    directory = make_directory(workload, spec)
     built, costs_n = spec.build(SEED, "cpu"), workload.row_cost_n
     elastic, value_share = ElasticTerms(dense=workload.sizes.dense_load), workload.sizes.value_share
     decider = Decider(Index(), directory, built, spec.needs, costs_n, elastic, value_share)
     totals, whole = Totals(workload), workload.batch * workload.workers
     charges = DenseCharges(workload.sizes, workload.workers)
     for step in range(workload.steps):
-        decision = _decide(decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])
+        decision = decide(decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])
         dense_n = charges.step(np.bincount(decision.assignment_B, minlength=workload.workers) > 0, decision.sole)
         if step >= workload.warm_up:
             totals.add(decision, dense_n)
     return totals.result(str(spec), int(decider.flush().traffic.flush_push.sum()))
 
 
-def _directory(workload: Workload, spec: Spec) -> Directory:
+def make_directory(workload: Workload, spec: Spec) -> Directory:
     cache_rows_n = np.full(workload.workers, workload.cache_rows, np.int64)
     try:
         hot = hot_rows(spec.needs.hot_share, workload.cache_rows)
@@ -112,7 +112,7 @@ def _directory(workload: Workload, spec: Spec) -> Directory:
     return Directory(cache_rows_n, workload.eviction, 1, spec.needs.synchronisation, hot, workload.write_behind)
 
 
-def _decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np.uint64]) -> Decision:
+def decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np.uint64]) -> Decision:
     try:
         return decider.decide(step + 1, keys_BF)
     except CacheTooSmall as error:

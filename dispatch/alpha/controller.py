@@ -2,13 +2,15 @@
 
 What it does, in this order:
 
-1. The GPU is contended: exact assignment moves to the CPU, if that is not contended and is fast enough for a step.
-2. Contended where it is, or decisions take nearly as long as steps: alpha is halved, and below 1/8 it is 0.
-3. Calm again: exact assignment moves back to the GPU; then alpha rises by 1/8 at a time, to the ceiling, which is the
-   policy's own alpha. It does not rise where that saved nothing over Heu.
+1. The GPU is contended: exact assignment moves to the CPU, if it may (``dispatch.opt_backend`` is auto), and the CPU is
+   not contended and fast enough for a step. That costs no bytes.
+2. Contended where it is, or decisions take longer than steps: alpha is halved, and below 1/8 it is 0; but only if the
+   time that this gives back is longer than what the bytes take that it costs (``give_and_take``).
+3. Calm again: exact assignment moves back to the GPU; then alpha doubles, up to the ceiling, which is the policy's own
+   alpha. It does not rise where that saved nothing over Heu.
 
 Three readings in a row must agree, each threshold to leave a state is lower than the one to enter it, and two changes
-are a minute apart at least. A rise that had to be taken back makes the next one wait twice as long, up to 8 minutes.
+are ten seconds apart at least. A rise that had to be taken back makes the next one wait twice as long, up to 5 minutes.
 """
 
 from typing import Literal
@@ -16,17 +18,16 @@ from typing import Literal
 import msgspec
 
 from dispatch.alpha.readings import Readings
+from dispatch.assign.choices import Backend
 
-Backend = Literal["cpu", "cuda"]
 Verdict = Literal["contended", "between", "calm"]
 
 READINGS = 3
 """in a row that must agree before anything changes"""
-DWELL_SECONDS = 60.0
+DWELL_SECONDS = 10.0
 """least time between two changes, unless the settings say otherwise"""
-MOST_SETBACKS = 3
+MOST_SETBACKS = 5
 """that count: each doubles the time before the next rise"""
-STEP_UP = 1 / 8
 LEAST_ALPHA = 1 / 8
 """anything below becomes 0"""
 
@@ -38,17 +39,17 @@ LEAST_PRESSURE = 0.05
 """of the kernel, where it says so; with less nobody waits for a processor, whatever the other sensors say"""
 LEAST_LOAD = 0.01
 """of a step's busy time; decisions that take less give nothing back if they are made shorter"""
-LATE, IN_TIME = 0.8, 0.5
-"""decision time against the step's busy time"""
+LATE, IN_TIME = 1.0, 0.5
+"""decision time against the step's busy time: up to LATE nobody waits for a decision"""
+GPU_TAKEN, GPU_LEFT = 0.5, 0.1
+"""share of the time in which kernels of other programs run, where NVML can tell them from the run's own"""
 GPU_CONTENDED, GPU_CALM = 2.0, 1.4
-"""slowdown of the GPU's trial"""
-GPU_TAKEN = 0.9
-"""share of the time in which other processes' kernels run; above it, a slowdown over GPU_CALM is enough"""
+"""slowdown of the GPU's trial, where NVML cannot, or what it says lies between the two above"""
 FITS = 0.5
 """of a step's busy time that the CPU's trial may take where exact assignment moves there"""
 LEAST_SAVED = 0.001
 """share of Heu's cost; where exact solving at the ceiling saves less, it buys nothing"""
-SAVED_DWELLS = 30
+SAVED_DWELLS = 180
 """times the least time between two changes for which that is believed; then alpha rises again, to see"""
 
 
@@ -74,6 +75,8 @@ class ControllerState(msgspec.Struct, frozen=True):
     """where exact assignment runs"""
     home: Backend
     """where it runs if nothing is contended"""
+    may_move: bool = True
+    """whether it may leave the GPU; not if a person has named it"""
     contended: int = 0
     """latest readings in a row that were contended where it runs"""
     calm: int = 0
@@ -96,6 +99,15 @@ class AlphaChange(msgspec.Struct, frozen=True):
     backend: Backend
     reason: str
     readings: dict[str, float]
+
+
+class GiveAndTake(msgspec.Struct, frozen=True):
+    """What a lower alpha would come to, in milliseconds a step."""
+
+    given_back: float
+    """of time that steps wait for decisions, or that workers share with them"""
+    lost: float
+    """that the bytes take on the links which exact solving no longer saves"""
 
 
 def control(
@@ -124,23 +136,45 @@ def cpu_verdict(readings: Readings) -> Verdict:
 
 
 def gpu_verdict(readings: Readings) -> Verdict:
-    """Whether other processes slow down what this one does on the GPU."""
-    slowdown = readings.gpu_slowdown or 1.0
+    """Whether programs other than this run use the GPU: by NVML if it can tell, else by how slow the trial is."""
+    others, slowdown = readings.gpu_others, readings.gpu_slowdown or 1.0
+    if others is not None and not GPU_LEFT <= others < GPU_TAKEN:
+        return "contended" if others >= GPU_TAKEN else "calm"
     if slowdown < GPU_CALM:
         return "calm"
-    is_taken = readings.gpu_others is not None and readings.gpu_others >= GPU_TAKEN
-    return "contended" if slowdown >= GPU_CONTENDED or is_taken else "between"
+    return "contended" if slowdown >= GPU_CONTENDED else "between"
+
+
+def place_verdict(readings: Readings, backend: Backend) -> Verdict:
+    """Of the place where exact assignment runs."""
+    return cpu_verdict(readings) if backend == "cpu" else gpu_verdict(readings)
 
 
 def verdict(readings: Readings, backend: Backend) -> Verdict:
-    """Of the place where exact assignment runs, and of decisions that come too late wherever it runs."""
+    """Of that place, and of decisions that come too late wherever it is."""
     load = readings.decide_load or 0.0
     if load >= LATE:
         return "contended"
-    found = gpu_verdict(readings) if backend == "cuda" else cpu_verdict(readings)
+    found = place_verdict(readings, backend)
     if found == "contended" and load < LEAST_LOAD:
         return "between"
     return "between" if found == "calm" and load >= IN_TIME else found
+
+
+def give_and_take(readings: Readings, backend: Backend, share: float) -> GiveAndTake | None:
+    """What it would come to if this share less of what is solved exactly now were; None: not enough is known.
+
+    Both are taken to be proportional to alpha. A small alpha keeps most of what a large one saves, so that errs on the
+    side of keeping it. As long as decisions take less time than steps nobody waits for them: then a shorter decision
+    gives something back only where workers of this run want the same contended processor or GPU.
+    """
+    if readings.exact_ms is None or readings.rows_ms is None or readings.saved_share is None:
+        return None
+    freed = share * readings.exact_ms
+    waited = max(0.0, readings.decide_p95_ms - (readings.busy_ms or 0.0))
+    is_shared = readings.workers_here > 0 and place_verdict(readings, backend) == "contended"
+    saved = min(max(readings.saved_share, 0.0), 0.99)
+    return GiveAndTake(freed if is_shared else min(freed, waited), share * readings.rows_ms * saved / (1 - saved))
 
 
 def _count(state: ControllerState, readings: Readings) -> ControllerState:
@@ -166,17 +200,21 @@ def _weigh(state: ControllerState, readings: Readings, now: float, believed_seco
 def _relieve(
     state: ControllerState, readings: Readings, now: float, tempo: Tempo
 ) -> tuple[ControllerState, AlphaChange | None]:
-    """Exact assignment moves to the CPU, or alpha falls."""
+    """Exact assignment moves to the CPU, or alpha falls if that is worth it."""
     if state.alpha == 0.0:
         return state, None
     alpha, backend, cause = state.alpha, state.backend, _cause(readings, state.backend)
-    if backend == "cuda" and gpu_verdict(readings) == "contended" and _fits_the_cpu(readings):
+    if backend == "cuda" and state.may_move and gpu_verdict(readings) == "contended" and _fits_the_cpu(readings):
         backend = "cpu"
         trial = f"trial {readings.cpu_trial_ms:.1f} ms of a step's {readings.busy_ms:.0f} ms"
         reason = f"{cause}; exact assignment moves to the CPU, which is free ({trial})"
     else:
         alpha = halved(alpha)
-        reason = f"{cause}; alpha falls from {state.alpha:g} to {alpha:g}"
+        worth = give_and_take(readings, backend, share=1 - alpha / state.alpha)
+        if worth is None or worth.given_back <= worth.lost:
+            return state, None
+        weighed = f"gives back {worth.given_back:.1f} ms a step for {worth.lost:.1f} ms more on the links"
+        reason = f"{cause}; alpha falls from {state.alpha:g} to {alpha:g}, which {weighed}"
     wait = tempo.dwell_seconds * 2**state.setbacks
     is_setback = state.raised_at is not None and now - state.raised_at <= 2 * wait
     setbacks = min(MOST_SETBACKS, state.setbacks + 1) if is_setback else 0
@@ -189,13 +227,13 @@ def _restore(
     """Exact assignment moves back to the GPU, or alpha rises."""
     figures = readings.figures()
     if state.backend != state.home and state.gpu_calm >= tempo.readings:
-        reason = f"GPU is free again, its trial {_times(readings.gpu_slowdown)} its best; exact assignment moves back"
+        reason = f"{_ease(readings, state.home)}; exact assignment moves back"
         return _changed(state, now, AlphaChange(state.alpha, state.home, reason, figures), state.setbacks)
     saved = state.saved_share
     saves = saved is None or saved >= LEAST_SAVED
     if state.calm < tempo.readings or state.alpha >= state.ceiling or not saves:
         return state, None
-    alpha = min(state.ceiling, state.alpha + STEP_UP)
+    alpha = min(state.ceiling, max(LEAST_ALPHA, 2 * state.alpha))
     worth = "" if saved is None else f"; exact solving saved {saved:.1%} of the cost at {state.ceiling:g}"
     reason = f"{_ease(readings, state.backend)}{worth}; alpha rises from {state.alpha:g} to {alpha:g}"
     return _changed(state, now, AlphaChange(alpha, state.backend, reason, figures), state.setbacks)
@@ -234,24 +272,29 @@ def _fits_the_cpu(readings: Readings) -> bool:
 
 def _cause(readings: Readings, backend: Backend) -> str:
     """What is contended, in words."""
-    load = readings.decide_load or 0.0
-    if backend == "cuda" and gpu_verdict(readings) == "contended":
-        others = (
-            "" if readings.gpu_others is None else f", and others keep it busy {readings.gpu_others:.0%} of the time"
-        )
-        return f"GPU is contended: its trial takes {_times(readings.gpu_slowdown)} its best{others}"
-    if backend == "cpu" and cpu_verdict(readings) == "contended":
+    if place_verdict(readings, backend) == "contended":
+        if backend != "cpu":
+            return f"GPU is contended: {_gpu_use(readings)}"
         if readings.cpu_contention >= CPU_CONTENDED:
             return f"CPU is contended: decisions lose {readings.cpu_contention:.0%} of their time to other work"
-        return f"CPU is slow: its trial takes {_times(readings.cpu_slowdown)} its best"
+        return f"CPU is slow: its trial takes {_times(readings.cpu_slowdown)} the usual time"
+    load = readings.decide_load or 0.0
     return f"decisions are late: they take {load:.0%} of the {readings.busy_ms:.0f} ms of a step"
 
 
 def _ease(readings: Readings, backend: Backend) -> str:
     """What is calm, in words."""
-    if backend == "cuda":
-        return f"GPU is free: its trial takes {_times(readings.gpu_slowdown)} its best"
+    if backend != "cpu":
+        return f"GPU is free: {_gpu_use(readings)}"
     return f"CPU is free: decisions lose {readings.cpu_contention:.0%} of their time to other work"
+
+
+def _gpu_use(readings: Readings) -> str:
+    """By what the GPU was judged."""
+    others = readings.gpu_others
+    if others is not None and not GPU_LEFT <= others < GPU_TAKEN:
+        return f"other programs keep it busy {others:.0%} of the time"
+    return f"its trial takes {_times(readings.gpu_slowdown)} the usual time"
 
 
 def _times(slowdown: float | None) -> str:

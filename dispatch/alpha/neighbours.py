@@ -1,21 +1,44 @@
-"""What other processes do on the GPU that this one solves on, by NVML (nvidia-ml-py).
+"""What programs other than this run do on the GPU that it solves on, by NVML (nvidia-ml-py).
 
-Everything here may be missing: the driver, the right to see processes, figures per process (MIG has none), or our own
-process in the list (in a container NVML tells the process numbers of the host, and nobody can be told apart). Then
-nothing is said; that a GPU is shared is felt by the trial, too (dispatch/alpha/trials.py).
+A worker says where it runs when it joins (infra/process.py), so its process is known to be the run's own.
+
+Everything here may be missing: the driver, the right to see processes, figures per process (MIG has none), our own
+process in the list (in a container NVML tells the process numbers of the host), or the workers' (they run in containers
+of their own on this machine). Nobody can be told apart then, and nothing is said; that a GPU is shared is felt by the
+trial, too (dispatch/alpha/trials.py).
 """
 
-import os
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pynvml
 
+from infra.process import ProcessPlace, own_place
+
+
+@dataclass(frozen=True)
+class OwnProcesses:
+    """Of a run, on the machine that decides."""
+
+    pids: frozenset[int]
+    workers: int = 0
+    """of the run on this machine"""
+    are_known: bool = True
+    """whether those are all of them: not if a worker counts its processes another way"""
+
+
+def own_processes(mine: ProcessPlace, workers: Iterable[ProcessPlace]) -> OwnProcesses:
+    """Those of the dispatcher and of the workers beside it; workers on other machines do not count."""
+    here = [place for place in workers if place.machine and place.machine == mine.machine]
+    are_known = all(place.namespace == mine.namespace for place in here)
+    return OwnProcesses(frozenset({mine.pid, *(place.pid for place in here)}), len(here), are_known)
+
 
 @dataclass(frozen=True)
 class OtherUse:
-    """Of processes other than this one; None: NVML does not say."""
+    """Of programs other than this run; None: NVML does not say."""
 
     utilisation: float | None = None
     """share of the time since the last reading in which their kernels ran; of all of them together, at most 1"""
@@ -39,26 +62,28 @@ class Nvml(Protocol):
 class GpuNeighbours:
     """Looks at one device."""
 
-    def __init__(self, nvml: Nvml, device: Any, process: int | None = None) -> None:
+    def __init__(self, nvml: Nvml, device: Any, mine: ProcessPlace) -> None:
+        """mine: of this process, which uses the device."""
         self._nvml = nvml
         self._device = device
-        self._process = os.getpid() if process is None else process
+        self._mine = mine
         self._since = 0
         """microseconds, by NVML's clock, of the newest sample that was read"""
 
-    def read(self) -> OtherUse:
+    def read(self, own: OwnProcesses) -> OtherUse:
+        """Since the last reading."""
         try:
             processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device)
-            if self._process not in [process.pid for process in processes]:
+            if not own.are_known or self._mine.pid not in [process.pid for process in processes]:
                 return NOT_KNOWN
             total = self._nvml.nvmlDeviceGetMemoryInfo(self._device).total
         except UNUSABLE:
             return NOT_KNOWN
         # a process whose memory may not be seen has None
-        others = [process.usedGpuMemory or 0 for process in processes if process.pid != self._process]
-        return OtherUse(self._utilisation(), sum(others) / total)
+        others = [process.usedGpuMemory or 0 for process in processes if process.pid not in own.pids]
+        return OtherUse(self._utilisation(own), sum(others) / total)
 
-    def _utilisation(self) -> float | None:
+    def _utilisation(self, own: OwnProcesses) -> float | None:
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._device, self._since)
         except pynvml.NVMLError as error:
@@ -68,7 +93,7 @@ class GpuNeighbours:
         self._since = max([self._since, *(sample.timeStamp for sample in samples)])
         by_process: dict[int, list[int]] = {}
         for sample in samples:
-            if sample.pid != self._process:
+            if sample.pid not in own.pids:
                 by_process.setdefault(sample.pid, []).append(sample.smUtil)
         return min(1.0, sum(sum(percents) / len(percents) for percents in by_process.values()) / 100)
 
@@ -77,5 +102,5 @@ def find_neighbours(bus_id: str) -> GpuNeighbours | None:
     """Of the device at this PCI address; None where NVML cannot be used."""
     with suppress(*UNUSABLE):
         pynvml.nvmlInit()
-        return GpuNeighbours(pynvml, pynvml.nvmlDeviceGetHandleByPciBusId(bus_id))
+        return GpuNeighbours(pynvml, pynvml.nvmlDeviceGetHandleByPciBusId(bus_id), own_place())
     return None

@@ -5,21 +5,23 @@ GPU where there is one, and a few small files. What it changes is carried out by
 decisions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from dispatch.alpha.controller import USUAL, AlphaChange, Backend, ControllerState, Tempo, control
-from dispatch.alpha.neighbours import NOT_KNOWN, GpuNeighbours, find_neighbours
+from dispatch.alpha.controller import USUAL, AlphaChange, ControllerState, Tempo, control
+from dispatch.alpha.neighbours import NOT_KNOWN, GpuNeighbours, find_neighbours, own_processes
 from dispatch.alpha.pressure import CpuPressure, pressure_source
 from dispatch.alpha.readings import Readings
 from dispatch.alpha.run_queue import RunQueue
 from dispatch.alpha.trials import Trial
-from dispatch.alpha.window import DecisionWindow
-from dispatch.assign.backend import TRIAL_SAMPLES, TRIAL_WORKERS, choose_opt, trial_seconds, trial_situation
-from dispatch.assign.choices import OptBackend
+from dispatch.alpha.window import DecisionWindow, StepSeconds
+from dispatch.assign.backend import TRIAL_SAMPLES, TRIAL_WORKERS, trial_seconds, trial_situation, use_opt
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Situation
+from dispatch.assign.worth import Worth
+from infra.process import ProcessPlace, own_place
 
 LOOK_SECONDS = 1.0
 """between two looks"""
@@ -27,7 +29,7 @@ LOOK_SECONDS = 1.0
 
 def time_trial(backend: Backend, situation: Situation) -> Trial:
     """A trial of the solver that this process has for the backend."""
-    return Trial(partial(trial_seconds, choose_opt(backend), situation))
+    return Trial(partial(trial_seconds, use_opt(backend), situation))
 
 
 def own_neighbours() -> GpuNeighbours | None:
@@ -66,66 +68,72 @@ class AlphaPilot:
         self._window = DecisionWindow()
         self._trials: dict[Backend, Trial] = {}
         self._neighbours: GpuNeighbours | None = None
+        self._own = own_processes(own_place(), ())
         self._next = 0.0
         self.last: Readings | None = None
         """for the status"""
 
-    def begin(self, alpha: float, ceiling: float, backend: OptBackend) -> None:
+    def train_with(self, workers: Iterable[ProcessPlace]) -> None:
+        """These are the run's workers from now on: what theirs use of this machine is not others' load."""
+        self._own = own_processes(own_place(), workers)
+
+    def begin(self, alpha: float, ceiling: float, backend: Backend, may_move: bool) -> None:
         """Starts afresh: at the start of a run, after a recovery, or when a person gives alpha back.
 
-        backend: where exact assignment runs now. What has run on a GPU before comes back to it; else it stays on the
-        CPU. The time since the last change goes on.
+        backend: where exact assignment runs now. may_move: whether it may go elsewhere; what has run on a GPU before
+        comes back to it. The time since the last change goes on.
         """
-        place = choose_opt("auto").name if backend == "auto" else backend
-        for timed in {"cpu", place} - self._trials.keys():
-            self._trials[timed] = self._sensors.time_trial(timed, self._situation)
-        if place == "cuda" and self._neighbours is None:
+        timed: set[Backend] = {"cpu"} if backend == "cpu" else {"cpu", "cuda"}
+        for place in timed - self._trials.keys():
+            self._trials[place] = self._sensors.time_trial(place, self._situation)
+        if "cuda" in self._trials and self._neighbours is None:
             self._neighbours = self._sensors.neighbours()
-        home: Backend = "cuda" if "cuda" in self._trials else "cpu"
+        home: Backend = "cuda" if may_move and "cuda" in self._trials else backend
         changed_at = None if self._state is None else self._state.changed_at
-        self._state = ControllerState(alpha, ceiling, place, home, changed_at=changed_at)
+        self._state = ControllerState(alpha, ceiling, backend, home, may_move, changed_at=changed_at)
         self._window = DecisionWindow()
         self._sensors.run_queue.read()
 
-    def note(
-        self,
-        decision_seconds: float,
-        cpu_seconds: float,
-        busy_seconds: float | None,
-        saved_share: float | None = None,
-    ) -> None:
-        """Takes what one decision took, and what it saved where that was compared."""
-        self._window.note(decision_seconds, cpu_seconds, busy_seconds, saved_share)
+    def note(self, decision_seconds: float, cpu_seconds: float, step: StepSeconds, worth: Worth | None = None) -> None:
+        """Takes what one decision took, and what its exact part was worth where that was compared."""
+        self._window.note(decision_seconds, cpu_seconds, step, worth)
 
     def look(self, now: float) -> AlphaChange | None:
         """At most once a second, and if anything was decided since: reads the sensors and asks the controller."""
         if self._state is None or now < self._next or self._window.is_empty:
             return None
         self._next = now + LOOK_SECONDS
-        self.last = self._read(self._state, now)
+        self.last = self._read(now)
         self._state, change = control(self._state, self.last, now, self._tempo)
         if change is not None and change.alpha == 0.0:
-            self._window.saved_share = None  # nothing will be compared; what was, grows old
+            self._window.forget_worth()
         return change
 
-    def _read(self, state: ControllerState, now: float) -> Readings:
+    def _read(self, now: float) -> Readings:
         wait_share = self._sensors.run_queue.read()  # first: the trials below wait, too
         for trial in self._trials.values():
             trial.look(now)
         cpu, gpu = self._trials["cpu"], self._trials.get("cuda")
-        others = self._neighbours.read() if self._neighbours is not None else NOT_KNOWN
-        window, busy = self._window, self._window.busy_seconds
+        others = self._neighbours.read(self._own) if self._neighbours is not None else NOT_KNOWN
+        window, worth = self._window, self._window.worth
         return Readings(
             decide_p95_ms=window.p95_seconds() * 1000,
-            busy_ms=None if busy is None else busy * 1000,
+            busy_ms=_milliseconds(window.step.busy_seconds),
             decide_cpu_share=window.close(),
             wait_share=wait_share,
             pressure=self._sensors.pressure.read(now),
-            cpu_trial_ms=cpu.least_seconds * 1000,
+            cpu_trial_ms=_milliseconds(cpu.usual_seconds),
             cpu_slowdown=cpu.slowdown,
-            gpu_trial_ms=None if gpu is None else gpu.least_seconds * 1000,
+            gpu_trial_ms=None if gpu is None else _milliseconds(gpu.usual_seconds),
             gpu_slowdown=None if gpu is None else gpu.slowdown,
             gpu_others=others.utilisation,
             gpu_others_memory=others.memory,
-            saved_share=window.saved_share,
+            workers_here=self._own.workers,
+            exact_ms=None if worth is None else worth.exact_seconds * 1000,
+            rows_ms=_milliseconds(window.step.rows_seconds),
+            saved_share=None if worth is None else worth.saved_share,
         )
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000

@@ -20,17 +20,23 @@ class Readings(msgspec.Struct, frozen=True):
     pressure: float | None = None
     """share of the time in which some task of our cgroup, or of the machine, waited for a processor"""
     cpu_trial_ms: float | None = None
-    """exact assignment of the trial batch on the CPU, at its best"""
+    """exact assignment of the trial batch on the CPU, as it usually is in this run"""
     cpu_slowdown: float | None = None
-    """the latest one against that"""
+    """the latest ones against that"""
     gpu_trial_ms: float | None = None
     gpu_slowdown: float | None = None
     gpu_others: float | None = None
-    """share of the time in which other processes' kernels ran"""
+    """share of the time in which kernels of programs other than this run's ran"""
     gpu_others_memory: float | None = None
-    """share of the GPU's memory that other processes hold"""
+    """share of the GPU's memory that they hold"""
+    workers_here: int = 0
+    """workers of this run that share the processor, or the GPU that decisions are made on"""
+    exact_ms: float | None = None
+    """what a decision takes longer than it would by Heu alone; median of the latest steps that were compared"""
+    rows_ms: float | None = None
+    """what the rows of a step take on the slowest worker's link"""
     saved_share: float | None = None
-    """what exact solving saves of the cost that Heu would have had, in the latest step that was compared"""
+    """what exact solving saves of the cost that Heu would have had, likewise"""
 
     def figures(self) -> dict[str, float]:
         """Those that are known, by name."""

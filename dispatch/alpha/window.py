@@ -1,11 +1,26 @@
 """The decisions of the latest looks."""
 
 from collections import deque
+from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
+from dispatch.assign.worth import Worth
+
 LOOKS = 5
 """over whose decisions the 95th percentile is taken"""
+COMPARED = 5
+"""latest comparisons that count: one alone may have been interrupted"""
+
+
+class StepSeconds(NamedTuple):
+    """Of the steps that are trained meanwhile, as they usually are; None: not known yet."""
+
+    busy_seconds: float | None = None
+    """that a step keeps the workers busy"""
+    rows_seconds: float | None = None
+    """that its rows take on the slowest worker's link"""
 
 
 class DecisionWindow:
@@ -16,14 +31,26 @@ class DecisionWindow:
         """of the decisions of each look, those of the next one last"""
         self._cpu_seconds = 0.0
         """of the decisions since the last look"""
-        self.busy_seconds: float | None = None
-        self.saved_share: float | None = None
+        self.step = StepSeconds()
+        self._worths: deque[Worth] = deque(maxlen=COMPARED)
 
-    def note(self, seconds: float, cpu_seconds: float, busy_seconds: float | None, saved_share: float | None) -> None:
+    def note(self, seconds: float, cpu_seconds: float, step: StepSeconds, worth: Worth | None) -> None:
         self._seconds[-1].append(seconds)
         self._cpu_seconds += cpu_seconds
-        self.busy_seconds = busy_seconds
-        self.saved_share = self.saved_share if saved_share is None else saved_share
+        self.step = step
+        if worth is not None:
+            self._worths.append(worth)
+
+    @property
+    def worth(self) -> Worth | None:
+        """Medians of the latest comparisons; None: nothing was compared."""
+        if not self._worths:
+            return None
+        return Worth(*(median(figures) for figures in zip(*self._worths, strict=True)))
+
+    def forget_worth(self) -> None:
+        """Nothing will be compared for a while."""
+        self._worths.clear()
 
     @property
     def is_empty(self) -> bool:

@@ -1,24 +1,25 @@
-"""Where Opt runs: on the CPU, on a GPU, or wherever a trial problem was solved sooner.
+"""Where Opt runs: on the CPU, on a GPU by one of two methods, or wherever a trial problem was solved sooner.
 
-Without a GPU a warning is logged once and the CPU is used. The total cost of an assignment does not depend on the
-choice, but equally cheap assignments may differ: a run that must repeat bit for bit needs cpu or cuda, not auto.
+Whoever names a GPU gets it or NoGpu; ``auto`` takes the CPU where there is none. The total cost of an assignment does
+not depend on the choice, but equally cheap assignments may differ: a run that must repeat bit for bit on any machine
+names one.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
-from typing import Literal
 
 import numpy as np
 import structlog
 
-from dispatch.arrays import I32
-from dispatch.assign.choices import OptBackend
+from dispatch.arrays import F64, I32
+from dispatch.assign.choices import Backend, OptBackend
 from dispatch.assign.cost import cost_matrix
-from dispatch.assign.cuda.transport import CudaSolver
+from dispatch.assign.cuda.hungarian import hungarian_cuda
+from dispatch.assign.cuda.transport import CudaSolver, load_cupy
 from dispatch.assign.situation import Situation
-from dispatch.assign.solver import Solve, SolveAgain, solve_again, solve_transport
+from dispatch.assign.solver import SolveAgain, solve_again, solve_transport
 from dispatch.errors import NoGpu
 from dispatch.rows.holders import only
 from dispatch.rows.states import CLEAN, OWNED
@@ -32,12 +33,12 @@ TRIALS = 5
 
 @dataclass(frozen=True)
 class Opt:
-    """An exact solver: of a finished matrix, of a whole batch, and of a matrix like the one before."""
+    """An exact solver: of a whole batch, of a finished matrix like the one before, and what its matrix is built by."""
 
-    name: Literal["cpu", "cuda"]
-    solve: Solve
+    name: Backend
     assign: Assign
     again: SolveAgain = solve_again
+    costs: Callable[[Situation], F64] = cost_matrix
     device_seconds: Callable[[], float] | None = None
     """how long the latest assignment took by the device's own clock; None: there is none but the wall's"""
 
@@ -47,33 +48,49 @@ def assign_on_cpu(situation: Situation) -> I32:
     return solve_transport(cost_matrix(situation), situation.capacity_n)
 
 
-CPU = Opt("cpu", solve_transport, assign_on_cpu)
+CPU = Opt("cpu", assign_on_cpu)
 
 
 @cache
-def choose_opt(wanted: OptBackend) -> Opt:
-    """The solver for a setting; settled once a process, so that all steps use the same one."""
-    if wanted == "cpu":
+def use_opt(backend: Backend) -> Opt:
+    """The solver of a backend, made once a process; raises NoGpu where it needs one that is not there."""
+    if backend == "cpu":
         return CPU
-    log = structlog.get_logger()
-    try:
-        solver = CudaSolver()
-    except NoGpu as error:
-        log.warning("no GPU for exact assignment; the CPU does it", wanted=wanted, reason=str(error))
-        return CPU
-    gpu = Opt(
-        "cuda",
-        solver.solve,
-        solver.assign,
-        lambda cost_kn, capacity_n, _: solver.solve(cost_kn, capacity_n),
-        solver.device_seconds,
+    solver = CudaSolver()
+    if backend == "cuda":
+        again = lambda cost_kn, capacity_n, _: solver.solve(cost_kn, capacity_n)  # noqa: E731
+        return Opt("cuda", solver.assign, again, solver.cost_matrix, solver.device_seconds)
+    return Opt(
+        "hungarian",
+        lambda situation: hungarian_cuda(solver.cost_matrix(situation), situation.capacity_n),
+        lambda cost_kn, capacity_n, _: hungarian_cuda(cost_kn, capacity_n),
+        solver.cost_matrix,
     )
-    return gpu if wanted == "cuda" else faster(CPU, gpu)
 
 
-def faster(first: Opt, second: Opt) -> Opt:
-    """Whichever assigns a made-up batch sooner."""
-    situation = trial_situation()
+@cache
+def choose_backend(wanted: OptBackend, samples: int, workers: int) -> Backend:
+    """What a setting comes to on this machine, for batches of this size; settled once a process."""
+    if wanted != "auto":
+        return use_opt(wanted).name
+    try:
+        gpu = use_opt("cuda")
+    except NoGpu:
+        return "cpu"
+    return faster(CPU, gpu, trial_situation(samples, workers)).name
+
+
+def has_gpu() -> bool:
+    """Whether exact assignment could run on one."""
+    try:
+        load_cupy()
+    except NoGpu:
+        return False
+    return True
+
+
+def faster(first: Opt, second: Opt, situation: Situation) -> Opt:
+    """Whichever assigns the batch sooner."""
     first_seconds, second_seconds = (_least_seconds(opt.assign, situation) for opt in (first, second))
     chosen = first if first_seconds <= second_seconds else second
     times = {f"{first.name}_ms": first_seconds * 1000, f"{second.name}_ms": second_seconds * 1000}

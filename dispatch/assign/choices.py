@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-OptBackend = Literal["cpu", "cuda", "auto"]
-"""where exact assignment runs"""
+Backend = Literal["cpu", "cuda", "hungarian"]
+"""where exact assignment runs, and by which method: cuda is the same on a GPU, hungarian the papers' on a GPU"""
+OptBackend = Literal["cpu", "cuda", "hungarian", "auto"]
+"""one of them, or the faster of cpu and cuda"""
 Criterion = Literal["min2-min", "min3-min", "min3-min2", "mean"]
-"""which samples are assigned exactly when not all are: those with the highest regret, or the dearest on average"""
+"""in which order samples are placed when not all are assigned exactly: by regret, or the dearest on average first"""

@@ -1,18 +1,20 @@
-"""HybridDis, esd's assignment: exact for the samples that a wrong worker would make dearest, greedy for the rest.
+"""HybridDis, esd's assignment: greedy where the choice is clear, exact where it is not.
 
-Legend: B samples, n workers.
+Legend: B samples, n workers, k samples that Opt assigns.
 
 Samples are ordered by a criterion, by default regret (second least cost − least cost), the highest first.
 
-* ``assign_hybrid``: Heu gives every sample a worker; the share alpha that comes first is then assigned again by Opt,
-  within the places that the others leave. The cost never rises with alpha: a larger share may do all that a smaller one
-  does.
+* ``assign_hybrid``: Opt on a few samples says what a place at each worker is worth, its price. Under cost + price most
+  samples have a clear favourite: Heu places them, the clearest first. Those with the least regret, two thirds of the
+  share alpha, are left to Opt, with the places that are left; with more of them it takes as long as Opt for all, which
+  is alpha 1. Above 0 the cost never rises with alpha: a larger share may do all that a smaller one does. Without prices
+  Heu fills the best workers with whoever comes first, and no small share of exact solving mends that.
 * ``assign_literal``, as published: a share alpha of every worker's capacity is filled by Opt with the first samples,
   what is left of it by Heu with the others. Rounding down per worker keeps every split feasible. Holding Opt to a share
   of each worker's places can make it dearer than Heu alone.
 
-Guarantees of both: capacities hold; alpha 1 is Opt, alpha 0 is Heu; equal input gives equal output, equal samples in
-batch order.
+Guarantees of both: capacities hold; alpha 1 is Opt, alpha 0 is Heu without prices; equal input gives equal output,
+equal samples in batch order.
 """
 
 from collections.abc import Callable
@@ -24,15 +26,18 @@ import numpy as np
 from dispatch.arrays import F64, I32, I64
 from dispatch.assign.backend import CPU, Opt
 from dispatch.assign.choices import Criterion
-from dispatch.assign.cost import cost_matrix
 from dispatch.assign.pace import OptPace
 from dispatch.assign.situation import Assignment, Situation, check_capacities
-from dispatch.assign.solver import Solve, check_costs, solve_transport
+from dispatch.assign.solver import SolveAgain, check_costs, checked_capacities, coarse_prices, solve_again
 from dispatch.errors import Infeasible
 from infra.kernels import kernel
 
-Mix = Callable[[F64, I64, float, Criterion, Solve], I32]
+Mix = Callable[[F64, I64, float, Criterion, SolveAgain], I32]
 """one of the two ways to mix Opt and Heu"""
+RANKS = 4096
+"""that regrets are told apart by: so few are sorted by counting"""
+MOST_UNCLEAR = 2 / 3
+"""of the samples, which Opt gets as alpha comes near 1"""
 
 
 def assign_hybrid(
@@ -40,21 +45,23 @@ def assign_hybrid(
     capacity_n: I64,
     alpha: float,
     criterion: Criterion = "min2-min",
-    solve: Solve = solve_transport,
+    again: SolveAgain = solve_again,
 ) -> I32:
-    """A worker per sample: Heu for all, then Opt for a share alpha of them."""
+    """A worker per sample: Opt for those with the least regret, ⅔ of the share alpha; Heu for the others."""
+    cost_Bn = np.ascontiguousarray(cost_Bn)
     samples = cost_Bn.shape[0]
-    exact = share_of(samples, alpha)
-    if exact == samples:
-        return solve(cost_Bn, capacity_n)
+    exact = samples if alpha == 1.0 else share_of(samples, MOST_UNCLEAR * alpha)
     check_costs(cost_Bn)
-    order_B = order_by(cost_Bn, criterion)
-    at_B, left_n = np.empty(samples, dtype=np.int32), capacity_n.copy()
-    assign_heu(cost_Bn, order_B, left_n, at_B)
-    if exact:
-        again_k = order_B[:exact]
-        places_n = left_n + np.bincount(at_B[again_k], minlength=len(capacity_n))
-        at_B[again_k] = solve(cost_Bn[again_k], places_n)
+    at_B, left_n = np.empty(samples, dtype=np.int32), checked_capacities(cost_Bn.shape, capacity_n)
+    if samples == 0:
+        return at_B
+    if exact == 0:
+        price_n = np.zeros(len(left_n))
+        _place_clear(cost_Bn, price_n, _scores(cost_Bn, criterion, price_n), 0, left_n, at_B)
+        return at_B
+    price_n = coarse_prices(cost_Bn, left_n)
+    unclear_k, cost_kn = _place_clear(cost_Bn, price_n, _scores(cost_Bn, criterion, price_n), exact, left_n, at_B)
+    at_B[unclear_k] = again(cost_kn, left_n, price_n)
     return at_B
 
 
@@ -63,26 +70,25 @@ def assign_literal(
     capacity_n: I64,
     alpha: float,
     criterion: Criterion = "min2-min",
-    solve: Solve = solve_transport,
+    again: SolveAgain = solve_again,
 ) -> I32:
     """A worker per sample: Opt on a share alpha of every worker's places, Heu on the rest."""
     samples = cost_Bn.shape[0]
     share_n, exact = opt_share(samples, capacity_n, alpha)
-    if exact == samples:
-        return solve(cost_Bn, capacity_n)
     check_costs(cost_Bn)
     order_B = order_by(cost_Bn, criterion)
     at_B = np.empty(samples, dtype=np.int32)
     left_n = capacity_n.copy()
     if exact:
-        at_B[order_B[:exact]] = solve(cost_Bn[order_B[:exact]], share_n)
-        left_n -= np.bincount(at_B[order_B[:exact]], minlength=len(capacity_n))
+        first_k = order_B[:exact]
+        at_B[first_k] = again(cost_Bn[first_k], share_n, coarse_prices(cost_Bn[first_k], share_n))
+        left_n -= np.bincount(at_B[first_k], minlength=len(capacity_n))
     assign_heu(cost_Bn, order_B[exact:], left_n, at_B)
     return at_B
 
 
 class Esd:
-    """Alpha 1: all samples by Opt; alpha 0: all by Heu; between: the samples that matter most by Opt."""
+    """Alpha 1: all samples by Opt; alpha 0: all by Heu; between: those without a clear favourite by Opt."""
 
     def __init__(
         self,
@@ -104,7 +110,8 @@ class Esd:
         if alpha == 1.0:
             at_B = self._opt.assign(situation)
         else:
-            at_B = self._mix(cost_matrix(situation), situation.capacity_n, alpha, self._criterion, self._opt.solve)
+            cost_Bn = self._opt.costs(situation)
+            at_B = self._mix(cost_Bn, situation.capacity_n, alpha, self._criterion, self._opt.again)
         self._pace.learn(alpha, situation, perf_counter() - began)
         return Assignment(at_B, was_cut=alpha < situation.alpha)
 
@@ -122,13 +129,16 @@ def opt_share(samples: int, capacity_n: I64, alpha: float) -> tuple[I64, int]:
 
 def order_by(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:
     """Samples by the criterion, highest first, equal ones in batch order."""
+    return np.argsort(-_scores(np.ascontiguousarray(cost_Bn), criterion, np.zeros(cost_Bn.shape[1])), kind="stable")
+
+
+def _scores(cost_Bn: F64, criterion: Criterion, price_n: F64) -> F64:
+    """By cost + price."""
     if criterion == "mean":
-        score_B = cost_Bn.mean(axis=1)
-    else:
-        minima_B3 = _three_minima(np.ascontiguousarray(cost_Bn))
-        low, high = {"min2-min": (0, 1), "min3-min": (0, 2), "min3-min2": (1, 2)}[criterion]
-        score_B = minima_B3[:, high] - minima_B3[:, low]
-    return np.argsort(-score_B, kind="stable")
+        mean_B: F64 = cost_Bn.mean(axis=1)
+        return mean_B
+    score_B: F64 = _regrets(cost_Bn, price_n, *{"min2-min": (0, 1), "min3-min": (0, 2), "min3-min2": (1, 2)}[criterion])
+    return score_B
 
 
 def order_by_reference(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:
@@ -152,7 +162,7 @@ def assign_heu(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
             f"cannot assign {len(order_k)} samples; the places left are {left_n.tolist()}; expected none negative and "
             f"at least one per sample; raise a capacity or shrink the batch"
         )
-    _heu(np.ascontiguousarray(cost_Bn), order_k, left_n, at_B)
+    _heu(np.ascontiguousarray(cost_Bn), np.zeros(cost_Bn.shape[1]), order_k, left_n, at_B)
 
 
 def assign_heu_reference(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
@@ -163,34 +173,74 @@ def assign_heu_reference(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> 
         left_n[worker] -= 1
 
 
+def rank_reference(score_B: F64) -> I64:
+    """Samples by score, highest first, to one of RANKS parts of the range; equal ones in batch order."""
+    scale = (RANKS - 1) / (score_B.max() - score_B.min() or 1.0)
+    return np.argsort(((score_B.max() - score_B) * scale).astype(np.int64), kind="stable")
+
+
 @kernel
-def _three_minima(cost_Bn: F64) -> F64:
-    """The three least costs of each sample, ascending; with fewer workers the last one is repeated."""
+def rank(score_B: F64) -> I64:
+    """The same by counting."""
+    least, most = score_B.min(), score_B.max()
+    scale = (RANKS - 1) / (most - least) if most > least else 0.0
+    first = np.zeros(RANKS + 1, dtype=np.int64)
+    for i in range(score_B.shape[0]):
+        first[np.int64((most - score_B[i]) * scale) + 1] += 1
+    for each in range(RANKS):
+        first[each + 1] += first[each]
+    order_B = np.empty(score_B.shape[0], dtype=np.int64)
+    for i in range(score_B.shape[0]):
+        of = np.int64((most - score_B[i]) * scale)
+        order_B[first[of]] = i
+        first[of] += 1
+    return order_B
+
+
+@kernel
+def _regrets(cost_Bn: F64, price_n: F64, low: int, high: int) -> F64:
+    """Of each sample, one of its three least costs + prices less another; with fewer workers the last is repeated."""
     samples, workers = cost_Bn.shape
-    minima_B3 = np.empty((samples, 3), dtype=np.float64)
+    regret_B = np.empty(samples, dtype=np.float64)
+    minima_3 = np.empty(3, dtype=np.float64)
     for i in range(samples):
         first = second = third = np.inf
         for j in range(workers):
-            cost = cost_Bn[i, j]
+            cost = cost_Bn[i, j] + price_n[j]
             if cost < first:
                 first, second, third = cost, first, second
             elif cost < second:
                 second, third = cost, second
             elif cost < third:
                 third = cost
-        minima_B3[i, 0] = first
-        minima_B3[i, 1] = second if workers > 1 else first
-        minima_B3[i, 2] = third if workers > 2 else minima_B3[i, 1]
-    return minima_B3
+        minima_3[0] = first
+        minima_3[1] = second if workers > 1 else first
+        minima_3[2] = third if workers > 2 else minima_3[1]
+        regret_B[i] = minima_3[high] - minima_3[low]
+    return regret_B
 
 
 @kernel
-def _heu(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
+def _place_clear(cost_Bn: F64, price_n: F64, score_B: F64, exact: int, left_n: I64, at_B: I32) -> tuple[I64, F64]:
+    """Heu for all samples but so many with the least scores; returns those and their costs."""
+    order_B = rank(score_B)
+    samples, workers = cost_Bn.shape
+    _heu(cost_Bn, price_n, order_B[: samples - exact], left_n, at_B)
+    unclear_k = order_B[samples - exact :]
+    cost_kn = np.empty((exact, workers), dtype=np.float64)
+    for k in range(exact):
+        cost_kn[k] = cost_Bn[unclear_k[k]]
+    return unclear_k, cost_kn
+
+
+@kernel
+def _heu(cost_Bn: F64, price_n: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
+    """By cost + price."""
     workers = cost_Bn.shape[1]
     for i in order_k:
         best, least = -1, np.inf
         for j in range(workers):
-            if left_n[j] > 0 and cost_Bn[i, j] < least:
-                best, least = j, cost_Bn[i, j]
+            if left_n[j] > 0 and cost_Bn[i, j] + price_n[j] < least:
+                best, least = j, cost_Bn[i, j] + price_n[j]
         at_B[i] = best
         left_n[best] -= 1

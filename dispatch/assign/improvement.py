@@ -11,9 +11,10 @@ Starting from Opt's assignment, rounds improve it:
 The first batch of a generation, of which nobody holds a row, starts from annealing (dispatch/assign/annealing.py):
 rounds hardly leave the groups that they are given, and need dozens of batches to form as good ones by themselves.
 
-Alpha, the share of exact solving, is a ladder: 0 is Heu; up to ½ the share of samples that Opt assigns grows to all;
-from ½ to 1 the rounds grow to as many as the policy has. A deadline lowers alpha along it: no round is begun that would
-end too late, and where Opt itself takes too long it gets fewer samples.
+Alpha, the share of exact solving, is a ladder: 0 is Heu; up to ¼ the share of samples that Opt assigns grows to all
+(dispatch/assign/hybrid.py); from ¼ to 1 the rounds, which take most of the time, grow to as many as the policy has. A
+deadline lowers alpha along it: no round is begun that would end too late, and where Opt itself takes too long it gets
+fewer samples.
 
 Guarantees: capacities hold; never dearer than the start by ``batch_cost``; equal input gives equal output.
 """
@@ -27,11 +28,13 @@ from dispatch.arrays import I32
 from dispatch.assign.annealing import anneal, move_round
 from dispatch.assign.backend import CPU, Opt
 from dispatch.assign.batch_cost import Placement
-from dispatch.assign.cost import cost_matrix
 from dispatch.assign.hybrid import assign_hybrid
 from dispatch.assign.pace import OptPace
 from dispatch.assign.situation import Assignment, Situation, check_capacities
 from dispatch.assign.solver import SolveAgain, solve_again
+
+OPT_ALPHA = 1 / 4
+"""alpha with which Opt assigns all samples, and no round follows"""
 
 
 class Joint:
@@ -50,8 +53,8 @@ class Joint:
         share = self._pace.affordable(wanted, situation)
         at_B = self._start(situation, share)
         self._pace.learn(share, situation, perf_counter() - began)
-        if share < wanted:
-            return Assignment(at_B, was_cut=True)
+        if share < wanted or not rounds:
+            return Assignment(at_B, was_cut=share < wanted)
         deadline = None if situation.budget_seconds is None else began + situation.budget_seconds
         at_B, done = improve_until(deadline, situation, at_B, rounds, self._seed, self._opt.again)
         return Assignment(at_B, was_cut=done < rounds)
@@ -60,12 +63,12 @@ class Joint:
         """Where the rounds begin: that share of the samples by Opt, the others by Heu."""
         if share == 1.0:
             return self._opt.assign(situation)
-        return assign_hybrid(cost_matrix(situation), situation.capacity_n, share, solve=self._opt.solve)
+        return assign_hybrid(self._opt.costs(situation), situation.capacity_n, share, again=self._opt.again)
 
 
 def rung(alpha: float, rounds: int) -> tuple[float, int]:
     """The share of samples that Opt assigns, and how many of the rounds follow."""
-    return min(1.0, 2 * alpha), max(0, ceil((2 * alpha - 1) * rounds - 1e-9))
+    return min(1.0, alpha / OPT_ALPHA), max(0, ceil((alpha - OPT_ALPHA) / (1 - OPT_ALPHA) * rounds - 1e-9))
 
 
 def improve(situation: Situation, start_B: I32, rounds: int, seed: int) -> I32:

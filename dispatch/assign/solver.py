@@ -23,11 +23,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dispatch.arrays import F64, I32, I64, Bool
-from dispatch.assign.levels import level_places, level_strides
+from dispatch.assign.levels import COARSEN, level_places, level_strides
 from dispatch.assign.shortlists import Seats, Shortlists, empty_shortlists, move, refresh, seat
 from dispatch.errors import BadCost, Infeasible
 from infra.kernels import kernel
 
+PRICING_SAMPLES = 8
+"""for each worker, by which prices are found ahead of the solver"""
 LARGEST_COST = 1e100
 """beyond this, sums and differences of costs could overflow"""
 
@@ -88,12 +90,27 @@ def _is_usable(cost_kn: F64) -> bool:
     return True
 
 
+def coarse_prices(cost_kn: F64, capacity_n: I64) -> F64:
+    """What a place at each worker is worth, by a few samples for each; 0 where there are no more than a few."""
+    samples, workers = cost_kn.shape
+    price_n, fine = np.zeros(workers), max(COARSEN, samples // (PRICING_SAMPLES * workers))
+    for stride in (COARSEN * fine, fine):
+        if samples >= stride * workers:
+            _solve_stride(stride, cost_kn, capacity_n, price_n)
+    return price_n
+
+
 def _solve(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
     """Coarse levels find prices, each starting from those of the one before; the last level has every sample."""
-    samples = len(cost_kn)
     for stride in level_strides(*cost_kn.shape):
-        part_kn = np.ascontiguousarray(cost_kn[::stride])
-        at_k: I32 = _solve_level(part_kn, level_places(capacity_n, len(part_kn), samples), price_n)
+        at_k = _solve_stride(stride, cost_kn, capacity_n, price_n)
+    return at_k
+
+
+def _solve_stride(stride: int, cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
+    """One level: every so many samples."""
+    part_kn = np.ascontiguousarray(cost_kn[::stride])
+    at_k: I32 = _solve_level(part_kn, level_places(capacity_n, len(part_kn), len(cost_kn)), price_n)
     return at_k
 
 

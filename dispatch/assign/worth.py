@@ -1,8 +1,11 @@
-"""What exact solving buys: the cost of an assignment against Heu's for the same situation.
+"""What exact solving buys and takes: cost and time of an assignment against Heu's for the same situation.
 
-Both are counted for the batch as a whole (dispatch/assign/batch_cost.py), which is what will move, so that the answer
-means the same under every policy.
+Both costs are counted for the batch as a whole (dispatch/assign/batch_cost.py), which is what will move, so that the
+answer means the same under every policy.
 """
+
+from time import perf_counter
+from typing import NamedTuple
 
 from dispatch.arrays import I32
 from dispatch.assign.batch_cost import Placement
@@ -11,13 +14,24 @@ from dispatch.assign.hybrid import assign_hybrid
 from dispatch.assign.situation import Situation
 
 
-def saved_share(situation: Situation, chosen_B: I32) -> float | None:
-    """The share of Heu's cost that an assignment saves; below 0 if it is dearer.
+class Worth(NamedTuple):
+    """Of the exact part of one assignment."""
+
+    saved_share: float
+    """share of Heu's cost that it saves; below 0 if it is dearer"""
+    exact_seconds: float
+    """that it takes longer than Heu"""
+
+
+def weigh(situation: Situation, chosen_B: I32, seconds: float) -> Worth | None:
+    """seconds: what the assignment took.
 
     None where nothing was solved exactly, so that nothing can be said, or Heu's costs nothing.
     """
     if situation.alpha == 0.0 or situation.samples == 0:
         return None
+    began = perf_counter()
     heu_B = assign_hybrid(cost_matrix(situation), situation.capacity_n, alpha=0.0)
+    exact_seconds = max(0.0, seconds - (perf_counter() - began))
     heu_cost = Placement(situation, heu_B).cost()
-    return 1.0 - Placement(situation, chosen_B).cost() / heu_cost if heu_cost > 0 else None
+    return Worth(1.0 - Placement(situation, chosen_B).cost() / heu_cost, exact_seconds) if heu_cost > 0 else None

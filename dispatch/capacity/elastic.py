@@ -122,11 +122,17 @@ class Elastic:
             most_n,
             is_measured,
             compute_n=self._compute.undisturbed_sample_n if is_measured else None,
-            alone_rows_n=self._shadow.rows_a_step * self._row_n,
+            alone_rows_n=self._alone_rows * self._row_n,
             row_n=self._row_n,
             decide_several=min(self._decide_several or self._decide_alone, default=0.0),
             decide_alone=min(self._decide_alone, default=0.0),
         )
+
+    @property
+    def _alone_rows(self) -> float:
+        """Rows that a worker alone moves in a step: as many as it does, or as its shadow would."""
+        sole = sole_of(self.participation.taking_part_n)
+        return self._shadow.rows_a_step if sole is None else float(self._moved_n[sole])
 
     def sole(self, samples_n: I64) -> int | None:
         """The worker that takes part in this step with all others parked and none of them tried or helping out."""
@@ -166,8 +172,9 @@ class Elastic:
         (self._decide_alone if is_alone else self._decide_several).append(seconds)
 
     def watch(self, step: int, rows_U: I64) -> None:
-        """Takes the distinct rows of a step's batch: what a worker alone would move of them."""
-        self._shadow.follow(step, rows_U)
+        """Takes the distinct rows of a step's batch: what a worker alone would move of them, where none is."""
+        if sole_of(self.participation.taking_part_n) is None:
+            self._shadow.follow(step, rows_U)
 
     def follow(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
         """Moves the shares by how long each worker took for these samples, of distinct rows.

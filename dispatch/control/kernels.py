@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.decide import warm_up
 from infra.kernels import compile_ahead
 
@@ -16,9 +16,9 @@ from infra.kernels import compile_ahead
 class PolicyKernels:
     """Compiles the kernels of every policy that is asked for once, on a thread of its own."""
 
-    def __init__(self, seed: int, opt_backend: OptBackend, is_stopped: Callable[[], bool]) -> None:
+    def __init__(self, seed: int, backend: Backend, is_stopped: Callable[[], bool]) -> None:
         """is_stopped: whether the dispatcher is to stop, so that nothing more is compiled"""
-        self._seed, self._opt_backend, self._is_stopped = seed, opt_backend, is_stopped
+        self._seed, self._backend, self._is_stopped = seed, backend, is_stopped
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kernels")
         self._compiled: dict[str, Future[bool]] = {}
 
@@ -36,6 +36,6 @@ class PolicyKernels:
 
     def _start(self, policy: str) -> Future[bool]:
         if policy not in self._compiled:
-            decide = partial(warm_up, policy, self._seed, self._opt_backend)
+            decide = partial(warm_up, policy, self._seed, self._backend)
             self._compiled[policy] = self._thread.submit(compile_ahead, decide, ["dispatch"], self._is_stopped)
         return self._compiled[policy]

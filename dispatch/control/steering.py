@@ -13,7 +13,9 @@ import structlog
 
 from dispatch.alpha.controller import AlphaChange
 from dispatch.alpha.pilot import AlphaPilot
-from dispatch.assign.choices import OptBackend
+from dispatch.alpha.window import StepSeconds
+from dispatch.assign.backend import choose_backend, has_gpu
+from dispatch.assign.choices import Backend
 from dispatch.capacity.bounds import ShareBounds
 from dispatch.config import DispatchConfig
 from dispatch.control.checking import wanted_bounds
@@ -39,26 +41,27 @@ class Steering:
 
         is_stopped: whether the dispatcher is to stop, so that no kernels need be compiled
         """
-        self._job, self._pilot = job, pilot
+        self._job, self.pilot = job, pilot
         self._desired = Desired()
         """what is in force, but for a policy that waits for the next generation"""
         self._is_piloted = False
         """whether the pilot knows where alpha stands"""
         self.policy_text, self._built_for = "", ""
-        self.backend = backend_of(job.dispatch.opt_backend)
+        self.backend = choose_backend(job.dispatch.opt_backend, job.stream.batch, job.dispatch.workers)
         """where exact assignment runs"""
-        self.kernels = PolicyKernels(job.seed, job.dispatch.opt_backend, is_stopped)
+        self._configured: AlphaMode = job.dispatch.alpha or ("auto" if has_gpu() else "fixed")
+        self.kernels = PolicyKernels(job.seed, self.backend, is_stopped)
         self._use(job.dispatch.policy)
 
     @property
     def mode(self) -> AlphaMode:
         """Who says how much is solved exactly."""
-        return mode_of(self._desired, self._job.dispatch)
+        return mode_of(self._desired, self._configured)
 
     @property
     def alpha(self) -> float:
         """Share of exact solving in force."""
-        return alpha_of(self._desired, self._job.dispatch, self.needs.alpha)
+        return alpha_of(self._desired, self._configured, self.needs.alpha)
 
     def can_decide(self, desired: Desired) -> bool:
         """Whether the wanted policy's kernels are compiled; they are meanwhile if not."""
@@ -136,8 +139,8 @@ class Steering:
         return msgspec.structs.replace(
             status,
             policy=self.policy_text,
-            alpha=alpha_of(desired, self._job.dispatch, self.needs.alpha),
-            alpha_mode=mode_of(desired, self._job.dispatch),
+            alpha=alpha_of(desired, self._configured, self.needs.alpha),
+            alpha_mode=mode_of(desired, self._configured),
             opt_backend=self.backend,
             alpha_readings=self._readings(),
             alpha_reason=desired.alpha_reason,
@@ -166,24 +169,25 @@ class Steering:
         """Whether alpha follows contention: somebody wants it to, and the policy has any use for it."""
         return self.mode == "auto" and self._solves_exactly
 
-    def note(self, decision: Decision, busy_seconds: float | None) -> None:
-        """Takes what a decision took; busy_seconds: of a step, where it is known."""
+    def note(self, decision: Decision, step: StepSeconds) -> None:
+        """Takes what a decision took; step: of those that are trained meanwhile."""
         if self.is_piloting:
             if not self._is_piloted:
-                self._pilot.begin(self.alpha, self.needs.alpha, self.backend)
+                may_move = self._job.dispatch.opt_backend == "auto"
+                self.pilot.begin(self.alpha, self.needs.alpha, self.backend, may_move)
                 self._is_piloted = True
-            self._pilot.note(decision.seconds, decision.cpu_seconds, busy_seconds, decision.saved_share)
+            self.pilot.note(decision.seconds, decision.cpu_seconds, step, decision.worth)
 
     def _readings(self) -> dict[str, float]:
         """What the pilot saw last, while alpha is its to change."""
-        seen = self._pilot.last if self._is_piloted else None
+        seen = self.pilot.last if self._is_piloted else None
         return {} if seen is None else seen.figures()
 
     def _look(self) -> AlphaChange | None:
         """What the pilot wants changed, if alpha is its to change."""
-        return self._pilot.look(monotonic()) if self._is_piloted else None
+        return self.pilot.look(monotonic()) if self._is_piloted else None
 
-    def _move(self, backend: OptBackend, training: Training) -> None:
+    def _move(self, backend: Backend, training: Training) -> None:
         """Exact assignment runs there from the next decision on."""
         if backend != self.backend:
             self.backend = backend
@@ -203,17 +207,17 @@ def policy_of(desired: Desired, config: DispatchConfig) -> str:
     return desired.policy or config.policy
 
 
-def mode_of(desired: Desired, config: DispatchConfig) -> AlphaMode:
-    """Who says how much is solved exactly."""
+def mode_of(desired: Desired, configured: AlphaMode) -> AlphaMode:
+    """Who says how much is solved exactly; configured: who does if nobody has said anything since."""
     if desired.alpha is not None:
         return "manual"
-    return "auto" if desired.is_auto or config.alpha == "auto" else "fixed"
+    return "auto" if desired.is_auto else configured
 
 
-def alpha_of(desired: Desired, config: DispatchConfig, most: float) -> float:
+def alpha_of(desired: Desired, configured: AlphaMode, most: float) -> float:
     """Share of exact solving; most: that of the policy, the ceiling whoever has set it."""
     wanted = desired.alpha
-    if wanted is None and mode_of(desired, config) == "auto":
+    if wanted is None and mode_of(desired, configured) == "auto":
         wanted = desired.auto_alpha
     return most if wanted is None else min(wanted, most)
 
@@ -221,12 +225,3 @@ def alpha_of(desired: Desired, config: DispatchConfig, most: float) -> float:
 def _alike(one: Needs, other: Needs) -> bool:
     """Whether two policies need the same of the dispatcher; alpha may be set at any time."""
     return replace(one, alpha=0.0) == replace(other, alpha=0.0)
-
-
-def backend_of(wanted: OptBackend) -> OptBackend:
-    """Where exact assignment runs in this process."""
-    if wanted == "cpu":
-        return wanted
-    from dispatch.assign.backend import choose_opt  # loads kernels
-
-    return choose_opt(wanted).name

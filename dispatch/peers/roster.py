@@ -10,6 +10,7 @@ from time import monotonic
 
 from dispatch.protocol import Join, unencrypted
 from infra.agreement import differing
+from infra.process import NOWHERE, ProcessPlace
 from ps.protocol import MOST_WORKERS
 
 CONFIRM_SECONDS = 30.0
@@ -28,6 +29,8 @@ class Member:
     """of its own for NCCL; empty: none"""
     arithmetic: str = ""
     """what its results depend on besides its orders"""
+    place: ProcessPlace = NOWHERE
+    """where its process runs"""
 
 
 class Roster:
@@ -104,7 +107,7 @@ class Roster:
         if (before := self._newest.get(join.worker, sender)) != sender:
             self.replaced.add(before)
         self._newest[join.worker] = sender
-        offered = Member(join.worker, sender, join.link_gbit, join.device, join.arithmetic)
+        offered = Member(join.worker, sender, join.link_gbit, join.device, join.arithmetic, join.place)
         self._candidates[join.worker] = offered, monotonic()
         return None
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from dispatch.assign.choices import Criterion, OptBackend
+from dispatch.assign.choices import Backend, Criterion
 from dispatch.assign.situation import Policy
 from dispatch.policies.spec import ELASTIC, NamedSpec, Needs, Spec, parse_alpha, split_last
 
@@ -52,9 +52,9 @@ class EsdSpec(NamedSpec):
     def solves_exactly(self) -> bool:
         return True
 
-    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
-        from dispatch.assign.backend import choose_opt
+    def build(self, seed: int, backend: Backend) -> Policy:
+        from dispatch.assign.backend import use_opt
         from dispatch.assign.hybrid import Esd, assign_hybrid, assign_literal
 
         mix = assign_literal if self.literal else assign_hybrid
-        return Esd(self.criterion, choose_opt(opt_backend), mix, parts_hold=not self.strict)
+        return Esd(self.criterion, use_opt(backend), mix, parts_hold=not self.strict)

@@ -9,7 +9,7 @@ fills its share whatever its rows cost.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Policy
 from dispatch.policies.random_ import Random
 from dispatch.policies.spec import NamedSpec, Needs, Spec, WrongParameter, parse_count, parse_number, split_last
@@ -48,7 +48,7 @@ class FaeSpec(NamedSpec):
     def needs(self) -> Needs:
         return Needs("full", self.hot_share, self.profile_steps, only_worthwhile=not self.literal)
 
-    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+    def build(self, seed: int, backend: Backend) -> Policy:
         return Random(seed)
 
 

@@ -6,7 +6,7 @@ itself decides as it does otherwise: in its costs a push still belongs to the sa
 
 from dataclasses import dataclass, replace
 
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Policy
 from dispatch.policies.spec import Needs, Spec
 
@@ -30,5 +30,5 @@ class FullySynchronised(Spec):
     def solves_exactly(self) -> bool:
         return self.policy.solves_exactly
 
-    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
-        return self.policy.build(seed, opt_backend)
+    def build(self, seed: int, backend: Backend) -> Policy:
+        return self.policy.build(seed, backend)

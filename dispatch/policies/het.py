@@ -6,7 +6,7 @@ directory's work. With a staleness bound of 0 it is still exact, and it shows wh
 
 from dataclasses import dataclass
 
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Policy
 from dispatch.policies.random_ import Random
 from dispatch.policies.spec import Needs, PlainSpec
@@ -20,5 +20,5 @@ class HetSpec(PlainSpec):
     def needs(self) -> Needs:
         return Needs(synchronisation="full")
 
-    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+    def build(self, seed: int, backend: Backend) -> Policy:
         return Random(seed)

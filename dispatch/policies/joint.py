@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Policy
 from dispatch.policies.spec import ELASTIC, NamedSpec, Needs, Spec, WrongParameter, parse_alpha, parse_count, split_last
 
@@ -19,7 +19,7 @@ class JointSpec(NamedSpec):
 
     rounds: int = ROUNDS
     alpha: float = 1.0
-    """share of exact solving: 0 is Heu, ½ Opt, 1 all rounds"""
+    """share of exact solving: 0 is Heu, ¼ Opt, 1 all rounds"""
     elastic: bool = False
 
     @classmethod
@@ -43,11 +43,11 @@ class JointSpec(NamedSpec):
     def solves_exactly(self) -> bool:
         return True
 
-    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
-        from dispatch.assign.backend import choose_opt
+    def build(self, seed: int, backend: Backend) -> Policy:
+        from dispatch.assign.backend import use_opt
         from dispatch.assign.improvement import Joint
 
-        return Joint(self.rounds, seed, choose_opt(opt_backend))
+        return Joint(self.rounds, seed, use_opt(backend))
 
 
 def _parse_rounds(written: str) -> int:

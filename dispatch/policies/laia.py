@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Policy
 from dispatch.policies.spec import NamedSpec, Spec, split_last
 
@@ -26,7 +26,7 @@ class LaiaSpec(NamedSpec):
     def __str__(self) -> str:
         return f"laia:{PARTS}" if self.parts else "laia"
 
-    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+    def build(self, seed: int, backend: Backend) -> Policy:
         from dispatch.assign.rows_held import Laia
 
         return Laia(self.parts)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Policy
 from dispatch.policies.spec import NamedSpec, Spec, WrongParameter, parse_number
 
@@ -25,7 +25,7 @@ class LaiaAdaptiveSpec(NamedSpec):
     def __str__(self) -> str:
         return f"laia_adaptive:{self.budget_ms:g}" if self.budget_ms != BUDGET_MS else "laia_adaptive"
 
-    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+    def build(self, seed: int, backend: Backend) -> Policy:
         from dispatch.assign.infrequency import LaiaAdaptive
 
         return LaiaAdaptive(self.budget_ms)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Assignment, Policy, Situation, check_capacities
 from dispatch.policies.spec import PlainSpec
 
@@ -13,7 +13,7 @@ from dispatch.policies.spec import PlainSpec
 class RandomSpec(PlainSpec):
     name = form = "random"
 
-    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+    def build(self, seed: int, backend: Backend) -> Policy:
         return Random(seed)
 
 

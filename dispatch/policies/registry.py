@@ -3,7 +3,7 @@
 import re
 from difflib import get_close_matches
 
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Policy
 from dispatch.policies.esd import EsdSpec
 from dispatch.policies.fae import FaeSpec
@@ -78,6 +78,6 @@ def _cut(text: str) -> str:
     return repr(text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…")
 
 
-def build_policy(text: str, seed: int, opt_backend: OptBackend = "cpu") -> Policy:
+def build_policy(text: str, seed: int, backend: Backend = "cpu") -> Policy:
     """The policy written as ``laia``, ``joint:4:elastic`` …"""
-    return parse_spec(text).build(seed, opt_backend)
+    return parse_spec(text).build(seed, backend)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dispatch.arrays import I32, I64
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Assignment, Policy, Situation, check_capacities
 from dispatch.policies.spec import PlainSpec
 
@@ -14,7 +14,7 @@ from dispatch.policies.spec import PlainSpec
 class RoundRobinSpec(PlainSpec):
     name = form = "round_robin"
 
-    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
+    def build(self, seed: int, backend: Backend) -> Policy:
         return RoundRobin()
 
 

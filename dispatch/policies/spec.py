@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dispatch.assign.choices import OptBackend
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Policy
 
 if TYPE_CHECKING:  # loads kernels
@@ -57,8 +57,8 @@ class Spec(ABC):
         return False
 
     @abstractmethod
-    def build(self, seed: int, opt_backend: OptBackend) -> Policy:
-        """The policy itself; seed is for those that draw, opt_backend for those that let exact assignment move."""
+    def build(self, seed: int, backend: Backend) -> Policy:
+        """The policy itself; seed is for those that draw, backend for those that assign exactly."""
 
 
 class NamedSpec(Spec):

@@ -48,6 +48,7 @@ class Feedback:
         self._links = MeasuredLinks()
         self._workers: tuple[WorkerLink, ...] = ()
         self._busy_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._rows_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def start_generation(self, workers: Sequence[WorkerLink]) -> NDArray[np.float64]:
         """Takes the workers of a new generation, by number; returns the cost of a row over each of their links."""
@@ -75,6 +76,11 @@ class Feedback:
         return median(self._busy_seconds) if len(self._busy_seconds) >= KNOWN_STEPS else None
 
     @property
+    def rows_seconds(self) -> float | None:
+        """What the rows of a step take on the slowest worker's link; None: not known yet."""
+        return median(self._rows_seconds) if len(self._rows_seconds) >= KNOWN_STEPS else None
+
+    @property
     def budget_seconds(self) -> float | None:
         """How long the next decision may take; None: no limit.
 
@@ -86,6 +92,7 @@ class Feedback:
     def forget_busy(self) -> None:
         """Other workers take part from now on: how long a step keeps them busy is not known."""
         self._busy_seconds.clear()
+        self._rows_seconds.clear()
 
     def measured_gbit(self, worker: str) -> float:
         """Speed of a worker's link as its transfers show it; 0: not known yet."""
@@ -95,6 +102,7 @@ class Feedback:
         """Takes the reports of a completed step; the decider gets what elastic capacities and link costs go by."""
         reports = [done.report(worker) for worker in sorted(done.reports)]
         self._busy_seconds.append(max(report.seconds.total for report in reports))
+        self._rows_seconds.append(max(_rows_seconds(report) for report in reports))
         fastest_gbit = self._learn_links(reports, decider) or UNKNOWN_GBIT
         for report in reports:
             use, row_seconds = done.plan.workers[report.worker].use, self._row_bytes * 8 / (fastest_gbit * 1e9)
@@ -113,3 +121,9 @@ class Feedback:
     @property
     def _names(self) -> list[str]:
         return [worker.name for worker in self._workers]
+
+
+def _rows_seconds(report: Report) -> float:
+    """How long a worker's link took for its rows, at the speed of the transfers whose time is known."""
+    rows_bytes = report.pulled_bytes + report.pushed_bytes
+    return rows_bytes * report.link_seconds / report.link_bytes if report.link_bytes else 0.0

@@ -301,6 +301,7 @@ class DispatchOptions:
     write_behind: Annotated[
         float, typer.Option(help="Rows written ahead of a flush, as a share of those pulled.", min=0, max=1)
     ] = 0.0
+    alphas: Annotated[str, typer.Option(help="Compare each policy with these shares of exact solving instead.")] = ""
 
 
 @dataclass(frozen=True)
@@ -332,10 +333,12 @@ def dispatch(
 ) -> None:
     """What each policy would move: the live directory and policies on a stream of keys, without training.
 
-    Rows and the dense part of the model; --dense-bytes 0 compares policies by rows alone.
+    Rows and the dense part of the model; --dense-bytes 0 compares policies by rows alone. With --alphas, what a share
+    of exact solving takes and saves, all shares side by side.
 
     Example: freshet bench dispatch --input criteo.tsv.gz --format criteo --links 5,5,5,5,.5,.5,.5,.5 --json out.json
     """
+    from benchmarks.simulated.curve import curve_table, parse_alphas, run_curve
     from benchmarks.simulated.dispatch import run_dispatch
     from benchmarks.simulated.keys import read_keys
     from benchmarks.simulated.plots import check_can_plot, plot_dispatch
@@ -343,6 +346,7 @@ def dispatch(
     from benchmarks.simulated.workload import check_policies, make_workload, parse_links
 
     specs, speeds = check_policies(what.policies), parse_links(what.links, what.workers)
+    alphas = parse_alphas(what.alphas, specs) if what.alphas else []
     if plot is not None:
         check_can_plot()
     keys_KF = read_keys(what.form, _existing(what.file), what.samples)
@@ -351,6 +355,11 @@ def dispatch(
         keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms, sizes
     )
     workload = replace(workload, write_behind=what.write_behind)
+    if alphas:
+        points = run_curve(workload, specs, alphas)
+        Console().print(curve_table(points))
+        write_json(points, output)
+        return
     results = run_dispatch(workload, specs)
     Console().print(dispatch_table(results, workload))
     write_json(results, output)

@@ -9,12 +9,16 @@ from typing import Any
 import msgspec
 import zmq
 
+from dispatch.control.checking import CommandCheck
 from dispatch.control.feed_server import FeedServer
-from dispatch.control.protocol import FEED, Accepted, ListedMember, Members, Outdated
+from dispatch.control.protocol import FEED, Accepted, Command, ListedMember, Members, Outdated
 from dispatch.control.server import ControlSocket
+from dispatch.errors import CommandRefused
+from dispatch.journal.desired import Desired
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.records import Commanded
 from dispatch.journal.run import RunJournal
+from dispatch.peers.roster import Roster
 from dispatch.progress.status import AlphaMode, Status, WorkerStatus
 from infra.wire import bind
 from ingest.config import StreamConfig
@@ -27,7 +31,10 @@ OTHER_WORKER = "nobody"
 
 
 class PretendDispatcher:
-    """One run in a folder, for as long as the context lasts. Refuses what is about worker nobody."""
+    """One run in a folder, for as long as the context lasts.
+
+    Refuses what is about worker nobody, and an alpha that its policy lacks.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,6 +45,7 @@ class PretendDispatcher:
         self.answers = threading.Event()
         """cleared: commands stay unread"""
         self.answers.set()
+        self._check = CommandCheck(job_in(folder), Roster({}, may_sum=True))
         self._done: dict[str, Accepted] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._control = ControlSocket(self._context, "tcp://127.0.0.1:*", RUN)
@@ -91,8 +99,19 @@ class PretendDispatcher:
                     version = self.journal.version
                     common: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
                     self._control.answer(asked, Outdated(**common, id=command.id, version=version))
+                elif (reason := self._reason_against(command)) is not None:
+                    self._control.refuse(asked, reason)
                 else:
                     self._carry_out(asked)
+
+    def _reason_against(self, command: Command) -> str | None:
+        """Why alpha cannot be that, as a dispatcher with this policy would say it; other settings are not checked."""
+        try:
+            if command.verb == "alpha":
+                self._check.value(command, Desired(policy=self.status.policy))
+        except CommandRefused as error:
+            return str(error)
+        return None
 
     def _carry_out(self, asked: Any) -> None:
         command = asked.message

@@ -3,6 +3,7 @@
 import json
 import socket
 
+import msgspec
 import pytest
 
 from dispatch.journal.records import Commanded
@@ -55,6 +56,16 @@ def test_a_refused_command_is_a_conflict_that_says_why(api: Served) -> None:
     answer = api.ask("POST", "/v1/runs/r/workers/nobody/drain")
     assert (answer.status, answer.json["command"]["state"]) == (409, "refused")
     assert "there is no worker 'nobody'" in answer.json["detail"]
+
+
+def test_an_alpha_above_that_of_the_policy_is_a_conflict(api: Served, dispatcher: PretendDispatcher) -> None:
+    before, dispatcher.status = dispatcher.status, msgspec.structs.replace(dispatcher.status, policy="esd:0.5")
+    try:
+        answer = api.ask("PUT", "/v1/runs/r/alpha", {"value": 0.75})
+    finally:
+        dispatcher.status = before
+    assert (answer.status, answer.json["command"]["state"]) == (409, "refused")
+    assert "alpha cannot be 0.75: policy 'esd:0.5' has 0.5" in answer.json["detail"]
 
 
 def test_a_change_based_on_an_older_version_is_outdated(api: Served) -> None:

@@ -81,10 +81,10 @@ def test_every_sixteenth_decision_is_compared_with_heu_where_that_is_asked_for()
         Index(), Directory(np.full(2, 64), "lru", 1), parsed.build(0, "cpu"), parsed.needs, np.array([1.0, 3.0])
     )
     keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
-    assert decider.decide(16, keys_BF).saved_share is None
+    assert decider.decide(16, keys_BF).worth is None
     decider.compares = True
-    compared = {step: decider.decide(step, keys_BF + np.uint64(step)).saved_share for step in range(17, 49)}
-    assert [step for step, saved in compared.items() if saved is not None] == [32, 48]
+    compared = {step: decider.decide(step, keys_BF + np.uint64(step)).worth for step in range(17, 49)}
+    assert [step for step, worth in compared.items() if worth is not None] == [32, 48]
 
 
 def test_comparing_changes_no_decision() -> None:

@@ -1,6 +1,7 @@
 """A run is steered over its control socket: everything holds from the next decided step on, and no bit changes."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from dispatch.alpha.window import StepSeconds
+from dispatch.assign.worth import Worth
 from dispatch.control.client import command as send_command
 from dispatch.control.client import tell as send
 from dispatch.control.commands import Commands
@@ -18,7 +21,7 @@ from dispatch.errors import CommandOutdated, CommandRefused
 from dispatch.journal.history import read_history
 from dispatch.journal.log import read_records
 from dispatch.journal.records import AlphaChanged, Commanded, Faulted, GenerationStarted, StepDecided, StepDone
-from infra.process import Stop
+from infra.process import ProcessPlace, Stop
 from ps.config import CutConfig, RowConfig
 from tests.control_plane.folding import read_journal
 from tests.end_to_end.conftest import WriteTopic
@@ -411,11 +414,14 @@ class OnePilot:
         self.is_noted = False
         self.last = None
 
-    def begin(self, alpha: float, ceiling: float, backend: str) -> None:
+    def train_with(self, workers: Iterable[ProcessPlace]) -> None:
+        self.workers = list(workers)
+
+    def begin(self, alpha: float, ceiling: float, backend: str, may_move: bool) -> None:
         self.begun.append(alpha)
         self.is_noted = False
 
-    def note(self, seconds: float, cpu_seconds: float, busy_seconds: float | None, saved_share: float | None) -> None:
+    def note(self, seconds: float, cpu_seconds: float, step: StepSeconds, worth: Worth | None) -> None:
         self.is_noted = seconds >= cpu_seconds > 0
 
     def look(self, now: float) -> Wanted | None:
@@ -442,6 +448,7 @@ def test_alpha_follows_the_pilot_until_a_person_sets_it(
     assert {(change.alpha, change.reason) for change in changes} == {(0.25, "contended")}
     assert changes[0].readings == {"pressure": 0.5}
     assert pilot.begun == [1.0, 0.25]
+    assert {place.pid for place in pilot.workers} == {os.getpid()}  # workers are threads here
     assert result.status.alpha_mode == "auto"
 
 

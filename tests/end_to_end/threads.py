@@ -297,6 +297,8 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
             choose=plan.choose,
             lookahead=plan.lookahead,
             policy=plan.policy,
+            alpha="fixed",
+            opt_backend="cpu",  # the same decisions on a machine with a GPU
             workers=plan.workers,
             cache_rows=plan.cache_rows,
             eviction=plan.eviction,

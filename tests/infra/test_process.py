@@ -13,7 +13,16 @@ from types import SimpleNamespace
 import pytest
 
 from infra.errors import NameTaken
-from infra.process import CLAIM_GAP_SECONDS, CLAIM_SECONDS, NameClaim, SignsOfLife, Stop, write_whole
+from infra.process import (
+    CLAIM_GAP_SECONDS,
+    CLAIM_SECONDS,
+    NameClaim,
+    ProcessPlace,
+    SignsOfLife,
+    Stop,
+    own_place,
+    write_whole,
+)
 
 
 def run_python(code: str, stderr: int | None = None, **env: str) -> "subprocess.Popen[str]":
@@ -254,3 +263,11 @@ def test_refusals_long_apart_are_not_of_one_wait(monkeypatch: pytest.MonkeyPatch
 
 def test_a_supervised_process_waits_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     Refusing(monkeypatch, waits=True).refuse(*[CLAIM_GAP_SECONDS / 2] * 100)
+
+
+def test_a_process_knows_its_machine_and_how_its_number_is_counted(tmp_path: Path) -> None:
+    boot, namespace = tmp_path / "boot_id", tmp_path / "pid"
+    boot.write_text("1234\n")
+    namespace.symlink_to("pid:[7]")
+    assert own_place(boot, namespace) == ProcessPlace("1234", "pid:[7]", os.getpid())
+    assert own_place(tmp_path / "none", namespace) == ProcessPlace(pid=os.getpid())

@@ -8,11 +8,13 @@ from time import monotonic, perf_counter, sleep, thread_time
 
 import numpy as np
 
-from dispatch.alpha.controller import AlphaChange, Backend
+from dispatch.alpha.controller import AlphaChange
 from dispatch.alpha.pilot import AlphaPilot
+from dispatch.alpha.window import StepSeconds
 from dispatch.assign.backend import TRIAL_ROWS, trial_situation
+from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Situation
-from dispatch.assign.worth import saved_share
+from dispatch.assign.worth import weigh
 from dispatch.policies.registry import parse_spec
 
 COMPARED_STEPS = 16
@@ -28,7 +30,7 @@ class Looped:
         self._draw = np.random.default_rng(1)
         self._step = 0
         self._policy.assign(self._batch())  # compiles
-        pilot.begin(self.alpha, self.alpha, backend)
+        pilot.begin(self.alpha, self.alpha, backend, may_move=True)
 
     def step(self) -> AlphaChange | None:
         """Decides one batch, and looks; a step keeps its workers busy for as long as it says."""
@@ -37,8 +39,8 @@ class Looped:
         began, cpu_began = perf_counter(), thread_time()
         at_B = self._policy.assign(situation).worker_B
         took = perf_counter() - began, thread_time() - cpu_began
-        saved = saved_share(situation, at_B) if self._step % COMPARED_STEPS == 0 else None
-        self._pilot.note(*took, self._busy_seconds, saved)
+        worth = weigh(situation, at_B, took[0]) if self._step % COMPARED_STEPS == 0 else None
+        self._pilot.note(*took, StepSeconds(self._busy_seconds), worth)
         change = self._pilot.look(monotonic())
         if change is not None:
             self.alpha, self.backend = change.alpha, change.backend

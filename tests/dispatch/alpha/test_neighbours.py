@@ -7,9 +7,12 @@ from typing import Any
 import pynvml
 import pytest
 
-from dispatch.alpha.neighbours import NOT_KNOWN, GpuNeighbours, OtherUse, find_neighbours
+from dispatch.alpha.neighbours import NOT_KNOWN, GpuNeighbours, OtherUse, find_neighbours, own_processes
+from infra.process import NOWHERE, ProcessPlace
 
 OWN = 7
+MINE = ProcessPlace("machine", "pid:[1]", OWN)
+ALONE = own_processes(MINE, ())
 
 
 @dataclass
@@ -40,26 +43,48 @@ class ScriptedNvml:
 
 def test_only_other_processes_count() -> None:
     nvml = ScriptedNvml({OWN: 400, 8: 100, 9: 150}, [(OWN, 90), (8, 20), (8, 40), (9, 10)])
-    assert GpuNeighbours(nvml, None, OWN).read() == OtherUse(utilisation=0.4, memory=0.25)
+    assert GpuNeighbours(nvml, None, MINE).read(ALONE) == OtherUse(utilisation=0.4, memory=0.25)
+
+
+def test_the_workers_of_the_run_are_not_others() -> None:
+    nvml = ScriptedNvml({OWN: 400, 8: 100, 9: 150}, [(OWN, 30), (8, 40), (9, 20)])
+    own = own_processes(MINE, [ProcessPlace("machine", "pid:[1]", 8)])
+    assert own.workers == 1
+    assert GpuNeighbours(nvml, None, MINE).read(own) == OtherUse(utilisation=0.2, memory=0.15)
+
+
+@pytest.mark.parametrize("place", [ProcessPlace("elsewhere", "pid:[1]", 8), NOWHERE])
+def test_a_worker_on_another_machine_is_no_process_of_this_one(place: ProcessPlace) -> None:
+    nvml = ScriptedNvml({OWN: 400, 8: 100}, [(8, 40)])
+    own = own_processes(MINE, [place])
+    assert own.workers == 0
+    assert GpuNeighbours(nvml, None, MINE).read(own) == OtherUse(utilisation=0.4, memory=0.1)
+
+
+def test_nobody_can_be_told_apart_beside_a_worker_that_counts_processes_another_way() -> None:
+    nvml = ScriptedNvml({OWN: 400, 8: 100}, [(8, 40)])
+    own = own_processes(MINE, [ProcessPlace("machine", "pid:[2]", 8)])
+    assert own.workers == 1
+    assert GpuNeighbours(nvml, None, MINE).read(own) == NOT_KNOWN
 
 
 def test_samples_are_asked_for_since_the_last_reading() -> None:
     nvml = ScriptedNvml({OWN: 400}, [(OWN, 90), (OWN, 80)])
-    neighbours = GpuNeighbours(nvml, None, OWN)
-    neighbours.read()
-    neighbours.read()
+    neighbours = GpuNeighbours(nvml, None, MINE)
+    neighbours.read(ALONE)
+    neighbours.read(ALONE)
     assert nvml.asked_since == [0, 2]
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS])
 def test_an_idle_device_has_no_samples(code: int) -> None:
     nvml = ScriptedNvml({OWN: 400, 8: None}, utilisation_error=code)
-    assert GpuNeighbours(nvml, None, OWN).read() == OtherUse(utilisation=0.0, memory=0.0)
+    assert GpuNeighbours(nvml, None, MINE).read(ALONE) == OtherUse(utilisation=0.0, memory=0.0)
 
 
 def test_mig_has_no_utilisation_but_memory() -> None:
     nvml = ScriptedNvml({OWN: 400, 8: 300}, utilisation_error=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert GpuNeighbours(nvml, None, OWN).read() == OtherUse(utilisation=None, memory=0.3)
+    assert GpuNeighbours(nvml, None, MINE).read(ALONE) == OtherUse(utilisation=None, memory=0.3)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +96,12 @@ def test_mig_has_no_utilisation_but_memory() -> None:
     ],
 )
 def test_without_permission_device_or_a_new_enough_driver_nothing_is_said(error: Exception) -> None:
-    assert GpuNeighbours(ScriptedNvml({}, processes_error=error), None, OWN).read() == NOT_KNOWN
+    assert GpuNeighbours(ScriptedNvml({}, processes_error=error), None, MINE).read(ALONE) == NOT_KNOWN
 
 
 def test_process_numbers_of_another_namespace_are_not_taken_for_others() -> None:
     nvml = ScriptedNvml({31_007: 400}, [(31_007, 90)])
-    assert GpuNeighbours(nvml, None, OWN).read() == NOT_KNOWN
+    assert GpuNeighbours(nvml, None, MINE).read(ALONE) == NOT_KNOWN
 
 
 def test_a_device_that_nvml_does_not_know_has_no_neighbours() -> None:

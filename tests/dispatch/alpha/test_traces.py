@@ -15,7 +15,7 @@ NAMES = sorted(file.stem for file in TRACES.glob("*.json"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_changes_are_at_least_a_minute_apart(name: str) -> None:
+def test_changes_are_apart(name: str) -> None:
     changes = play(read_trace(name))
     assert all(later - earlier >= DWELL_SECONDS for (earlier, _), (later, _) in pairwise(changes))
 
@@ -38,8 +38,8 @@ def test_alpha_falls_under_load_on_the_cpu_and_rises_after() -> None:
     changes = [(at, change.alpha) for at, change in play(trace)]
     falls = [at for at, alpha in changes if at < trace.load_to]
     assert trace.load_from < falls[0] < trace.load_from + 10
-    assert [alpha for _, alpha in changes] == [0.5, 0.25, 0.375]
-    assert changes[-1][0] > trace.load_to
+    assert [alpha for _, alpha in changes] == [0.5, 0.25, 0.125, 0.0, 0.125, 0.25, 0.5, 1.0]
+    assert trace.load_to < changes[4][0] < trace.load_to + 30
 
 
 def test_the_load_is_felt_by_every_sensor_of_the_cpu() -> None:
@@ -63,4 +63,5 @@ def test_exact_assignment_leaves_a_loaded_gpu_and_comes_back() -> None:
 
 
 def test_alpha_falls_where_the_cpu_beside_a_loaded_gpu_is_loaded_too() -> None:
-    assert moves(read_trace("both_loaded_made_up")) == [("cuda", 0.5), ("cuda", 0.625), ("cuda", 0.75)]
+    alphas = [0.5, 0.25, 0.125, 0.0, 0.125, 0.25, 0.5, 1.0]
+    assert moves(read_trace("both_loaded_made_up")) == [("cuda", alpha) for alpha in alphas]

@@ -1,48 +1,68 @@
 """Trials of a solver, by times that the tests choose."""
 
-from collections.abc import Callable
+import random
+from collections.abc import Iterable
 
 import pytest
 
-from dispatch.alpha.trials import Trial
+from dispatch.alpha.controller import GPU_CALM, GPU_CONTENDED
+from dispatch.alpha.trials import FIRST_LOOKS, FORGOTTEN_LOOKS, Trial
 
 
-def taking(*seconds: float) -> Callable[[], float]:
-    """Solves that take so long, one after the other."""
-    times = iter(seconds)
-    return lambda: next(times)
+class Chosen:
+    """A trial at every look, which takes as long as is chosen."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.001
+        self.solved = 0
+        self.trial = Trial(self._solve)
+        self._now = 0.0
+
+    def _solve(self) -> float:
+        self.solved += 1
+        return self.seconds
+
+    def look(self, times: Iterable[float]) -> list[float | None]:
+        slowdowns = []
+        for self.seconds in times:
+            self._now += 100.0
+            self.trial.look(self._now)
+            slowdowns.append(self.trial.slowdown)
+        return slowdowns
 
 
-def test_the_fastest_trial_at_start_counts_and_the_first_does_not() -> None:
-    assert Trial(taking(0.001, 0.4, 0.3, 0.2, 0.3, 0.5)).least_seconds == 0.2
+def test_nothing_is_said_until_it_is_known_what_is_usual() -> None:
+    chosen = Chosen()
+    assert chosen.look([0.002] * FIRST_LOOKS) == [None] * (FIRST_LOOKS - 1) + [1.0]
+    assert chosen.trial.usual_seconds == 0.002
 
 
-def test_slowdown_is_the_median_of_three_after_a_warm_up_each() -> None:
-    trial = Trial(taking(1, *[0.002] * 5, 1, 0.002, 1, 0.02, 1, 0.008, 1, 0.006))
-    slowdowns = []
-    for now in range(0, 40, 10):
-        trial.look(now)
-        slowdowns.append(trial.slowdown)
-    assert slowdowns == pytest.approx([1.0, 1.0, 4.0, 4.0])
+def test_slowdown_is_the_median_of_three_trials() -> None:
+    chosen = Chosen()
+    chosen.look([0.002] * FIRST_LOOKS)
+    assert chosen.look([0.02, 0.008, 0.006]) == pytest.approx([1.0, 4.0, 4.0])
 
 
-def test_a_machine_that_was_busy_at_start_is_found_out() -> None:
-    trial = Trial(taking(1, *[0.01] * 5, 1, 0.002, 1, 0.01, 1, 0.01))
-    for now in range(0, 30, 10):
-        trial.look(now)
-    assert trial.least_seconds == 0.002
-    assert trial.slowdown == pytest.approx(5.0)
+def test_under_the_runs_own_load_trials_twice_as_slow_as_on_an_idle_machine_are_usual() -> None:
+    """Half of the trials meet the kernels of the run's own workers, half the gaps between them."""
+    chosen, draw = Chosen(), random.Random(3)
+    own = [0.001 * draw.choice([draw.uniform(1.0, 1.2), draw.uniform(1.8, 2.2)]) for _ in range(600)]
+    assert max(slowdown for slowdown in chosen.look(own) if slowdown is not None) < GPU_CALM
+    assert min(slowdown or 0.0 for slowdown in chosen.look([0.006] * 20)[2:]) >= GPU_CONTENDED
+    assert max(slowdown or 9.0 for slowdown in chosen.look(own)[3:]) < GPU_CALM
+
+
+def test_what_stays_slow_for_minutes_becomes_usual() -> None:
+    chosen = Chosen()
+    chosen.look([0.002] * 60)
+    slowdowns = chosen.look([0.01] * (FORGOTTEN_LOOKS + FIRST_LOOKS))
+    assert slowdowns[FORGOTTEN_LOOKS - 2] == pytest.approx(5.0)
+    assert slowdowns[-1] == pytest.approx(1.0)
 
 
 def test_trials_take_a_hundredth_of_the_time_at_most() -> None:
-    solved: list[float] = []
-
-    def solve() -> float:
-        solved.append(0.05)
-        return 0.05
-
-    trial = Trial(solve)
-    at_start = len(solved)
+    chosen = Chosen()
+    chosen.seconds, at_start = 0.05, chosen.solved
     for now in range(20):
-        trial.look(now)
-    assert len(solved) - at_start == 2 * 2
+        chosen.trial.look(now)
+    assert chosen.solved - at_start == 2 * 2

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from dispatch.alpha.controller import AlphaChange, Backend, ControllerState, control
+from dispatch.alpha.controller import AlphaChange, ControllerState, control
 from dispatch.alpha.readings import Readings
+from dispatch.assign.choices import Backend
 
 TRACES = Path(__file__).parent / "traces"
 
@@ -43,11 +44,15 @@ def write_trace(trace: Trace, to: Path) -> None:
 
 
 def play(trace: Trace) -> list[tuple[float, AlphaChange]]:
-    """Everything that the controller would have changed, and when."""
+    """Everything that the controller would have changed, and when, with workers beside it and cheap links.
+
+    The loop that was recorded had neither.
+    """
     state = ControllerState(trace.ceiling, trace.ceiling, trace.backend, home=trace.backend)
     changes = []
     for reading in trace.readings:
-        state, change = control(state, reading.read, reading.at)
+        read = msgspec.structs.replace(reading.read, workers_here=2, exact_ms=4.0, rows_ms=10.0)
+        state, change = control(state, read, reading.at)
         if change is not None:
             changes.append((reading.at, change))
     return changes

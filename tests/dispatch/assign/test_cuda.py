@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dispatch.assign.backend import choose_backend, use_opt
 from dispatch.assign.batch_cost import batch_cost
+from dispatch.assign.choices import Backend
 from dispatch.assign.cost import cost_matrix
 from dispatch.assign.cuda.hungarian import hungarian_cuda
 from dispatch.assign.cuda.transport import CudaSolver, load_cupy
@@ -69,6 +71,9 @@ def test_every_level_has_places_for_its_samples(samples: int, surplus: int) -> N
 def test_a_machine_without_gpu_is_told_what_is_missing() -> None:
     with pytest.raises(NoGpu, match=r"dispatch\.opt_backend"):
         CudaSolver()
+    for named in ("cuda", "hungarian"):
+        with pytest.raises(NoGpu, match=r"dispatch\.opt_backend"):
+            build_policy("esd:1", 0, named)
 
 
 # ── on a GPU ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,22 +150,23 @@ def test_a_batch_is_assigned_at_the_least_cost(solver: CudaSolver) -> None:
 
 @pytest.mark.gpu
 @needs_gpu
-def test_joint_on_the_gpu_is_about_as_cheap_as_on_the_cpu() -> None:
+@pytest.mark.parametrize("backend", ["cuda", "hungarian"])
+def test_joint_on_the_gpu_is_about_as_cheap_as_on_the_cpu(backend: Backend) -> None:
     situation = draw_situation(9, samples=512, fields=8, workers=8)
-    cpu, gpu = (build_policy("joint", 0, backend).assign(situation).worker_B for backend in ("cpu", "cuda"))
+    cpu, gpu = (build_policy("joint", 0, each).assign(situation).worker_B for each in ("cpu", backend))
     assert (np.bincount(gpu, minlength=8) <= situation.capacity_n).all()
     assert batch_cost(situation, gpu) == pytest.approx(batch_cost(situation, cpu), rel=0.05)
 
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("spec", ["esd:1", "esd:0.5"])
-def test_esd_on_the_gpu_costs_what_it_costs_on_the_cpu(spec: str) -> None:
-    situation = draw_situation(9, samples=512, fields=8, workers=8)
-    cpu, gpu = (build_policy(spec, 0, backend).assign(situation).worker_B for backend in ("cpu", "cuda"))
+@pytest.mark.parametrize("backend", ["cuda", "hungarian"])
+@pytest.mark.parametrize("alpha", [0.125, 0.5, 1.0])
+def test_esd_on_the_gpu_costs_what_it_costs_on_the_cpu(backend: Backend, alpha: float) -> None:
+    situation = replace(draw_situation(9, samples=512, fields=8, workers=8), alpha=alpha)
+    cpu, gpu = (build_policy("esd", 0, each).assign(situation).worker_B for each in ("cpu", backend))
     assert (np.bincount(gpu, minlength=8) <= situation.capacity_n).all()
-    if spec == "esd:1":
-        assert total(cost_matrix(situation), gpu) == pytest.approx(total(cost_matrix(situation), cpu), rel=1e-9)
+    assert total(cost_matrix(situation), gpu) == pytest.approx(total(cost_matrix(situation), cpu), rel=1e-9)
 
 
 @pytest.mark.gpu
@@ -187,6 +193,15 @@ def test_the_expanded_hungarian_gives_the_optimum_of_the_cpu(kind: str) -> None:
     rng = np.random.default_rng(2)
     cost, capacity = draw_cost(kind, 200, 5, rng), draw_capacities(200, 5, 11, rng)
     assert_optimal(cost, capacity, hungarian_cuda(cost, capacity).astype(np.int64))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_setting_gives_the_solver_it_names() -> None:
+    named: tuple[Backend, ...] = ("cpu", "cuda", "hungarian")
+    assert [choose_backend(name, 64, 4) for name in named] == list(named)
+    assert choose_backend("auto", 64, 4) in ("cpu", "cuda")
+    assert use_opt("hungarian").assign is not use_opt("cuda").assign
 
 
 @pytest.mark.gpu

@@ -150,23 +150,28 @@ def test_fewer_rounds_than_set_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("alpha", "share", "rounds"),
-    [(0, 0, 0), (0.125, 0.25, 0), (0.5, 1, 0), (0.51, 1, 1), (0.75, 1, 4), (0.76, 1, 5), (1, 1, 8)],
+    [(0, 0, 0), (0.125, 0.5, 0), (0.25, 1, 0), (0.26, 1, 1), (0.5, 1, 3), (0.75, 1, 6), (1, 1, 8)],
 )
 def test_alpha_is_a_ladder_from_heu_over_opt_to_all_rounds(alpha: float, share: float, rounds: int) -> None:
     assert rung(alpha, 8) == (share, rounds)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.5])
-def test_alpha_up_to_a_half_mixes_heu_and_opt(alpha: float) -> None:
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.2])
+def test_alpha_up_to_a_quarter_mixes_heu_and_opt(alpha: float) -> None:
     situation = dataclasses.replace(draw_situation(7), alpha=alpha)
-    expected_B = assign_hybrid(cost_matrix(situation), situation.capacity_n, 2 * alpha)
+    expected_B = assign_hybrid(cost_matrix(situation), situation.capacity_n, 4 * alpha)
     assert np.array_equal(Joint(8, 0).assign(situation).worker_B, expected_B)
 
 
-def test_alpha_between_a_half_and_one_does_some_of_the_rounds() -> None:
+def test_alpha_of_a_quarter_is_opt() -> None:
+    situation = dataclasses.replace(draw_situation(7), alpha=0.25)
+    assert np.array_equal(Joint(8, 0).assign(situation).worker_B, assign_on_cpu(situation))
+
+
+def test_alpha_between_a_quarter_and_one_does_some_of_the_rounds() -> None:
     situation = dataclasses.replace(draw_situation(7), alpha=0.75)
     whole = dataclasses.replace(situation, alpha=1.0)
-    assert np.array_equal(Joint(8, 0).assign(situation).worker_B, Joint(4, 0).assign(whole).worker_B)
+    assert np.array_equal(Joint(8, 0).assign(situation).worker_B, Joint(6, 0).assign(whole).worker_B)
 
 
 def test_opt_gets_fewer_samples_and_no_round_follows_when_it_took_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +182,7 @@ def test_opt_gets_fewer_samples_and_no_round_follows_when_it_took_too_long(monke
         now[0] += 0.02
         return assign_on_cpu(situation)
 
-    policy = Joint(8, 0, Opt("cpu", solve_transport, assign_slowly))
+    policy = Joint(8, 0, Opt("cpu", assign_slowly))
     situation = dataclasses.replace(draw_situation(5), budget_seconds=0.01)
     assert policy.assign(situation).was_cut
     again = policy.assign(situation)
@@ -203,6 +208,6 @@ def test_start_and_rounds_are_solved_by_the_chosen_backend() -> None:
         return solve_again(cost_kn, capacity_n, price_n)
 
     situation = draw_situation(5)
-    at_B = Joint(3, 0, Opt("cuda", solve_transport, assign, again)).assign(situation).worker_B
+    at_B = Joint(3, 0, Opt("cuda", assign, again)).assign(situation).worker_B
     assert seen == ["start", "round", "round", "round"]
     assert np.array_equal(at_B, Joint(3, 0).assign(situation).worker_B)

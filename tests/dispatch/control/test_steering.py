@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from dispatch.alpha.pilot import AlphaPilot
-from dispatch.config import DispatchConfig
 from dispatch.control.steering import Steering, alpha_of
 from dispatch.journal.desired import Desired
 from dispatch.progress.status import Status
@@ -20,5 +19,5 @@ def test_a_status_tells_alpha_as_it_was_set_before_the_next_step_is_decided(tmp_
 
 @pytest.mark.parametrize("wanted", [Desired(alpha=0.75), Desired(is_auto=True, auto_alpha=0.75)])
 def test_the_alpha_of_a_policy_is_the_ceiling_whoever_sets_it(wanted: Desired) -> None:
-    assert alpha_of(wanted, DispatchConfig(), most=0.5) == 0.5
-    assert alpha_of(wanted, DispatchConfig(), most=1.0) == 0.75
+    assert alpha_of(wanted, "fixed", most=0.5) == 0.5
+    assert alpha_of(wanted, "fixed", most=1.0) == 0.75

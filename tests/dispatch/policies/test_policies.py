@@ -21,7 +21,7 @@ from dispatch.assign.infrequency import (
 )
 from dispatch.assign.rows_held import laia_reference
 from dispatch.assign.situation import Situation
-from dispatch.assign.solver import solve_transport
+from dispatch.assign.solver import solve_again, solve_transport
 from dispatch.config import DispatchConfig
 from dispatch.errors import Infeasible
 from dispatch.policies.registry import SPECS as SPECS_BY_NAME
@@ -301,15 +301,17 @@ def test_esd_does_less_by_opt_when_opt_took_too_long(monkeypatch: pytest.MonkeyP
     now = [0.0]
     monkeypatch.setattr("dispatch.assign.hybrid.perf_counter", lambda: now[0])
 
-    def solve_slowly(cost_kn: NDArray[np.float64], capacity_n: NDArray[np.int64]) -> NDArray[np.int32]:
+    def solve_slowly(
+        cost_kn: NDArray[np.float64], capacity_n: NDArray[np.int64], price_n: NDArray[np.float64]
+    ) -> NDArray[np.int32]:
         seen.append(len(cost_kn))
         now[0] += 0.02
-        return solve_transport(cost_kn, capacity_n)
+        return solve_again(cost_kn, capacity_n, price_n)
 
     def assign_slowly(situation: Situation) -> NDArray[np.int32]:
-        return solve_slowly(cost_matrix(situation), situation.capacity_n)
+        return solve_slowly(cost_matrix(situation), situation.capacity_n, np.zeros(situation.workers))
 
-    policy = Esd(opt=Opt("cpu", solve_slowly, assign_slowly))
+    policy = Esd(opt=Opt("cpu", assign_slowly, solve_slowly))
     situation = dataclasses.replace(draw_situation(9), budget_seconds=0.01)
     answers = [policy.assign(situation) for _ in range(2)]
     assert all((np.bincount(answer.worker_B) <= situation.capacity_n).all() for answer in answers)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dispatch.journal.log import read_records
@@ -33,6 +34,17 @@ def test_alpha_is_read_and_set(steer: Invoke, api: Served, dispatcher: PretendDi
     assert steer("alpha", "get").stdout.startswith("alpha is 0.25 (manual")
     assert json.loads(steer("alpha", "get", "--json").stdout)["mode"] == "manual"
     assert json.loads(steer("alpha", "auto", "--json").stdout)["state"] == "done"
+
+
+def test_an_alpha_above_that_of_the_policy_is_refused(steer: Invoke, dispatcher: PretendDispatcher) -> None:
+    before, dispatcher.status = dispatcher.status, msgspec.structs.replace(dispatcher.status, policy="esd:0.5")
+    try:
+        refused = steer("alpha", "set", "0.75")
+    finally:
+        dispatcher.status = before
+    assert refused.returncode != 0
+    assert "alpha cannot be 0.75: policy 'esd:0.5' has 0.5" in " ".join(refused.stderr.split())
+    assert commanded(dispatcher)[-1:] != [("alpha", "0.75")]
 
 
 def test_a_run_is_shown_once(steer: Invoke) -> None:
