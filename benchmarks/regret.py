@@ -37,7 +37,7 @@ class Rates(msgspec.Struct, frozen=True):
     repeats: list[float]
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class RegretCandidate(msgspec.Struct, frozen=True):
     """One policy on one set of workers, or the own choice among all."""
 
     policy: str
@@ -75,8 +75,8 @@ class Regret(msgspec.Struct, frozen=True):
 class RegretResult(msgspec.Struct, frozen=True):
     """An own choice, and what it is compared with."""
 
-    own: Candidate
-    fixed: list[Candidate]
+    own: RegretCandidate
+    fixed: list[RegretCandidate]
     whole: Regret
     settled: Regret
     own_runs: list[OwnRun]
@@ -130,9 +130,9 @@ def _fixed(workers: int, rings: bool) -> Iterator[str]:
             yield f"{SEVERAL}@ring@{size}"
 
 
-def _candidate(variant: Variant, experiment: Experiment, runs: Runs) -> Candidate:
+def _candidate(variant: Variant, experiment: Experiment, runs: Runs) -> RegretCandidate:
     summaries = [run.summary for run in runs[variant.text]]
-    return Candidate(
+    return RegretCandidate(
         policy=variant.text,
         workers=variant.workers or experiment.workers,
         whole=_rates([whole_rate(summary) for summary in summaries]),

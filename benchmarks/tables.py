@@ -6,7 +6,7 @@ from statistics import median
 from rich import box
 from rich.table import Table
 
-from benchmarks.regret import Candidate, RegretResult, ratios_of
+from benchmarks.regret import RegretCandidate, RegretResult, ratios_of
 from benchmarks.train import Experiment, TrainResult
 
 
@@ -70,7 +70,7 @@ def regret_table(result: RegretResult, experiment: Experiment) -> Table:
     return table
 
 
-def _regret_line(candidate: Candidate, result: RegretResult) -> list[str]:
+def _regret_line(candidate: RegretCandidate, result: RegretResult) -> list[str]:
     own, is_own = result.own, candidate is result.own
     return [
         f"{candidate.policy}{' (own)' if is_own else ''}",

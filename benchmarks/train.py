@@ -303,9 +303,12 @@ def _samples(experiment: Experiment, schema: Schema) -> Iterator[Samples]:
 def _source(experiment: Experiment, schema: Schema, wanted: int) -> Iterator[Samples]:
     if experiment.file is not None:
         return read_samples(experiment.dataset, experiment.file, schema)
-    if experiment.dataset == "synthetic":
-        return _synthetic(experiment.seed, schema)
-    return Visits(schema, experiment.seed).samples(wanted)
+    return made_up_clicks(experiment.dataset, schema, experiment.seed, wanted)
+
+
+def made_up_clicks(dataset: str, schema: Schema, seed: int, wanted: int) -> Iterator[Samples]:
+    """Those of the demo, without end, for the schema that they have; so many of the shape of any other schema."""
+    return _synthetic(seed, schema) if dataset == "synthetic" else Visits(schema, seed).samples(wanted)
 
 
 def _synthetic(seed: int, schema: Schema) -> Iterator[Samples]:

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from benchmarks.regret import (
-    Candidate,
     OwnRun,
     Rates,
+    RegretCandidate,
     RegretResult,
     fastest_first,
     regret_of,
@@ -79,7 +79,7 @@ def test_the_best_has_the_highest_median_and_ratios_are_taken_within_a_repeat() 
 
 def test_the_table_says_what_the_own_choice_came_to() -> None:
     own, one, two = (
-        Candidate(policy, workers, rates, rates, [0.5] * 3)
+        RegretCandidate(policy, workers, rates, rates, [0.5] * 3)
         for policy, workers, rates in (("joint:elastic", 3, OWN), ("round_robin@1", 1, ONE), ("esd:1@hub@2", 2, TWO))
     )
     found = regret_of("own", OWN, {"round_robin@1": ONE, "esd:1@hub@2": TWO})
