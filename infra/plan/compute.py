@@ -5,7 +5,7 @@ settings name: forward, backward, and the change of rows and dense weights.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,12 @@ from infra.run.figures import count
 from infra.run.settings import Settings
 from ingest.samples import Samples
 from trainer.reference import Reference
+from trainer.rows import float_type
 from trainer.worker import choose_device
 
-WARM_BATCHES, TIMED_BATCHES = 2, 8
+WARM_ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 2, 4, 40
+MEASURED_SECONDS = 2.0
+"""after which no further round begins"""
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,50 @@ def given_compute(ms_per_1000: float) -> ComputeCurve:
 
 
 def measure_compute(settings: Settings, batches: Sequence[Samples], sizes: Sequence[int]) -> ComputeCurve:
-    """The fastest of a few batches of each size, cut out of the sample's batches: others of this machine disturb it."""
-    device, threads = choose_device(settings.trainer), threads_of(settings)
+    """The fastest of some batches of each size, cut out of the sample's: whatever else runs here only slows them down.
+
+    Sizes take turns, so that a busy moment hits all of them.
+    """
+    device, threads, wanted = choose_device(settings.trainer), threads_of(settings), sorted(set(sizes))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        times = [_measure(settings, batches, size, device) for size in sorted(set(sizes))]
+        rounds = [*_timed_rounds(_Loop(settings, device), batches, wanted)]
     finally:
         torch.set_num_threads(before)
+    times = [min(each) for each in zip(*(rounds[WARM_ROUNDS:] or rounds), strict=True)]
     on = f"measured here on {device.type}" + (f", {count(threads, 'thread')}" if device.type == "cpu" else "")
-    return ComputeCurve((0, *sorted(set(sizes))), (_fixed_part(sorted(set(sizes)), times), *times), on)
+    return ComputeCurve((0, *wanted), (_fixed_part(wanted, times), *times), on)
+
+
+def _timed_rounds(loop: "_Loop", batches: Sequence[Samples], sizes: Sequence[int]) -> Iterator[list[float]]:
+    """Seconds of each size, round after round, as long as there is time."""
+    began = time.perf_counter()
+    for number in range(MOST_ROUNDS):
+        batch = batches[number % len(batches)]
+        yield [loop.time(batch.slice(0, size)) for size in sizes]
+        if number >= LEAST_ROUNDS and time.perf_counter() - began > MEASURED_SECONDS:
+            return
+
+
+class _Loop:
+    """The plain training loop, timed."""
+
+    def __init__(self, settings: Settings, device: torch.device) -> None:
+        schema, rows = settings.event_schema, settings.scaled_rows
+        self._reference = Reference(rows, settings.model, schema.fields, schema.dense, settings.seed, device)
+        self._index, self._device, self._dtype = Index(), device, float_type(rows)
+
+    def time(self, part: Samples) -> float:
+        """Seconds of one step on these samples, their rows left out that are seen for the first time."""
+        rows = self._index.resolve(np.ascontiguousarray(part.keys_BF))
+        self._reference.grow(np.ascontiguousarray(rows.new_keys))
+        rows_BF = torch.from_numpy(rows.rows_U[rows.local_BF]).to(self._device)
+        floats = (torch.from_numpy(array.copy()) for array in (part.dense_BN, part.labels_B))
+        dense_BN, labels_B = (array.to(self._device, self._dtype) for array in floats)
+        began = time.perf_counter()
+        self._reference.train(rows_BF, dense_BN, labels_B)  # ends with a copy of the logits, which waits for a GPU
+        return time.perf_counter() - began
 
 
 def _fixed_part(sizes: Sequence[int], times: Sequence[float]) -> float:
@@ -63,20 +100,3 @@ def _fixed_part(sizes: Sequence[int], times: Sequence[float]) -> float:
         return 0.0
     slope = max(0.0, (times[1] - times[0]) / (sizes[1] - sizes[0]))
     return max(0.0, times[0] - slope * sizes[0])
-
-
-def _measure(settings: Settings, batches: Sequence[Samples], size: int, device: torch.device) -> float:
-    schema = settings.event_schema
-    reference = Reference(settings.scaled_rows, settings.model, schema.fields, schema.dense, settings.seed, device)
-    index, times = Index(), []
-    for batch in batches[: WARM_BATCHES + TIMED_BATCHES]:
-        part = batch.slice(0, size)
-        rows = index.resolve(np.ascontiguousarray(part.keys_BF))
-        reference.grow(np.ascontiguousarray(rows.new_keys))
-        rows_BF = torch.from_numpy(rows.rows_U[rows.local_BF]).to(device)
-        dense_BN, labels_B = (torch.from_numpy(array.copy()).to(device) for array in (part.dense_BN, part.labels_B))
-        dtype = torch.float64 if settings.rows.float_dtype == "float64" else torch.float32
-        began = time.perf_counter()
-        reference.train(rows_BF, dense_BN.to(dtype), labels_B.to(dtype))  # its logits are copied, which waits for it
-        times.append(time.perf_counter() - began)
-    return min(times[WARM_BATCHES:] or times)
