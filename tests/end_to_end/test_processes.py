@@ -91,8 +91,8 @@ def test_a_process_that_fails_again_and_again_ends_the_run_with_a_clear_error_an
 
 def test_a_dispatcher_that_finds_a_setting_wrong_is_not_started_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    fault = f"dispatcher:batch_formed:exit={WRONG_SETTING}"
-    process = start(*demo_arguments(folder, *ONE), **{FAULT: f"{fault},{fault}", ALLOWED: "1"})
+    faults = ",".join([f"dispatcher:batch_formed:exit={WRONG_SETTING}"] * (MOST_RESTARTS + 1))
+    process = start(*demo_arguments(folder, *ONE), **{FAULT: faults, ALLOWED: "1"})
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     assert len(read_fired(folder)) == 1
