@@ -1,10 +1,12 @@
 """Results of real runs as a table for people."""
 
 from collections.abc import Sequence
+from statistics import median
 
 from rich import box
 from rich.table import Table
 
+from benchmarks.regret import RegretCandidate, RegretResult, ratios_of
 from benchmarks.train import Experiment, TrainResult
 
 
@@ -48,3 +50,47 @@ def _train_column(result: TrainResult) -> list[tuple[str, str]]:
         ("  wait", f"{1000 * seconds.wait:.1f}"),
         ("decides in, ms p50/p99", f"{result.decide_ms.p50:.1f}/{result.decide_ms.p99:.1f}"),
     ]
+
+
+def regret_table(result: RegretResult, experiment: Experiment) -> Table:
+    """The own choice and every fixed candidate, and how the own choice compares with each."""
+    links = ",".join(f"{link:g}" for link in experiment.links_gbit)
+    table = Table(
+        title=f"{experiment.steps} steps, settled after {experiment.warm_up}, {experiment.workers} workers × "
+        f"{experiment.batch} samples, links {links} Gbit/s ({experiment.network})",
+        caption=_regret_lines(result, experiment),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("steps/s, whole run", "own over it", "steps/s, settled", "own over it", "loss"):
+        table.add_column(name, justify="right")
+    for candidate in (result.own, *result.fixed):
+        table.add_row(*_regret_line(candidate, result))
+    return table
+
+
+def _regret_line(candidate: RegretCandidate, result: RegretResult) -> list[str]:
+    own, is_own = result.own, candidate is result.own
+    return [
+        f"{candidate.policy}{' (own)' if is_own else ''}",
+        f"{candidate.whole.median:.2f}",
+        "" if is_own else f"{median(ratios_of(own.whole, candidate.whole)):.2f}×",
+        f"{candidate.settled.median:.2f}",
+        "" if is_own else f"{median(ratios_of(own.settled, candidate.settled)):.2f}×",
+        f"{candidate.losses[0]:.6f}",
+    ]
+
+
+def _regret_lines(result: RegretResult, experiment: Experiment) -> str:
+    lines = [
+        f"{result.own.policy} has {result.whole.ratio:.2f} of the best fixed set in the whole run "
+        f"({result.whole.best}) and {result.settled.ratio:.2f} once settled ({result.settled.best})"
+    ]
+    for number, run in enumerate(result.own_runs, 1):
+        since = f" since step {run.since_step}" if run.since_step > 1 else ""
+        lines.append(
+            f"repeat {number}: in the end {len(run.taking_part)} of {experiment.workers} took part "
+            f"({', '.join(run.taking_part)}); the set changed {run.set_changes} times{since}"
+        )
+    return "\n".join(lines)

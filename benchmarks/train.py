@@ -18,19 +18,20 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from math import isfinite
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from benchmarks.clicks import CHUNK, read_samples, write_topic
+from benchmarks.cores import run_on, share_out_cores
 from benchmarks.simulated.dispatch import Percentiles
 from benchmarks.visits import Visits
-from dispatch.capacity.room import check_cache
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.status import SinceMark, Summary, WorkerStatus
 from dispatch.tally import WorkerTraffic
 from infra.errors import ConfigError, FreshetError
 from infra.process import Stop
+from infra.run.checks import check_start
 from infra.run.cluster import Extras, run_cluster
 from infra.run.display import Display
 from infra.run.network import Network, namespaces
@@ -65,6 +66,8 @@ class Experiment:
     """settings of all runs, beside those that follow from the fields above"""
     network: NetworkKind = "shaped"
     """whether links are slowed down in the workers or are those of a network"""
+    own_cores: int = 0
+    """that each worker is pinned to, with as many threads of torch; 0: workers run anywhere"""
 
     @property
     def workers(self) -> int:
@@ -167,12 +170,29 @@ class TrainResult(msgspec.Struct, frozen=True):
     deadline_misses: int
 
 
+class MeasuredRun(NamedTuple):
+    """One run of a policy."""
+
+    summary: Summary
+    folder: Path
+
+
+Runs = dict[str, list[MeasuredRun]]
+"""of each policy, by its text, one after the other"""
+
+
 def run_train(
     folder: Path, experiment: Experiment, policies: Sequence[Variant], repeat: int, stop: Stop, display: Display
 ) -> list[TrainResult]:
-    """Runs every policy once, then all again, so that a noisy minute hits all of them; one result per policy."""
-    for variant in policies:
-        variant.on(experiment)
+    """One result per policy."""
+    runs = run_in_turn(folder, experiment, policies, repeat, stop, display)
+    return compare({policy: [run.summary for run in measured] for policy, measured in runs.items()})
+
+
+def run_in_turn(
+    folder: Path, experiment: Experiment, policies: Sequence[Variant], repeat: int, stop: Stop, display: Display
+) -> Runs:
+    """Runs every policy once, then all again, so that a noisy minute hits all of them."""
     if experiment.network == "shaped":
         return _run_all(folder, experiment, policies, repeat, stop, display)
     with namespaces(experiment.links_gbit) as network:
@@ -192,9 +212,11 @@ def _run_all(
     stop: Stop,
     display: Display,
     network: Network | None = None,
-) -> list[TrainResult]:
+) -> Runs:
+    for variant in policies:
+        _check(folder, experiment, variant)
+    cores = share_out_cores(experiment.own_cores, experiment.workers)
     first = _settings(folder, experiment, policies[0].policy, "topic")
-    check_cache(first.dispatch.cache_rows, experiment.whole_batch, experiment.workers, first.event_schema.fields)
     samples = write_topic(first.stream, _samples(experiment, first.event_schema))
     steps = min(experiment.steps, samples // experiment.whole_batch)
     if steps <= experiment.warm_up + 1:
@@ -202,13 +224,24 @@ def _run_all(
             f"{samples} samples make {steps} batches of {experiment.batch} × {experiment.workers}; expected at least "
             f"two more than the {experiment.warm_up} of the warm-up; give a longer file or lower --batch or --warm-up"
         )
-    runs: dict[str, list[Summary]] = {variant.text: [] for variant in policies}
-    for number in range(repeat):
-        for place, variant in enumerate(policies):
-            own = variant.on(experiment)
-            settings = _settings(folder, own, variant.policy, f"{number}-{place}")
-            runs[variant.text].append(_run(settings, own, steps, stop, display, network))
-    return compare(runs)
+    runs: Runs = {variant.text: [] for variant in policies}
+    with run_on(cores.others):
+        for number in range(repeat):
+            for place, variant in enumerate(policies):
+                own = variant.on(experiment)
+                settings = _settings(folder, own, variant.policy, f"{number}-{place}")
+                extras = _extras(own, steps, network, cores.by_worker)
+                runs[variant.text].append(MeasuredRun(_run(settings, extras, steps, stop, display), settings.folder))
+    return runs
+
+
+def _check(folder: Path, experiment: Experiment, variant: Variant) -> None:
+    """Raises ConfigError, which names the variant, for one that could not be run: before any of them is."""
+    own = variant.on(experiment)
+    try:
+        check_start(_settings(folder, own, variant.policy, "topic"))
+    except ConfigError as error:
+        raise ConfigError(f"{variant.text} on {own.workers} × {own.batch} samples cannot be run: {error}") from error
 
 
 def compare(runs: Mapping[str, Sequence[Summary]]) -> list[TrainResult]:
@@ -217,7 +250,17 @@ def compare(runs: Mapping[str, Sequence[Summary]]) -> list[TrainResult]:
     return [_result(policy, summaries, first) for policy, summaries in runs.items()]
 
 
-def check_losses(results: Sequence[TrainResult]) -> None:
+class HasLosses(Protocol):
+    """What runs of one policy came to."""
+
+    @property
+    def policy(self) -> str: ...
+
+    @property
+    def losses(self) -> list[float]: ...
+
+
+def check_losses(results: Sequence[HasLosses]) -> None:
     """Raises FreshetError if the policies did not train the same model."""
     losses = [loss for result in results for loss in result.losses]
     if not all(map(isfinite, losses)) or max(losses) - min(losses) > LOSS_TOLERANCE:
@@ -242,6 +285,7 @@ def _settings(folder: Path, experiment: Experiment, policy: str, name: str) -> S
         f"dispatch.links_gbit={','.join(map(str, experiment.links_gbit))}",
         f"dispatch.policy={policy}",
         f"seed={experiment.seed}",
+        *([f"trainer.threads={experiment.own_cores}"] if experiment.own_cores else []),
     ]
     return load_settings(None, [*experiment.overrides, *fixed], run="bench-train", folder=folder / name)
 
@@ -259,9 +303,12 @@ def _samples(experiment: Experiment, schema: Schema) -> Iterator[Samples]:
 def _source(experiment: Experiment, schema: Schema, wanted: int) -> Iterator[Samples]:
     if experiment.file is not None:
         return read_samples(experiment.dataset, experiment.file, schema)
-    if experiment.dataset == "synthetic":
-        return _synthetic(experiment.seed, schema)
-    return Visits(schema, experiment.seed).samples(wanted)
+    return made_up_clicks(experiment.dataset, schema, experiment.seed, wanted)
+
+
+def made_up_clicks(dataset: str, schema: Schema, seed: int, wanted: int) -> Iterator[Samples]:
+    """Those of the demo, without end, for the schema that they have; so many of the shape of any other schema."""
+    return _synthetic(seed, schema) if dataset == "synthetic" else Visits(schema, seed).samples(wanted)
 
 
 def _synthetic(seed: int, schema: Schema) -> Iterator[Samples]:
@@ -270,12 +317,13 @@ def _synthetic(seed: int, schema: Schema) -> Iterator[Samples]:
         yield converter.convert_events(list(islice(events, CHUNK)))[0]
 
 
-def _run(
-    settings: Settings, experiment: Experiment, steps: int, stop: Stop, display: Display, network: Network | None
-) -> Summary:
+def _extras(experiment: Experiment, steps: int, network: Network | None, cores: tuple[tuple[int, ...], ...]) -> Extras:
     batch = experiment.whole_batch
     mark_at = max(1, experiment.warm_up * batch)
-    extras = Extras(api=False, samples=steps * batch, mark_at=mark_at, network=network)
+    return Extras(api=False, samples=steps * batch, mark_at=mark_at, network=network, worker_cores=cores)
+
+
+def _run(settings: Settings, extras: Extras, steps: int, stop: Stop, display: Display) -> Summary:
     summary = run_cluster(settings, extras, stop, display)
     if stop.requested or summary.status.since_mark is None:
         raise FreshetError(
@@ -286,21 +334,21 @@ def _run(
 
 
 def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> TrainResult:
-    rates = [_rate(run) for run in runs]
-    run = sorted(runs, key=_rate)[(len(runs) - 1) // 2]
+    rates = [settled_rate(run) for run in runs]
+    run = sorted(runs, key=settled_rate)[(len(runs) - 1) // 2]
     measured = _measured(run)
     slowest, phases = _slowest(measured)
-    ratios = sorted(_rate(own) / _rate(other) for own, other in zip(runs, first, strict=True))
+    ratios = sorted(settled_rate(own) / settled_rate(other) for own, other in zip(runs, first, strict=True))
     traffic = [worker.traffic for worker in measured.workers]
     return TrainResult(
         policy=policy,
         steps=measured.steps,
-        steps_per_second=_rate(run),
+        steps_per_second=settled_rate(run),
         repeats=rates,
         speed_up=ratios[(len(ratios) - 1) // 2],
         samples_per_second=measured.samples / measured.seconds,
-        logloss=_loss(run),
-        losses=[_loss(each) for each in runs],
+        logloss=loss_of(run),
+        losses=[loss_of(each) for each in runs],
         miss_pull=[moved.miss_pulls for moved in traffic],
         update_push=[moved.update_pushes for moved in traffic],
         evict_push=[moved.evict_pushes for moved in traffic],
@@ -325,11 +373,12 @@ def _measured(run: Summary) -> SinceMark:
     return run.status.since_mark
 
 
-def _rate(run: Summary) -> float:
+def settled_rate(run: Summary) -> float:
+    """Steps a second after the warm-up."""
     return _measured(run).steps / _measured(run).seconds
 
 
-def _loss(run: Summary) -> float:
+def loss_of(run: Summary) -> float:
     loss = run.status.quality.logloss
     return loss if loss is not None else float("nan")
 

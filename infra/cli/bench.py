@@ -17,6 +17,7 @@ from infra.process import check_output, stop_on_signals
 
 if TYPE_CHECKING:  # loads kernels
     from benchmarks.simulated.sizes import Architecture
+    from benchmarks.train import Experiment
 
 app = typer.Typer(help="Measure. Figures are comparable only within one run: machines differ and are noisy.")
 
@@ -38,7 +39,9 @@ Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 NetworkKind = Literal["shaped", "namespaces"]
 Reduce = Literal["hub", "ring"]
 PAPER_POLICIES = "laia,esd:0,esd:0.5:literal,esd:1"
-LIVE_POLICIES = "laia,esd:1,joint:elastic"
+LIVE_POLICIES, OWN_CHOICE = "laia,esd:1,joint:elastic", "joint:elastic"
+LIVE_CACHE_ROWS, REGRET_CACHE_ROWS = 8192, 65_536
+"""of a worker, where none are given; one worker alone must hold a whole batch"""
 
 
 @app.command()
@@ -371,7 +374,9 @@ def dispatch(
 class TrainOptions:
     """What every policy trains."""
 
-    policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = LIVE_POLICIES
+    policies: Annotated[
+        str, typer.Option(help=f"Policies; the first is the one compared to.  [default: {LIVE_POLICIES}]")
+    ] = ""
     dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 128
     file: Annotated[Path | None, typer.Option("--input", help="File to train on; made-up clicks by default.")] = None
     form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "avazu"
@@ -380,16 +385,44 @@ class TrainOptions:
     links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; half 0.2, half 0.02 if empty.")] = ""
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=3)] = 100
     warm_up: Annotated[int, typer.Option(help="Steps of them left out.", min=1)] = 30
-    cache_rows: Annotated[int, typer.Option(help="Rows of a worker's cache.", min=1)] = 8192
+    cache_rows: Annotated[
+        int | None,
+        typer.Option(help=f"Rows of a worker's cache; {LIVE_CACHE_ROWS}, with --regret {REGRET_CACHE_ROWS}.", min=1),
+    ] = None
     model: Annotated[Model, typer.Option(help="The dense part of the model.")] = "wdl"
     optimizer: Annotated[Optimizer, typer.Option(help="How a gradient changes a row.")] = "adagrad"
     seed: Annotated[int, typer.Option(help="Of events, start values and policies.", min=0)] = 0
     repeat: Annotated[int, typer.Option(help="Runs of each policy, in turn; medians count.", min=1)] = 1
     network: Annotated[NetworkKind, typer.Option(help="Links slowed down in the workers, or by the kernel.")] = "shaped"
+    pin: Annotated[
+        int, typer.Option(help="Cores of its own for each worker, and as many threads; 0 for none (Linux).", min=0)
+    ] = 0
+    regret: Annotated[
+        bool, typer.Option("--regret", help="Compare an elastic policy with every fixed set of workers.")
+    ] = False
+    ring: Annotated[bool, typer.Option(help="With --regret: fixed sets in a ring, too.")] = True
 
     def settings(self) -> tuple[str, ...]:
-        rows = f"dispatch.cache_rows={self.cache_rows}", f"rows.dim={self.dim}", f"rows.optimizer={self.optimizer}"
+        cached = self.cache_rows or (REGRET_CACHE_ROWS if self.regret else LIVE_CACHE_ROWS)
+        rows = f"dispatch.cache_rows={cached}", f"rows.dim={self.dim}", f"rows.optimizer={self.optimizer}"
         return *rows, f"model.name={self.model}"
+
+    def experiment(self, overrides: Sequence[str]) -> "Experiment":
+        from benchmarks.simulated.workload import parse_links
+        from benchmarks.train import Experiment, default_links
+
+        return Experiment(
+            links_gbit=parse_links(self.links, self.workers) if self.links.strip() else default_links(self.workers),
+            batch=self.batch,
+            steps=self.steps,
+            warm_up=self.warm_up,
+            seed=self.seed,
+            dataset=self.form,
+            file=_existing(self.file),
+            overrides=(*self.settings(), *overrides),
+            network=self.network,
+            own_cores=self.pin,
+        )
 
 
 @app.command()
@@ -428,26 +461,32 @@ def train(
     machine's cores: 200 and 20 Mbit/s, ten to one as in the papers. Where compute dominates policies cannot differ.
     With --network namespaces (Linux, root) all traffic of a worker crosses its link, dense gradients and orders too.
     A policy may have marks: laia@ring@2 sums dense gradients in a ring, on the first two workers alone.
+    With --regret the policy, joint:elastic if none is given, is compared with what a user could have picked instead:
+    one worker alone, the 2, 4, … fastest, and all, through the hub and in a ring.
 
     Example: freshet bench train --policies laia@ring,esd:1,joint:elastic --dim 128 --repeat 3 --json out.json
     """
     stop = stop_on_signals()
-    from benchmarks.simulated.workload import parse_links
-    from benchmarks.tables import train_table
-    from benchmarks.train import Experiment, check_losses, default_links, parse_variants, run_train
+    from benchmarks.regret import fastest_first, regret_variants, run_regret
+    from benchmarks.tables import regret_table, train_table
+    from benchmarks.train import check_losses, parse_variants, run_train
     from infra.run.display import Display
     from infra.telemetry import configure_logging
 
-    variants = parse_variants(what.policies)
-    speeds = parse_links(what.links, what.workers) if what.links.strip() else default_links(what.workers)
-    chosen = (*what.settings(), *(overrides or ()))
-    file = _existing(what.file)
-    experiment = Experiment(
-        speeds, what.batch, what.steps, what.warm_up, what.seed, what.form, file, chosen, what.network
-    )
+    experiment, display = what.experiment(overrides or ()), Display(Console(stderr=True))
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         configure_logging("supervisor", "bench-train", path=Path(folder) / "supervisor.log")
-        results = run_train(Path(folder), experiment, variants, what.repeat, stop, Display(Console(stderr=True)))
+        if what.regret:
+            candidates = regret_variants(what.policies or OWN_CHOICE, what.workers, what.ring)
+            regret = run_regret(Path(folder), experiment, candidates, what.repeat, stop, display)
+        else:
+            variants = parse_variants(what.policies or LIVE_POLICIES)
+            results = run_train(Path(folder), experiment, variants, what.repeat, stop, display)
+    if what.regret:
+        Console().print(regret_table(regret, fastest_first(experiment)))
+        write_json([regret], output)
+        check_losses([regret.own, *regret.fixed])
+        return
     Console().print(train_table(results, experiment))
     write_json(results, output)
     check_losses(results)

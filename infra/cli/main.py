@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from infra.cli import agent, bench, chaos, check, commands, cuts, daemons, snapshots, stream, token, verify
+from infra.cli.ahead import plan
 from infra.cli.options import PlacedRun, RunOrArgument, SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayPlace, readable_stream, replay_run, show
 from infra.cli.steer import alpha, audit, runs, status, workers
@@ -202,6 +203,7 @@ def replay(
 app.command(rich_help_panel="Look around")(verify.verify)
 app.command(rich_help_panel="Look around")(chaos.chaos)
 app.command(rich_help_panel="Look around")(check.check)
+app.command(rich_help_panel="Look around")(plan.plan)
 app.command(rich_help_panel="Look around")(stream.dead_letters)
 app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
 app.add_typer(cuts.app, name="cuts", rich_help_panel="Look around")

@@ -66,6 +66,8 @@ class Extras:
     """--from-time or --from-offsets"""
     network: Network | None = None
     """run every worker in its namespace; servers must listen at its host"""
+    worker_cores: tuple[tuple[int, ...], ...] = ()
+    """cores that each worker may use, by number; empty: any"""
     golden: Path | None = None
     """replay the journal of the run in this folder, and train nothing else"""
     last_step: int | None = None
@@ -267,8 +269,7 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
     links = settings.dispatch.links_gbit
     for number in range(settings.dispatch.workers):
         link = ("--link", str(links[number])) if links else ()
-        inside = extras.network.inside(number) if extras.network is not None else []
-        yield _worker(settings, f"{WORKER}{number}", link, inside)
+        yield _worker(settings, f"{WORKER}{number}", link, _place(extras, number))
     if extras.api:
         served = replace(_listening(settings, API, "api"), env=secret_environment(settings), restart="on_failure")
         yield replace(served, essential=False, stop_order=4)
@@ -353,7 +354,7 @@ def _shard(settings: Settings, extras: Extras, number: int) -> ProcessSpec:
 
 
 def _worker(settings: Settings, name: str, link: tuple[str, ...], inside: Sequence[str]) -> ProcessSpec:
-    """inside: what a command begins with to run in the worker's namespace; empty where it has none"""
+    """inside: what a command begins with to run in the worker's namespace, on its cores; empty where it has none"""
 
     def argv(endpoints: Mapping[str, str]) -> list[str]:
         endpoint = endpoints[DISPATCHER].split()[0]
@@ -368,6 +369,13 @@ def _worker(settings: Settings, name: str, link: tuple[str, ...], inside: Sequen
         may_finish=True,
         stop_order=2,
     )
+
+
+def _place(extras: Extras, number: int) -> list[str]:
+    """What a worker's command begins with to run in its namespace and on its cores."""
+    inside = extras.network.inside(number) if extras.network is not None else []
+    cores = ",".join(map(str, extras.worker_cores[number])) if extras.worker_cores else ""
+    return [*inside, *(["taskset", "--cpu-list", cores] if cores else [])]
 
 
 def _servers(settings: Settings) -> Iterator[ProcessSpec]:

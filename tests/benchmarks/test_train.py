@@ -22,7 +22,6 @@ from benchmarks.train import (
     run_train,
 )
 from benchmarks.visits import Visits
-from dispatch.errors import CacheTooSmall
 from dispatch.progress.prequential import Quality
 from dispatch.progress.status import SinceMark, Status, Summary, WorkerStatus, summarize
 from dispatch.tally import PhaseSeconds, WorkerTraffic
@@ -118,17 +117,20 @@ def test_losses_that_differ_are_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "wrong"),
+    ("experiment", "policies", "wrong"),
     [
-        (replace(ONE_WORKER, steps=2), ConfigError),
-        (replace(ONE_WORKER, overrides=("dispatch.cache_rows=9",)), CacheTooSmall),
+        (replace(ONE_WORKER, steps=2), "laia", "make 2 batches"),
+        (replace(ONE_WORKER, overrides=("dispatch.cache_rows=9",)), "laia", "laia on 1 × 8 samples cannot be run"),
+        (replace(EXPERIMENT, overrides=("dispatch.cache_rows=200",)), "laia,laia@1", "laia@1 on 1 × 16 .* 352 rows"),
+        (replace(EXPERIMENT, batch=3, links_gbit=(1.0,) * 3), "laia,laia@2", "asks for 2 of 3 workers"),
+        (replace(EXPERIMENT, overrides=("trainer.reduce=hub",)), "laia,fae", "fae.* cannot be run: policy fae"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
-    tmp_path: Path, experiment: Experiment, wrong: type[Exception]
+    tmp_path: Path, experiment: Experiment, policies: str, wrong: str
 ) -> None:
-    with pytest.raises(wrong):
-        run_train(tmp_path, experiment, parse_variants("laia"), 1, Stop(), Display(Console(file=io.StringIO())))
+    with pytest.raises(ConfigError, match=wrong):
+        run_train(tmp_path, experiment, parse_variants(policies), 1, Stop(), Display(Console(file=io.StringIO())))
     assert not list(tmp_path.glob("0-*"))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dispatch.journal.history import read_manifests
 from infra.faults import ALLOWED, FAULT, read_fired
+from infra.process import WRONG_SETTING
 from infra.run.cluster import MOST_RESTARTS
 from infra.wire import write_curve
 from tests.end_to_end.processes import WAIT_SECONDS, children_of, ports_of_workers, run, start, wait_until
@@ -85,6 +86,17 @@ def test_a_process_that_fails_again_and_again_ends_the_run_with_a_clear_error_an
     assert marker
     assert "Traceback" not in told + "".join(line for line in log.splitlines() if not line.startswith("  | "))
     assert max(map(len, output.splitlines())) < 1100
+    assert children_of(folder) == []
+
+
+def test_a_dispatcher_that_finds_a_setting_wrong_is_not_started_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    faults = ",".join([f"dispatcher:batch_formed:exit={WRONG_SETTING}"] * (MOST_RESTARTS + 1))
+    process = start(*demo_arguments(folder, *ONE), **{FAULT: faults, ALLOWED: "1"})
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert len(read_fired(folder)) == 1
+    assert "process 'dispatcher' ended with status 2; expected it to run until" in " ".join(output.split())
     assert children_of(folder) == []
 
 

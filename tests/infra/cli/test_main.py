@@ -33,6 +33,7 @@ COMMANDS = [
         "settings",
         "keys",
         "check",
+        "plan",
         "verify",
         "chaos",
         "status",

@@ -1,0 +1,174 @@
+"""What choosing for itself costs, or saves: an elastic policy against every fixed set of workers a user could pick.
+
+The fixed candidates are one worker alone, the 2, 4, … fastest, and all of them; the fastest are those with the fastest
+links. One worker needs no policy, so it has the one that decides soonest; several have esd:1, through the hub and, if
+that is asked for, in a ring. All candidates and the own choice run in turn over the same events, and all that again.
+
+Regret is the own choice's rate over that of the best fixed candidate, the one with the highest median: with 1 or more
+nobody could have picked a better set. It is taken of the whole run, from the beginning of the first step to the end of
+the last, and of the settled part, after the warm-up.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from benchmarks.train import Experiment, MeasuredRun, Runs, Variant, loss_of, parse_variants, run_in_turn, settled_rate
+from dispatch.journal.history import JOURNAL, read_history
+from dispatch.policies.registry import parse_spec
+from dispatch.progress.status import Summary
+from infra.errors import ConfigError
+from infra.process import Stop
+from infra.run.display import Display
+
+ALONE = "round_robin"
+"""policy of a single worker: the one that does least"""
+SEVERAL = "esd:1"
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Steps a second."""
+
+    median: float
+    repeats: list[float]
+
+
+class RegretCandidate(msgspec.Struct, frozen=True):
+    """One policy on one set of workers, or the own choice among all."""
+
+    policy: str
+    workers: int
+    """that it was started with"""
+    whole: Rates
+    """from the beginning of the first step to the end of the last"""
+    settled: Rates
+    """after the warm-up"""
+    losses: list[float]
+    """of every repeat"""
+
+
+class OwnRun(msgspec.Struct, frozen=True):
+    """What the own choice did in one run."""
+
+    taking_part: list[str]
+    """workers that were not parked at the end"""
+    set_changes: int
+    """steps in which other workers had samples than in the step before; one that is tried comes and goes"""
+    since_step: int
+    """the first step that these were counted from: a long run's journal does not reach back to its start"""
+
+
+class Regret(msgspec.Struct, frozen=True):
+    """The own choice over the best fixed candidate."""
+
+    best: str
+    """the fixed candidate with the highest median"""
+    ratio: float
+    """the median of the ratios within a repeat"""
+    repeats: list[float]
+
+
+class RegretResult(msgspec.Struct, frozen=True):
+    """An own choice, and what it is compared with."""
+
+    own: RegretCandidate
+    fixed: list[RegretCandidate]
+    whole: Regret
+    settled: Regret
+    own_runs: list[OwnRun]
+    """of every repeat"""
+
+
+def run_regret(
+    folder: Path, experiment: Experiment, variants: Sequence[Variant], repeat: int, stop: Stop, display: Display
+) -> RegretResult:
+    """variants: the own choice, and then the fixed candidates"""
+    runs = run_in_turn(folder, fastest_first(experiment), variants, repeat, stop, display)
+    own, *fixed = [_candidate(variant, experiment, runs) for variant in variants]
+    return RegretResult(
+        own=own,
+        fixed=fixed,
+        whole=regret_of(own.policy, own.whole, {each.policy: each.whole for each in fixed}),
+        settled=regret_of(own.policy, own.settled, {each.policy: each.settled for each in fixed}),
+        own_runs=[own_run(run) for run in runs[own.policy]],
+    )
+
+
+def fastest_first(experiment: Experiment) -> Experiment:
+    """The same with its workers sorted by their links, so that the first k are the k fastest."""
+    return replace(experiment, links_gbit=tuple(sorted(experiment.links_gbit, reverse=True)))
+
+
+def regret_variants(own: str, workers: int, rings: bool) -> list[Variant]:
+    """The own choice, and then every fixed candidate of so many workers."""
+    chosen = parse_variants(own)
+    if len(chosen) != 1 or not parse_spec(chosen[0].policy).needs.elastic or chosen[0].workers is not None:
+        raise ConfigError(
+            f"--regret with --policies {own!r} has no own choice; expected one policy that ends in :elastic and has no "
+            "number of workers, as joint:elastic; correct --policies"
+        )
+    return [*chosen, *parse_variants(",".join(_fixed(workers, rings)))]
+
+
+def set_sizes(workers: int) -> list[int]:
+    """1, 2, 4, … and all."""
+    doubled = [1 << power for power in range(workers.bit_length())]
+    return sorted({*(size for size in doubled if size <= workers), workers})
+
+
+def _fixed(workers: int, rings: bool) -> Iterator[str]:
+    for size in set_sizes(workers):
+        if size == 1:
+            yield f"{ALONE}@1"
+            continue
+        yield f"{SEVERAL}@hub@{size}"
+        if rings:
+            yield f"{SEVERAL}@ring@{size}"
+
+
+def _candidate(variant: Variant, experiment: Experiment, runs: Runs) -> RegretCandidate:
+    summaries = [run.summary for run in runs[variant.text]]
+    return RegretCandidate(
+        policy=variant.text,
+        workers=variant.workers or experiment.workers,
+        whole=_rates([whole_rate(summary) for summary in summaries]),
+        settled=_rates([settled_rate(summary) for summary in summaries]),
+        losses=[loss_of(summary) for summary in summaries],
+    )
+
+
+def _rates(repeats: list[float]) -> Rates:
+    return Rates(median(repeats), repeats)
+
+
+def whole_rate(run: Summary) -> float:
+    """Steps a second of all steps; the start of processes is left out."""
+    return run.status.steps / run.status.seconds
+
+
+def regret_of(own: str, rates: Rates, fixed: dict[str, Rates]) -> Regret:
+    """Compares with the fixed candidate that has the highest median, repeat by repeat."""
+    assert fixed, f"{own} has nothing to be compared with"
+    best = max(fixed, key=lambda policy: fixed[policy].median)
+    ratios = ratios_of(rates, fixed[best])
+    return Regret(best, median(ratios), ratios)
+
+
+def ratios_of(own: Rates, other: Rates) -> list[float]:
+    """Repeat by repeat: what slowed a whole repeat down is in neither."""
+    return [mine / theirs for mine, theirs in zip(own.repeats, other.repeats, strict=True)]
+
+
+def own_run(run: MeasuredRun) -> OwnRun:
+    """Who took part at the end, and how often that had changed, by the run's journal."""
+    steps = read_history(run.folder / JOURNAL).steps
+    sets = [frozenset(step.assignment) for step in steps]
+    return OwnRun(
+        taking_part=[worker.name for worker in run.summary.status.workers if not worker.is_parked],
+        set_changes=sum(before != after for before, after in pairwise(sets)),
+        since_step=steps[0].step if steps else 0,
+    )

@@ -1,0 +1,1 @@
+"""Commands that say something before anything is trained."""

@@ -1,0 +1,159 @@
+"""``freshet plan``: what a step would take on sets of workers that nobody has started."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from infra.cli.options import RunOptions, grouped
+from infra.errors import ConfigError
+from infra.process import check_output, write_whole
+
+if TYPE_CHECKING:  # loads kernels
+    from infra.plan.simulate import PlanJob
+    from infra.run.settings import Settings
+    from ingest.samples import Samples
+
+Form = Literal["jsonl", "criteo", "avazu", "movielens"]
+OWN_CHOICE = "joint:elastic"
+USUAL_GBIT = 1.0
+"""of every link, where none is given"""
+WIDTH = 120
+"""of the table where the output is no terminal"""
+
+
+@dataclass(frozen=True)
+class Events:
+    """The sample of events."""
+
+    file: Annotated[Path | None, typer.Argument(help="File of events; made up if none is given.")] = None
+    dataset: Annotated[Form, typer.Option(help="What the file holds.")] = "jsonl"
+    batches: Annotated[int, typer.Option(help="Batches to look at, at most.", min=4)] = 200
+    seconds: Annotated[float, typer.Option(help="Seconds for all simulations, about.", min=0.1)] = 5.0
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What there would be to train on."""
+
+    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; the settings' if empty.")] = ""
+    devices: Annotated[
+        int | None, typer.Option(help="Processors or GPUs of all workers together; one each by default.", min=1)
+    ] = None
+    compute_ms: Annotated[
+        float | None, typer.Option(help="Milliseconds per 1,000 samples; measured here by default.", min=0)
+    ] = None
+
+
+@grouped
+def plan(
+    events: Events,
+    machines: Machines,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the plan here.", show_default=False)] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw when several workers pay, here.", show_default=False)
+    ] = None,
+    *,
+    given: RunOptions,
+) -> None:
+    """Say what a step would take and move on one worker, on the fastest few and on all, without training.
+
+    Decisions are those of a live run over the sample's batches; compute is measured on this machine or given. With
+    --run the sample is the topic of that run, with its settings.
+
+    Example: freshet plan clicks.jsonl --set stream.schema_name=mine.toml --links 0.2,0.2,0.02 --plot plan.svg
+    """
+    check_output(json_file)
+    from infra.plan.picture import check_picture, plot_plan
+    from infra.plan.plan import make_plan
+    from infra.plan.report import plan_lines, plan_table
+
+    check_picture(plot)
+    settings = _settings(events, machines, given)
+    batches = _sample(events, given, settings)
+    job = _job(settings, machines, batches)
+    policy = settings.dispatch.policy
+    made = make_plan(job, settings.dispatch.links_gbit, policy, settings.dispatch.share_bounds, events.seconds)
+    console = Console(width=None if Console().is_terminal else WIDTH)
+    console.print(plan_table(made.result))
+    for line in plan_lines(made.result):
+        console.print(Text(line))
+    if json_file is not None:
+        write_whole(json_file, msgspec.json.format(msgspec.json.encode(made.result)).decode() + "\n")
+    if plot is not None:
+        plot_plan(made, job, plot)
+
+
+def _settings(events: Events, machines: Machines, given: RunOptions) -> "Settings":
+    """The policy is the system's own choice unless one is set, and every worker has a link."""
+    from benchmarks.simulated.workload import parse_links
+
+    if given.named and events.file is not None:
+        raise ConfigError(
+            f"--run {given.named} and the file {events.file} are both given; expected the topic of the run or a file; "
+            "leave one out"
+        )
+    defaults: dict[str, Any] = {"dispatch": {"policy": OWN_CHOICE}}
+    if events.file is not None and events.dataset != "jsonl":
+        defaults["stream"] = {"schema_name": events.dataset}
+    settings = given.load(defaults)
+    if machines.links.strip():
+        return _with_links(settings, parse_links(machines.links, len(machines.links.split(","))))
+    dispatch = settings.dispatch
+    return settings if dispatch.links_gbit else _with_links(settings, (USUAL_GBIT,) * dispatch.workers)
+
+
+def _with_links(settings: "Settings", links_gbit: tuple[float, ...]) -> "Settings":
+    """The same with so many workers."""
+    dispatch = settings.dispatch.model_copy(update={"links_gbit": links_gbit, "workers": len(links_gbit)})
+    return settings.model_copy(update={"dispatch": dispatch})
+
+
+def _sample(events: Events, given: RunOptions, settings: "Settings") -> "list[Samples]":
+    from infra.plan.sample import file_batches, made_up_batches, topic_batches
+
+    if given.named:
+        return topic_batches(settings, events.batches)
+    if events.file is not None:
+        return file_batches(settings, events.file, events.dataset, events.batches)
+    return made_up_batches(settings, events.batches)
+
+
+def _job(settings: "Settings", machines: Machines, batches: "list[Samples]") -> "PlanJob":
+    import numpy as np
+
+    from benchmarks.regret import set_sizes
+    from benchmarks.simulated.sizes import Sizes
+    from dispatch.dense import needs_ring
+    from infra.plan.compute import given_compute, measure_compute
+    from infra.plan.simulate import PlanJob
+    from infra.run.dense_part import STATE_COPIES, dense_part
+
+    dispatch, row = settings.dispatch, settings.rows.shape()
+    bytes_each = np.dtype(settings.rows.float_dtype).itemsize
+    sizes = Sizes(
+        row=row.total * bytes_each,
+        value=row.value * bytes_each,
+        dense=dense_part(settings).bytes,
+        reduce="ring" if needs_ring(settings.trainer.reduce, has_hot_set=False) else "hub",
+        dense_state_copies=STATE_COPIES[settings.model.dense_optimizer],
+    )
+    shares = [-(-settings.stream.batch // size) for size in set_sizes(dispatch.workers)]
+    return PlanJob(
+        keys=[np.ascontiguousarray(batch.keys_BF) for batch in batches],
+        cache_rows=dispatch.cache_rows,
+        eviction=dispatch.eviction,
+        shards=settings.ps.shards,
+        sizes=sizes,
+        compute=(
+            given_compute(machines.compute_ms)
+            if machines.compute_ms is not None
+            else measure_compute(settings, batches, shares)
+        ),
+        devices=machines.devices or dispatch.workers,
+        seed=settings.seed,
+    )

@@ -1,0 +1,102 @@
+"""How long a worker computes for so many samples: measured here, or given.
+
+What is measured is the plain training loop (trainer/reference.py) on the sample's own batches, on the device that the
+settings name: forward, backward, and the change of rows and dense weights.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dispatch.rows.index import Index
+from infra.run.cluster import threads_of
+from infra.run.figures import count
+from infra.run.settings import Settings
+from ingest.samples import Samples
+from trainer.reference import Reference
+from trainer.rows import float_type
+from trainer.worker import choose_device
+
+WARM_ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 2, 4, 40
+MEASURED_SECONDS = 2.0
+"""after which no further round begins"""
+
+
+@dataclass(frozen=True)
+class ComputeCurve:
+    """Seconds of compute by number of samples; between two numbers a straight line."""
+
+    samples: tuple[int, ...]
+    """ascending, from 0"""
+    seconds: tuple[float, ...]
+    where: str
+    """what was measured, or that it was given"""
+
+    def of(self, samples: int) -> float:
+        """Beyond the largest number as much a sample as up to there."""
+        if samples > self.samples[-1]:
+            return self.seconds[-1] * samples / self.samples[-1]
+        return float(np.interp(samples, self.samples, self.seconds)) if samples else 0.0
+
+
+def given_compute(ms_per_1000: float) -> ComputeCurve:
+    """In proportion to the samples."""
+    return ComputeCurve((0, 1000), (0.0, ms_per_1000 / 1000), f"{ms_per_1000:g} ms per 1,000 samples, as given")
+
+
+def measure_compute(settings: Settings, batches: Sequence[Samples], sizes: Sequence[int]) -> ComputeCurve:
+    """The fastest of some batches of each size, cut out of the sample's: whatever else runs here only slows them down.
+
+    Sizes take turns, so that a busy moment hits all of them.
+    """
+    device, threads, wanted = choose_device(settings.trainer), threads_of(settings), sorted(set(sizes))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        rounds = [*_timed_rounds(_Loop(settings, device), batches, wanted)]
+    finally:
+        torch.set_num_threads(before)
+    times = [min(each) for each in zip(*(rounds[WARM_ROUNDS:] or rounds), strict=True)]
+    on = f"measured here on {device.type}" + (f", {count(threads, 'thread')}" if device.type == "cpu" else "")
+    return ComputeCurve((0, *wanted), (_fixed_part(wanted, times), *times), on)
+
+
+def _timed_rounds(loop: "_Loop", batches: Sequence[Samples], sizes: Sequence[int]) -> Iterator[list[float]]:
+    """Seconds of each size, round after round, as long as there is time."""
+    began = time.perf_counter()
+    for number in range(MOST_ROUNDS):
+        batch = batches[number % len(batches)]
+        yield [loop.time(batch.slice(0, size)) for size in sizes]
+        if number >= LEAST_ROUNDS and time.perf_counter() - began > MEASURED_SECONDS:
+            return
+
+
+class _Loop:
+    """The plain training loop, timed."""
+
+    def __init__(self, settings: Settings, device: torch.device) -> None:
+        schema, rows = settings.event_schema, settings.scaled_rows
+        self._reference = Reference(rows, settings.model, schema.fields, schema.dense, settings.seed, device)
+        self._index, self._device, self._dtype = Index(), device, float_type(rows)
+
+    def time(self, part: Samples) -> float:
+        """Seconds of one step on these samples, their rows left out that are seen for the first time."""
+        rows = self._index.resolve(np.ascontiguousarray(part.keys_BF))
+        self._reference.grow(np.ascontiguousarray(rows.new_keys))
+        rows_BF = torch.from_numpy(rows.rows_U[rows.local_BF]).to(self._device)
+        floats = (torch.from_numpy(array.copy()) for array in (part.dense_BN, part.labels_B))
+        dense_BN, labels_B = (array.to(self._device, self._dtype) for array in floats)
+        began = time.perf_counter()
+        self._reference.train(rows_BF, dense_BN, labels_B)  # ends with a copy of the logits, which waits for a GPU
+        return time.perf_counter() - began
+
+
+def _fixed_part(sizes: Sequence[int], times: Sequence[float]) -> float:
+    """Where the line through the two smallest sizes begins; 0 for a single size."""
+    if len(sizes) < 2:
+        return 0.0
+    slope = max(0.0, (times[1] - times[0]) / (sizes[1] - sizes[0]))
+    return max(0.0, times[0] - slope * sizes[0])

@@ -1,0 +1,69 @@
+"""When several workers pay: a map over compute and link speed, drawn without a screen."""
+
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.simulated.plots import check_can_plot
+from infra.errors import ConfigError
+from infra.plan.plan import Simulated, speed_up_map
+from infra.plan.simulate import PlanJob
+
+FACTORS = np.geomspace(1 / 64, 64, 49)
+"""of compute and of link speed, around the given ones"""
+PAYS = 1.05
+"""times as fast as one worker alone: from here on several are worth having"""
+LEVELS = (1.0, PAYS, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+
+
+def check_picture(output: Path | None) -> None:
+    """Raises ConfigError, before anything is simulated, for a picture that cannot be drawn."""
+    if output is None:
+        return
+    check_can_plot()
+    if output.suffix not in (".svg", ".png", ".pdf") or not output.parent.is_dir():
+        raise ConfigError(
+            f"cannot draw {output}; expected a .svg, .png or .pdf file in a folder that exists; correct --plot"
+        )
+
+
+def plot_plan(plan: Simulated, job: PlanJob, output: Path) -> None:
+    """How many times faster than one worker alone the best set is; the given settings are marked."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import BoundaryNorm
+    from matplotlib.figure import Figure
+
+    if 1 not in plan.loads:
+        raise ConfigError(
+            "no map can be drawn: one worker alone, which everything is compared with, cannot hold a batch; expected "
+            "room for one; raise dispatch.cache_rows or lower stream.batch"
+        )
+    result = plan.result
+    compute_us, link_gbit = 1e6 * job.compute.of(job.batch) / job.batch, max(result.links_gbit)
+    faster_YX = speed_up_map(plan.loads, FACTORS, FACTORS)
+    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    levels = [level for level in LEVELS if level < faster_YX.max()] or [1.0]
+    colours = BoundaryNorm([*levels, LEVELS[len(levels)]], 256)
+    x, y = compute_us * FACTORS, link_gbit * FACTORS
+    drawn = axes.pcolormesh(x, y, faster_YX, norm=colours, cmap="YlGnBu", shading="nearest", rasterized=True)
+    if faster_YX.max() > PAYS:
+        axes.contour(x, y, faster_YX, levels=[PAYS], colors="#b03030", linewidths=1.5)
+    axes.plot(compute_us, link_gbit, marker="*", markersize=15, color="#d62728", markeredgecolor="white")
+    axes.annotate(
+        "these settings",
+        (compute_us, link_gbit),
+        xytext=(10, 10),
+        textcoords="offset points",
+        bbox={"fc": "white", "ec": "none", "alpha": 0.8},
+    )
+    axes.set(xscale="log", yscale="log", xlabel="compute a sample, µs", ylabel="fastest link, Gbit/s")
+    links = ":".join(f"{link / link_gbit:g}" for link in result.links_gbit)
+    axes.set_title(
+        f"Best of {sorted(plan.loads)} workers over one alone, links {links}, {result.batch:,} samples a step\n"
+        "several pay to the right of the red line and above it",
+        fontsize=10,
+    )
+    figure.colorbar(drawn, ax=axes, label="times as fast as one worker alone")
+    figure.savefig(output)

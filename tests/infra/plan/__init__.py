@@ -1,0 +1,1 @@
+"""Plans: simulated decisions and predicted times."""
