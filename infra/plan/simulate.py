@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from benchmarks.simulated.sizes import Sizes
 from dispatch.capacity.bounds import ShareBounds
+from dispatch.capacity.elastic import ElasticTerms
 from dispatch.capacity.room import check_room, hot_rows
+from dispatch.capacity.step_model import DenseLoad
 from dispatch.decide import Decider, Decision, relative_row_costs, warm_up
 from dispatch.policies.registry import parse_spec
 from dispatch.protocol import ring_moved
@@ -132,15 +134,15 @@ def _decider(job: PlanJob, links_gbit: Sequence[float], policy: str, shares: Sha
     hot = hot_rows(spec.needs.hot_share, job.cache_rows)
     caches_n = np.full(workers, job.cache_rows, np.int64)
     directory = Directory(caches_n, job.eviction, job.shards, spec.needs.synchronisation, hot)
+    dense = job.sizes.dense_load if workers > 1 else DenseLoad()
     return Decider(
         Index(),
         directory,
         spec.build(job.seed, "cpu"),
         spec.needs,
         relative_row_costs(list(links_gbit)),
-        shares,
+        ElasticTerms(shares, dense),
         job.sizes.value_share,
-        job.sizes.dense_load if workers > 1 else None,
     )
 
 
