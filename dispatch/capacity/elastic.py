@@ -6,30 +6,26 @@ and what taking part costs it) says who was late, and shares move a little from 
 to be linear for that: it comes to rest where all take equally long (slow links a little less, see THRIFT) or stand at a
 bound. Who takes part at all is decided by ``dispatch/capacity/participation.py``.
 
-Transfer counts rows of the plan; its time a row is the link's cost until seconds are measured. Compute counts only once
-it is measured. Without measurements the shares are a pure function of the sequence of batches.
+What is known of the workers is in ``dispatch/capacity/knowledge.py``. Without measurements the shares are a pure
+function of the sequence of batches.
 
 Legend: n workers.
 """
 
-from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dispatch.arrays import F64, I64, Bool
 from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.compute import ComputeTimes
+from dispatch.capacity.knowledge import DAMPING, WorkerKnowledge, damped
 from dispatch.capacity.level import level
 from dispatch.capacity.participation import TRY_SHARE, Participation, SetChange
-from dispatch.capacity.shadow import SoleShadow
-from dispatch.capacity.step_model import DenseLoad, StepModel, sole_of
+from dispatch.capacity.step_model import DenseLoad, sole_of
 from dispatch.errors import Infeasible
 
 SPARE = 1.5
 """room in the cache for micro-batches that have fewer rows in common than the last ones"""
-DAMPING = 0.2
-"""weight of the newest step in everything that is averaged over steps"""
 THRIFT = 0.3
 """a link that is x times slower is given x^-THRIFT of the time: its rows also keep the others waiting, and the fewer
 rows wander over slow links, the fewer everyone moves (both cost and time fell up to here on Criteo and Avazu)"""
@@ -37,8 +33,6 @@ LOWEST_SHARE = 1e-3
 """from which a worker without a lower bound can still come back"""
 GAIN = 0.1
 """how far shares follow the times in one step: a worker twice as late loses GAIN · ln 2 of its share"""
-RECENT_DECISIONS = 8
-"""the shortest of which counts, so that an interruption does not"""
 SHORTEST = 1 / 16
 """of the mean time: a worker that takes less does not count as earlier"""
 
@@ -70,27 +64,19 @@ class Elastic:
     ) -> None:
         """shares, dense, choice: see ElasticTerms."""
         n = row_cost_n.size
-        self._row_cost_n = row_cost_n
         self._cache_rows_n = cache_rows_n
         self._least_n, self._largest_n = shares.of(n)
-        self._dense = dense or DenseLoad()
+        self._known = WorkerKnowledge(row_cost_n, cache_rows_n, dense or DenseLoad())
         self.participation = choice or Participation(self._least_n == 0.0)
         self._batch = 0.0
         self._rows_a_sample = 0.0
         self._share_n = 1.0 / row_cost_n
-        self._moved_n, self._trained_n = np.zeros(n), np.zeros(n)
-        """rows in the busier direction and samples, of the steps in which each worker had samples"""
         self._time_n, self._followed_n = np.zeros(n), np.full(n, False)
         """of each worker's step, without the fixed part; and for whom it is known"""
-        self._compute = ComputeTimes(n)
-        self._row_seconds = 0.0
-        self._shadow = SoleShadow(int(cache_rows_n.max(initial=0)))
-        self._decide_several, self._decide_alone = (deque[float](maxlen=RECENT_DECISIONS) for _ in range(2))
-        """seconds of the latest decisions about several workers, and about one"""
 
     def charge(self, row_cost_n: F64) -> None:
         """Links cost this much from now on; shares follow slowly."""
-        self._row_cost_n = row_cost_n
+        self._known.row_cost_n = row_cost_n
 
     def bound(self, shares: ShareBounds) -> None:
         """Shares lie within these bounds from now on; who is parked and may not be takes part again."""
@@ -99,40 +85,17 @@ class Elastic:
 
     def choose_members(self, samples: int, fields: int, step: int = 0) -> SetChange | None:
         """Decides who takes part in the next step, of so many samples; returns the change if there is one."""
-        self._batch = _damped(self._batch, samples)
+        self._batch = damped(self._batch, samples)
         if self.participation.may_skip(step):
             return None
         usual = round(self._batch)
         bounds_2n = bounds(usual, self._expected_hold(usual, fields), self._least_n, self._largest_n)
         before_n = self.participation.taking_part_n
-        change = self.participation.choose(self._model(usual, fields, *bounds_2n), step)
+        model = self._known.model(usual, fields, *bounds_2n, sole_of(before_n))
+        change = self.participation.choose(model, step)
         if change is not None:
             self._call_back(change, before_n)
         return change
-
-    def _model(self, samples: int, fields: int, least_n: I64, most_n: I64) -> StepModel:
-        is_measured = self._row_seconds > 0.0
-        return StepModel(
-            samples,
-            self._fixed_n,
-            np.zeros(self._row_n.size) if is_measured else self._compute.fixed_n,
-            self._dense.whole_rows * self._row_n,
-            self._sample_n(fields),
-            least_n,
-            most_n,
-            is_measured,
-            compute_n=self._compute.undisturbed_sample_n if is_measured else None,
-            alone_rows_n=self._alone_rows * self._row_n,
-            row_n=self._row_n,
-            decide_several=min(self._decide_several or self._decide_alone, default=0.0),
-            decide_alone=min(self._decide_alone, default=0.0),
-        )
-
-    @property
-    def _alone_rows(self) -> float:
-        """Rows that a worker alone moves in a step: as many as it does, or as its shadow would."""
-        sole = sole_of(self.participation.taking_part_n)
-        return self._shadow.rows_a_step if sole is None else float(self._moved_n[sole])
 
     def sole(self, samples_n: I64) -> int | None:
         """The worker that takes part in this step with all others parked and none of them tried or helping out."""
@@ -156,9 +119,8 @@ class Elastic:
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
         """What a worker reported: seconds of compute for so many samples, seconds of a row over the fastest link."""
         if samples > 0 and compute_seconds >= 0.0 and row_seconds > 0.0:
-            self._compute.add(worker, samples, compute_seconds)
-            self._time_n *= 1.0 if self._row_seconds else row_seconds
-            self._row_seconds = _damped(self._row_seconds, row_seconds)
+            self._time_n *= 1.0 if self._known.is_measured else row_seconds
+            self._known.measure(worker, samples, compute_seconds, row_seconds)
 
     def measure_step(self, step: int, seconds: float) -> None:
         """How long a whole step took, from the end of the one before."""
@@ -166,15 +128,13 @@ class Elastic:
 
     def measure_decision(self, seconds: float) -> None:
         """How long the newest decision took; the model alone, which counts no clock, does not go by it."""
-        if not self.participation.goes_by_clock:
-            return
-        is_alone = sole_of(self.participation.taking_part_n) is not None
-        (self._decide_alone if is_alone else self._decide_several).append(seconds)
+        if self.participation.goes_by_clock:
+            self._known.measure_decision(seconds, sole_of(self.participation.taking_part_n) is not None)
 
     def watch(self, step: int, rows_U: I64) -> None:
         """Takes the distinct rows of a step's batch: what a worker alone would move of them, where none is."""
         if sole_of(self.participation.taking_part_n) is None:
-            self._shadow.follow(step, rows_U)
+            self._known.watch(step, rows_U)
 
     def follow(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
         """Moves the shares by how long each worker took for these samples, of distinct rows.
@@ -182,11 +142,11 @@ class Elastic:
         moved_n: whole rows in the direction in which it moved more of them; the other one runs beside it.
         """
         self._expect(samples_n, distinct_n)
-        self._learn_rows(samples_n, moved_n)
+        self._known.learn_rows(samples_n, moved_n)
         if sole_of(self.participation.taking_part_n) is not None:
             self._followed_n = self.participation.taking_part_n
             return  # all shares are its own
-        now_n = moved_n * self._row_n + samples_n * self._compute.sample_n
+        now_n = moved_n * self._known.row_n + samples_n * self._known.compute.sample_n
         self._time_n = np.where(self._followed_n, self._time_n + DAMPING * (now_n - self._time_n), now_n)
         self._followed_n = self.participation.taking_part_n
         self._share_n[self._followed_n] = self._shifted(self._followed_n)
@@ -196,11 +156,11 @@ class Elastic:
 
     def _shifted(self, members_n: Bool) -> F64:
         """The members' shares, moved from the late to the early: a worker has the time that its fixed part leaves."""
-        time_n, fixed_n = self._time_n[members_n], self._fixed_n[members_n]
+        time_n, fixed_n = self._time_n[members_n], self._known.fixed_n[members_n]
         shortest = max(float(time_n.mean()) * SHORTEST, 1e-12)
         level = float((time_n + fixed_n).mean())
         left_n = np.maximum(level - fixed_n, max(level * SHORTEST, 1e-12))
-        late_n = np.log(np.maximum(time_n, shortest) / left_n) + THRIFT * np.log(self._row_cost_n[members_n])
+        late_n = np.log(np.maximum(time_n, shortest) / left_n) + THRIFT * np.log(self._known.row_cost_n[members_n])
         share_n = self._share_n[members_n] * np.exp(GAIN * (late_n.mean() - late_n))
         return np.asarray(share_n * members_n.size / share_n.sum())
 
@@ -229,32 +189,6 @@ class Elastic:
         hold_n = (self._cache_rows_n / rows_a_sample).astype(np.int64)
         return np.maximum(hold_n, -(-samples // hold_n.size))
 
-    @property
-    def _row_n(self) -> F64:
-        """Time of a row over each link; until its seconds are measured, the cost of the link is all that is known."""
-        return self._row_cost_n * (self._row_seconds or 1.0)
-
-    @property
-    def _fixed_n(self) -> F64:
-        """What taking part in a step with others costs each worker."""
-        return self._dense.rows * self._row_n + self._compute.fixed_n
-
-    def _sample_n(self, fields: int) -> F64:
-        """What a further sample costs each worker; whose rows are not known is taken for one of the others.
-
-        Most rows are on their way while the step before computes, so the longer of the two counts.
-        """
-        known_n = self._trained_n > 0
-        rows_n = self._moved_n / np.maximum(self._trained_n, 1e-12)
-        usual = float(rows_n[known_n].mean()) if known_n.any() else float(fields)
-        return np.maximum(np.where(known_n, rows_n, usual) * self._row_n, self._compute.sample_n)
-
-    def _learn_rows(self, samples_n: I64, moved_n: F64) -> None:
-        known_n, has_samples_n = self._trained_n > 0, samples_n > 0
-        weight_n = has_samples_n * np.where(known_n, DAMPING, 1.0)
-        self._moved_n += weight_n * (moved_n - self._moved_n)
-        self._trained_n += weight_n * (samples_n - self._trained_n)
-
     def _expect(self, samples_n: I64, distinct_n: I64) -> None:
         """Rows a sample, up at once, down slowly.
 
@@ -262,11 +196,7 @@ class Elastic:
         """
         many_n = samples_n >= max(1.0, float(samples_n.mean()))
         rows_a_sample = float((distinct_n[many_n] / samples_n[many_n]).max(initial=0.0)) * SPARE
-        self._rows_a_sample = max(rows_a_sample, _damped(self._rows_a_sample, rows_a_sample))
-
-
-def _damped(before: float, now: float) -> float:
-    return before + DAMPING * (now - before) if before else now
+        self._rows_a_sample = max(rows_a_sample, damped(self._rows_a_sample, rows_a_sample))
 
 
 def bounds(samples: int, hold_n: I64, least_share_n: F64, largest_share_n: F64) -> tuple[I64, I64]:
