@@ -26,7 +26,8 @@ from dispatch.assign.backend import has_gpu
 from dispatch.progress.status import Status
 from tests.dispatch.alpha.loop import Load
 
-ENV = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+ROOT = str(Path(__file__).resolve().parents[3])
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))}
 LOADS, LOAD_SECONDS, REST_SECONDS = 3, 20.0, 40.0
 MOVED_WITHIN, BACK_WITHIN = 10.0, 30.0
 START_SECONDS = 240.0
