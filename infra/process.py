@@ -50,7 +50,7 @@ PID_NAMESPACE = Path("/proc/self/ns/pid")
 PlaceName = Annotated[str, msgspec.Meta(max_length=200)]
 
 
-class ProcessPlace(msgspec.Struct, frozen=True):
+class ProcessPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a process runs; empty where the system does not say.
 
     A process number means something only to processes that count alike: those of a container have numbers of their own.

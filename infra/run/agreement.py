@@ -84,6 +84,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.link_costs",
         "dispatch.least_share",
         "dispatch.largest_share",
+        "dispatch.choose",
         "dispatch.journal_bytes",
         "dispatch.lookahead",
         "dispatch.deadline",
