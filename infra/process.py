@@ -56,13 +56,13 @@ class ProcessPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A process number means something only to processes that count alike: those of a container have numbers of their own.
     """
 
-    machine: PlaceName = ""
-    namespace: PlaceName = ""
+    machine: PlaceName
+    namespace: PlaceName
     """of process numbers"""
-    pid: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
+    pid: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
-NOWHERE = ProcessPlace()
+NOWHERE = ProcessPlace(machine="", namespace="", pid=0)
 
 
 def own_place(boot: Path = BOOT, namespace: Path = PID_NAMESPACE) -> ProcessPlace:
@@ -70,7 +70,7 @@ def own_place(boot: Path = BOOT, namespace: Path = PID_NAMESPACE) -> ProcessPlac
     try:
         return ProcessPlace(boot.read_text().strip(), str(namespace.readlink()), os.getpid())
     except OSError:
-        return ProcessPlace(pid=os.getpid())
+        return ProcessPlace("", "", os.getpid())
 
 
 class Stop:

@@ -270,4 +270,4 @@ def test_a_process_knows_its_machine_and_how_its_number_is_counted(tmp_path: Pat
     boot.write_text("1234\n")
     namespace.symlink_to("pid:[7]")
     assert own_place(boot, namespace) == ProcessPlace("1234", "pid:[7]", os.getpid())
-    assert own_place(tmp_path / "none", namespace) == ProcessPlace(pid=os.getpid())
+    assert own_place(tmp_path / "none", namespace) == ProcessPlace("", "", os.getpid())
