@@ -31,6 +31,10 @@ AGAIN = {"api": (*LIGHT, "api.main")}
 for the workers; one that has to be replaced is there at once from the second time on"""
 
 
+_unloadable: set[str] = set()
+"""modules whose import failed"""
+
+
 class NurserySide:
     """The nursery's end of the socket, and its children."""
 
@@ -132,11 +136,18 @@ def run_nursery(descriptor: int) -> bool:
 
 
 def load_next(modules: Sequence[str]) -> bool:
-    """Imports the first that is not there yet; returns False if all are."""
-    missing = next((name for name in modules if name not in sys.modules), None)
+    """Imports the first that is not there yet; returns False if all are.
+
+    One that cannot be imported is left to the process that needs it, which ends with the reason in its log: an error
+    here would end the nursery, and all other processes of the run with it.
+    """
+    missing = next((name for name in modules if name not in sys.modules and name not in _unloadable), None)
     if missing is None:
         return False
-    importlib.import_module(missing)
+    try:
+        importlib.import_module(missing)
+    except Exception:  # whatever a module of a broken installation raises
+        _unloadable.add(missing)
     return True
 
 

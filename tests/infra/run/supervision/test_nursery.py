@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from infra.process import WRONG_SETTING
-from infra.run.supervision.forking import HEAVY
+from infra.run.supervision.forking import HEAVY, load_next
 from infra.run.supervision.nursery import COMMAND, FORGOTTEN, Forked, Nursery, as_started, nursery_in
 from tests.end_to_end.processes import wait_until
 
@@ -76,6 +76,12 @@ def test_an_api_that_is_replaced_a_second_time_has_everything_loaded(nursery: Nu
     assert start(nursery, tmp_path / "second", "api", "--help").wait() == 0
     assert has_loaded_drivers()
     assert psutil.Process(nursery.pid or 0).num_threads() == 1
+
+
+def test_a_module_that_cannot_be_loaded_is_left_to_the_process_that_needs_it() -> None:
+    modules = ["freshet_has_no_such_module"]
+    assert load_next(modules), "it was tried"
+    assert not load_next(modules), "and is not tried again"
 
 
 def test_a_process_that_is_not_there_yet_can_be_stopped(nursery: Nursery, tmp_path: Path) -> None:
