@@ -56,6 +56,12 @@ class MeasuredChoice(Participation):
         self._elapsed = self._lost = 0.0
         """measured seconds, and those of them that the set before a trial would not have taken"""
 
+    def allow(self, may_park_n: Bool) -> None:
+        """These may be parked from now on; where others take part for that reason, their set is measured anew."""
+        super().allow(may_park_n)
+        if self._stay is not None and self._names_of(self.taking_part_n) != self._stay.members:
+            self._stay = None
+
     def choose(self, model: StepModel, step: int = 0) -> SetChange | None:
         """Decides on the next step; returns the change if there is one."""
         if not self._may_park_n.any() or not model.samples:
@@ -120,7 +126,7 @@ class MeasuredChoice(Participation):
 
     def _begin(self, model: StepModel, step: int) -> SetChange | None:
         """The first set of a generation: the fastest that is known, or one worker, or what the model thinks best."""
-        known = {members: time for members, time in self._times.known().items() if members <= {*self._names}}
+        known = self._times.within(self._names)
         first_n = model.best_sole(self._may_park_n, self.taking_part_n)
         reason = "one worker is measured first"
         if known:
@@ -139,7 +145,7 @@ class MeasuredChoice(Participation):
         before, rival = float("inf"), float("inf")
         if self._stay is not None and self._stay.is_known:
             before = self._stay.at_best
-            rival = min((time.seconds for time in self._times.known().values()), default=before)
+            rival = min(before, self._fastest)
             self._times.leave(self._stay.members)
         may_lose = max(self._may_still_lose(), 0.0)
         self._stay = Stay(self._names_of(members_n), step, is_first=False, rival=rival, may_lose=may_lose)
@@ -175,7 +181,7 @@ class MeasuredChoice(Participation):
         sets.append(model.best(self._may_park_n, self.taking_part_n))
         if (alone_n := model.best_sole(self._may_park_n, self.taking_part_n)) is not None:
             sets.append(alone_n)
-        sets.extend(self._set_of(members) for members in self._times.known() if members <= {*self._names})
+        sets.extend(self._set_of(members) for members in self._times.within(self._names))
         different = {each.tobytes(): each for each in sets if (each != self.taking_part_n).any()}
         return list(different.values())
 
@@ -201,13 +207,19 @@ class MeasuredChoice(Participation):
 
     def _beyond(self, members_n: Bool) -> float:
         """What a step takes beyond the model's expectation: at least what it took the largest known set within it."""
-        inside = [time for members, time in self._times.known().items() if members < self._names_of(members_n)]
+        wanted = self._names_of(members_n)
+        inside = [time for members, time in self._times.within(self._names).items() if members < wanted]
         return max(inside, key=lambda time: len(time.row_seconds)).beyond if inside else 0.0
+
+    @property
+    def _fastest(self) -> float:
+        """Seconds of a step of the fastest set that is known; infinite if none is."""
+        return min((time.seconds for time in self._times.within(self._names).values()), default=float("inf"))
 
     def _may_still_lose(self) -> float:
         """Seconds that trials of sets that are not known may cost from now on."""
-        step_seconds = min((time.seconds for time in self._times.known().values()), default=0.0)
-        return FIRST_STEPS * step_seconds + EXPLORED * self._elapsed - self._lost
+        at_first = FIRST_STEPS * self._fastest if self._fastest < float("inf") else 0.0
+        return at_first + EXPLORED * self._elapsed - self._lost
 
     def _may_lose_again(self, known: SetTime) -> bool:
         """Whether there is time for a set that was slower when it was measured."""

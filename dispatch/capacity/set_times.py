@@ -86,8 +86,9 @@ class SetTimes:
     def load(self, known: Sequence[KnownSet]) -> None:
         self._times = {frozenset(each.members): each.time for each in known}
 
-    def known(self) -> dict[frozenset[str], SetTime]:
-        return self._times
+    def within(self, names: Sequence[str]) -> dict[frozenset[str], SetTime]:
+        """Of the sets that these workers can form."""
+        return {members: time for members, time in self._times.items() if members <= {*names}}
 
 
 @dataclass

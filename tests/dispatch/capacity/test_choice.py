@@ -134,3 +134,26 @@ def test_a_set_that_cannot_hold_the_batch_is_left_at_once() -> None:
     change = choice.choose(model, 20)
     assert change is not None
     assert (change.reason, int(choice.taking_part_n.sum()) > 1) == ("the batch did not fit into the caches", True)
+
+
+def test_a_set_that_is_made_larger_by_a_bound_is_measured_anew() -> None:
+    world, times = World((FAST,) * 3, compute=0.01, late=0.1), SetTimes()
+    choice = MeasuredChoice(np.full(3, True), "abc", times)
+    for step in range(1, 30):
+        if step == 20:
+            assert choice.taking_part_n.tolist() == [True, False, False]
+            choice.allow(np.array([True, True, False]))
+            assert choice.taking_part_n.tolist() == [True, False, True]
+        choice.choose(world.model(choice.taking_part_n), step)
+        choice.measure(step - 1, world.step(choice.taking_part_n))
+    slower = min(time.seconds for members, time in times.within("abc").items() if members != {"a"})
+    assert times.within("abc")[frozenset("a")].seconds < slower / 2
+
+
+def test_sets_with_workers_that_have_left_are_no_rivals() -> None:
+    times = SetTimes()
+    drive(World((FAST,) * 8, compute=1.0), 60, times)
+    world = World((FAST,) * 2, compute=1.0)
+    run = drive(world, 60, times)
+    assert run.settled(20) == (True, True)
+    assert len(run.changes) <= 3
