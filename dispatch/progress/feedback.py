@@ -23,6 +23,8 @@ RECENT_STEPS = 50
 """steps whose busy times are kept"""
 KNOWN_STEPS = 5
 """steps after which the busy time counts as known"""
+DECIDE_SHARE = 0.3
+"""of the time that a step keeps workers busy, for the decision on the next one, where there is no deadline"""
 UNKNOWN_GBIT = 10.0
 """speed assumed for the fastest link where none is known"""
 
@@ -84,10 +86,13 @@ class Feedback:
     def budget_seconds(self) -> float | None:
         """How long the next decision may take; None: no limit.
 
-        Where the clock chooses who takes part, a decision is also not worth the time that workers would wait for it.
+        Where the clock chooses who takes part, a decision takes a part of a step at most: the sooner it is there, the
+        more of the next step's rows move while this one computes.
         """
-        is_limited = self.has_deadline or (self.is_elastic and self._config.choose == "clock")
-        return self.busy_seconds if is_limited else None
+        busy = self.busy_seconds
+        if self.has_deadline or busy is None:
+            return busy if self.has_deadline else None
+        return DECIDE_SHARE * busy if self.is_elastic and self._config.choose == "clock" else None
 
     def forget_busy(self) -> None:
         """Other workers take part from now on: how long a step keeps them busy is not known."""

@@ -5,7 +5,7 @@ from msgspec import structs
 from dispatch.config import DispatchConfig
 from dispatch.decide import Decider
 from dispatch.policies.registry import parse_spec
-from dispatch.progress.feedback import Feedback, WorkerLink
+from dispatch.progress.feedback import DECIDE_SHARE, Feedback, WorkerLink
 from dispatch.progress.underway import OrderedRound, Reported
 from dispatch.protocol import Report
 from dispatch.rows.directory import Directory
@@ -65,6 +65,18 @@ def test_without_a_deadline_there_is_no_budget() -> None:
     for _ in range(5):
         steps.complete()
     assert (feedback.budget_seconds, feedback.busy_seconds) == (None, 0.1)
+
+
+@pytest.mark.parametrize(("choose", "budget"), [("clock", 0.1 * DECIDE_SHARE), ("model", None), ("off", None)])
+def test_where_the_clock_chooses_a_decision_takes_a_part_of_a_step(choose: str, budget: float | None) -> None:
+    config = DispatchConfig(choose=choose)
+    feedback = Feedback(config, is_elastic=True, row_bytes=ROW_BYTES)
+    steps = Steps(feedback, (FAST, SLOW))
+    for _ in range(5):
+        steps.complete()
+    assert feedback.budget_seconds == (None if budget is None else pytest.approx(budget))
+    feedback.forget_busy()
+    assert feedback.budget_seconds is None
 
 
 def test_configured_links_cost_what_they_are_configured_to() -> None:
