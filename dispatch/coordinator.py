@@ -256,7 +256,7 @@ class Coordinator:
             return None
         feedback = self.training.feedback
         decider.write_behind(self.cutting.is_near)
-        limits = feedback.budget_seconds, feedback.has_deadline
+        limits = feedback.budget_seconds, feedback.late_seconds
         decision = decider.decide(self.intake.step + 1, batch.samples.keys_BF, *limits)
         self.steering.note(decision, StepSeconds(feedback.busy_seconds, feedback.rows_seconds))
         return decision

@@ -47,7 +47,7 @@ class Decision:
     seconds: float
     """how long it took to decide"""
     is_late: bool = False
-    """whether that was longer than its budget"""
+    """whether that was too long"""
     is_cut: bool = False
     """whether the policy shortened its work to meet the deadline"""
     change: SetChange | None = None
@@ -96,11 +96,11 @@ class Decider:
         self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def decide(
-        self, step: int, keys_BF: U64, budget_seconds: float | None = None, is_deadline: bool = True
+        self, step: int, keys_BF: U64, budget_seconds: float | None = None, late_seconds: float = float("inf")
     ) -> Decision:
         """budget_seconds: how long it may take; the policy gets what the rest of the work leaves of it.
 
-        is_deadline: whether a decision that takes longer is late
+        late_seconds: it is late if it takes longer
         """
         began, cpu_began = perf_counter(), thread_time()
         samples, fields = keys_BF.shape
@@ -127,7 +127,7 @@ class Decider:
             assignment.worker_B,
             plan,
             seconds,
-            is_late=is_deadline and budget_seconds is not None and seconds > budget_seconds,
+            is_late=seconds > late_seconds,
             is_cut=assignment.was_cut,
             change=change,
             sole=sole,

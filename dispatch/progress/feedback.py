@@ -24,7 +24,7 @@ RECENT_STEPS = 50
 KNOWN_STEPS = 5
 """steps after which the busy time counts as known"""
 DECIDE_SHARE = 0.3
-"""of the time that a step keeps workers busy, for the decision on the next one, where there is no deadline"""
+"""of the time that a step keeps workers busy, for the decision on the next one, where the clock chooses"""
 UNKNOWN_GBIT = 10.0
 """speed assumed for the fastest link where none is known"""
 
@@ -90,9 +90,14 @@ class Feedback:
         more of the next step's rows move while this one computes.
         """
         busy = self.busy_seconds
-        if self.has_deadline or busy is None:
-            return busy if self.has_deadline else None
-        return DECIDE_SHARE * busy if self.is_elastic and self._config.choose == "clock" else None
+        if busy is not None and self.is_elastic and self._config.choose == "clock":
+            return DECIDE_SHARE * busy
+        return busy if self.has_deadline else None
+
+    @property
+    def late_seconds(self) -> float:
+        """How long a decision may take before it is late; infinite where none is."""
+        return (self.busy_seconds or float("inf")) if self.has_deadline else float("inf")
 
     def forget_busy(self) -> None:
         """Other workers take part from now on: how long a step keeps them busy is not known."""

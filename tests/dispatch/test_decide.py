@@ -45,11 +45,11 @@ def test_a_decision_cut_short_says_so(spec: str, is_cut: bool) -> None:
     assert not decider.decide(2, keys_BF).is_cut
 
 
-def test_a_decision_longer_than_its_budget_is_late() -> None:
+def test_a_decision_that_takes_too_long_is_late() -> None:
     decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), Needs(), np.ones(2))
     keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
-    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_late
-    assert not decider.decide(2, keys_BF, budget_seconds=60.0).is_late
+    assert decider.decide(1, keys_BF, late_seconds=1e-9).is_late
+    assert not decider.decide(2, keys_BF, budget_seconds=1e-9, late_seconds=60.0).is_late
     assert not decider.decide(3, keys_BF).is_late
 
 
