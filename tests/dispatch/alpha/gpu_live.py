@@ -153,7 +153,14 @@ def main() -> None:
         sys.exit("cannot put a GPU under load; none was found; run it on a machine with cupy and a CUDA device")
     settings = [
         *(f"stream.batch={asked.batch}", f"dispatch.policy={asked.policy}", "dispatch.workers=2"),
-        *("dispatch.links_gbit=1,1", "rows.dim=64", "trainer.device=cuda", "api.port=0", *asked.settings),
+        *(
+            "dispatch.links_gbit=1,1",
+            "dispatch.cache_rows=200000",
+            "rows.dim=64",
+            "trainer.device=cuda",
+            "api.port=0",
+            *asked.settings,
+        ),
     ]
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         wrong = run(Path(folder), settings, asked.rate, asked.quiet_seconds)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dispatch.assign.backend import choose_backend, use_opt
+from dispatch.assign.backend import choose_backend, has_gpu, use_opt
 from dispatch.assign.batch_cost import batch_cost
 from dispatch.assign.choices import Backend
 from dispatch.assign.cost import cost_matrix
 from dispatch.assign.cuda.hungarian import hungarian_cuda
-from dispatch.assign.cuda.transport import CudaSolver, load_cupy
+from dispatch.assign.cuda.transport import CudaSolver
 from dispatch.assign.levels import level_places, level_strides
 from dispatch.assign.reference.cuda_transport import solve_transport_cuda_reference
 from dispatch.assign.solver import solve_transport
@@ -18,15 +18,6 @@ from dispatch.errors import BadCost, Infeasible, NoGpu
 from dispatch.policies.registry import build_policy
 from tests.dispatch.assign.costs import KINDS, Floats, Ints, cases, draw_capacities, draw_cost, total
 from tests.dispatch.assign.situations import draw_situation
-
-
-def has_gpu() -> bool:
-    try:
-        load_cupy()
-    except NoGpu:
-        return False
-    return True
-
 
 HAS_GPU = has_gpu()
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs cupy and a CUDA device")
