@@ -3,7 +3,9 @@
     FRESHET_FAULT=worker-2:after_pull:step=37:kill,ps-0:idle:count=3:stop
 
 PROCESS:SEAM[:step=N | :count=N]:ACTION, with commas between faults. Without a condition a fault fires when its process
-first reaches the seam; with ``step`` in that step, with ``count`` at the N-th time since the process was started.
+first reaches the seam; with ``step`` in that step or the first one after it that reaches the seam (not every step does:
+a parked worker trains nothing, and after a cut there are no rows to push); with ``count`` at the N-th time since the
+process was started.
 Nothing of this works unless FRESHET_ALLOW_FAULTS=1 is set, too: otherwise every process refuses to start.
 
 A fault fires once in a run, and one that is written twice fires twice. Before it acts, it adds a line to
@@ -112,6 +114,7 @@ class Fault:
     seam: str
     action: str
     step: int | None = None
+    """fires there, or at the first later step that reaches its seam"""
     count: int = 1
     """fires at the N-th time"""
     reached: int = field(default=0, compare=False)
@@ -119,7 +122,7 @@ class Fault:
     def is_due(self, step: int) -> bool:
         """Called once for every time that its seam is reached."""
         if self.step is not None:
-            return step == self.step
+            return step >= self.step
         self.reached += 1
         return self.reached == self.count
 

@@ -21,6 +21,8 @@ arm(sys.argv[1], Path(sys.argv[2]))
 for step in range(1, 6):
     reach("forward", step)
     reach("backward", step)
+    if step % 2:
+        reach("after_pull", step)
 print("came to its end")
 """
 
@@ -49,6 +51,11 @@ def test_a_fault_kills_its_process_in_its_step_once_in_a_run(tmp_path: Path) -> 
     assert (fired.fault, fired.process, fired.seam, fired.step) == (fault, "worker-2", "forward", 3)
     assert ended(tmp_path, fault) == (0, "came to its end")
     assert read_fired(tmp_path) == [fired]
+
+
+def test_a_fault_whose_step_passes_its_seam_by_fires_at_the_next_that_does_not(tmp_path: Path) -> None:
+    assert ended(tmp_path, "worker-2:after_pull:step=2:kill") == (-signal.SIGKILL, "")
+    assert [fired.step for fired in read_fired(tmp_path)] == [3]
 
 
 def test_a_fault_stops_its_process_until_it_is_continued(tmp_path: Path) -> None:
