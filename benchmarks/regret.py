@@ -9,16 +9,17 @@ nobody could have picked a better set. It is taken of the whole run, from the be
 the last, and of the settled part, after the warm-up.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 import msgspec
 
 from benchmarks.train import Experiment, MeasuredRun, Runs, Variant, loss_of, parse_variants, run_in_turn, settled_rate
-from dispatch.journal.history import JOURNAL, read_history
+from dispatch.journal.history import JOURNAL
+from dispatch.journal.log import read_whole
+from dispatch.journal.records import AnyRecord, SetChosen, StepDone, StepFigures
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.status import Summary
 from infra.errors import ConfigError
@@ -56,10 +57,24 @@ class OwnRun(msgspec.Struct, frozen=True):
 
     taking_part: list[str]
     """workers that were not parked at the end"""
-    set_changes: int
-    """steps in which other workers had samples than in the step before; one that is tried comes and goes"""
-    since_step: int
-    """the first step that these were counted from: a long run's journal does not reach back to its start"""
+    stays: list["StaySummary"]
+    """every set that it chose, in order, as far back as its journal reaches"""
+
+
+class StaySummary(msgspec.Struct, frozen=True):
+    """A set of workers that was chosen, and how it went until the next one was."""
+
+    step: int
+    """first one"""
+    members: list[str]
+    reason: str
+    steps: int
+    """of them that were measured"""
+    expected_ms: float | None
+    """of a step; None: no times were known"""
+    ms: float | None
+    """median of its steps; None: none was measured"""
+    decide_ms: float | None
 
 
 class Regret(msgspec.Struct, frozen=True):
@@ -164,11 +179,36 @@ def ratios_of(own: Rates, other: Rates) -> list[float]:
 
 
 def own_run(run: MeasuredRun) -> OwnRun:
-    """Who took part at the end, and how often that had changed, by the run's journal."""
-    steps = read_history(run.folder / JOURNAL).steps
-    sets = [frozenset(step.assignment) for step in steps]
+    """Who took part at the end, and which sets there were, by the run's journal."""
     return OwnRun(
         taking_part=[worker.name for worker in run.summary.status.workers if not worker.is_parked],
-        set_changes=sum(before != after for before, after in pairwise(sets)),
-        since_step=steps[0].step if steps else 0,
+        stays=read_whole(run.folder / JOURNAL, stays_of),
+    )
+
+
+def stays_of(records: Iterable[AnyRecord]) -> list[StaySummary]:
+    """The sets on record, each with the steps that were trained before the next."""
+    chosen: list[SetChosen] = []
+    figures: dict[int, StepFigures] = {}
+    for record in records:
+        if isinstance(record, SetChosen):
+            chosen.append(record)
+        elif isinstance(record, StepDone) and record.figures is not None:
+            figures[record.step] = record.figures
+    ends = [*(following.step for following in chosen[1:]), max(figures, default=0) + 1]
+    return [
+        _stay(each, [figures[k] for k in range(each.step, end) if k in figures])
+        for each, end in zip(chosen, ends, strict=True)
+    ]
+
+
+def _stay(chosen: SetChosen, steps: list[StepFigures]) -> StaySummary:
+    return StaySummary(
+        chosen.step,
+        list(chosen.members),
+        chosen.reason,
+        len(steps),
+        None if chosen.expected_seconds is None else 1000 * chosen.expected_seconds,
+        1000 * median(step.seconds for step in steps) if steps else None,
+        1000 * median(step.decide_seconds for step in steps) if steps else None,
     )

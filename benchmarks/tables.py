@@ -6,7 +6,7 @@ from statistics import median
 from rich import box
 from rich.table import Table
 
-from benchmarks.regret import RegretCandidate, RegretResult, ratios_of
+from benchmarks.regret import RegretCandidate, RegretResult, StaySummary, ratios_of
 from benchmarks.train import Experiment, TrainResult
 
 
@@ -82,15 +82,19 @@ def _regret_line(candidate: RegretCandidate, result: RegretResult) -> list[str]:
     ]
 
 
+def _stay_text(stay: StaySummary) -> str:
+    took = "" if stay.ms is None else f", {stay.ms:.0f} ms a step"
+    return f"{len(stay.members)} from step {stay.step}{took}"
+
+
 def _regret_lines(result: RegretResult, experiment: Experiment) -> str:
     lines = [
         f"{result.own.policy} has {result.whole.ratio:.2f} of the best fixed set in the whole run "
         f"({result.whole.best}) and {result.settled.ratio:.2f} once settled ({result.settled.best})"
     ]
     for number, run in enumerate(result.own_runs, 1):
-        since = f" since step {run.since_step}" if run.since_step > 1 else ""
         lines.append(
             f"repeat {number}: in the end {len(run.taking_part)} of {experiment.workers} took part "
-            f"({', '.join(run.taking_part)}); the set changed {run.set_changes} times{since}"
+            f"({', '.join(run.taking_part)}); sets: {', '.join(map(_stay_text, run.stays)) or 'all from the start'}"
         )
     return "\n".join(lines)

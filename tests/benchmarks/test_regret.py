@@ -13,6 +13,7 @@ from benchmarks.regret import (
     Rates,
     RegretCandidate,
     RegretResult,
+    StaySummary,
     fastest_first,
     regret_of,
     regret_variants,
@@ -50,7 +51,11 @@ def test_the_own_choice_is_compared_with_all_fixed_sets_over_the_same_events(tmp
     assert max(losses) - min(losses) < 1e-6
     # the worker behind the slow link is parked, and the journals reach back to the first step
     assert [each["taking_part"] for each in result["own_runs"]] == [["worker-0"]] * 2
-    assert [each["since_step"] for each in result["own_runs"]] == [1, 1]
+    for each in result["own_runs"]:
+        first, *others = each["stays"]
+        assert (first["step"], first["members"], first["reason"]) == (1, ["worker-0"], "one worker is measured first")
+        assert first["ms"] > 0.0
+        assert sum(stay["steps"] for stay in (first, *others)) == 12
     assert "of the best fixed set in the whole run" in " ".join(ended.stdout.split())
 
 
@@ -83,11 +88,13 @@ def test_the_table_says_what_the_own_choice_came_to() -> None:
         for policy, workers, rates in (("joint:elastic", 3, OWN), ("round_robin@1", 1, ONE), ("esd:1@hub@2", 2, TWO))
     )
     found = regret_of("own", OWN, {"round_robin@1": ONE, "esd:1@hub@2": TWO})
-    ended = OwnRun(["worker-0", "worker-2"], 3, 7)
+    alone = StaySummary(1, ["worker-0"], "one worker is measured first", 5, None, 31.4, 0.4)
+    pair = StaySummary(6, ["worker-0", "worker-2"], "expected to be faster", 0, 9.0, None, None)
+    ended = OwnRun(["worker-0", "worker-2"], [alone, pair])
     console = Console(file=io.StringIO(), width=120, record=True)
     console.print(regret_table(RegretResult(own, [one, two], found, found, [ended]), EXPERIMENT))
     text = " ".join(console.export_text().split())
     for part in ("joint:elastic (own) 3.00", "round_robin@1 2.00 0.50×", "esd:1@hub@2 1.00 3.00×"):
         assert part in text
     assert "joint:elastic has 0.50 of the best fixed set in the whole run (round_robin@1)" in text
-    assert "2 of 3 took part (worker-0, worker-2); the set changed 3 times since step 7" in text
+    assert "2 of 3 took part (worker-0, worker-2); sets: 1 from step 1, 31 ms a step, 2 from step 6" in text
