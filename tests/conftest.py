@@ -2,6 +2,7 @@
 
 import gc
 import resource
+import signal
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -39,8 +40,10 @@ STARTED = time.time()
 def pytest_configure() -> None:
     """A process that crashes leaves a core file where the system allows it, its children included.
 
-    Those that are commands of Freshet are forked with their modules loaded.
+    Those that are commands of Freshet are forked with their modules loaded. Where the tests were started with nohup,
+    every process of theirs would ignore the closing of its terminal, too, as it should; tests close some.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (most, most))
     preloaded.install()

@@ -3,8 +3,8 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dispatch.journal.history import read_manifests
@@ -22,15 +22,20 @@ def api(folder: Path) -> list[str]:
     return freshet("api", "--set", "api.port=0", "--set", f"folder={folder}")
 
 
-def in_a_terminal(command: list[str]) -> tuple["subprocess.Popen[bytes]", int]:
-    """Starts a command as a terminal's foreground process; returns it and the end that keeps the terminal open."""
+@contextmanager
+def in_a_terminal(command: list[str]) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """Starts a command as a terminal's foreground process; yields it and the end that keeps the terminal open."""
     master, terminal = os.openpty()
     process = subprocess.Popen(
         ["setsid", "--ctty", *command], cwd=ROOT, env=environment(), stdin=terminal, stdout=terminal, stderr=terminal
     )
     os.close(terminal)
     os.set_blocking(master, False)
-    return process, master
+    try:
+        yield process, master
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def close_when(condition: Callable[[], bool], process: "subprocess.Popen[bytes]", master: int) -> None:
@@ -48,9 +53,9 @@ def close_when(condition: Callable[[], bool], process: "subprocess.Popen[bytes]"
 
 def test_a_closed_terminal_drains_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process, master = in_a_terminal(demo(folder))
-    close_when(lambda: len(read_manifests(folder / "journal")) > 3, process, master)
-    assert process.wait(60) == 0
+    with in_a_terminal(demo(folder)) as (process, master):
+        close_when(lambda: len(read_manifests(folder / "journal")) > 3, process, master)
+        assert process.wait(60) == 0
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["exit_reason"], summary["killed"]) == ("SIGHUP", [])
     assert summary["status"]["steps"] == len(read_manifests(folder / "journal"))
@@ -58,6 +63,6 @@ def test_a_closed_terminal_drains_a_run(tmp_path: Path) -> None:
 
 
 def test_a_closed_terminal_drains_a_daemon(tmp_path: Path) -> None:
-    process, master = in_a_terminal(api(tmp_path))
-    close_when((tmp_path / "endpoints" / "api").exists, process, master)
-    assert process.wait(60) == 0
+    with in_a_terminal(api(tmp_path)) as (process, master):
+        close_when((tmp_path / "endpoints" / "api").exists, process, master)
+        assert process.wait(60) == 0
