@@ -12,7 +12,7 @@ from api.parts import ApiParts
 from api.problems import add_problems
 from api.quick import QuickReads
 from api.routes import alpha, events, health, history, runs, samples, settings, workers
-from infra.telemetry import code_version
+from infra.base.telemetry import code_version
 
 STREAM_PATHS = ("/events",)
 ROUTERS: tuple[APIRouter, ...] = (

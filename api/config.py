@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from infra.config import Section
+from infra.base.config import Section
 
 
 class ApiConfig(Section):

@@ -23,7 +23,7 @@ FreshetError
 
 from typing import ClassVar
 
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 
 
 class ApiError(FreshetError):

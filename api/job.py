@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from api.config import ApiConfig
 from api.runs.places import ENDPOINTS, is_run
-from infra.process import write_whole
+from infra.base.process import write_whole
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from api.runs.followed import FollowedRuns, keep_going
 from api.runs.samples import SampleSinks
 from api.store.retention import Retention
 from api.store.store import SqlStore
-from infra.process import Stop
-from infra.telemetry import Meter
+from infra.base.process import Stop
+from infra.base.telemetry import Meter
 
 USUAL_PORT = 8000
 PRUNE_SECONDS = 600.0

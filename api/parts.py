@@ -13,7 +13,7 @@ from api.runs.followed import FollowedRuns
 from api.runs.samples import SampleSinks
 from api.shared import SharedAnswers
 from api.store.store import SqlStore
-from infra.telemetry import Meter
+from infra.base.telemetry import Meter
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.codec.packed import PackedCodec
 from ingest.config import StreamConfig
 from ingest.convert import Converter

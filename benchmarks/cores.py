@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 
 class CoreShares(NamedTuple):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-from infra.process import end_with_parent, stop_on_signals
+from infra.base.process import end_with_parent, stop_on_signals
 
 
 @contextmanager

@@ -19,8 +19,8 @@ import zmq
 from numpy.typing import NDArray
 
 from benchmarks.processes import own_process
-from infra.process import Stop
-from infra.wire import NO_I64, Codec, connected, receive, send
+from infra.base.process import Stop
+from infra.base.wire import NO_I64, Codec, connected, receive, send
 from ps.client import Pulled, ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import ShardJob, run_shard

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benchmarks.clicks import read_samples, write_topic
 from dispatch.progress.prequential import Quality
-from infra.errors import FreshetError
-from infra.process import Stop
+from infra.base.errors import FreshetError
+from infra.base.process import Stop
 from infra.run.cluster import Extras, run_cluster
 from infra.run.display import Display
 from infra.run.settings import load_settings

@@ -22,8 +22,8 @@ from dispatch.journal.log import read_whole
 from dispatch.journal.records import AnyRecord, SetChosen, StepDone, StepFigures
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.status import Summary
-from infra.errors import ConfigError
-from infra.process import Stop
+from infra.base.errors import ConfigError
+from infra.base.process import Stop
 from infra.run.display import Display
 
 ALONE = "round_robin"

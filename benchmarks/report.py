@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from infra.process import write_whole
+from infra.base.process import write_whole
 
 SIDE_BY_SIDE = 4
 """results that fit into columns of one table"""

@@ -16,7 +16,7 @@ from dispatch.assign.backend import assign_on_cpu, trial_situation
 from dispatch.assign.cost import cost_matrix
 from dispatch.assign.situation import Situation
 from dispatch.errors import DispatchError, NoGpu
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 Assign = Callable[[Situation], NDArray[np.int32]]
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmarks.clicks import made_up_samples, read_samples, write_topic
 from dispatch.progress.status import Summary
 from dispatch.rows.index import Index
-from infra.process import Stop
+from infra.base.process import Stop
 from infra.run.cluster import Extras, run_cluster
 from infra.run.display import Display
 from infra.run.settings import Settings, load_settings

@@ -29,14 +29,14 @@ from benchmarks.visits import Visits
 from dispatch.policies.registry import parse_spec
 from dispatch.progress.status import SinceMark, Summary, WorkerStatus
 from dispatch.tally import WorkerTraffic
-from infra.errors import ConfigError, FreshetError
-from infra.process import Stop
+from infra.base.errors import ConfigError, FreshetError
+from infra.base.process import Stop
+from infra.base.wire import write_curve
 from infra.run.checks import check_start
 from infra.run.cluster import Extras, run_cluster
 from infra.run.display import Display
 from infra.run.network import Network, namespaces
 from infra.run.settings import Settings, load_settings
-from infra.wire import write_curve
 from ingest.convert import Converter
 from ingest.producing.synthetic import synthetic_events
 from ingest.samples import Samples

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from dispatch.assign.choices import OptBackend
 from dispatch.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
 from dispatch.policies.registry import parse_spec
-from infra.config import PRIVATE, Section, check_endpoint
-from infra.errors import ConfigError
+from infra.base.config import PRIVATE, Section, check_endpoint
+from infra.base.errors import ConfigError
 from ps.protocol import MOST_WORKERS
 
 

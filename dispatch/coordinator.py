@@ -44,11 +44,11 @@ from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
 from dispatch.training import Training
-from infra.config import PRIVATE
-from infra.files import socket_folder
-from infra.process import Stop
-from infra.telemetry import Meter, Refusals
-from infra.wire import guarded
+from infra.base.config import PRIVATE
+from infra.base.files import socket_folder
+from infra.base.process import Stop
+from infra.base.telemetry import Meter, Refusals
+from infra.base.wire import guarded
 from ingest.batches.batch import Batch
 from ingest.letters.letter import DeadLetters
 from ingest.streams.source import Source

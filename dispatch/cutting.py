@@ -25,9 +25,9 @@ from dispatch.journal.records import CutTaken
 from dispatch.journal.run import RunJournal
 from dispatch.peers.shards import Shards
 from dispatch.rows.index import Index
-from infra.errors import FileUnusable, StorageError
-from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.base.errors import FileUnusable, StorageError
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from ingest.log.floor import remove_floor, write_floor
 from ingest.streams.position import Position
 from ps.cuts.manifest import CutManifest

@@ -29,7 +29,7 @@ from dispatch.rows.directory import Directory
 from dispatch.rows.hot import Profile
 from dispatch.rows.index import BatchRows, Index
 from dispatch.rows.plan import RoundPlan
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 RECENT_STEPS = 8
 """over which the time of the rest of the work is taken"""

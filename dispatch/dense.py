@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ps.protocol import BARE, NO_DENSE, WHOLE
 
 Reduce = Literal["auto", "hub", "ring", "gloo", "nccl"]

@@ -22,7 +22,7 @@
     └── OutOfReach   … or can be asked from here at all
 """
 
-from infra.errors import ConfigError, FreshetError
+from infra.base.errors import ConfigError, FreshetError
 from ingest.errors import LogError
 
 

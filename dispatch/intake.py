@@ -25,8 +25,8 @@ from dispatch.journal.run import RunJournal
 from dispatch.progress.freshness import Freshness, newest_event_time
 from dispatch.progress.status import EventCounts, FieldsStatus
 from dispatch.progress.times import DecisionTimesState
-from infra.process import Stop
-from infra.telemetry import Meter
+from infra.base.process import Stop
+from infra.base.telemetry import Meter
 from ingest.batches.absent import FieldWatch
 from ingest.batches.batch import Batch
 from ingest.batches.job import LoaderJob

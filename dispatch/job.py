@@ -10,8 +10,8 @@ from dispatch.capacity.room import check_room
 from dispatch.config import DispatchConfig
 from dispatch.dense import Reduce, check_reduce, needs_ring
 from dispatch.protocol import unencrypted
-from infra.agreement import Agreement
-from infra.wire import Curve
+from infra.base.agreement import Agreement
+from infra.base.wire import Curve
 from ingest.config import StreamConfig
 from ingest.schema import Schema
 from ingest.streams.position import Position

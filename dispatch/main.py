@@ -24,9 +24,9 @@ from dispatch.job import DispatchJob
 from dispatch.progress.status import Status
 from dispatch.recovery import abandon, abort
 from dispatch.replay import replay
-from infra.faults import reach
-from infra.process import Stop
-from infra.telemetry import Meter
+from infra.base.faults import reach
+from infra.base.process import Stop
+from infra.base.telemetry import Meter
 from ingest.letters.letter import DeadLetters
 from ingest.streams.source import Source
 

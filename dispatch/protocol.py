@@ -11,10 +11,10 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from dispatch.tally import PhaseSeconds
-from infra.errors import ConfigError
-from infra.packing import BITS
-from infra.process import NOWHERE, ProcessPlace
-from infra.wire import F32, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
+from infra.base.errors import ConfigError
+from infra.base.packing import BITS
+from infra.base.process import NOWHERE, ProcessPlace
+from infra.base.wire import F32, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
 from ps.protocol import MOST_WORKERS, NO_DENSE, AgreedSettings, DenseForm, Heard, RoundPhase, Serve, WorkerNumber
 
 MOST_SHARDS = 1024

@@ -6,7 +6,7 @@ from typing import Literal, Self, get_args
 import msgspec
 from msgspec.structs import astuple
 
-from infra.wire import Seconds
+from infra.base.wire import Seconds
 
 Phase = Literal["push", "pull", "forward", "backward", "reduce", "rows"]
 """of a step, in order; see trainer/worker.py"""

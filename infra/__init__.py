@@ -1,1 +1,1 @@
-"""What every process stands on: settings, command line, supervisor, wire framing, telemetry, link shaping."""
+"""The base that every process stands on, and on top of all others: settings, supervisor, command line."""

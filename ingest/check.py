@@ -5,7 +5,7 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig

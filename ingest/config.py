@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from infra.config import Section
-from infra.errors import ConfigError
+from infra.base.config import Section
+from infra.base.errors import ConfigError
 
 
 class StreamConfig(Section):

@@ -19,7 +19,7 @@
 Bad events raise no error: they become dead letters (ingest.letters.letter).
 """
 
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 
 
 class IngestError(FreshetError):

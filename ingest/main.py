@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from infra.errors import ConfigError
-from infra.process import Stop
+from infra.base.errors import ConfigError
+from infra.base.process import Stop
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.opening import open_sink

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 from ingest.check import payloads_of
 from ingest.codec.decoder import Decoder
 from ingest.codec.packed import is_packed

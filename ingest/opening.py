@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.config import StreamConfig
 from ingest.errors import LogBusy
 from ingest.kafka.config import KafkaConfig

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import xxhash
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 FLOAT32_MAX = 3.4028234663852886e38
 """the largest float32; limits of dense fields lie within it, since a larger number would become infinite"""

@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 
 @intrinsic

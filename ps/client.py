@@ -18,10 +18,10 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from infra.errors import Fenced, WireError
-from infra.faults import reach
-from infra.link import Link
-from infra.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, Refused, SocketOptions, send
+from infra.base.errors import Fenced, WireError
+from infra.base.faults import reach
+from infra.base.link import Link
+from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, Refused, SocketOptions, send
 from ps.config import RowConfig
 from ps.dense.range import pieces_of
 from ps.errors import PsError, Unreachable

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from infra.config import Section, check_endpoint
+from infra.base.config import Section, check_endpoint
 from ps.protocol import RowShape
 
 HELD_BYTES = 1 << 30

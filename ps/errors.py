@@ -7,7 +7,7 @@
 └── Unreachable      a shard did not answer in time
 """
 
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 
 
 class PsError(FreshetError):

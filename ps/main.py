@@ -18,14 +18,14 @@ import numpy as np
 import structlog
 import zmq
 
-from infra.agreement import Agreement
-from infra.errors import ConfigError, WireError
-from infra.faults import reach
-from infra.kernels import compile_ahead
-from infra.process import NameClaim, Stop
-from infra.storage import Storage
-from infra.telemetry import Meter, Refusals
-from infra.wire import (
+from infra.base.agreement import Agreement
+from infra.base.errors import ConfigError, WireError
+from infra.base.faults import reach
+from infra.base.kernels import compile_ahead
+from infra.base.process import NameClaim, Stop
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter, Refusals
+from infra.base.wire import (
     NO_ARRAYS,
     SMALL_BYTES,
     Arrays,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 from ps.config import RowConfig
 
 SGD = 0

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 from ps.chunks import Chunks, chunk_at
 from ps.errors import OutOfOrder
 from ps.optimizers import Rule, update_row

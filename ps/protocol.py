@@ -18,8 +18,8 @@ from typing import Annotated, ClassVar, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from infra.agreement import differing
-from infra.wire import I64, NO_F32, NO_I64, NO_U64, U64, Bytes, Float, Header, Name, Number, Refused, Seconds, Step
+from infra.base.agreement import differing
+from infra.base.wire import I64, NO_F32, NO_I64, NO_U64, U64, Bytes, Float, Header, Name, Number, Refused, Seconds, Step
 from ps.errors import Disagreement
 
 EARLY = 0

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from infra.errors import Fenced
-from infra.kernels import kernel
-from infra.wire import Header
+from infra.base.errors import Fenced
+from infra.base.kernels import kernel
+from infra.base.wire import Header
 from ps.config import HELD_BYTES
 from ps.errors import OutOfOrder
 from ps.protocol import GO_ON, Announce, CutCommitted, Open, Pull, PullDense, Push, PushArrays, PushDense, Round

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from infra.errors import Fenced, FreshetError, StorageError, WireError
-from infra.faults import reach
-from infra.telemetry import Refusals
-from infra.wire import I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, cut_reason
+from infra.base.errors import Fenced, FreshetError, StorageError, WireError
+from infra.base.faults import reach
+from infra.base.telemetry import Refusals
+from infra.base.wire import I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, cut_reason
 from ps.buffers import ReplyBuffer, ReplyBuffers
 from ps.config import HELD_BYTES
 from ps.cuts.digest import digest_store

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 from ps.config import RowConfig
 
 _MASK = (1 << 64) - 1

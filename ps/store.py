@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 from ps.chunks import Chunks
 from ps.config import RowConfig
 from ps.errors import OutOfOrder, UnknownRow

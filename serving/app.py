@@ -9,7 +9,7 @@ from api.access.rules import Guard, needs
 from api.document import describe_routes
 from api.pages import add_pages
 from api.problems import add_problems
-from infra.telemetry import code_version
+from infra.base.telemetry import code_version
 from ps.cuts.manifest import CutManifest
 from serving.labels.quality import ServedQuality
 from serving.labels.routes import quality_router

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from infra.config import Section
+from infra.base.config import Section
 
 
 class ServingConfig(Section):

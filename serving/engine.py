@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.telemetry import Meter
+from infra.base.telemetry import Meter
 from ingest.samples import Samples, join_samples
 from ps.cuts.manifest import CutManifest
 from serving.copies import Copies, ModelCopy

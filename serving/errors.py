@@ -2,7 +2,7 @@
 └── NothingServed    no version of the model has been loaded yet
 """
 
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 
 
 class ServingError(FreshetError):

@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from infra.errors import FreshetError
-from infra.storage import Storage
-from infra.telemetry import DoublingPauses, Meter
+from infra.base.errors import FreshetError
+from infra.base.storage import Storage
+from infra.base.telemetry import DoublingPauses, Meter
 from ps.cuts.choice import Choice, read_choice
 from ps.cuts.manifest import CutManifest, manifest_numbers
 from ps.cuts.publication import DeliveredFiles, Deliveries

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from api.config import ApiConfig
 from api.runs.places import DISPATCHER, FEED_WORD, read_endpoint
-from infra.config import PRIVATE
-from infra.wire import Curve
+from infra.base.config import PRIVATE
+from infra.base.wire import Curve
 from ingest.schema import Schema
 from ingest.streams.source import Source
 from serving.config import ServingConfig

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.errors import StorageError
-from infra.storage import Storage
+from infra.base.errors import StorageError
+from infra.base.storage import Storage
 from ps.cuts.files import RowFile, verify
 from ps.cuts.manifest import CutManifest, ShardPart, manifest_name, read_manifest
 from ps.cuts.restore import deal_dense, dealt

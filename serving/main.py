@@ -21,10 +21,10 @@ from api.access.server import address, check_address, listen, open_store, serve,
 from api.access.tokens import TokenCache
 from api.job import token_command
 from api.store.store import SqlStore
-from infra.kernels import compile_ahead
-from infra.process import Stop
-from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.base.kernels import compile_ahead
+from infra.base.process import Stop
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from ingest.codec.decoder import Decoder
 from ingest.codec.structure import count_items
 from ingest.streams.position import Position

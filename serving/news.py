@@ -12,7 +12,7 @@ from contextlib import closing
 
 from dispatch.control.live_client import LiveClient, Scorer
 from dispatch.control.protocol import Newest
-from infra.wire import Curve
+from infra.base.wire import Curve
 from serving.versions import Version
 
 AGAIN_SECONDS = 1.0

@@ -10,8 +10,8 @@ from api.access.auditing import AuditQueue
 from api.access.tokens import TokenCache
 from api.config import ApiConfig
 from api.store.store import SqlStore
-from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from ingest.codec.decoder import Decoder
 from serving.config import ServingConfig
 from serving.copies import Copies

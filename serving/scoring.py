@@ -12,7 +12,7 @@ import structlog
 
 from dispatch.control.live_client import ScoredQuestion
 from dispatch.control.protocol import QuestionArrays
-from infra.telemetry import Meter
+from infra.base.telemetry import Meter
 from ingest.samples import Samples
 from serving.copies import Copies
 from serving.engine import predict_in_slices

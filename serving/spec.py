@@ -2,7 +2,7 @@
 
 import torch
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.schema import Schema
 from ps.config import RowConfig
 from serving.config import ServingConfig

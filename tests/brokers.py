@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
-from infra.errors import MissingProgram
+from infra.base.errors import MissingProgram
 from infra.kafka.broker import Broker
 from ingest.kafka.clients.admin import open_admin
 from ingest.kafka.config import Client, KafkaConfig, kafka_python_arguments

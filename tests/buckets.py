@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import MissingProgram
+from infra.base.errors import MissingProgram
 from infra.kafka.broker import free_port
 from infra.kafka.jars import cache_folder, fetch_jars, find_java
 

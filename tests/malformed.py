@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from msgspec import inspect
 
-from infra.packing import BITS
-from infra.wire import HEADER_BYTES, RUN_FLOAT, Header
+from infra.base.packing import BITS
+from infra.base.wire import HEADER_BYTES, RUN_FLOAT, Header
 
 FEW = 3
 """elements of each array"""

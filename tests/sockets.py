@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-from infra.wire import Codec
+from infra.base.wire import Codec
 
 OTHER_MECHANISM = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"PLAIN".ljust(20, b"\0") + bytes(32)
 """how a peer greets that wants a password; whoever has none gives the connection up, for good"""

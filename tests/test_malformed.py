@@ -7,8 +7,8 @@ import pytest
 from dispatch.control.protocol import CONTROL, FEED
 from dispatch.control.supervision import AGENT, STARTER
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
-from infra.errors import WireError
-from infra.wire import Codec, Header
+from infra.base.errors import WireError
+from infra.base.wire import Codec, Header
 from ps.protocol import FROM_SHARD, TO_SHARD
 from tests.malformed import bounded_fields, spoiled_messages, valid_message
 

@@ -17,7 +17,7 @@ def test_whole_runs_are_shared_by_function_and_others_by_file() -> None:
 
 
 def test_long_tests_are_begun_first() -> None:
-    tests = ["tests/ps/test_store.py::a", "tests/infra/test_wire.py::b", "tests/end_to_end/test_stream.py::c"]
+    tests = ["tests/ps/test_store.py::a", "tests/infra/base/test_wire.py::b", "tests/end_to_end/test_stream.py::c"]
     longest = ["tests/infra/chaos/test_chaos.py::d", "tests/end_to_end/test_life.py::e"]
     assert sorted([*tests, *longest], key=order_of) == [*longest[::-1], *tests[::-1]]
 

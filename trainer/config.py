@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dispatch.dense import Reduce
-from infra.config import Section
-from infra.errors import ConfigError
+from infra.base.config import Section
+from infra.base.errors import ConfigError
 
 ModelName = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
 CrossKind = Literal["matrix", "low_rank", "vector"]

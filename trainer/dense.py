@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 from torch import Tensor, nn
 
-from infra.errors import ConfigError, FileUnusable, WireError
-from infra.files import naming, writing_whole
+from infra.base.errors import ConfigError, FileUnusable, WireError
+from infra.base.files import naming, writing_whole
 from ps.client import DenseRanges
 from ps.dense.range import pieces_of
 from ps.protocol import BARE

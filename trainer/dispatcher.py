@@ -28,9 +28,9 @@ from dispatch.protocol import (
     Ready,
     Welcome,
 )
-from infra.link import Link
-from infra.process import NameClaim, Stop, own_place
-from infra.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, SocketOptions, receive, send
+from infra.base.link import Link
+from infra.base.process import NameClaim, Stop, own_place
+from infra.base.wire import NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, SocketOptions, receive, send
 from ps.protocol import TAKEN
 from trainer.errors import DispatcherLost, Interrupted, Rejected, Removed, TurnedAway
 

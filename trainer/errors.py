@@ -8,7 +8,7 @@
     └── Removed      … because an operator removed it: it leaves in order
 """
 
-from infra.errors import ConfigError, FreshetError
+from infra.base.errors import ConfigError, FreshetError
 
 
 class TrainerError(FreshetError):

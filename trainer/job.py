@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.agreement import Agreement
-from infra.link import Link
-from infra.wire import Curve
+from infra.base.agreement import Agreement
+from infra.base.link import Link
+from infra.base.wire import Curve
 from ps.config import RowConfig
 from trainer.config import ModelConfig, TrainerConfig
 

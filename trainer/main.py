@@ -30,10 +30,10 @@ import zmq
 
 from dispatch.protocol import Abort, Admitted, Goodbye, Order, Saved, Watch, Welcome
 from dispatch.tally import PhaseSeconds
-from infra.errors import Fenced
-from infra.faults import reach
-from infra.process import START_ANEW, NameClaim, Stop
-from infra.telemetry import Meter
+from infra.base.errors import Fenced
+from infra.base.faults import reach
+from infra.base.process import START_ANEW, NameClaim, Stop
+from infra.base.telemetry import Meter
 from ps.client import ShardClient
 from ps.errors import Unreachable
 from trainer.arithmetic import arithmetic_of

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dispatch.dense import Reduce
 from dispatch.protocol import unencrypted
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from trainer.errors import PeersLost
 
 dist: Any = torch.distributed  # its type stubs leave out most of what it has

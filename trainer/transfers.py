@@ -18,7 +18,7 @@ the cache changes between two steps only.
 from dataclasses import dataclass
 
 from dispatch.protocol import NONE_EARLY, Order, OrderArrays
-from infra.faults import reach
+from infra.base.faults import reach
 from ps.client import Pulled, ShardClient
 from ps.protocol import BARE, EARLY, EVICT, TRAIN, WHOLE
 from trainer.cache import RowCache

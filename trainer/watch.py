@@ -14,7 +14,7 @@ import zmq
 
 from dispatch.peers.crew import WATCH
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Abort, Watch
-from infra.wire import Codec, Curve, connected, receive, send
+from infra.base.wire import Codec, Curve, connected, receive, send
 
 WATCH_SECONDS = 1.0
 """between two messages by which a dispatcher knows the connection"""

@@ -33,8 +33,8 @@ from torch import Tensor
 
 from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome, ring_moved
 from dispatch.tally import PHASES, Phase, PhaseSeconds
-from infra.faults import reach
-from infra.wire import NO_F32
+from infra.base.faults import reach
+from infra.base.wire import NO_F32
 from ps.client import ShardClient
 from ps.protocol import TRAIN, WHOLE
 from trainer.cache import RowCache

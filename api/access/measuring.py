@@ -7,7 +7,7 @@ from time import perf_counter
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.telemetry import Meter
+from infra.base.telemetry import Meter
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MATCHED = "matched"

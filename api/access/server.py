@@ -17,8 +17,8 @@ from api.access.connections import most_connections, watched_connections
 from api.config import ApiConfig
 from api.errors import DatabaseAway
 from api.store.store import SqlStore
-from infra.errors import ConfigError
-from infra.process import Stop
+from infra.base.errors import ConfigError
+from infra.base.process import Stop
 
 PASS_SECONDS = 0.05
 OPEN_REQUESTS_SECONDS = 5

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from infra.config import NAME_PATTERN
+from infra.base.config import NAME_PATTERN
 
 ItemT = TypeVar("ItemT")
 ProcessName = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=64)]

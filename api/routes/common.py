@@ -17,8 +17,8 @@ from api.problems import answer_of
 from api.runs.followed import FollowedRun, no_run
 from api.runs.outbox import OUTDATED
 from api.store.rows import NewCommand, Page, StoredCommand
-from infra.config import NAME_PATTERN
-from infra.faults import reach
+from infra.base.config import NAME_PATTERN
+from infra.base.faults import reach
 
 SETTLE_SECONDS = 2.0
 """how long a request waits for its command to be carried out"""

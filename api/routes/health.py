@@ -10,7 +10,7 @@ from api.access.rules import OPEN, needs
 from api.errors import DatabaseAway
 from api.models.history import Health, MetricsTarget, Readiness
 from api.parts import Parts
-from infra.telemetry import code_version
+from infra.base.telemetry import code_version
 
 router = APIRouter(tags=["health"])
 

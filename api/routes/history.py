@@ -16,7 +16,7 @@ from api.parts import Parts
 from api.routes.common import After, Known, Limit, link_next, listed
 from api.shared import EncodedPage
 from api.store.rows import StepPoint
-from infra.config import NAME_PATTERN
+from infra.base.config import NAME_PATTERN
 
 MOST_STEP = (1 << 62) - 1
 StepNumber = Annotated[int | None, Query(ge=0, le=MOST_STEP)]

@@ -12,7 +12,7 @@ from api.parts import ApiParts, Parts
 from api.problems import answer_of
 from api.routes.common import IdempotencyKey
 from api.runs.followed import FollowedRun
-from infra.config import NAME_PATTERN
+from infra.base.config import NAME_PATTERN
 
 RunOfSamples = Annotated[
     str | None, Query(pattern=NAME_PATTERN, max_length=64, description="name of the run; not needed where there is one")

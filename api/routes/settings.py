@@ -10,7 +10,7 @@ from api.models.runs import ChangeSettings, EffectiveSettings
 from api.parts import ApiParts, Parts
 from api.routes.common import COMMAND_RESPONSES, MOST_LISTED, Followed, Given, etag, give
 from dispatch.policies.registry import parse_spec
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 CHANGEABLE = ("policy", "deadline", "skip_above")
 router = APIRouter(prefix="/v1/runs/{run}/settings", tags=["settings"])

@@ -14,7 +14,7 @@ from api.runs.outbox import Outbox
 from api.runs.places import Place, find_runs
 from api.runs.projector import Projector
 from api.store.store import SqlStore
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 
 LOOK_SECONDS = 1.0
 """how often to look for new runs"""

@@ -10,8 +10,8 @@ import zmq.asyncio
 
 from api.runs.places import STATUS_WORD, Place
 from dispatch.progress.status import Status
-from infra.errors import FreshetError
-from infra.wire import connect
+from infra.base.errors import FreshetError
+from infra.base.wire import connect
 
 SILENT_SECONDS = 5.0
 """after which a status is that of a run that does not answer any more"""

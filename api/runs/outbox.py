@@ -27,8 +27,8 @@ from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import rest_of
 from dispatch.journal.occupied import is_under_way
-from infra.errors import FreshetError
-from infra.faults import reach
+from infra.base.errors import FreshetError
+from infra.base.faults import reach
 
 ADD = "add"
 """the one command that goes to the supervisor and not to the dispatcher"""

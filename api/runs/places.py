@@ -16,10 +16,10 @@ import structlog
 
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.occupied import is_under_way
-from infra.config import check_names
-from infra.errors import ConfigError
-from infra.telemetry import describe
-from infra.wire import Curve, load_curve
+from infra.base.config import check_names
+from infra.base.errors import ConfigError
+from infra.base.telemetry import describe
+from infra.base.wire import Curve, load_curve
 
 STORED_SETTINGS = "settings.json"
 ENDPOINTS = "endpoints"

@@ -27,8 +27,8 @@ from dispatch.control.feed_client import read_feed
 from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalTail, identity_of, rest_of
-from infra.errors import FreshetError
-from infra.telemetry import DoublingPauses
+from infra.base.errors import FreshetError
+from infra.base.telemetry import DoublingPauses
 
 POLL_SECONDS = 0.25
 PAGE_RECORDS = 500

@@ -19,8 +19,8 @@ from pydantic import SecretStr, ValidationError
 from api.errors import BadRequest, Conflict, KeyReused, NotAvailable, TooLarge
 from api.runs.places import Place
 from api.runs.requests import MOST_EVENTS, RequestId, WrittenRequests, request_id
-from infra.errors import FreshetError
-from infra.process import Stop
+from infra.base.errors import FreshetError
+from infra.base.process import Stop
 from ingest.codec.decoder import Decoded, Decoder
 from ingest.codec.packed import PackedCodec, is_packed
 from ingest.config import StreamConfig

@@ -30,8 +30,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from alembic import command
 from api.errors import DatabaseAway
-from infra.errors import ConfigError
-from infra.files import make_private, refusal
+from infra.base.errors import ConfigError
+from infra.base.files import make_private, refusal
 
 SQLITE_BESIDE = ("-wal", "-shm")
 """ends of the names of SQLite's own files beside a database"""

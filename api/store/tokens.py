@@ -19,7 +19,7 @@ from api.store.engine import Database
 from api.store.paging import columns, to_row
 from api.store.rows import SCOPES, Scope, StoredToken
 from api.store.tables import TokenRow
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 PREFIX = "fr_"
 """by which a secret that lies where it should not is found"""

@@ -31,9 +31,9 @@ from benchmarks.control.past import fill
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import read_records
 from dispatch.journal.records import StepDone
+from infra.base.errors import FreshetError
 from infra.chaos.main import ChaosJob, SupervisedRun, end, launch, running
 from infra.chaos.progress import Progress
-from infra.errors import FreshetError
 
 RUN, PAST = "run", "past"
 SETTLED_STEPS = 30

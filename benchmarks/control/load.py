@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 
 TIMEOUT_SECONDS = 30.0
 PIECE = 1 << 18

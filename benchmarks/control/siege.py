@@ -26,8 +26,8 @@ from benchmarks.control.api import PAST, PATIENCE_SECONDS, listener
 from benchmarks.control.hostile import Attack, AttackTally, attack, flood
 from benchmarks.control.load import AskingConnection
 from benchmarks.control.past import fill
+from infra.base.errors import FreshetError
 from infra.chaos.main import ChaosJob, end, launch
-from infra.errors import FreshetError
 
 PAST_STEPS = 1000
 READS_PER_SECOND = 20.0

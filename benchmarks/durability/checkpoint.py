@@ -22,10 +22,10 @@ import zmq
 from numpy.typing import NDArray
 
 from benchmarks.processes import own_process
-from infra.errors import FreshetError
-from infra.process import Stop
-from infra.storage import Storage
-from infra.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Header, Refused, connected, receive, send
+from infra.base.errors import FreshetError
+from infra.base.process import Stop
+from infra.base.storage import Storage
+from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Header, Refused, connected, receive, send
 from ps.config import PsConfig, RowConfig
 from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.main import ShardJob, run_shard

@@ -3,7 +3,7 @@
 Every case is a run of its own, with real processes on a stream that keeps coming: one fault, then the seconds until new
 steps are completed, beyond those completed before it and those that may have been under way, as the run's journal
 tells; steps that are trained again in between do not count. A seam is a place in the code at which a process kills
-itself (``infra.faults``); a stopped process (SIGSTOP) is let go on after a while, when another has long taken its
+itself (``infra.base.faults``); a stopped process (SIGSTOP) is let go on after a while, when another has long taken its
 place; the supervisor is killed and started again at once. In the end the run is stopped in an orderly way, and
 ``freshet verify`` looks at it.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psutil
 
+from infra.base.errors import ConfigError, FreshetError
+from infra.base.faults import DISPATCHER, SEAMS, SHARD, WORKER, read_fired
 from infra.chaos.main import SUPERVISOR, ChaosJob, SupervisedRun, end, producing_events, running, verified
 from infra.chaos.progress import Progress
-from infra.errors import ConfigError, FreshetError
-from infra.faults import DISPATCHER, SEAMS, SHARD, WORKER, read_fired
 
 EXAMPLES = {WORKER: "worker-1", SHARD: "ps-1", DISPATCHER: "dispatcher", SUPERVISOR: SUPERVISOR}
 """the process of each kind that is struck"""

@@ -37,9 +37,9 @@ from benchmarks.control.api import step_times, steps_per_second
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import read_records
 from dispatch.journal.records import StepDecided
+from infra.base.errors import FreshetError
 from infra.chaos.main import ChaosJob, SupervisedRun, end, launch, running
 from infra.chaos.progress import Progress
-from infra.errors import FreshetError
 from infra.run.folder import as_path
 from ingest.log.embedded import LogReader
 

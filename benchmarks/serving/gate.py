@@ -23,7 +23,7 @@ from dispatch.cuts.gate import CutReadings, GateState, PresentCounts, ReferenceS
 from dispatch.job import GateRule
 from dispatch.progress.newest import MOST_ASKED
 from dispatch.progress.prequential import Prequential, recent_quality
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.batches.counting import count_present
 from ingest.convert import Converter
 from ingest.presence import witnesses_of

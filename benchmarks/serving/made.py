@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ps.cuts.files import header_of, new_name, write_chunks
 from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.protocol import FilePart

@@ -32,9 +32,9 @@ from prometheus_client import CollectorRegistry
 from api.store.store import SqlStore
 from benchmarks.control.load import AskedRoute, Clients, Latencies, clients
 from benchmarks.serving.made import MadeCuts, keys_of
-from infra.errors import FreshetError
-from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.base.errors import FreshetError
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from ingest.codec.packed import PackedCodec
 from ingest.samples import Samples
 from ingest.schema import Schema, load_schema

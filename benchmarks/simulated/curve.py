@@ -21,7 +21,7 @@ from dispatch.capacity.elastic import ElasticTerms
 from dispatch.decide import Decider, warm_up
 from dispatch.policies.registry import parse_spec
 from dispatch.rows.index import Index
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 
 class CurvePoint(msgspec.Struct, frozen=True):

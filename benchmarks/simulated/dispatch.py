@@ -24,7 +24,7 @@ from dispatch.policies.spec import Spec
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
 from dispatch.rows.plan import Traffic
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 SEED = 0
 

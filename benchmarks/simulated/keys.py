@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.clicks import made_up_samples, read_samples
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.schema import Schema, load_schema
 
 AVAZU = (

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.simulated.dispatch import DispatchResult, run_dispatch
 from benchmarks.simulated.sizes import Architecture
 from benchmarks.simulated.workload import make_workload
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 LINKS = (5.0, 5.0, 5.0, 5.0, 0.5, 0.5, 0.5, 0.5)
 BATCH = 128

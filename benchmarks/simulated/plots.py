@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.simulated.dispatch import DispatchResult
 from benchmarks.simulated.workload import is_slow
 from dispatch.decide import relative_row_costs
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.simulated.sizes import ROWS_ALONE, Sizes
 from dispatch.decide import relative_row_costs
 from dispatch.policies.registry import parse_spec
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 EVICTIONS = ("emark", "lru", "lfu")
 SLOW = 0.5

@@ -1,6 +1,6 @@
 """What programs other than this run do on the GPU that it solves on, by NVML (nvidia-ml-py).
 
-A worker says where it runs when it joins (infra/process.py), so its process is known to be the run's own.
+A worker says where it runs when it joins (infra/base/process.py), so its process is known to be the run's own.
 
 Everything here may be missing: the driver, the right to see processes, figures per process (MIG has none), our own
 process in the list (in a container NVML tells the process numbers of the host), or the workers' (they run in containers
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pynvml
 
-from infra.process import ProcessPlace, own_place
+from infra.base.process import ProcessPlace, own_place
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dispatch.assign.backend import TRIAL_SAMPLES, TRIAL_WORKERS, trial_seconds,
 from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Situation
 from dispatch.assign.worth import Worth
-from infra.process import ProcessPlace, own_place
+from infra.base.process import ProcessPlace, own_place
 
 LOOK_SECONDS = 1.0
 """between two looks"""

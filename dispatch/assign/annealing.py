@@ -24,7 +24,7 @@ from dispatch.arrays import F64, I32, I64
 from dispatch.assign.batch_cost import Placement, Shared, Users, add_up, batch_cost, join, leave
 from dispatch.assign.situation import Situation
 from dispatch.assign.solver import SolveAgain, solve_again
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 SWEEPS = 200
 """more hardly lower the cost of the first batch any further"""

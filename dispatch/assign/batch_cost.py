@@ -20,7 +20,7 @@ from dispatch.arrays import F64, I32, I64, U8, U64
 from dispatch.assign.situation import Situation
 from dispatch.rows.holders import held, held_by
 from dispatch.rows.states import OWNED, SPLIT
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 FUTURE = 1.0
 """what a part of a split row will cost its holder later, in whole rows over its link: its push, and what the next pull

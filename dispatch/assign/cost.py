@@ -21,7 +21,7 @@ from dispatch.arrays import F64, I32, U8, U64
 from dispatch.assign.situation import Situation
 from dispatch.rows.holders import WORD_BITS, bit_at, held, held_by
 from dispatch.rows.states import CLEAN, OWNED, SPLIT
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 LOW_HALF = np.uint64(2**32 - 1)
 WEIGHTS = np.zeros(3, dtype=np.uint64)

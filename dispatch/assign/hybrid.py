@@ -30,7 +30,7 @@ from dispatch.assign.pace import OptPace
 from dispatch.assign.situation import Assignment, Situation, check_capacities
 from dispatch.assign.solver import SolveAgain, check_costs, checked_capacities, coarse_prices, solve_again
 from dispatch.errors import Infeasible
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 Mix = Callable[[F64, I64, float, Criterion, SolveAgain], I32]
 """one of the two ways to mix Opt and Heu"""

@@ -13,7 +13,7 @@ import numpy as np
 from dispatch.arrays import F64, I32, I64, U64
 from dispatch.assign.rows_held import assign_by_rows_held
 from dispatch.assign.situation import Assignment, Situation, check_capacities
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 LOOKUP_NS = 2.0
 """scoring one key of a sample on one worker"""

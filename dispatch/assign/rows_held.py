@@ -17,7 +17,7 @@ from dispatch.arrays import I32, I64, U8, U64
 from dispatch.assign.situation import Assignment, Situation, check_capacities
 from dispatch.rows.holders import held, held_by
 from dispatch.rows.states import SPLIT
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 
 class Laia:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dispatch.arrays import F64, I32, I64, Bool
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 SHORTLIST = 4
 """L: long enough that refills are rare, short enough that filling it is little more than the scan"""

@@ -26,7 +26,7 @@ from dispatch.arrays import F64, I32, I64, Bool
 from dispatch.assign.levels import COARSEN, level_places, level_strides
 from dispatch.assign.shortlists import Seats, Shortlists, empty_shortlists, move, refresh, seat
 from dispatch.errors import BadCost, Infeasible
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 PRICING_SAMPLES = 8
 """for each worker, by which prices are found ahead of the solver"""

@@ -9,7 +9,7 @@ from math import isfinite
 import numpy as np
 
 from dispatch.arrays import F64
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ps.protocol import MOST_WORKERS
 
 LEAST_SHARE = 0.0

@@ -12,7 +12,7 @@ from dispatch.job import DispatchJob, check_job
 from dispatch.journal.desired import AUTO, NONE, Desired, ShareLimits, parse_shares
 from dispatch.peers.roster import Roster
 from dispatch.policies.registry import parse_spec
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 FASTEST_GBIT = 1e6
 MOST_EVENTS = 10**15

@@ -9,8 +9,8 @@ import zmq
 
 from dispatch.control.protocol import CONTROL, Accepted, Command, Exchange, Members, Outdated, Verb
 from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer, OutOfReach
-from infra.errors import ConfigError
-from infra.wire import HEADER_BYTES, Codec, Curve, Header, Refused, connected, receive, send
+from infra.base.errors import ConfigError
+from infra.base.wire import HEADER_BYTES, Codec, Curve, Header, Refused, connected, receive, send
 
 TIMEOUT_SECONDS = 15.0
 """a dispatcher that decides or writes a cut may take some seconds to look at its control socket"""

@@ -21,8 +21,8 @@ from dispatch.journal.records import AlphaChanged, Commanded, GenerationStarted
 from dispatch.journal.run import RunJournal
 from dispatch.peers.crew import Crew
 from dispatch.peers.roster import Member
-from infra.faults import reach
-from infra.process import Stop
+from infra.base.faults import reach
+from infra.base.process import Stop
 
 KEPT_ANSWERS = 10_000
 """of commands carried out that a cut has"""

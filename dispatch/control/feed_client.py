@@ -8,8 +8,8 @@ from dispatch.control.client import TIMEOUT_SECONDS, request
 from dispatch.control.feed import FeedPage, Versioned
 from dispatch.control.protocol import FEED, JournalPage, ReadJournal
 from dispatch.journal.records import AnyRecord
-from infra.errors import WireError
-from infra.wire import Curve
+from infra.base.errors import WireError
+from infra.base.wire import Curve
 
 MOST_PAGE_BYTES = 64 << 20
 """a page ends with a whole frame of the journal, however long that is"""

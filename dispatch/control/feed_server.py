@@ -33,7 +33,7 @@ from dispatch.control.server import Asked, ControlSocket
 from dispatch.journal.log import JournalTail, SegmentGone
 from dispatch.journal.records import AnyRecord, StepDecided
 from dispatch.journal.run import RunJournal
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 
 HOLD_SECONDS = 1.0
 """how long a reader that has everything is kept waiting for more"""

@@ -10,7 +10,7 @@ from functools import partial
 
 from dispatch.assign.choices import Backend
 from dispatch.decide import warm_up
-from infra.kernels import compile_ahead
+from infra.base.kernels import compile_ahead
 
 
 class PolicyKernels:

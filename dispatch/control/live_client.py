@@ -18,8 +18,8 @@ from dispatch.control.protocol import (
     ScoreArrays,
     Scores,
 )
-from infra.errors import ConfigError, WireError
-from infra.wire import Codec, Curve, Refused, connected, receive, send
+from infra.base.errors import ConfigError, WireError
+from infra.base.wire import Codec, Curve, Refused, connected, receive, send
 
 ANSWER_SECONDS = 3.0
 """longer than the dispatcher keeps a server waiting that knows the newest version"""

@@ -10,9 +10,9 @@ from typing import Any
 import zmq
 
 from dispatch.control.protocol import CONTROL, Exchange
-from infra.errors import WireError
-from infra.telemetry import Refusals
-from infra.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
+from infra.base.errors import WireError
+from infra.base.telemetry import Refusals
+from infra.base.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
 
 MESSAGES_A_TURN = 64
 """taken at once; a sender of more must not keep the process from its work"""

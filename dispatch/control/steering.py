@@ -30,7 +30,7 @@ from dispatch.policies.registry import parse_spec
 from dispatch.policies.spec import Needs
 from dispatch.progress.status import AlphaMode, Status, WorkerStatus
 from dispatch.training import Training
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 
 class Steering:

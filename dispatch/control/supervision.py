@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from dispatch.control.protocol import Exchange
 from dispatch.protocol import Gbit
-from infra.wire import REASON_CHARACTERS, Header, Name, Number, Refused, Seconds
+from infra.base.wire import REASON_CHARACTERS, Header, Name, Number, Refused, Seconds
 from ps.protocol import MOST_WORKERS
 
 MOST_PROCESSES = 4 * MOST_WORKERS

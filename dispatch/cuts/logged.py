@@ -12,7 +12,7 @@ from time import monotonic
 
 import structlog
 
-from infra.telemetry import DoublingPauses
+from infra.base.telemetry import DoublingPauses
 from ps.cuts.manifest import CutManifest
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*")

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import structlog
 
-from infra.storage import PART, Storage
+from infra.base.storage import PART, Storage
 from ps.cuts.choice import Choice, read_choice
 from ps.cuts.manifest import CutManifest, manifest_name, manifest_numbers, read_manifest
 from ps.cuts.served import served_now

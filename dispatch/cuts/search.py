@@ -13,8 +13,8 @@ from dispatch.cuts.unreadable import UnreadableCuts
 from dispatch.errors import CutUnreadable, CutUnusable, NoCut
 from dispatch.journal.run import RunJournal
 from dispatch.rows.index import Index
-from infra.errors import StorageError
-from infra.storage import Storage
+from infra.base.errors import StorageError
+from infra.base.storage import Storage
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
 from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL

@@ -25,8 +25,8 @@ from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.desired import Desired
 from dispatch.progress.accounts import AccountsState
 from dispatch.progress.times import DecisionTimesState
-from infra.errors import NotStored
-from infra.storage import Storage
+from infra.base.errors import NotStored
+from infra.base.storage import Storage
 from ingest.batches.absent import FieldCounts
 from ingest.streams.position import Position
 from ps.cuts.files import read_index, write_chunks

@@ -6,7 +6,7 @@ import msgspec
 
 from dispatch.cuts.retention import parts_of, pinned_numbers
 from dispatch.cuts.state import Decided, load_index, read_state
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ps.cuts.files import verify
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
 from ps.errors import CutDamaged

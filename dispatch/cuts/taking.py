@@ -27,10 +27,10 @@ from dispatch.cuts.retention import Retained, drop_old, highest_number
 from dispatch.cuts.state import Decided, DispatcherState, Trained, read_state, write_state
 from dispatch.job import GateRule
 from dispatch.progress.prequential import recent_quality
-from infra.errors import FreshetError
-from infra.faults import reach
-from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.base.errors import FreshetError
+from infra.base.faults import reach
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from ingest.batches.absent import FieldCounts
 from ingest.streams.position import Position
 from ps.cuts.manifest import CutManifest, ShardPart, manifest_name, read_manifest, write_manifest

@@ -40,7 +40,7 @@ from dispatch.journal.records import (
     StepDecided,
     Stopped,
 )
-from infra.files import is_full, naming, writing_whole
+from infra.base.files import is_full, naming, writing_whole
 from ingest.errors import LogCorrupt, LogError
 from ingest.log.frames import (
     END,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import LOCK
-from infra.files import is_locked
+from infra.base.files import is_locked
 
 RUN_LOCK = "run.lock"
 """in the run's folder; held as long as the run is supervised"""

@@ -13,8 +13,8 @@ from time import time
 import msgspec
 import structlog
 
-from infra.errors import FileUnusable
-from infra.process import write_whole
+from infra.base.errors import FileUnusable
+from infra.base.process import write_whole
 
 FILE = "readers.json"
 """in the folder of the journal"""

@@ -36,7 +36,7 @@ from dispatch.journal.records import (
 )
 from dispatch.journal.terms import GenerationTerms
 from dispatch.peers.roster import Member
-from infra.telemetry import code_version
+from infra.base.telemetry import code_version
 from ingest.streams.position import Position
 from ps.protocol import GO_ON
 

@@ -8,7 +8,7 @@ from dispatch.errors import CutUnreadable, CutUnusable, ShardRefused
 from dispatch.job import DispatchJob
 from dispatch.peers.providers import Providers
 from dispatch.peers.shards import Shards
-from infra.errors import StorageError
+from infra.base.errors import StorageError
 from ps.errors import CutDamaged
 from ps.protocol import EMPTY_MODEL
 

@@ -43,8 +43,8 @@ from dispatch.protocol import (
     Watch,
     Welcome,
 )
-from infra.telemetry import Refusals
-from infra.wire import NO_ARRAYS, Arrays, Curve, Header
+from infra.base.telemetry import Refusals
+from infra.base.wire import NO_ARRAYS, Arrays, Curve, Header
 from ps.protocol import DISPLACED, TAKEN, Heard, Serve
 
 MESSAGES_A_TURN = 1024

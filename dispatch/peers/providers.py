@@ -7,7 +7,7 @@ offer itself again when it goes on.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from infra.agreement import differing
+from infra.base.agreement import differing
 from ps.protocol import Serve
 
 

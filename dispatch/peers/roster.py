@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from time import monotonic
 
 from dispatch.protocol import Join, unencrypted
-from infra.agreement import differing
-from infra.process import NOWHERE, ProcessPlace
+from infra.base.agreement import differing
+from infra.base.process import NOWHERE, ProcessPlace
 from ps.protocol import MOST_WORKERS
 
 CONFIRM_SECONDS = 30.0

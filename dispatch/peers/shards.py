@@ -13,8 +13,8 @@ from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import ShardDisagrees, ShardRefused, ShardSilent
 from dispatch.rows.index import BatchRows
 from dispatch.rows.plan import RoundPlan, ShardPlan
-from infra.faults import reach
-from infra.wire import NO_ARRAYS, NO_I64, NO_U64, Arrays, Codec, Curve, Header, Refused, connected, receive, send
+from infra.base.faults import reach
+from infra.base.wire import NO_ARRAYS, NO_I64, NO_U64, Arrays, Codec, Curve, Header, Refused, connected, receive, send
 from ps.errors import Disagreement
 from ps.protocol import (
     EARLY,

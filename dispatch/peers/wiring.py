@@ -10,9 +10,9 @@ from typing import Any
 import zmq
 
 from dispatch.protocol import FROM_DISPATCHER, MOST_SAMPLES, TO_DISPATCHER
-from infra.errors import WireError
-from infra.telemetry import Refusals
-from infra.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
+from infra.base.errors import WireError
+from infra.base.telemetry import Refusals
+from infra.base.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
 
 FRAME_BYTES = 4 * MOST_SAMPLES + HEADER_BYTES
 """of the largest message: a logit of each sample; the connection of a peer that sends more is cut"""

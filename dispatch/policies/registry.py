@@ -15,7 +15,7 @@ from dispatch.policies.laia_adaptive import LaiaAdaptiveSpec
 from dispatch.policies.random_ import RandomSpec
 from dispatch.policies.round_robin import RoundRobinSpec
 from dispatch.policies.spec import NamedSpec, Spec, WrongParameter, split_last
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 SPECS: dict[str, type[NamedSpec]] = {
     spec.name: spec

@@ -7,8 +7,8 @@ import zmq
 
 from dispatch.progress.status import ServedStatus, Status, WorkerStatus
 from dispatch.tally import WorkerTraffic
-from infra.telemetry import Meter
-from infra.wire import Curve, bind
+from infra.base.telemetry import Meter
+from infra.base.wire import Curve, bind
 
 STATUS_SECONDS = 0.25
 """between two statuses"""

@@ -22,7 +22,7 @@ from dispatch.rows.cache import Caches
 from dispatch.rows.lines import OWNED_BEHIND, RoundLines, push
 from dispatch.rows.states import CLEAN, OWNED, RowStates, set_state, state_of, step_of
 from dispatch.rows.uses import Uses
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 HEAD = 0
 """columns of ``ends_n2``"""

@@ -21,7 +21,7 @@ import numpy as np
 
 from dispatch.arrays import I32, I64, Bool
 from dispatch.rows.hashing import EMPTY, find, home, remove, vacancy
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 ROW = 0
 """columns of ``slot_nC4``: the row it holds, or EMPTY"""

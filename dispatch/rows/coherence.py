@@ -38,7 +38,7 @@ from dispatch.rows.states import (
     state_of,
 )
 from dispatch.rows.uses import Uses
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 PUSHES = 1
 """what a holder does before a step, as bits"""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dispatch.arrays import I32
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 EMPTY = -1
 MIX = np.uint64(0x9E3779B97F4A7C15)

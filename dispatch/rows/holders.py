@@ -6,7 +6,7 @@ Legend: U rows, n workers, Q words of 64 workers each.
 import numpy as np
 
 from dispatch.arrays import I64, U64, Bool
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 WORD_BITS = 64
 ONE = np.uint64(1)

@@ -13,7 +13,7 @@ import numpy as np
 from dispatch.arrays import I32, I64, U64
 from dispatch.errors import CutUnusable
 from dispatch.rows.hashing import EMPTY, find, home
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 FIRST_CAPACITY = 1024
 GROWTH = 1.125

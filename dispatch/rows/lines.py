@@ -6,7 +6,7 @@ import numpy as np
 
 from dispatch.arrays import I64
 from dispatch.rows.states import RowStates
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 OWNED_UPDATE = 0
 """kinds of push; the last bit tells the part of a split row from an owned row"""

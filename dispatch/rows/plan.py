@@ -19,7 +19,7 @@ from dispatch.rows.lines import KINDS, RoundLines, can_wait
 from dispatch.rows.states import RowStates, step_of
 from dispatch.rows.uses import Uses, WorkerUse
 from dispatch.tally import WorkerTraffic
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 from ps.protocol import EARLY, EVICT, TRAIN
 from ps.rounds import fingerprint_of_row
 

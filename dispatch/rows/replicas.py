@@ -22,7 +22,7 @@ from dispatch.rows.cache import Caches
 from dispatch.rows.plan import RoundPlan
 from dispatch.rows.states import REPLICATED, RowStates, is_holder, set_state
 from dispatch.rows.uses import Uses
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 COLD = -1
 NO_ROWS = np.empty(0, np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dispatch.arrays import I64, U8, U64
 from dispatch.rows.holders import bit_of, word_of
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 CLEAN = 0
 """The PS and every holder have the newest value."""

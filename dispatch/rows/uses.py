@@ -11,7 +11,7 @@ import numpy as np
 
 from dispatch.arrays import I32, I64, U64
 from dispatch.rows.holders import bit_of, is_single, word_of
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 
 @dataclass(frozen=True)

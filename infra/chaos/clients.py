@@ -19,7 +19,7 @@ import httpx2
 import msgspec
 
 from api.runs.requests import request_id
-from infra.process import Stop, end_with_parent, stop_on_signals
+from infra.base.process import Stop, end_with_parent, stop_on_signals
 from infra.run.settings import TOKEN
 from ingest.codec.json_events import encode_json
 from ingest.convert import Event

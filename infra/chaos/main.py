@@ -31,6 +31,9 @@ import psutil
 from api.job import database_url
 from api.store.rows import SCOPES
 from api.store.store import SqlStore
+from infra.base.errors import ProcessFailed
+from infra.base.faults import ALLOWED, FAULT
+from infra.base.process import SUPERVISED, Stop
 from infra.chaos.census import Census
 from infra.chaos.clients import KINDS, TOKEN_NAME, ClientJob, Kind
 from infra.chaos.progress import Progress
@@ -39,9 +42,6 @@ from infra.chaos.report import ChaosReport
 from infra.chaos.strikes import MOST_STOPPED_SECONDS, WEIGHTS, Strike, Struck, Target, draw_strikes
 from infra.chaos.usage import UsageLog, level_off
 from infra.chaos.witness import Witness
-from infra.errors import ProcessFailed
-from infra.faults import ALLOWED, FAULT
-from infra.process import SUPERVISED, Stop
 from infra.run.folder import as_path
 from infra.run.settings import TOKEN, read_stored
 from infra.run.supervision.nursery import nursery_in
@@ -83,7 +83,7 @@ class ChaosJob:
     patience_seconds: float = 300.0
     """how long the run may take to complete steps again after the last fault, and to end"""
     faults: str = ""
-    """fault points at which processes of the run end, as ``infra.faults`` reads them"""
+    """fault points at which processes of the run end, as ``infra.base.faults`` reads them"""
     serves: bool = False
     """whether the run serves predictions, too; those who do are struck like all others"""
     most_stopped_seconds: float = MOST_STOPPED_SECONDS

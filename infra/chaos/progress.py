@@ -6,7 +6,7 @@ from pathlib import Path
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import read_records
 from dispatch.journal.records import GenerationStarted, StepDone
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 
 LOOK_SECONDS = 1.0
 READING_SHARE = 0.1

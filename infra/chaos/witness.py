@@ -6,8 +6,8 @@ from contextlib import closing
 from pathlib import Path
 
 from api.runs.requests import READ_BYTES, parse_tag
-from infra.errors import FreshetError
-from infra.process import Stop
+from infra.base.errors import FreshetError
+from infra.base.process import Stop
 from infra.run.settings import STORED, Settings, read_stored
 from infra.verify.cuts import open_cuts
 from ingest.errors import BrokerError, SourceError

@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from infra.base.config import check_endpoint, check_names
+from infra.base.errors import ConfigError
+from infra.base.process import Stop, stop_on_signals
 from infra.cli.options import SettingsOptions, grouped
 from infra.cli.steer.workers import Link
-from infra.config import check_endpoint, check_names
-from infra.errors import ConfigError
-from infra.process import Stop, stop_on_signals
 
 
 @grouped
@@ -47,10 +47,10 @@ def agent(
             raise ConfigError("--runs is given with options of workers; expected one or the other; leave those out")
         _start_runs(runs, given, stop)
         return
+    from infra.base.telemetry import configure_logging
     from infra.run.agent.remote import AgentJob, run_agent
     from infra.run.cluster import with_threads
     from infra.run.folder import claim
-    from infra.telemetry import configure_logging
 
     own = folder or Path("runs") / f"agent-{datetime.now():%Y%m%d-%H%M%S}"
     settings = with_threads(given.load().model_copy(update={"folder": own}))
@@ -76,8 +76,8 @@ def _checked(dispatcher: str) -> str:
 
 
 def _start_runs(folder: Path, given: SettingsOptions, stop: Stop) -> None:
+    from infra.base.telemetry import configure_logging
     from infra.run.agent.starting import keep_runs
-    from infra.telemetry import configure_logging
 
     given.load()  # what is common to all runs must be right by itself
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from benchmarks.report import report, write_json
+from infra.base.errors import ConfigError, FreshetError
+from infra.base.process import check_output, stop_on_signals
 from infra.cli.options import grouped
-from infra.errors import ConfigError, FreshetError
-from infra.process import check_output, stop_on_signals
 
 if TYPE_CHECKING:  # loads kernels
     from benchmarks.simulated.sizes import Architecture
@@ -470,8 +470,8 @@ def train(
     from benchmarks.regret import fastest_first, regret_variants, run_regret
     from benchmarks.tables import regret_table, train_table
     from benchmarks.train import check_losses, parse_variants, run_train
+    from infra.base.telemetry import configure_logging
     from infra.run.display import Display
-    from infra.telemetry import configure_logging
 
     experiment, display = what.experiment(overrides or ()), Display(Console(stderr=True))
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from infra.base.errors import ConfigError, FreshetError
+from infra.base.process import check_output, stop_on_signals, write_whole
 from infra.cli.options import PlacedRun, SettingsOptions, grouped
 from infra.cli.verify import show_findings
-from infra.errors import ConfigError, FreshetError
-from infra.process import check_output, stop_on_signals, write_whole
 
 if TYPE_CHECKING:
     from infra.chaos.main import ChaosJob

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from infra.base.process import check_output, write_whole
 from infra.cli.options import SettingsOptions, grouped
 from infra.cli.stream import Kafka
-from infra.process import check_output, write_whole
 
 if TYPE_CHECKING:
     from ingest.survey import FieldFindings, Findings

@@ -7,12 +7,12 @@ from typing import Annotated
 import msgspec
 import typer
 
+from infra.base.config import check_names
+from infra.base.errors import ConfigError
+from infra.base.telemetry import describe
+from infra.base.wire import write_curve
 from infra.cli.options import SettingsOptions, grouped
-from infra.config import check_names
-from infra.errors import ConfigError
 from infra.run.reference import describe_fields, settings_page
-from infra.telemetry import describe
-from infra.wire import write_curve
 
 
 @grouped

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from infra.base.errors import ConfigError
 from infra.cli.options import RunOption, RunOrArgument, grouped
-from infra.errors import ConfigError
 from infra.run.figures import count, size
 
 if TYPE_CHECKING:
     from dispatch.cuts.survey import CutContent, CutReport, FoundCut
-    from infra.storage import Storage
+    from infra.base.storage import Storage
 
 WIDTH = 160
 """of tables where the output is no terminal"""
@@ -137,8 +137,8 @@ def _split(words: list[str]) -> tuple[list[Path], int | None]:
 
 def _storage(where: RunOption) -> "Storage":
     """Where the cuts of a run are, by the settings it was started with."""
+    from infra.base.storage import Storage
     from infra.run.settings import read_stored
-    from infra.storage import Storage
 
     folder = where.find()
     return Storage.at(read_stored(folder).cuts.url or folder / "cuts")

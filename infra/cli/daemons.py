@@ -17,17 +17,17 @@ import typer
 import zmq
 from zmq.utils import z85
 
+from infra.base.config import check_names
+from infra.base.errors import ConfigError
+from infra.base.faults import arm
+from infra.base.link import PAYLOAD_SHARE, Link
+from infra.base.process import Stop, end_with_parent, is_supervised, show_life, stop_on_signals, write_whole
+from infra.base.telemetry import Meter, code_version, configure_logging, describe, start_metrics
+from infra.base.wire import Curve, load_curve
 from infra.cli.options import RunOptions, grouped
-from infra.config import check_names
-from infra.errors import ConfigError
-from infra.faults import arm
-from infra.link import PAYLOAD_SHARE, Link
-from infra.process import Stop, end_with_parent, is_supervised, show_life, stop_on_signals, write_whole
 from infra.run.agreement import agreement_of
 from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
 from infra.run.settings import STORED, Settings, store_settings
-from infra.telemetry import Meter, code_version, configure_logging, describe, start_metrics
-from infra.wire import Curve, load_curve
 
 if TYPE_CHECKING:
     from dispatch.config import DispatchConfig
@@ -367,7 +367,7 @@ def begin(settings: Settings, name: str, logs_settings: bool = True) -> Callable
 
 def report_compilation(settings: Settings, name: str) -> None:
     """From now on the log and the supervisor are told of kernels that are compiled."""
-    from infra.kernels import LISTENERS  # loads numba, which few commands need
+    from infra.base.kernels import LISTENERS  # loads numba, which few commands need
     from infra.run.supervision.compiling import CompilationReport
 
     LISTENERS[:] = [CompilationReport(settings.folder / "endpoints" / name)]

@@ -11,8 +11,8 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from infra.output import keep_output_harmless
-from infra.process import INTERRUPTED, end_process, interrupt_on_signals, stop_on_signals
+from infra.base.output import keep_output_harmless
+from infra.base.process import INTERRUPTED, end_process, interrupt_on_signals, stop_on_signals
 
 DRAINING = (
     ("demo",),

@@ -13,15 +13,15 @@ import zmq
 from rich.console import Console
 from rich.text import Text
 
+from infra.base.errors import ConfigError, FreshetError
+from infra.base.files import refusal
+from infra.base.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
+from infra.base.telemetry import code_version
 from infra.cli import agent, bench, chaos, check, commands, cuts, daemons, snapshots, stream, token, verify
 from infra.cli.ahead import plan
 from infra.cli.options import PlacedRun, RunOrArgument, SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayPlace, readable_stream, replay_run, show
 from infra.cli.steer import alpha, audit, runs, status, workers
-from infra.errors import ConfigError, FreshetError
-from infra.files import refusal
-from infra.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
-from infra.telemetry import code_version
 
 if TYPE_CHECKING:
     from infra.run.cluster import Extras, KnownBest
@@ -225,10 +225,10 @@ def _run(
 
     again: the command that resumes it, with the options that are not stored with the run; its folder is added.
     """
+    from infra.base.telemetry import configure_logging
     from infra.run.cluster import run_cluster
     from infra.run.display import Display, render_summary
     from infra.run.folder import as_path, claim, may_go_on
-    from infra.telemetry import configure_logging
 
     with claim(settings.folder):
         check_output(json_file)

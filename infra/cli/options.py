@@ -20,11 +20,11 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from dispatch.journal.occupied import is_under_way
-from infra.config import check_names
-from infra.errors import ConfigError
+from infra.base.config import check_names
+from infra.base.errors import ConfigError
+from infra.base.telemetry import describe_text
 from infra.run.folder import RUNS, as_path, find_folder, fitting_folders, is_path, named_folder
 from infra.run.settings import PREFIX, Settings, load_settings, read_environment, read_stored
-from infra.telemetry import describe_text
 
 RUN = f"{PREFIX}RUN"
 

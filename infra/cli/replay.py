@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from infra.errors import FreshetError
-from infra.process import Stop, write_whole
+from infra.base.errors import FreshetError
+from infra.base.process import Stop, write_whole
 
 
 class ReplayDiffers(FreshetError):
@@ -58,11 +58,11 @@ class ReplayPlace:
 def replay_run(folder: Path, into: Path, last_step: int | None, stop: Stop, console: Console) -> Replayed:
     """Runs all processes of a replay to their end."""
     from dispatch.journal.history import JOURNAL, read_history
+    from infra.base.telemetry import configure_logging
     from infra.run.cluster import Extras, run_cluster
     from infra.run.display import Display
     from infra.run.folder import claim
     from infra.run.resume import replayed
-    from infra.telemetry import configure_logging
     from trainer.config import DENSE_FILE
 
     settings, history = replayed(folder, into, last_step)

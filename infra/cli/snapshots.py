@@ -17,7 +17,7 @@ from infra.run.figures import count, size
 from infra.run.settings import Settings, read_stored
 
 if TYPE_CHECKING:
-    from infra.storage import Storage
+    from infra.base.storage import Storage
     from ps.cuts.choice import Choice
     from ps.cuts.manifest import CutFigures, CutManifest
     from serving.snapshots.difference import ModelDifference
@@ -43,7 +43,7 @@ class SnapshotOptions(SettingsOptions, RunOrFolder):
 
     def storage(self) -> "Storage":
         """Where the cuts are."""
-        from infra.storage import Storage
+        from infra.base.storage import Storage
 
         if self.cuts_url:
             return Storage.at(self.cuts_url)

@@ -18,10 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from infra.base.errors import ConfigError
+from infra.base.process import is_supervised
 from infra.cli import daemons
 from infra.cli.options import RunOptions, SettingsOptions, grouped
-from infra.errors import ConfigError
-from infra.process import is_supervised
 from infra.run.figures import count, size
 from infra.run.settings import CA_FILE, TOKEN
 

@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from infra.base.errors import ConfigError
 from infra.cli.options import RunOptions, SettingsOptions, grouped
 from infra.cli.steer.connection import API, listening
-from infra.errors import ConfigError
 from infra.run.folder import RUNS
 
 if TYPE_CHECKING:

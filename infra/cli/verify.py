@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from infra.base.errors import FreshetError, MissingProgram, ProcessFailed
+from infra.base.faults import FAULT
+from infra.base.process import Stop, check_output, stop_on_signals, write_whole
 from infra.cli.options import RunOrArgument, grouped
 from infra.cli.replay import Replayed, digest_file, replay_run
-from infra.errors import FreshetError, MissingProgram, ProcessFailed
-from infra.faults import FAULT
-from infra.process import Stop, check_output, stop_on_signals, write_whole
 
 if TYPE_CHECKING:
     from infra.verify.finding import Finding

@@ -23,9 +23,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
-from infra.errors import ProcessFailed
+from infra.base.errors import ProcessFailed
+from infra.base.process import SUPERVISED
 from infra.kafka.jars import find_java, kafka_jars
-from infra.process import SUPERVISED
 
 HOST = "127.0.0.1"
 FREE_PORTS = 15_000, 32_000

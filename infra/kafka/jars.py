@@ -16,7 +16,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from infra.errors import MissingProgram, ProcessFailed
+from infra.base.errors import MissingProgram, ProcessFailed
 
 POM = Path(__file__).parent / "pom.xml"
 JAVA_VERSION = 17

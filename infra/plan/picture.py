@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.simulated.plots import check_can_plot
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from infra.plan.plan import Simulated, speed_up_map
 from infra.plan.simulate import PlanJob
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.clicks import read_samples
 from benchmarks.train import made_up_clicks
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from infra.run.settings import Settings
 from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader

@@ -15,9 +15,9 @@ import msgspec
 import xxhash
 
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
-from infra.agreement import Agreement
+from infra.base.agreement import Agreement
+from infra.base.wire import Header
 from infra.run.settings import Settings
-from infra.wire import Header
 from ps.protocol import FROM_SHARD, TO_SHARD
 
 VERSION = "the version of Freshet"

@@ -6,9 +6,9 @@ from dispatch.capacity.room import check_room
 from dispatch.dense import check_reduce, needs_ring
 from dispatch.policies.registry import parse_spec
 from dispatch.protocol import unencrypted
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
+from infra.base.wire import check_local, load_curve
 from infra.run.settings import Settings
-from infra.wire import check_local, load_curve
 from trainer.config import check_cross
 
 

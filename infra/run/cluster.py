@@ -21,8 +21,9 @@ from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import rest_of
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
-from infra.errors import ConfigError, ProcessFailed
-from infra.process import Stop
+from infra.base.errors import ConfigError, ProcessFailed
+from infra.base.process import Stop
+from infra.base.wire import Curve, connect, load_curve
 from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.checks import check_start
 from infra.run.dense_part import DensePart, dense_part, heavy_warning
@@ -33,7 +34,6 @@ from infra.run.settings import Settings, secret_environment, store_settings
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.nursery import nursery_in
 from infra.run.supervision.supervisor import Supervisor
-from infra.wire import Curve, connect, load_curve
 from ingest.producing.synthetic import CHUNK, World
 
 API, BROKER, DISPATCHER, SERVE, WORKER = "api", "broker", "dispatcher", "serve", "worker-"

@@ -12,8 +12,8 @@ from pathlib import Path
 from api.runs.places import ENDPOINTS, find_folders, find_runs, is_run
 from dispatch.journal.history import JOURNAL, check_unfinished, read_cuts, read_history
 from dispatch.journal.occupied import RUN_LOCK, is_under_way
-from infra.errors import ConfigError, ProcessFailed
-from infra.files import describe_room, naming, try_lock
+from infra.base.errors import ConfigError, ProcessFailed
+from infra.base.files import describe_room, naming, try_lock
 
 RUNS = Path("runs")
 """where runs are looked for by name"""

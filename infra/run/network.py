@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import msgspec
 import psutil
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 KERNEL_TICKS = 250
 """a second, at least: a bucket must hold what a link carries in a tick"""

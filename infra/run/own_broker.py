@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from infra.kafka.broker import HOST, Broker, free_port, is_free
 from infra.kafka.jars import find_java, kafka_jars
 from infra.run.folder import check_free

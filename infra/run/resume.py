@@ -6,7 +6,7 @@ from typing import Any
 
 from dispatch.config import DispatchConfig
 from dispatch.journal.history import JOURNAL, History, check_settings, read_history
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from infra.run.agreement import agreement_of
 from infra.run.folder import check_free
 from infra.run.settings import Settings, load_settings, read_stored

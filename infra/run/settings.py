@@ -20,11 +20,11 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from api.config import ApiConfig
 from dispatch.config import DispatchConfig
-from infra.config import NAME_PATTERN, Section
-from infra.errors import ConfigError
-from infra.faults import ALLOWED, FAULT, read_faults
-from infra.process import SUPERVISED, write_whole
-from infra.telemetry import MASK, SECRET_NAME, LogFormat, LogLevel, describe_text
+from infra.base.config import NAME_PATTERN, Section
+from infra.base.errors import ConfigError
+from infra.base.faults import ALLOWED, FAULT, read_faults
+from infra.base.process import SUPERVISED, write_whole
+from infra.base.telemetry import MASK, SECRET_NAME, LogFormat, LogLevel, describe_text
 from ingest.config import StreamConfig
 from ingest.kafka.config import SECRETS, KafkaConfig
 from ingest.schema import Schema, load_schema

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from dispatch.cuts.retention import files_of
 from dispatch.cuts.survey import verify_cuts
+from infra.base.storage import Storage
 from infra.run.figures import count, size
 from infra.run.settings import read_stored
-from infra.storage import Storage
 from infra.verify.finding import NotChecked, Violated, check
 from infra.verify.journal import read_run
 from infra.verify.leftovers import named

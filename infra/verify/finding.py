@@ -6,7 +6,7 @@ from typing import ParamSpec
 
 import msgspec
 
-from infra.errors import FileUnusable, FreshetError, NotStored
+from infra.base.errors import FileUnusable, FreshetError, NotStored
 
 Given = ParamSpec("Given")
 REPLAY = "replay"

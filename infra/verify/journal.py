@@ -6,7 +6,7 @@ from pathlib import Path
 from dispatch.journal.history import JOURNAL, History, read_history
 from dispatch.journal.log import read_records
 from dispatch.journal.records import AnyRecord, CutBegun, GenerationStarted, Redecided, StepDecided, StepDone
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 from infra.run.figures import count
 from infra.verify.finding import NotChecked, Violated, check
 from ps.protocol import EMPTY_MODEL

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import psutil
 
+from infra.base.storage import PART
 from infra.run.figures import count
 from infra.run.folder import named_folder
 from infra.run.supervision.nursery import as_started
-from infra.storage import PART
 from infra.verify.finding import Violated, check
 
 COMMANDS = frozenset({"agent", "dispatcher", "worker", "ps", "api", "serve", "broker", "produce", "nursery"})

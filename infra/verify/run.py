@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dispatch.journal.occupied import RUN_LOCK
-from infra.errors import ConfigError
-from infra.faults import FIRED, read_fired
-from infra.files import naming, try_lock
+from infra.base.errors import ConfigError
+from infra.base.faults import FIRED, read_fired
+from infra.base.files import naming, try_lock
 from infra.run.settings import read_stored
 from infra.verify.cuts import check_cuts, check_newest_cut, check_unreferenced
 from infra.verify.events import check_events, check_letters

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from dispatch.journal.history import History
 from dispatch.journal.records import StepDecided
+from infra.base.storage import Storage
 from infra.run.figures import count
 from infra.run.settings import Settings, read_stored
-from infra.storage import Storage
 from infra.verify.cuts import cuts_of, read_manifests
 from infra.verify.finding import NotChecked, Violated, check
 from infra.verify.journal import read_run

@@ -6,7 +6,7 @@ Legend: B samples, F keys, N dense floats, S fields of events that the schema us
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 from ingest.presence import has_value, witnesses_of
 from ingest.samples import Samples
 from ingest.schema import Schema

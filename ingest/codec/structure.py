@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 from ingest.codec.nesting import MOST_DEPTH
 
 CLEAR, UNSURE, DEEP = 0, 1, 2

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from infra.config import Section
-from infra.errors import ConfigError
+from infra.base.config import Section
+from infra.base.errors import ConfigError
 
 Client = Literal["kafka-python", "confluent-kafka"]
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]

@@ -9,7 +9,7 @@ in the topic once. ``write`` returns when every record has been acknowledged; if
 import time
 from collections.abc import Mapping, Sequence
 
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.errors import SinkError
 from ingest.kafka.access import check_access
 from ingest.kafka.clients.choice import open_producer

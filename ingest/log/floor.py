@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from infra.files import naming, writing_whole
+from infra.base.files import naming, writing_whole
 from ingest.errors import LogError
 from ingest.streams.position import Position
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from infra.files import naming, refusal, try_lock
+from infra.base.files import naming, refusal, try_lock
 from ingest.errors import LogBusy, LogCorrupt, LogError
 
 HEAD = struct.Struct("<III")

@@ -4,7 +4,7 @@ import os
 from bisect import bisect_right
 from pathlib import Path
 
-from infra.files import naming
+from infra.base.files import naming
 from ingest.errors import LogCorrupt, LogError, OffsetOutOfRange
 from ingest.log.frames import HEAD, frame_bytes
 from ingest.log.segments import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from infra.files import naming
+from infra.base.files import naming
 from ingest.errors import LogError
 from ingest.log.floor import lowest_needed
 from ingest.log.frames import lock, sync_folder, write_durably

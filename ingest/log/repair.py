@@ -9,7 +9,7 @@
 import os
 from pathlib import Path
 
-from infra.files import naming
+from infra.base.files import naming
 from ingest.errors import LogCorrupt, LogError
 from ingest.log.frames import count_frames, is_torn, truncate
 from ingest.log.segments import (

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from infra.files import naming
+from infra.base.files import naming
 from ingest.errors import LogCorrupt, LogError
 from ingest.log.frames import (
     END,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.producing.readers import PAUSE_SECONDS, READ_BYTES, check_length
 
 

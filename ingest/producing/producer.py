@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.convert import Event
 from ingest.producing.encoder import Encoder
 from ingest.streams.sink import Sink

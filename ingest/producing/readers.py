@@ -20,7 +20,7 @@ from typing import BinaryIO, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.convert import Event, Value
 from ingest.errors import InputError
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.streams.position import Position
 from ingest.streams.source import Source
 

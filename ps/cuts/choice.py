@@ -8,8 +8,8 @@ file means: the newest version that is good.
 
 import msgspec
 
-from infra.errors import NotStored
-from infra.storage import Storage
+from infra.base.errors import NotStored
+from infra.base.storage import Storage
 from ps.cuts.manifest import CutManifest
 from ps.errors import CutDamaged
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 from ps.start import GAMMA, mix, mix_reference
 from ps.store import Store
 

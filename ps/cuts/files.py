@@ -20,8 +20,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from infra.errors import NotStored
-from infra.storage import Storage
+from infra.base.errors import NotStored
+from infra.base.storage import Storage
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 from ps.chunks import chunk_at
 from ps.cuts.files import Columns
 from ps.store import Store

@@ -14,8 +14,8 @@ import re
 import msgspec
 import xxhash
 
-from infra.errors import NotStored
-from infra.storage import Storage
+from infra.base.errors import NotStored
+from infra.base.storage import Storage
 from ps.errors import CutDamaged
 from ps.protocol import FilePart
 

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ps.cuts.files import BLOCK_BYTES, ENTRIES, RowFile, header_of, new_name, verify, write_chunks
 from ps.errors import CutDamaged
 from ps.protocol import FilePart

@@ -14,8 +14,8 @@ from typing import Any
 import xxhash
 import zmq
 
-from infra.storage import OverlaidStorage, Storage
-from infra.wire import Curve, bind, connect
+from infra.base.storage import OverlaidStorage, Storage
+from infra.base.wire import Curve, bind, connect
 from ps.protocol import FilePart
 
 MOST_FILE_BYTES = 64 << 20

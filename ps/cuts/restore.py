@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ps.config import DenseRule, RowConfig
 from ps.cuts.files import Columns, read_columns
 from ps.cuts.gather import ALL_FINITE, NonFinite, non_finite_of

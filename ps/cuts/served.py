@@ -11,8 +11,8 @@ import re
 import msgspec
 import structlog
 
-from infra.errors import NotStored
-from infra.storage import PART, Storage
+from infra.base.errors import NotStored
+from infra.base.storage import PART, Storage
 
 SERVED = re.compile(r"served-(.+)\.json")
 SILENT_SECONDS = 86_400.0

@@ -26,10 +26,10 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from infra.errors import StorageError
-from infra.faults import reach
-from infra.storage import Storage
-from infra.wire import cut_reason
+from infra.base.errors import StorageError
+from infra.base.faults import reach
+from infra.base.storage import Storage
+from infra.base.wire import cut_reason
 from ps.cuts.files import Columns, content_of, new_name, write_chunks
 from ps.cuts.gather import ALL_FINITE, NonFinite, RowCopy
 from ps.cuts.merge import first_to_merge, merge

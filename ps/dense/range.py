@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from infra.errors import WireError
+from infra.base.errors import WireError
 from ps.config import DenseRule
 from ps.dense.update import adam, adam_scales, add_to, sgd
 from ps.errors import OutOfOrder

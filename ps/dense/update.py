@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
 

@@ -2,7 +2,7 @@
 BadPredictionId    a client's id of a prediction cannot be used
 """
 
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 
 
 class LabelsDamaged(FreshetError):

@@ -20,9 +20,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from infra.errors import FreshetError
-from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.base.errors import FreshetError
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from ingest.codec.nesting import is_too_deep
 from ingest.codec.packed import is_packed
 from ingest.errors import OffsetOutOfRange

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from infra.telemetry import Meter
+from infra.base.telemetry import Meter
 from ingest.errors import LogError
 from ingest.log.embedded import LogWriter
 

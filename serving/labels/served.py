@@ -15,9 +15,9 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from infra.errors import FileUnusable
-from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.base.errors import FileUnusable
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from ingest.codec.nesting import is_too_deep
 from ingest.errors import LogBusy
 from ingest.streams.source import Source

@@ -9,8 +9,8 @@ read again, from the positions in it.
 import msgspec
 import xxhash
 
-from infra.errors import NotStored
-from infra.storage import Storage
+from infra.base.errors import NotStored
+from infra.base.storage import Storage
 from serving.labels.errors import LabelsDamaged
 from serving.labels.sums import LabelSums, VersionWindow
 

@@ -7,7 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from api.access.rules import OPEN, needs
 from api.errors import DatabaseAway
 from api.models.history import Health
-from infra.telemetry import code_version
+from infra.base.telemetry import code_version
 from serving.models import ServingReadiness
 from serving.parts import Parts
 

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path
 from api.access.rules import Acting, needs
 from api.errors import Conflict, NotAvailable, NotFound
 from api.models.base import Listed
-from infra.errors import StorageError
+from infra.base.errors import StorageError
 from ps.cuts.choice import Choice
 from ps.cuts.manifest import CutManifest
 from ps.errors import CutDamaged

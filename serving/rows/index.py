@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.rows.hashing import EMPTY, find, home
-from infra.kernels import kernel
+from infra.base.kernels import kernel
 
 FIRST_CAPACITY = 1024
 GROWTH = 1.125

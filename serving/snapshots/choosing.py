@@ -15,8 +15,8 @@ from time import time
 import msgspec
 import structlog
 
-from infra.errors import ConfigError, FreshetError
-from infra.storage import Storage
+from infra.base.errors import ConfigError, FreshetError
+from infra.base.storage import Storage
 from ps.cuts.choice import Choice, read_choice, write_choice
 from ps.cuts.manifest import CutManifest, read_manifest
 from ps.errors import CutDamaged

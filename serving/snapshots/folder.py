@@ -19,8 +19,8 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from infra.errors import ConfigError
-from infra.files import naming
+from infra.base.errors import ConfigError
+from infra.base.files import naming
 from ingest.keys import absent_key, table_seed
 from ingest.schema import Schema
 from ps.start import SUM_STD

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ingest.schema import Schema
 from ps.config import DenseRule, RowConfig
 from ps.cuts.manifest import CutManifest, read_manifest

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.errors import MissingProgram
+from infra.base.errors import MissingProgram
 from serving.snapshots.model import RunModel
 from trainer.config import ModelName
 

@@ -4,8 +4,8 @@ from time import monotonic, time
 
 import structlog
 
-from infra.errors import StorageError
-from infra.storage import Storage
+from infra.base.errors import StorageError
+from infra.base.storage import Storage
 from ps.cuts.choice import Choice
 from ps.cuts.manifest import CutManifest
 from ps.cuts.served import ServedRecord, read_served, remove_unfinished, write_served

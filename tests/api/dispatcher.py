@@ -20,7 +20,7 @@ from dispatch.journal.records import Commanded
 from dispatch.journal.run import RunJournal
 from dispatch.peers.roster import Roster
 from dispatch.progress.status import AlphaMode, Status, WorkerStatus
-from infra.wire import bind
+from infra.base.wire import bind
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from tests.dispatch.journal.test_cut_segments import step

@@ -21,8 +21,8 @@ from api.job import ApiJob
 from api.main import run_api
 from api.store.rows import SCOPES, Scope
 from api.store.store import SqlStore
-from infra.process import Stop
-from infra.telemetry import Meter
+from infra.base.process import Stop
+from infra.base.telemetry import Meter
 
 WAIT_SECONDS = 100.0
 

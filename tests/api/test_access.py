@@ -16,7 +16,7 @@ from api.app import create_app
 from api.errors import DatabaseAway, Unauthorized
 from api.store.rows import SCOPES
 from api.store.store import SqlStore
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from tests.api.serving import Served, new_token
 
 DOCUMENT = create_app().openapi()

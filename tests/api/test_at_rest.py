@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.journal.run import RunJournal
-from infra.files import try_lock
+from infra.base.files import try_lock
 from tests.api.dispatcher import RUN, write_settings
 from tests.api.serving import Served, serving, until
 from tests.dispatch.journal.test_run import begun_in, job_in

@@ -13,7 +13,7 @@ import pytest
 from api.access.server import listen, tls_context
 from api.config import ApiConfig
 from api.main import USUAL_PORT
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from tests.api.serving import Served, serving
 from tests.certificates import Authority
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.cores import CoreShares, run_on, share_out_cores
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from infra.run.cluster import Extras, specs
 from infra.run.settings import load_settings
 

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from benchmarks.quality import run_quality
 from benchmarks.report import report
-from infra.errors import FreshetError
-from infra.process import Stop
+from infra.base.errors import FreshetError
+from infra.base.process import Stop
 from infra.run.display import Display
 from tests.end_to_end.processes import run
 from tests.ingest.topics import real_data

@@ -21,7 +21,7 @@ from benchmarks.regret import (
 )
 from benchmarks.tables import regret_table
 from benchmarks.train import Experiment
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from tests.end_to_end.processes import run
 
 EXPERIMENT = Experiment((0.5, 5.0, 1.0), batch=8, steps=4, warm_up=2, seed=0, dataset="avazu", file=None)

@@ -11,7 +11,7 @@ from benchmarks import solver
 from benchmarks.solver import run_solver
 from dispatch.assign.situation import Situation
 from dispatch.errors import NoGpu
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 
 def in_order(situation: Situation) -> NDArray[np.int32]:

@@ -25,8 +25,8 @@ from benchmarks.visits import Visits
 from dispatch.progress.prequential import Quality
 from dispatch.progress.status import SinceMark, Status, Summary, WorkerStatus, summarize
 from dispatch.tally import PhaseSeconds, WorkerTraffic
-from infra.errors import ConfigError, FreshetError
-from infra.process import Stop
+from infra.base.errors import ConfigError, FreshetError
+from infra.base.process import Stop
 from infra.run.display import Display
 from ingest.schema import load_schema
 from tests.end_to_end.processes import run

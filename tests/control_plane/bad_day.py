@@ -35,15 +35,15 @@ from rich.table import Table
 
 from api.job import database_url
 from dispatch.journal.history import read_history
+from infra.base.errors import FreshetError
+from infra.base.process import SUPERVISED, Stop
+from infra.base.storage import Storage
 from infra.chaos.clients import CLASSES, ClientJob, Device, Kind, ServerByName
 from infra.chaos.clients import main as run_client
 from infra.chaos.main import end, make_token, verified
 from infra.chaos.promises import check_promises
 from infra.chaos.witness import Witness
-from infra.errors import FreshetError
-from infra.process import SUPERVISED, Stop
 from infra.run.settings import TOKEN, read_stored
-from infra.storage import Storage
 from infra.verify.leftovers import processes_of
 from ingest.codec.json_events import encode_json
 from ingest.convert import Event

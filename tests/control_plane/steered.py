@@ -31,7 +31,7 @@ from api.store.engine import Database
 from api.store.reads import RunTables
 from api.store.rows import SCOPES
 from dispatch.journal.history import read_history
-from infra.faults import ALLOWED, FAULT, Fired, read_fired
+from infra.base.faults import ALLOWED, FAULT, Fired, read_fired
 from ingest.config import StreamConfig
 from tests.api.serving import new_token
 from tests.control_plane.contending import contending, favoured, may_set_priorities

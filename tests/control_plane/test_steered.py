@@ -10,7 +10,7 @@ import pytest
 
 from dispatch.journal.log import read_records
 from dispatch.journal.records import AlphaChanged, Commanded, GenerationStarted, StepDecided
-from infra.faults import COMMAND_SEAMS
+from infra.base.faults import COMMAND_SEAMS
 from infra.verify.run import verify_folder
 from tests.control_plane.contending import may_set_priorities
 from tests.control_plane.folding import Frame, differences, read_tables

@@ -10,7 +10,7 @@ from dispatch.policies.registry import parse_spec
 from dispatch.policies.spec import Needs
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 
 def test_a_slower_link_makes_a_row_dearer_and_an_unknown_one_counts_as_fastest() -> None:

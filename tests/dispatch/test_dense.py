@@ -3,7 +3,7 @@
 import pytest
 
 from dispatch.dense import NO_MOVES, DenseMoves, DenseTurns, Reduce, check_reduce, uses_hub
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ps.protocol import BARE, NO_DENSE, WHOLE
 
 

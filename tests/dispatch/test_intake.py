@@ -18,8 +18,8 @@ from dispatch.journal.terms import GenerationTerms
 from dispatch.policies.spec import Needs
 from dispatch.progress.status import EventCounts, FieldsStatus
 from dispatch.progress.times import DecisionTimesState
-from infra.process import Stop
-from infra.telemetry import Meter
+from infra.base.process import Stop
+from infra.base.telemetry import Meter
 from ingest.batches.batch import Batch
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig

@@ -41,12 +41,12 @@ from dispatch.protocol import (
 )
 from dispatch.recovery import LONGEST_PAUSE_SECONDS
 from dispatch.tally import NO_SECONDS
-from infra.errors import StorageError
+from infra.base.errors import StorageError
+from infra.base.process import Stop
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
+from infra.base.wire import Codec, connect, receive, send
 from infra.kafka.broker import free_port
-from infra.process import Stop
-from infra.storage import Storage
-from infra.telemetry import Meter
-from infra.wire import Codec, connect, receive, send
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.errors import LogError, SinkUnavailable

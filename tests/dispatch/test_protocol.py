@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dispatch.protocol import FROM_DISPATCHER, Order, OrderArrays
-from infra.wire import Codec
+from infra.base.wire import Codec
 from ps.protocol import TRAIN
 
 CODEC = Codec(*FROM_DISPATCHER)

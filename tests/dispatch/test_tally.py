@@ -6,8 +6,8 @@ from msgspec.structs import fields
 
 from dispatch.protocol import TO_DISPATCHER, Report
 from dispatch.tally import NO_SECONDS, PHASES, PhaseSeconds, WorkerTraffic
-from infra.errors import WireError
-from infra.wire import Codec
+from infra.base.errors import WireError
+from infra.base.wire import Codec
 from ps.protocol import TRAIN
 
 SECONDS = PhaseSeconds(push=1, pull=2, forward=4, backward=8, reduce=16, rows=32)

@@ -1,7 +1,7 @@
 """Small runs with kernels that check every index: ``NUMBA_BOUNDSCHECK=1 python -m tests.end_to_end.checked FOLDER``.
 
 An index out of bounds, which otherwise reads or overwrites somebody else's memory, is an IndexError here. Compiled
-kernels are kept apart from those without checks (infra/kernels.py), so only the first time takes long.
+kernels are kept apart from those without checks (infra/base/kernels.py), so only the first time takes long.
 """
 
 import sys
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from infra.kernels import kernel
-from infra.process import Stop
+from infra.base.kernels import kernel
+from infra.base.process import Stop
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
 from ps.config import RowConfig

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
-from infra.link import Link
+from infra.base.link import Link
 from ps.timing import Asked, LinkTimer
 
 TICK_SECONDS = 1e-6

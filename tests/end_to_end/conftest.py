@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
 

@@ -1,4 +1,4 @@
-"""Whole runs in threads, some of which crash at a named seam (infra/faults.py) and are started anew."""
+"""Whole runs in threads, some of which crash at a named seam (infra/base/faults.py) and are started anew."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +15,11 @@ from dispatch.journal.run import RunJournal
 from dispatch.main import run_dispatcher
 from dispatch.progress.status import Status
 from dispatch.recovery import assemble
-from infra import faults
-from infra.faults import DISPATCHER, SEAMS
+from infra.base import faults
+from infra.base.faults import DISPATCHER, SEAMS
+from infra.base.process import Stop
+from infra.base.telemetry import Meter
 from infra.kafka.broker import free_port
-from infra.process import Stop
-from infra.telemetry import Meter
 from ingest.letters.embedded import read_dead_letters
 from ps.main import run_shard
 from tests.end_to_end.interrupting import Crash, golden

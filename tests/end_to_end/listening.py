@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dispatch.control.live_client import LiveClient
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ps.cuts.files import read_columns
 from ps.cuts.manifest import manifest_numbers, read_manifest
 from ps.cuts.publication import DeliveredFiles, Deliveries

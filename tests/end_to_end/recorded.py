@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from dispatch.decide import Decider
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
 from ps.config import RowConfig

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dispatch.control.client import command
 from dispatch.control.protocol import Accepted
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 from infra.run.agent.running import RunningRun
 
 NOBODY = 65534

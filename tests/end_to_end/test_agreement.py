@@ -8,9 +8,9 @@ import zmq
 
 from dispatch.journal.history import read_manifests
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Admitted, Join
-from infra.errors import ConfigError
-from infra.process import Stop
-from infra.wire import Codec, connect, receive, send
+from infra.base.errors import ConfigError
+from infra.base.process import Stop
+from infra.base.wire import Codec, connect, receive, send
 from ps.config import RowConfig
 from ps.main import run_shard
 from tests.end_to_end.conftest import WriteTopic

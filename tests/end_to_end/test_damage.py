@@ -21,11 +21,11 @@ from safetensors.numpy import load_file, save_file
 from dispatch.cuts.survey import verify_cuts
 from dispatch.journal.history import read_cuts, read_manifests
 from dispatch.journal.log import JournalWriter
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
+from infra.base.storage import Storage
 from infra.run.folder import check_free
 from infra.run.settings import Settings, read_stored
 from infra.run.supervision.child import last_lines
-from infra.storage import Storage
 from ingest.batches.replay import form_batch
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter

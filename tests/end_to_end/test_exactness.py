@@ -26,7 +26,7 @@ from dispatch.rows.index import Index
 from dispatch.rows.plan import RoundPlan
 from dispatch.rows.states import REPLICATED
 from dispatch.training import Training
-from infra.link import Link
+from infra.base.link import Link
 from ps.config import RowConfig
 from ps.protocol import EARLY, EVICT, FLUSH, TRAIN
 from tests.end_to_end.clock import ThreadClock, told_rate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.faults import ALLOWED, FAULT, SEAMS, read_fired
+from infra.base.faults import ALLOWED, FAULT, SEAMS, read_fired
 from tests.end_to_end.processes import ROOT, environment, freshet, run
 
 BATCH = 64

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from dispatch.journal.history import read_history
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import Status
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ps.config import CutConfig
 from ps.cuts.manifest import manifest_numbers
 from tests.disks import fill, small_disk

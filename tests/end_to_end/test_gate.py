@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from dispatch.cuts import reference, retention
 from dispatch.job import GateRule, Publishing
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from infra.kafka.broker import free_port
-from infra.storage import Storage
-from infra.telemetry import Meter
 from ingest.errors import SourceUnavailable
 from ingest.log.embedded import LogReader
 from ingest.streams.source import Record

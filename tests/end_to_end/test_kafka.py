@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dispatch.journal.history import read_manifests
+from infra.base.process import Stop
 from infra.kafka.broker import Broker
-from infra.process import Stop
 from ingest.batches.manifest import Manifest
 from ingest.codec.json_events import encode_json
 from ingest.errors import SourceUnavailable

@@ -10,8 +10,8 @@ import pytest
 
 from dispatch.coordinator import Coordinator
 from dispatch.intake import Intake
+from infra.base.process import Stop
 from infra.kafka.broker import Broker
-from infra.process import Stop
 from ingest.codec.json_events import encode_json
 from ingest.kafka.letter_topic import read_kafka_letters
 from ingest.kafka.source import KafkaSource

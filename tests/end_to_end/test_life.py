@@ -12,8 +12,8 @@ import pytest
 from dispatch.journal.history import History, read_history
 from dispatch.journal.log import read_records
 from dispatch.journal.records import Commanded
+from infra.base.faults import read_fired
 from infra.cli.replay import digest_file
-from infra.faults import read_fired
 from tests.end_to_end.living import ENDED, FURTHER, HUNG, KILLED, Facts, Life, given, live
 from tests.end_to_end.processes import run
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from dispatch.journal.history import read_manifests
-from infra.wire import write_curve
+from infra.base.wire import write_curve
 from tests.end_to_end.processes import children_of, ports_of_workers, run, start, wait_until
 
 SMALL = ("stream.batch=64", "dispatch.workers=2", "dispatch.links_gbit=", "ps.shards=1", "api.port=0", "run=shared")

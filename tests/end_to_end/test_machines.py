@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from api.runs.places import AGENT, find_folders, find_runs, read_endpoint
+from infra.base.process import Stop
 from infra.kafka.broker import free_port
-from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.main import ProducerJob, run_producer

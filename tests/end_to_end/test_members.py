@@ -10,7 +10,7 @@ from dispatch.coordinator import Coordinator
 from dispatch.errors import CommandRefused
 from dispatch.peers.roster import Roster
 from dispatch.rows.directory import Directory
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.letters.embedded import read_dead_letters
 from ps.config import CutConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from dispatch.journal.history import History, read_history
 from dispatch.protocol import Order, OrderArrays, Report
 from dispatch.rows.plan import WorkerPlan
+from infra.base.process import Stop
 from infra.kafka.broker import free_port
-from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.convert import Event
 from ingest.main import ProducerJob, run_producer

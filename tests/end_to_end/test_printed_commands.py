@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dispatch.journal.history import read_history
-from infra.errors import MissingProgram
+from infra.base.errors import MissingProgram
+from infra.base.process import Stop
 from infra.kafka.jars import find_java
-from infra.process import Stop
 from infra.run.settings import read_stored
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dispatch.journal.history import read_manifests
-from infra.faults import ALLOWED, FAULT, read_fired
-from infra.process import WRONG_SETTING
+from infra.base.faults import ALLOWED, FAULT, read_fired
+from infra.base.process import WRONG_SETTING
+from infra.base.wire import write_curve
 from infra.run.cluster import MOST_RESTARTS
-from infra.wire import write_curve
 from tests.end_to_end.processes import WAIT_SECONDS, children_of, ports_of_workers, run, start, wait_until
 
 ONE = ("dispatch.workers=1", "dispatch.links_gbit=5", "ps.shards=1")

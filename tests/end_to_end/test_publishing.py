@@ -10,8 +10,8 @@ import pytest
 
 from dispatch.cuts import retention
 from dispatch.job import GateRule, Publishing
+from infra.base.storage import Storage
 from infra.kafka.broker import free_port
-from infra.storage import Storage
 from ingest.streams.source import Record
 from ps.config import CutConfig, RowConfig
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest

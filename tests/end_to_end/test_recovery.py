@@ -13,10 +13,10 @@ from dispatch.cuts.unreadable import MOST_TRIES
 from dispatch.errors import NoCut
 from dispatch.journal.log import read_records
 from dispatch.journal.records import GenerationStarted, Redecided
-from infra import faults
-from infra.errors import StorageError
-from infra.faults import SEAMS
-from infra.storage import Storage
+from infra.base import faults
+from infra.base.errors import StorageError
+from infra.base.faults import SEAMS
+from infra.base.storage import Storage
 from ps.config import CutConfig, RowConfig
 from ps.cuts.manifest import manifest_numbers, read_manifest
 from ps.cuts.restore import restore

@@ -19,9 +19,9 @@ from dispatch.journal.history import read_history
 from dispatch.journal.records import StepDecided
 from dispatch.recovery import assemble
 from dispatch.rows.index import BatchRows
+from infra.base.process import Stop
+from infra.base.storage import Storage
 from infra.kafka.broker import free_port
-from infra.process import Stop
-from infra.storage import Storage
 from ingest.batches.batch import Batch
 from ingest.batches.replay import GoesOn
 from ingest.letters.embedded import read_dead_letters

@@ -2,8 +2,8 @@
 
 import pytest
 
-from infra import faults
-from infra.faults import SEAMS, WORKER
+from infra.base import faults
+from infra.base.faults import SEAMS, WORKER
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import Plan, train
 

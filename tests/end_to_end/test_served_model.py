@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from dispatch.job import Publishing
 from dispatch.rows.index import Index
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from infra.kafka.broker import free_port
-from infra.storage import Storage
-from infra.telemetry import Meter
 from ps.config import CutConfig, RowConfig
 from ps.cuts.manifest import manifest_numbers, read_manifest
 from ps.cuts.publication import Deliveries

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from api.job import database_url
+from infra.base.storage import Storage
 from infra.run.supervision.nursery import as_started
-from infra.storage import Storage
 from ps.cuts.manifest import manifest_numbers
 from ps.cuts.served import read_served, served_now
 from tests.api.serving import Served, new_token, until

@@ -21,7 +21,7 @@ from dispatch.errors import CommandOutdated, CommandRefused
 from dispatch.journal.history import read_history
 from dispatch.journal.log import read_records
 from dispatch.journal.records import AlphaChanged, Commanded, Faulted, GenerationStarted, StepDecided, StepDone
-from infra.process import ProcessPlace, Stop
+from infra.base.process import ProcessPlace, Stop
 from ps.config import CutConfig, RowConfig
 from tests.control_plane.folding import read_journal
 from tests.end_to_end.conftest import WriteTopic

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dispatch.journal.history import read_history
+from infra.base.process import Stop
 from infra.kafka.broker import free_port
-from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
 from tests.end_to_end.processes import children_of, run, start, wait_until

@@ -8,7 +8,7 @@ from dispatch.coordinator import Coordinator
 from dispatch.dense import Reduce
 from dispatch.errors import RunEnded
 from dispatch.journal.history import History, read_history
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.letters.embedded import read_dead_letters
 from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic

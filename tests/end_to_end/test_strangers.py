@@ -18,8 +18,8 @@ import zmq
 from dispatch.journal.history import read_history
 from dispatch.journal.log import read_records
 from dispatch.journal.records import Commanded
+from infra.base.wire import Codec, bind
 from infra.run.agent.running import CONTROL_LINE
-from infra.wire import Codec, bind
 from ingest.config import StreamConfig
 from ps.protocol import Serve
 from tests.end_to_end.living import given, producing

@@ -15,9 +15,9 @@ from dispatch.dense import Reduce
 from dispatch.errors import CacheTooSmall, RunEnded
 from dispatch.journal.history import read_manifests
 from dispatch.protocol import Idle, Welcome
-from infra.errors import NameTaken
-from infra.process import Stop
-from infra.wire import receive
+from infra.base.errors import NameTaken
+from infra.base.process import Stop
+from infra.base.wire import receive
 from ingest.batches.manifest import Manifest
 from ingest.codec.decoder import KEPT_BYTES, Decoder
 from ingest.errors import AbsentField
@@ -234,7 +234,7 @@ def test_a_hot_set_that_leaves_no_room_for_a_micro_batch_is_refused_at_start(wri
 def test_a_second_worker_of_one_name_and_a_stranger_change_nothing(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.process.CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr("infra.base.process.CLAIM_SECONDS", 0.0)
     plan, seen = Plan(write_topic(MORE_THAN_NEEDED), workers=1, batch=32), Stop()
     told: list[BaseException] = []
 

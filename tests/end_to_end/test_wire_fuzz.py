@@ -12,7 +12,7 @@ import zmq
 from prometheus_client import CollectorRegistry
 
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, GaveUp, Join, Post, Report
-from infra.wire import Codec, Header, Refused, connect, receive
+from infra.base.wire import Codec, Header, Refused, connect, receive
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.streams.sink import Entry
 from ps.config import RowConfig

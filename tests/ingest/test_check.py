@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.check import check_events
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig

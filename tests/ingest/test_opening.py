@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.config import StreamConfig
 from ingest.errors import LogBusy
 from ingest.kafka.config import KafkaConfig

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.schema import BUILT_IN, load_schema, parse_schema
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from infra.agreement import Agreement
-from infra.process import Stop
-from infra.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, connect, receive, send
+from infra.base.agreement import Agreement
+from infra.base.process import Stop
+from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
 from ps.main import ShardJob, run_shard

@@ -8,9 +8,9 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from infra.errors import Fenced, WireError
-from infra.link import Bucket, Link
-from infra.wire import Codec, bind, send
+from infra.base.errors import Fenced, WireError
+from infra.base.link import Bucket, Link
+from infra.base.wire import Codec, bind, send
 from ps.client import Pulled, ShardClient
 from ps.config import RowConfig
 from ps.errors import PsError, Unreachable

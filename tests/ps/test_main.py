@@ -12,11 +12,11 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
+from infra.base.process import Stop
+from infra.base.storage import Storage
+from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, load_curve, send
 from infra.kafka.broker import free_port
-from infra.process import Stop
-from infra.storage import Storage
-from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, load_curve, send
 from ps.config import PsConfig, RowConfig
 from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.main import run_shard

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.wire import NO_F32
+from infra.base.wire import NO_F32
 from ps.errors import OutOfOrder
 from ps.protocol import EARLY, EVICT, FLUSH, TRAIN, Announce, AnnounceArrays, Pull, PullArrays, Push
 from ps.rounds import MESSAGE_BYTES, Received, Rounds, fingerprint, fingerprint_reference

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
-from infra.telemetry import Meter, Refusals
-from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused
+from infra.base.telemetry import Meter, Refusals
+from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused
 from ps.config import RowConfig
 from ps.cuts.restore import ModelSettings
 from ps.main import answer

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from api.config import ApiConfig
 from api.store.rows import SCOPES
-from infra.process import Stop
-from infra.telemetry import Meter
+from infra.base.process import Stop
+from infra.base.telemetry import Meter
 from ingest.log.embedded import LogReader
 from serving.config import ServingConfig
 from serving.job import ServingJob

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from infra.telemetry import Meter
+from infra.base.telemetry import Meter
 from ingest.samples import Samples, join_samples
 from ps.cuts.manifest import read_manifest
 from serving.copies import Copies, ModelCopy

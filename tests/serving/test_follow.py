@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from dispatch.cuts.retention import discard_after, drop_old
-from infra.errors import StorageError
-from infra.storage import Storage
-from infra.telemetry import DoublingPauses, Meter
+from infra.base.errors import StorageError
+from infra.base.storage import Storage
+from infra.base.telemetry import DoublingPauses, Meter
 from ps.cuts.choice import Choice, write_choice
 from ps.cuts.manifest import manifest_name
 from ps.cuts.served import read_served

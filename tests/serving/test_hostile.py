@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ps.cuts.files import read_columns, write_columns
 from ps.cuts.manifest import CutManifest, read_manifest, write_manifest
 from ps.errors import CutDamaged

@@ -4,7 +4,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from dispatch.control.protocol import NO_QUESTION, QuestionArrays
-from infra.telemetry import Meter
+from infra.base.telemetry import Meter
 from ingest.samples import Samples
 from serving.copies import Copies
 from serving.loading import load, read_served_manifest

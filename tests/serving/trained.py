@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ingest.samples import Samples
 from ingest.schema import load_schema
 from ps.config import RowConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from infra.errors import ConfigError, FileUnusable, WireError
+from infra.base.errors import ConfigError, FileUnusable, WireError
 from ps.dense.range import pieces_of
 from ps.protocol import BARE, WHOLE
 from trainer.config import ModelConfig

@@ -6,8 +6,8 @@ import pytest
 import zmq
 
 from dispatch.protocol import FROM_DISPATCHER, Abort, Posted, Welcome
-from infra.process import Stop
-from infra.wire import Codec, Header, bind, send
+from infra.base.process import Stop
+from infra.base.wire import Codec, Header, bind, send
 from trainer.dispatcher import Dispatcher
 
 RUN, WORKER = "test", b"worker-0/1"

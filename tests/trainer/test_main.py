@@ -33,12 +33,12 @@ from dispatch.protocol import (
     Saved,
     Welcome,
 )
-from infra.agreement import Agreement
-from infra.errors import ConfigError, FileUnusable
-from infra.link import Link
-from infra.process import Stop
-from infra.telemetry import Meter
-from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, send
+from infra.base.agreement import Agreement
+from infra.base.errors import ConfigError, FileUnusable
+from infra.base.link import Link
+from infra.base.process import Stop
+from infra.base.telemetry import Meter
+from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, send
 from ps.config import RowConfig
 from ps.protocol import DISPLACED, FLUSH, TAKEN, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from trainer.config import ModelConfig
 from trainer.models.dcn import Dcn
 from trainer.models.deepfm import pairwise_products

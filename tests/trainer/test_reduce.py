@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from tests.trainer.boards import meetings, names
 from trainer.errors import PeersLost
 from trainer.reduce import AloneGroup, DenseGroup, PeerGroup, address_facing, form_group

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from infra.link import Link
+from infra.base.link import Link
 from ps.config import OptimizerName, RowConfig
 from tests.ps.doubles import SEED
 from tests.trainer.director import DENSE, FIELDS, Director, batches, directed, equal_weights, weights

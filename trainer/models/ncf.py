@@ -7,7 +7,7 @@ NeuMF keeps two embeddings a key; here the first half of the row's columns feeds
 import torch
 from torch import Tensor
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from trainer.config import ModelConfig
 from trainer.models.layers import ClickModel, Output, flat_inputs, mlp
 

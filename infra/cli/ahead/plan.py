@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from infra.base.errors import ConfigError
+from infra.base.process import check_output, write_whole
 from infra.cli.options import RunOptions, grouped
-from infra.errors import ConfigError
-from infra.process import check_output, write_whole
 
 if TYPE_CHECKING:  # loads kernels
     from infra.plan.simulate import PlanJob

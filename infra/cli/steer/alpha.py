@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 import typer
 
+from infra.base.errors import ConfigError
 from infra.cli.options import grouped
 from infra.cli.steer.connection import ApiOptions, AsJson, CommandOptions
 from infra.cli.steer.output import print_answer
-from infra.errors import ConfigError
 
 app = typer.Typer(help="Look at alpha, the share of exact assignment, and set it.")
 

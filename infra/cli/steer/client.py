@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 
-from infra.errors import ConfigError, FreshetError
+from infra.base.errors import ConfigError, FreshetError
 
 CONNECT_SECONDS = 5.0
 QUESTION_SECONDS = 10.0

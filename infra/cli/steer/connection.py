@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from infra.base.config import check_names
+from infra.base.errors import ConfigError
 from infra.cli.options import RUN, RunOrFolder, command_for, not_one
-from infra.config import check_names
-from infra.errors import ConfigError
 from infra.run.folder import RUNS, is_path, named_folder
 from infra.run.settings import API_URL, CA_FILE, TOKEN, check_environment
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from infra.base.config import check_names
+from infra.base.errors import ConfigError
 from infra.cli.options import grouped
 from infra.cli.steer.connection import ApiOptions, AsJson, CommandOptions
 from infra.cli.steer.output import print_answer, print_json, show_table
-from infra.config import check_names
-from infra.errors import ConfigError
 
 if TYPE_CHECKING:
     from infra.cli.steer.client import ApiClient

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import typer
 
+from infra.base.errors import FreshetError, ProcessFailed
 from infra.cli.options import SettingsOptions
 from infra.cli.steer.output import print_answer
-from infra.errors import FreshetError, ProcessFailed
 from infra.run.folder import as_path
 from infra.run.settings import STORED, Settings, read_stored
 

@@ -7,10 +7,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from infra.base.errors import FreshetError
 from infra.cli.options import grouped
 from infra.cli.steer.connection import ApiConnection, ApiOptions, AsJson
 from infra.cli.steer.output import print_json
-from infra.errors import FreshetError
 
 if TYPE_CHECKING:
     from dispatch.progress.status import Status

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from infra.base.config import check_names
+from infra.base.errors import ConfigError
 from infra.cli.options import SettingsOptions, grouped
 from infra.cli.steer import sockets
 from infra.cli.steer.connection import ApiOptions, AsJson, CommandOptions
 from infra.cli.steer.output import print_answer, print_json, show_table
-from infra.config import check_names
-from infra.errors import ConfigError
 
 app = typer.Typer(help="Add workers to a run under way, take them away, list them.", no_args_is_help=True)
 

@@ -26,12 +26,12 @@ from dispatch.control.supervision import (
     WorkerStarted,
 )
 from dispatch.errors import CommandRefused
-from infra.config import check_names
-from infra.errors import ConfigError
+from infra.base.config import check_names
+from infra.base.errors import ConfigError
+from infra.base.wire import Header
 from infra.run.agent.sockets import PrivateSocket
 from infra.run.supervision.child import Child, ProcessSpec
 from infra.run.supervision.supervisor import Supervisor
-from infra.wire import Header
 
 AGENT_FILE = "agent"
 """in the folder of endpoints"""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from infra.errors import ProcessFailed
-from infra.process import Stop
+from infra.base.errors import ProcessFailed
+from infra.base.process import Stop
 from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.cluster import Notices, threads_of
 from infra.run.folder import as_path

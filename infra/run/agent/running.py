@@ -5,11 +5,11 @@ from pathlib import Path
 
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.occupied import is_under_way
-from infra.errors import ConfigError, ProcessFailed
-from infra.files import naming
+from infra.base.errors import ConfigError, ProcessFailed
+from infra.base.files import naming
+from infra.base.wire import Curve, load_curve
 from infra.run.agent.agent import AGENT_FILE
 from infra.run.settings import Settings
-from infra.wire import Curve, load_curve
 
 CONTROL_LINE = 2
 """of the dispatcher's endpoints: workers', status, control, feed"""

@@ -12,8 +12,8 @@ import zmq
 
 from dispatch.control.protocol import Exchange
 from dispatch.control.server import ControlSocket
-from infra.files import socket_folder
-from infra.process import write_whole
+from infra.base.files import socket_folder
+from infra.base.process import write_whole
 
 SOCKET = "agent"
 IPC = "ipc://"

@@ -26,10 +26,10 @@ from dispatch.journal.desired import Desired, SteeringRecord, follow_all
 from dispatch.journal.history import JOURNAL, read_history
 from dispatch.journal.occupied import is_under_way
 from dispatch.journal.records import Commanded, Stopped
-from infra.config import check_names
-from infra.errors import ConfigError, FreshetError
-from infra.files import naming, refusal, try_lock
-from infra.process import Stop, write_whole
+from infra.base.config import check_names
+from infra.base.errors import ConfigError, FreshetError
+from infra.base.files import naming, refusal, try_lock
+from infra.base.process import Stop, write_whole
 from infra.run.agent.agent import AGENT_FILE
 from infra.run.agent.sockets import PrivateSocket
 from infra.run.checks import check_start

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, Literal
 
 from dispatch.control.supervision import ProcessState
-from infra.errors import ProcessFailed
-from infra.files import open_log
-from infra.process import START_ANEW, SUPERVISED, WRONG_SETTING, SignsOfLife
+from infra.base.errors import ProcessFailed
+from infra.base.files import open_log
+from infra.base.process import START_ANEW, SUPERVISED, WRONG_SETTING, SignsOfLife
 from infra.run.figures import count
 from infra.run.supervision.compiling import compiling_file
 from infra.run.supervision.nursery import Forked, Nursery, kill_group
@@ -54,7 +54,7 @@ class ProcessSpec:
     ready_seconds: float = 600.0
     """how long it may take until the endpoint file exists; the first start of a version compiles kernels"""
     alive_file: Path | None = None
-    """touched by the child every second (``infra.process.show_life``); None: nobody watches whether it was stopped"""
+    """touched by the child every second (``infra.base.process.show_life``); None: nobody watches for stops"""
     alive_seconds: float = ALIVE_SECONDS
     """how long it may not be touched, from the first touch on, before the process is killed"""
     restart: Literal["never", "on_failure"] = "never"

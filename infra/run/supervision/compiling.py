@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from infra.process import write_whole
+from infra.base.process import write_whole
 
 if TYPE_CHECKING:  # loads numba, which a supervisor does not need
-    from infra.kernels import Compilation
+    from infra.base.kernels import Compilation
 
 LINE_SECONDS = 2.0
 """between two lines of the log; the file changes with every kernel"""

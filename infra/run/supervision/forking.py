@@ -19,7 +19,7 @@ from functools import cache
 import msgspec
 import setproctitle
 
-from infra.process import SUPERVISED, end_with_parent
+from infra.base.process import SUPERVISED, end_with_parent
 from infra.run.supervision.nursery import MESSAGE_BYTES, ProcessEnded, ProcessStarted, Signal, Wanted
 
 LIGHT = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "ps.main", "ingest.opening")

@@ -27,8 +27,8 @@ from typing import IO
 import msgspec
 import structlog
 
-from infra.files import open_log
-from infra.process import SUPERVISED
+from infra.base.files import open_log
+from infra.base.process import SUPERVISED
 from infra.run.folder import as_path
 
 NAME = "nursery"

@@ -2,7 +2,7 @@
 
 One pass (``Supervisor.poll``) checks every child (``Child``) once and never waits, so a request to stop is noticed
 within a pass, even during the start. No child is left behind: leaving the ``with`` block stops them all, and if the
-supervisor is killed, the kernel kills its children (``infra.process.end_with_parent``).
+supervisor is killed, the kernel kills its children (``infra.base.process.end_with_parent``).
 
 While the run drains, what it needs for that is still restarted; once it is over nothing is, and nothing that fails
 matters. Each child has a session of its own: Ctrl-C in a terminal reaches only the supervisor, which then stops the
@@ -22,8 +22,8 @@ from types import TracebackType
 import structlog
 
 from dispatch.control.supervision import ProcessState
-from infra.errors import ConfigError, ProcessFailed
-from infra.process import Stop
+from infra.base.errors import ConfigError, ProcessFailed
+from infra.base.process import Stop
 from infra.run.supervision.child import Child, ProcessSpec
 from infra.run.supervision.compiling import compiled_so_far
 from infra.run.supervision.nursery import Nursery

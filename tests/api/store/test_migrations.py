@@ -19,7 +19,7 @@ from api.store import engine
 from api.store.engine import database_url, migrate, migrations, new_engine
 from api.store.store import SqlStore
 from api.store.tables import SqlTable
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from tests.api.store.journals import begun, page
 
 RACE = "import sys; from api.store.engine import migrate; sys.stdin.read(1); migrate(sys.argv[1])"

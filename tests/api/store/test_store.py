@@ -14,7 +14,7 @@ from api.store.rows import NewAudit, NewCommand
 from api.store.store import SqlStore
 from api.store.tables import FANOUT, LEVELS, StepRow
 from dispatch.journal.records import Redecided
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from tests.api.store import journals
 from tests.api.store.journals import Frame, cut_begun, cut_taken, done, page, trained
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.base.errors import ConfigError
 from infra.cli.token import parse_seconds
-from infra.errors import ConfigError
 
 
 def freshet(*arguments: str) -> subprocess.CompletedProcess[str]:

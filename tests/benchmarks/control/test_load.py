@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.control.api import steps_per_second
 from benchmarks.control.load import AskedRoute, ask_together
-from infra.errors import FreshetError
+from infra.base.errors import FreshetError
 
 
 class TokenDoor(BaseHTTPRequestHandler):

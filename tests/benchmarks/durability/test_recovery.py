@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.durability.recovery import EXAMPLES, cases
-from infra.errors import ConfigError
-from infra.faults import ALLOWED, FAULT, SEAMS, read_faults
+from infra.base.errors import ConfigError
+from infra.base.faults import ALLOWED, FAULT, SEAMS, read_faults
 
 
 def test_every_seam_and_a_stop_of_every_kind_of_process_is_a_case() -> None:

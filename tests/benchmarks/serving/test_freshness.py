@@ -20,8 +20,8 @@ from benchmarks.serving.freshness import (
     ages_of,
     measure_pairs,
 )
+from infra.base.errors import FreshetError
 from infra.chaos.main import ChaosJob
-from infra.errors import FreshetError
 
 ASKED = SeenVersions(times=[10.0, 11.0, 12.0], versions=[(0, 3), (0, 7), (1, 8)])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.serving.gate import CASES, GateLoad, JudgedVersion, faults, read_stream, result_of, run_gate, thinned
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.batches.counting import count_present
 from ingest.schema import load_schema
 

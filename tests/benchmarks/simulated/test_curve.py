@@ -11,8 +11,8 @@ from benchmarks.simulated.curve import CurvePoint, parse_alphas, run_curve
 from benchmarks.simulated.dispatch import simulate
 from benchmarks.simulated.keys import read_keys
 from benchmarks.simulated.workload import Workload, make_workload
+from infra.base.errors import ConfigError
 from infra.cli.main import app
-from infra.errors import ConfigError
 from tests.benchmarks.simulated.test_dispatch import small_workload
 
 ALPHAS = [0.0, 0.125, 0.25, 0.5, 0.75, 1.0]

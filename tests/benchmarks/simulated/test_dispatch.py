@@ -26,8 +26,8 @@ from dispatch.policies.registry import build_policy
 from dispatch.policies.spec import Needs
 from dispatch.rows.directory import Directory
 from dispatch.rows.index import Index
+from infra.base.errors import ConfigError
 from infra.cli.main import app
-from infra.errors import ConfigError
 
 LINKS = (5.0, 5.0, 0.5, 0.5)
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from benchmarks.simulated.paper import BATCHES, BREAKDOWN, EMBEDDING_SIZE, HERALD_POLICIES, Setting, run_paper, settings
 from benchmarks.simulated.sizes import Architecture
 from benchmarks.simulated.tables import paper_tables
+from infra.base.errors import ConfigError
 from infra.cli.main import app
-from infra.errors import ConfigError
 
 POLICIES = ["laia", "round_robin"]
 WDL = Architecture("sgd", "wdl", 2, 0)

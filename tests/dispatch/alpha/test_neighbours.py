@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from dispatch.alpha.neighbours import NOT_KNOWN, GpuNeighbours, OtherUse, find_neighbours, own_processes
-from infra.process import NOWHERE, ProcessPlace
+from infra.base.process import NOWHERE, ProcessPlace
 
 OWN = 7
 MINE = ProcessPlace("machine", "pid:[1]", OWN)

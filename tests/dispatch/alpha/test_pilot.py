@@ -16,7 +16,7 @@ from dispatch.alpha.window import StepSeconds
 from dispatch.assign.choices import Backend
 from dispatch.assign.situation import Situation
 from dispatch.assign.worth import Worth
-from infra.process import own_place
+from infra.base.process import own_place
 from tests.dispatch.assign.test_cuda import needs_gpu
 
 

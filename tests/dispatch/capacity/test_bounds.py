@@ -6,7 +6,7 @@ from dispatch.capacity.elastic import Elastic
 from dispatch.capacity.room import check_cache
 from dispatch.config import DispatchConfig
 from dispatch.errors import CacheTooSmall
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 
 def test_one_bound_is_that_of_every_worker() -> None:

@@ -9,7 +9,7 @@ import zmq
 from dispatch.control.client import command
 from dispatch.control.server import ControlSocket
 from dispatch.errors import NoAnswer
-from infra.wire import load_curve, write_curve
+from infra.base.wire import load_curve, write_curve
 
 SECONDS = 2.0
 

@@ -22,7 +22,7 @@ from dispatch.journal.log import JournalTail, read_records
 from dispatch.journal.records import Commanded
 from dispatch.journal.run import RunJournal
 from dispatch.peers.crew import Crew
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.streams.position import Position
 from tests.dispatch.cuts.cuts import decided, trained
 from tests.dispatch.journal.test_cut_segments import step

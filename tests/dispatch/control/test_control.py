@@ -14,8 +14,8 @@ from dispatch.control.client import ask, command
 from dispatch.control.protocol import CONTROL, Accepted, Command, ListedMember, Members
 from dispatch.control.server import Asked, ControlSocket
 from dispatch.errors import CommandRefused, NoAnswer
-from infra.telemetry import Refusals
-from infra.wire import Codec, Refused, connect, guarded, load_curve, receive, write_curve
+from infra.base.telemetry import Refusals
+from infra.base.wire import Codec, Refused, connect, guarded, load_curve, receive, write_curve
 from tests.malformed import spoiled_messages, valid_message
 
 RUN = "r"

@@ -23,7 +23,7 @@ from dispatch.journal.log import read_records
 from dispatch.journal.readers import JournalReaders
 from dispatch.journal.records import AnyRecord, CutTaken, StepDecided
 from dispatch.journal.run import RunJournal
-from infra.wire import Codec, Refused, connect, guarded, load_curve, receive, write_curve
+from infra.base.wire import Codec, Refused, connect, guarded, load_curve, receive, write_curve
 from ingest.streams.position import Position
 from tests.dispatch.journal.test_cut_segments import step
 from tests.dispatch.journal.test_run import begun_in, job_in

@@ -18,8 +18,8 @@ from dispatch.control.live_client import LiveClient
 from dispatch.control.protocol import FEED, Live
 from dispatch.control.server import ControlSocket
 from dispatch.journal.run import RunJournal
+from infra.base.wire import Curve, guarded, load_curve, write_curve
 from infra.kafka.broker import free_port
-from infra.wire import Curve, guarded, load_curve, write_curve
 from tests.dispatch.journal.test_run import begun_in, job_in
 
 RUN = "r"

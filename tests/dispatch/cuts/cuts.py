@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dispatch.cuts.state import Decided, DispatcherState, Trained, write_state
 from dispatch.progress.accounts import Accounts
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ingest.streams.position import Position
 from ps.cuts.files import Columns, new_name, write_columns
 from ps.cuts.manifest import CutManifest, ShardPart, write_manifest

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dispatch.cuts.logged import CutLog, kind_of
-from infra.telemetry import DoublingPauses
+from infra.base.telemetry import DoublingPauses
 from ps.cuts.manifest import Verdict
 from ps.protocol import FilePart
 from tests.dispatch.cuts.cuts import manifest_of

@@ -15,7 +15,7 @@ from dispatch.cuts.retention import (
     sweep,
     unpin,
 )
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ps.cuts.choice import Choice, write_choice
 from ps.cuts.manifest import ShardPart, Verdict, manifest_numbers, read_manifest, write_manifest
 from ps.cuts.served import SILENT_SECONDS, ServedRecord, write_served

@@ -9,8 +9,8 @@ from dispatch.cuts.search import CutSearch
 from dispatch.cuts.unreadable import MOST_TRIES
 from dispatch.errors import CutUnreadable, CutUnusable, NoCut
 from dispatch.journal.run import RunJournal
-from infra.errors import StorageError
-from infra.storage import Storage
+from infra.base.errors import StorageError
+from infra.base.storage import Storage
 from ps.cuts.manifest import manifest_name
 from ps.protocol import EMPTY_MODEL
 from tests.dispatch.cuts.cuts import take_cut

@@ -14,7 +14,7 @@ from dispatch.progress.accounts import Accounts
 from dispatch.progress.status import EventCounts, Status
 from dispatch.rows.index import Index
 from dispatch.tally import PhaseSeconds, WorkerTraffic
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ingest.batches.absent import FieldWatch
 from ingest.schema import load_schema
 from ps.cuts.manifest import ShardPart

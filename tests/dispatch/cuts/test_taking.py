@@ -14,9 +14,9 @@ from dispatch.cuts.retention import files_of
 from dispatch.cuts.state import read_state
 from dispatch.cuts.taking import CutBook, CutFailure
 from dispatch.progress.newest import TrainedSamples
-from infra.errors import StorageError
-from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.base.errors import StorageError
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from ingest.samples import no_samples
 from ingest.streams.position import Position
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest

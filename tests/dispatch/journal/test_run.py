@@ -33,7 +33,7 @@ from dispatch.journal.records import (
 from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import GenerationTerms
 from dispatch.policies.spec import Needs
-from infra.telemetry import code_version
+from infra.base.telemetry import code_version
 from ingest.config import StreamConfig
 from ingest.schema import load_schema
 from ingest.streams.position import Position

@@ -39,7 +39,7 @@ from dispatch.protocol import (
 )
 from dispatch.rows.directory import Directory
 from dispatch.tally import NO_SECONDS, PhaseSeconds
-from infra.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
+from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
 from ps.protocol import DISPLACED, FLUSH, TAKEN, Heard, Serve, Terms
 
 RUN = "test"

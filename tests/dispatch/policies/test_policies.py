@@ -29,7 +29,7 @@ from dispatch.policies.registry import build_policy, parse_spec
 from dispatch.policies.round_robin import round_robin_reference
 from dispatch.policies.spec import Needs
 from dispatch.rows.states import CLEAN, OWNED, SPLIT
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from tests.dispatch.assign.situations import draw_situation
 
 NORMAL_FORMS = [

@@ -1,7 +1,7 @@
 import pytest
 
 from dispatch.policies.registry import parse_spec
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ from rich.console import Console
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.records import Begun, GenerationStarted, StepDone
+from infra.base.process import Stop
 from infra.chaos.census import SETTLED_SAMPLES, Census, Usage
 from infra.chaos.clients import KINDS
 from infra.chaos.main import MOST_IN_A_ROW, RECORD, ChaosJob, Storm, SupervisedRun, targets_of
 from infra.chaos.progress import CONVINCING, Progress
 from infra.chaos.report import ChaosReport, by_kind, show_report
 from infra.chaos.strikes import WEIGHTS, Strike, Struck, draw_strikes
-from infra.process import Stop
 from infra.verify.finding import Finding
 from tests.end_to_end.processes import children_of, run, start, wait_until
 

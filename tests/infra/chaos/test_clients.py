@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from api.runs.requests import request_id
+from infra.base.process import Stop
 from infra.chaos.census import Usage
 from infra.chaos.clients import (
     TOKEN_NAME,
@@ -29,7 +30,6 @@ from infra.chaos.usage import UsageLog, UsageSample, level_off
 from infra.chaos.witness import TaggedRecords, Witness
 from infra.cli.chaos import settings_of
 from infra.cli.options import SettingsOptions
-from infra.process import Stop
 from infra.run.settings import load_settings, store_settings
 from ingest.log.embedded import LogReader, LogWriter
 from ps.cuts.manifest import CutManifest, Verdict

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+from infra.base.process import stop_on_signals
 from infra.cli.main import run_command
-from infra.process import stop_on_signals
 from tests.end_to_end.processes import environment
 
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from infra.base.storage import Storage
 from infra.run.settings import load_settings, store_settings
-from infra.storage import Storage
 from ps.cuts.manifest import CutManifest
 from tests.dispatch.cuts.cuts import rows_file, take_cut
 from tests.infra.cli.conftest import Invoke

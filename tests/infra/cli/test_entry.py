@@ -96,5 +96,5 @@ def test_commands_that_drain_are_told_by_their_first_words() -> None:
 
 
 def test_signals_are_turned_into_one_request_however_often_it_is_asked() -> None:
-    code = "from infra.process import stop_on_signals; assert stop_on_signals() is stop_on_signals()"
+    code = "from infra.base.process import stop_on_signals; assert stop_on_signals() is stop_on_signals()"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0

@@ -8,9 +8,9 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from infra.base.errors import ConfigError
+from infra.base.telemetry import code_version
 from infra.cli.main import app
-from infra.errors import ConfigError
-from infra.telemetry import code_version
 from tests.end_to_end.processes import ROOT, environment, freshet, run, start, wait_until
 from tests.infra.cli.conftest import Invoke
 

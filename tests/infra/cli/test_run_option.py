@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import typer.main
 
+from infra.base.storage import Storage
 from infra.cli.main import app
 from infra.run.folder import claim
 from infra.run.settings import load_settings, store_settings
-from infra.storage import Storage
 from tests.dispatch.cuts.cuts import rows_file, take_cut
 from tests.infra.cli.conftest import Invoke
 from tests.infra.cli.test_cuts import KEYS

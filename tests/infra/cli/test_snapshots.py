@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from dispatch.cuts.retention import drop_old, pinned_numbers
+from infra.base.storage import Storage
 from infra.run.settings import load_settings, store_settings
-from infra.storage import Storage
 from ingest.keys import key_of
 from ps.cuts.choice import read_choice
 from ps.cuts.manifest import CutFigures, Verdict, write_manifest

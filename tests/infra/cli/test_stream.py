@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from infra.base.errors import ConfigError
+from infra.base.process import Stop
 from infra.cli.main import app
 from infra.cli.stream import progress_of
-from infra.errors import ConfigError
-from infra.process import Stop
 from ingest.config import StreamConfig
 from ingest.kafka.letter_topic import KafkaLetters
 from ingest.letters.letter import DeadLetter

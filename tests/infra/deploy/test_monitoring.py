@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from api.app import create_app
-from infra.metrics.catalogue import BY_NAME
+from infra.base.metrics.catalogue import BY_NAME
 
 DEPLOY = Path(__file__).parents[3] / "infra" / "deploy"
 BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "freshet.json").read_text())

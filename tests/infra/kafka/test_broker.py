@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.errors import MissingProgram, ProcessFailed
+from infra.base.errors import MissingProgram, ProcessFailed
 from infra.kafka import broker, jars
 from tests.brokers import TestBroker, admin, running_broker
 from tests.end_to_end.processes import ROOT, wait_until

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from infra.run.network import namespaces
 
 NEEDED = "needs Linux with ip, tc and the right to make network namespaces"

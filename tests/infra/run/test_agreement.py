@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import pytest
 
+from infra.base.wire import I64, Header
 from infra.run.agreement import (
     MAY_DIFFER,
     MESSAGES,
@@ -17,7 +18,6 @@ from infra.run.agreement import (
 )
 from infra.run.reference import sections
 from infra.run.settings import Settings, load_settings
-from infra.wire import I64, Header
 
 OTHERS = [name for names in MAY_DIFFER.values() for name in names]
 CHANGED = {

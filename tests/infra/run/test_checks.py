@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from dispatch.errors import CacheTooSmall, NoGpu
+from infra.base.config import PRIVATE
+from infra.base.errors import ConfigError
 from infra.cli.commands import keys
-from infra.config import PRIVATE
-from infra.errors import ConfigError
 from infra.run.checks import check_ports, check_start
 from infra.run.settings import load_settings
 from tests.end_to_end.processes import run

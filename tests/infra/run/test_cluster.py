@@ -11,7 +11,8 @@ import zmq
 from rich.console import Console
 
 from dispatch.progress.status import Status
-from infra.errors import ConfigError, ProcessFailed
+from infra.base.errors import ConfigError, ProcessFailed
+from infra.base.wire import bind
 from infra.run.cluster import (
     MOST_RESTARTS,
     EarlyLeavers,
@@ -29,7 +30,6 @@ from infra.run.network import Network
 from infra.run.settings import load_settings
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.supervisor import Supervisor
-from infra.wire import bind
 from ingest.producing.synthetic import CHUNK, World
 
 PLAIN = Extras()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from infra.run.network import namespaces, remove_abandoned
 from tests.infra.run.allowed import NEEDED, can_make_namespaces
 

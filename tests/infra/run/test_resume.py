@@ -6,7 +6,7 @@ from dispatch.errors import RunEnded, SettingsChanged
 from dispatch.journal.digest import digest_of
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.records import Begun, Ended, GenerationStarted, StepDecided
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from infra.run.agreement import agreement_of
 from infra.run.cluster import with_threads
 from infra.run.resume import check_not_started, replayed, resumed

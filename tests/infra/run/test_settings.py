@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
+from infra.base.telemetry import describe
 from infra.run.demo import demo_settings
 from infra.run.settings import STORED, load_settings, read_stored, secret_environment, store_settings
-from infra.telemetry import describe
 from ingest.kafka.config import login_of
 
 

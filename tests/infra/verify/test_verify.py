@@ -16,11 +16,11 @@ from dispatch.journal.history import JOURNAL, read_history
 from dispatch.journal.log import JournalWriter, read_records
 from dispatch.journal.occupied import RUN_LOCK
 from dispatch.journal.records import AnyRecord, CutBegun, CutTaken, Ended, GenerationStarted, StepDecided
-from infra.errors import ConfigError
-from infra.files import try_lock
-from infra.process import Stop
+from infra.base.errors import ConfigError
+from infra.base.files import try_lock
+from infra.base.process import Stop
+from infra.base.storage import PART, Storage
 from infra.run.settings import Settings, read_stored, store_settings
-from infra.storage import PART, Storage
 from infra.verify.finding import Violated
 from infra.verify.journal import follow_numbers
 from infra.verify.run import keeping_still, verify_folder

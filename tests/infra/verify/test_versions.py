@@ -8,7 +8,7 @@ import torch
 
 from dispatch.journal.history import JOURNAL, read_history
 from dispatch.rows.index import Index
-from infra.process import Stop
+from infra.base.process import Stop
 from infra.run.settings import Settings
 from infra.verify.versions import newest_of, versions_by
 from ingest.config import StreamConfig

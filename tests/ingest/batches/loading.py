@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.batches.batch import Batch
 from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.batches.batch import Batch
 from ingest.batches.feed import MANY_REJECTED_BYTES, MANY_REJECTS
 from ingest.batches.job import LoaderJob

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
+from infra.base.process import Stop
 from infra.kafka.broker import Broker
-from infra.process import Stop
 from ingest.errors import BrokerError, SinkError, SinkUnavailable
 from ingest.kafka import letter_topic as letters_module
 from ingest.kafka.access import check_access

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.kafka.config import KafkaConfig, confluent_arguments, kafka_python_arguments
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from infra.base.process import Stop
 from infra.kafka.broker import HOST, Broker
-from infra.process import Stop
 from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
 from ingest.config import StreamConfig

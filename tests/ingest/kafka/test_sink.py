@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.process import Stop
+from infra.base.process import Stop
 from ingest.config import StreamConfig
 from ingest.errors import BrokerError, SinkError
 from ingest.kafka.clients.peek import peek

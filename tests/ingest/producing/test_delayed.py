@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from infra.errors import ConfigError
-from infra.process import Stop
+from infra.base.errors import ConfigError
+from infra.base.process import Stop
 from ingest.config import StreamConfig
 from ingest.errors import NothingPredicts
 from ingest.log.embedded import LogReader

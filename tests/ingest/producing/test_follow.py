@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import ConfigError
-from infra.process import Stop
+from infra.base.errors import ConfigError
+from infra.base.process import Stop
 from ingest.config import StreamConfig
 from ingest.log.embedded import LogReader
 from ingest.main import ProducerJob, run_producer

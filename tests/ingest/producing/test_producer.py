@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import ConfigError
-from infra.process import Stop
+from infra.base.errors import ConfigError
+from infra.base.process import Stop
 from ingest.codec.decoder import Decoder
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.convert import Converter, Event
 from ingest.errors import InputError
 from ingest.producing.readers import read_dataset

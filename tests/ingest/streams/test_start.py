@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import ConfigError
+from infra.base.errors import ConfigError
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.streams.position import Position
 from ingest.streams.start import parse_time, start_positions

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.errors import StorageError
-from infra.storage import Storage
-from infra.wire import NO_ARRAYS, NO_I64, Arrays, Header, Refused
+from infra.base.errors import StorageError
+from infra.base.storage import Storage
+from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Header, Refused
 from ps.config import DenseRule, RowConfig
 from ps.cuts.digest import add_digests, digest_reference
 from ps.cuts.manifest import CutManifest, ShardPart, write_manifest

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ps.cuts.files import (
     Columns,
     RowFile,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ps.cuts.manifest import CutManifest, ShardPart, manifest_numbers, read_manifest, write_manifest
 from ps.errors import CutDamaged
 from ps.protocol import FilePart

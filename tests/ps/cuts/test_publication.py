@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import zmq
 
-from infra.storage import Storage
-from infra.wire import guarded, load_curve, write_curve
+from infra.base.storage import Storage
+from infra.base.wire import guarded, load_curve, write_curve
 from ps.cuts import publication
 from ps.cuts.files import content_of, read_columns, read_index, verify, write_columns
 from ps.cuts.gather import NonFinite, RowCopy

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from infra.base.storage import Storage
+from infra.base.wire import Refused
 from infra.kafka.jars import MAVEN_SECONDS
-from infra.storage import Storage
-from infra.wire import Refused
 from ps.config import DenseRule
 from ps.cuts.manifest import read_manifest, write_manifest
 from ps.cuts.restore import deal_dense

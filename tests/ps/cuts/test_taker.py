@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.errors import StorageError
-from infra.storage import Storage
-from infra.wire import Codec
+from infra.base.errors import StorageError
+from infra.base.storage import Storage
+from infra.base.wire import Codec
 from ps.cuts import gather, merge, taker
 from ps.cuts.files import new_name
 from ps.cuts.manifest import manifest_numbers, read_manifest
@@ -19,7 +19,7 @@ from ps.dense import range as dense_range
 from ps.errors import OutOfOrder
 from ps.protocol import FLUSH, FROM_SHARD, GO_ON, Announce, CutFailed, CutSaved, FilePart, Opened
 from tests.disks import fill, small_disk
-from tests.infra.test_storage import Killed, breaking_off
+from tests.infra.base.test_storage import Killed, breaking_off
 from tests.ps.cuts.driving import MODEL, Driven, failing_storage
 
 SMALL_SLICE = 64

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.wire import NO_ARRAYS, NO_I64, Arrays, Header, Refused
+from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Header, Refused
 from ps.config import DenseRule, RowConfig
 from ps.cuts.restore import ModelSettings
 from ps.dense.range import pieces_of

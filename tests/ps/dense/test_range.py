@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from infra.errors import WireError
+from infra.base.errors import WireError
 from ps.config import DenseRule
 from ps.dense.range import DenseRange
 from ps.dense.update import adam_reference, adam_scales

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from infra.process import Stop
-from infra.storage import Storage
-from infra.telemetry import Meter
+from infra.base.process import Stop
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
 from ingest.codec.decoder import Decoder
 from ingest.codec.json_events import encode_json
 from ingest.codec.packed import PackedCodec
@@ -246,7 +246,7 @@ def test_a_joiner_that_is_broken_off_while_it_saves_counts_every_label_once(
     joiner.turn()
     seam = {
         "before_write": "serving.labels.joiner.save_state",
-        "before_rename": "infra.storage.os.replace",
+        "before_rename": "infra.base.storage.os.replace",
         "after_write": "serving.labels.joiner.write_floor",
     }[breaks]
 

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from infra.telemetry import Meter
+from infra.base.telemetry import Meter
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.log.segments import segment_firsts
 from serving.labels.predictions import TOPIC, Prediction, PredictionLog, decode_predictions, new_id

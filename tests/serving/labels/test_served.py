@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from infra.base.process import Stop
+from infra.base.telemetry import Meter
 from infra.cli.steer.client import ApiClient, ApiRefused
 from infra.cli.stream import predicting
-from infra.process import Stop
-from infra.telemetry import Meter
 from ingest.codec.decoder import Decoder
 from ingest.config import StreamConfig
 from ingest.log.embedded import LogReader, LogWriter

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from dispatch.cuts.state import DispatcherState, write_state
-from infra.storage import Storage
+from infra.base.storage import Storage
 from ingest.convert import Converter, Event
 from ps.config import RowConfig
 from ps.cuts.files import Columns, new_name, write_columns

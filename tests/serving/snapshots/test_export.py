@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from infra.errors import ConfigError
-from infra.storage import Storage
+from infra.base.errors import ConfigError
+from infra.base.storage import Storage
 from ingest.convert import Converter
 from ps.errors import CutDamaged
 from ps.start import start_rows

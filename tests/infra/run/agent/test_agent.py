@@ -18,12 +18,12 @@ import zmq
 from dispatch.control.client import ask
 from dispatch.control.supervision import AGENT, ListProcesses, StartWorker, StopWorker, WorkerEnding, WorkerStarted
 from dispatch.errors import CommandRefused
-from infra.files import SOCKETS
+from infra.base.files import SOCKETS
+from infra.base.wire import Codec, Refused, connect, receive
 from infra.run.agent.agent import Agent
 from infra.run.agent.sockets import SOCKET
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.supervisor import Supervisor
-from infra.wire import Codec, Refused, connect, receive
 from tests.infra.run.supervision.test_supervisor import poll_until
 from tests.malformed import spoiled_messages, valid_message
 

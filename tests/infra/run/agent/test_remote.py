@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import ProcessFailed
-from infra.process import Stop
+from infra.base.errors import ProcessFailed
+from infra.base.process import Stop
 from infra.run.agent import remote
 from infra.run.agent.remote import AgentJob, remote_worker, run_agent
 from infra.run.settings import STORED, Settings, load_settings

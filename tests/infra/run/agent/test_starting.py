@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from dispatch.journal.occupied import RUN_LOCK, is_under_way
-from infra.files import try_lock
+from infra.base.files import try_lock
 from infra.run.supervision.nursery import as_started
 from tests.api.serving import serving, until
 from tests.end_to_end.processes import start, wait_until

@@ -14,15 +14,15 @@ from typing import Any
 import psutil
 import pytest
 
-from infra.errors import ConfigError, ProcessFailed
-from infra.process import START_ANEW, Stop
+from infra.base.errors import ConfigError, ProcessFailed
+from infra.base.process import START_ANEW, Stop
 from infra.run.supervision.child import Child, ProcessSpec, last_lines
 from infra.run.supervision.supervisor import Supervisor
 
 CHILD = """
 import os, signal, sys, time
 from pathlib import Path
-from infra.process import end_with_parent, stop_on_signals, write_whole
+from infra.base.process import end_with_parent, stop_on_signals, write_whole
 stop = stop_on_signals()
 end_with_parent()
 name, folder = sys.argv[1], Path(sys.argv[2])
@@ -266,7 +266,7 @@ def test_restart_waits_until_what_it_needs_is_ready(tmp_path: Path) -> None:
     assert [line for line in story(tmp_path) if "started" in line] == ["dispatcher started", "worker started"] * 2
 
 
-ALIVE = 'from infra.process import show_life\nshow_life(folder / f"{name}.alive", 0.01)\n' + SERVE
+ALIVE = 'from infra.base.process import show_life\nshow_life(folder / f"{name}.alive", 0.01)\n' + SERVE
 
 
 def alive(folder: Path, name: str, **options: Any) -> ProcessSpec:
@@ -280,7 +280,7 @@ def test_process_that_was_stopped_is_killed_and_replaced(tmp_path: Path, monkeyp
     read, ahead = time.monotonic, [0.0]
     with Supervisor([alive(tmp_path, "ps", alive_seconds=60.0)], tmp_path) as supervisor:
         clock = SimpleNamespace(monotonic=lambda: read() + ahead[0], sleep=time.sleep)
-        for module in ("infra.process", "infra.run.supervision.supervisor", "infra.run.supervision.child"):
+        for module in ("infra.base.process", "infra.run.supervision.supervisor", "infra.run.supervision.child"):
             monkeypatch.setattr(f"{module}.time", clock)
         poll_until(supervisor, lambda: supervisor.ready() and (tmp_path / "ps.alive").exists())
         stopped = kill(supervisor, "ps", signal.SIGSTOP)
@@ -298,7 +298,7 @@ def test_silence_is_not_counted_while_the_supervisor_was_away(tmp_path: Path, mo
     with Supervisor([silent], tmp_path) as supervisor, monkeypatch.context() as patched:
         poll_until(supervisor, supervisor.ready)
         now = [time.monotonic()]
-        for module in ("infra.process", "infra.run.supervision.supervisor", "infra.run.supervision.child"):
+        for module in ("infra.base.process", "infra.run.supervision.supervisor", "infra.run.supervision.child"):
             patched.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
         (tmp_path / "alive").touch()
         silences = list[tuple[float, int]]()
@@ -554,11 +554,11 @@ def test_error_in_the_caller_leaves_no_child_behind(tmp_path: Path) -> None:
 SUPERVISOR = """
 import sys
 from pathlib import Path
-from infra.process import stop_on_signals
+from infra.base.process import stop_on_signals
 stop = stop_on_signals()
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.supervisor import Supervisor
-from infra.telemetry import configure_logging
+from infra.base.telemetry import configure_logging
 folder, code = Path(sys.argv[1]), sys.argv[2]
 configure_logging("up", "test", path=folder / "log")
 def spec(name, order, *needs):

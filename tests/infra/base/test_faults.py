@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import ConfigError
-from infra.faults import ALL_SEAMS, ALLOWED, API, DISPATCHER, FAULT, SHARD, WORKER, Fault, read_faults, read_fired
+from infra.base.errors import ConfigError
+from infra.base.faults import ALL_SEAMS, ALLOWED, API, DISPATCHER, FAULT, SHARD, WORKER, Fault, read_faults, read_fired
 from tests.end_to_end.processes import ROOT, environment, freshet
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from infra.faults import arm, reach
+from infra.base.faults import arm, reach
 arm(sys.argv[1], Path(sys.argv[2]))
 for step in range(1, 6):
     reach("forward", step)
@@ -136,7 +136,7 @@ def test_a_fault_that_cannot_be_read_is_refused_with_what_is_known(fault: str, t
 REACHED = re.compile(r"\breach\(\s*\"(\w+)\"")
 FOLDERS = {
     WORKER: ("trainer", "ps/client.py"),
-    SHARD: ("ps", "infra/storage.py"),
+    SHARD: ("ps", "infra/base/storage.py"),
     DISPATCHER: ("dispatch",),
     API: ("api",),
 }

@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from infra.config import Section
-from infra.errors import ConfigError
-from infra.telemetry import MASK, Meter, Refusals, configure_logging, describe, start_metrics
+from infra.base.config import Section
+from infra.base.errors import ConfigError
+from infra.base.telemetry import MASK, Meter, Refusals, configure_logging, describe, start_metrics
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_metrics_port_in_use_is_a_config_error() -> None:
     ],
 )
 def test_a_metric_that_the_catalogue_does_not_have_so_is_refused(use: Callable[[Meter], None]) -> None:
-    with pytest.raises(ValueError, match=r"enter it in infra/metrics/catalogue\.py"):
+    with pytest.raises(ValueError, match=r"enter it in infra/base/metrics/catalogue\.py"):
         use(Meter(CollectorRegistry()))
 
 
@@ -159,7 +159,7 @@ def test_a_total_that_is_counted_elsewhere_follows_it_and_begins_anew_when_that_
 
 LOG_A_LINE = """
 import structlog
-from infra.telemetry import configure_logging
+from infra.base.telemetry import configure_logging
 configure_logging("ps", "r")
 structlog.get_logger().info("hi")
 """

@@ -4,8 +4,8 @@ import ast
 import re
 from pathlib import Path
 
-from infra.metrics.catalogue import METRICS, PREFIX
-from infra.metrics.reference import metrics_page
+from infra.base.metrics.catalogue import METRICS, PREFIX
+from infra.base.metrics.reference import metrics_page
 from tests.test_structure import trees
 
 ENDINGS = {"count": "_total", "total": "_total", "observe": "_seconds", "gauge": ""}
@@ -37,7 +37,7 @@ def test_the_code_makes_every_metric_of_the_catalogue_and_no_other() -> None:
 
 
 def test_the_page_of_metrics_is_current() -> None:
-    assert Path("docs/metrics.md").read_text() == metrics_page(), "run: python -m infra.metrics.reference"
+    assert Path("docs/metrics.md").read_text() == metrics_page(), "run: python -m infra.base.metrics.reference"
 
 
 def test_names_have_base_units_and_only_counters_are_totals() -> None:

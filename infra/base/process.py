@@ -21,8 +21,8 @@ from typing import Annotated, NoReturn
 import msgspec
 import structlog
 
-from infra.errors import ConfigError, NameTaken
-from infra.files import make_private, writing_whole
+from infra.base.errors import ConfigError, NameTaken
+from infra.base.files import make_private, writing_whole
 
 INTERRUPTED = 130
 """exit status of a command that Ctrl-C ended"""

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import msgspec
 
-from infra.errors import ConfigError, FreshetError
-from infra.files import naming
+from infra.base.errors import ConfigError, FreshetError
+from infra.base.files import naming
 
 FAULT = "FRESHET_FAULT"
 ALLOWED = "FRESHET_ALLOW_FAULTS"

@@ -2,14 +2,14 @@
 
 import sys
 
-from infra.metrics.catalogue import METRICS, MetricSpec
+from infra.base.metrics.catalogue import METRICS, MetricSpec
 
 HEAD = """# Metrics
 
 Every process serves these to Prometheus, beside those of its Python and its memory (`python_…`, `process_…`). Where,
 and how Prometheus finds them, is in [operations.md](operations.md). A histogram has `_bucket`, `_sum` and `_count`.
 
-This page is printed by `python -m infra.metrics.reference`.
+This page is printed by `python -m infra.base.metrics.reference`.
 
 | metric | kind | process | labels | meaning |
 |---|---|---|---|---|

@@ -5,8 +5,8 @@ sent without a copy. The arrays of a message type are the fields of one NamedTup
 both ends build and read them by name. Every header carries run, generation and step, so that a process that wakes up in
 an old generation is refused and never half understood. Nothing here can run code: no pickle.
 
-An array is sent as it is, or in the narrowest of the forms that its field allows (infra/packing.py). A message type
-with such fields has one frame more, ahead of the arrays: a byte for each of them, the number of its form.
+An array is sent as it is, or in the narrowest of the forms that its field allows (infra/base/packing.py). A message
+type with such fields has one frame more, ahead of the arrays: a byte for each of them, the number of its form.
 
 What arrives may come from anyone. A message is read only if its header is short and flat, has exactly the fields of its
 type, each within the bounds annotated there, and its arrays have forms allowed to them and fit each other; otherwise
@@ -28,9 +28,9 @@ from numpy.typing import DTypeLike, NDArray
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
-from infra.errors import ConfigError, WireError
-from infra.nesting import is_nested_deeper
-from infra.packing import Forms, forms_of
+from infra.base.errors import ConfigError, WireError
+from infra.base.nesting import is_nested_deeper
+from infra.base.packing import Forms, forms_of
 
 SMALL_BYTES = 64 * 1024
 """Below this a copy is cheaper than ZeroMQ's bookkeeping for a frame it must not copy."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra import kernels
-from infra.kernels import (
+from infra.base import kernels
+from infra.base.kernels import (
     KEEP_SECONDS,
     Compilation,
     KernelFiles,
@@ -126,13 +126,13 @@ def test_whoever_wants_what_another_process_compiles_waits_for_it(
 ) -> None:
     first, second = (KernelFiles(str(tmp_path), "kernel", "stamp") for _ in range(2))
     assert first.load(("float32",)) is None
-    monkeypatch.setattr("infra.kernels.time.sleep", lambda _: first.save(("float32",), "compiled"))
+    monkeypatch.setattr("infra.base.kernels.time.sleep", lambda _: first.save(("float32",), "compiled"))
     assert second.load(("float32",)) == "compiled"
 
 
 def test_nobody_waits_forever_for_a_process_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (KernelFiles(str(tmp_path), "kernel", "stamp") for _ in range(2))
-    monkeypatch.setattr("infra.kernels.WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("infra.base.kernels.WAIT_SECONDS", 0.05)
     assert first.load(("float32",)) is None
     assert second.load(("float32",)) is None
 
@@ -181,7 +181,7 @@ def test_a_stop_ends_the_wait_for_another_process_that_compiles_and_leaves_it_it
     first, second = (KernelFiles(str(tmp_path), "kernel", "stamp") for _ in range(2))
     assert first.load(("float32",)) is None
     asked: list[float] = []
-    monkeypatch.setattr("infra.kernels.time.sleep", asked.append)
+    monkeypatch.setattr("infra.base.kernels.time.sleep", asked.append)
     assert not compile_ahead(lambda: second.load(("float32",)), ["infra"], lambda: bool(asked))
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
     first.save(("float32",), "compiled")

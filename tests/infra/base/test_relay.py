@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import zmq
 
-from infra.errors import ConfigError
-from infra.link import Link
-from infra.relay import Carried, Lane, Relay
-from infra.wire import Curve, SocketOptions, bind, guarded, load_curve, write_curve
+from infra.base.errors import ConfigError
+from infra.base.link import Link
+from infra.base.relay import Carried, Lane, Relay
+from infra.base.wire import Curve, SocketOptions, bind, guarded, load_curve, write_curve
 
 PATIENCE_MILLISECONDS = 30_000
 KILOBYTE_A_SECOND = 8e-6

@@ -1,6 +1,6 @@
 """How a difference between the settings of two processes is told."""
 
-from infra.agreement import MOST_NAMED, differing
+from infra.base.agreement import MOST_NAMED, differing
 
 OURS = {"rows.rate": "0.05", "seed": "0"}
 

@@ -9,10 +9,10 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from infra import storage as storage_module
-from infra.errors import ConfigError, NotStored, StorageError
+from infra.base import storage as storage_module
+from infra.base.errors import ConfigError, NotStored, StorageError
+from infra.base.storage import PART, Storage
 from infra.kafka.jars import MAVEN_SECONDS
-from infra.storage import PART, Storage
 from tests.disks import fill, small_disk
 
 KINDS = ("folder", "file_url", pytest.param("bucket", marks=pytest.mark.timeout(MAVEN_SECONDS)))

@@ -9,7 +9,7 @@ import pytest
 
 SAY = """
 import sys
-from infra.output import keep_output_harmless
+from infra.base.output import keep_output_harmless
 keep_output_harmless()
 for turn in range(3):
     print("● 0.7 – ▁█ · é €")

@@ -28,9 +28,9 @@ from prometheus_client import (
 )
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from infra.errors import ConfigError
-from infra.files import text_log
-from infra.metrics.catalogue import BY_NAME, PREFIX
+from infra.base.errors import ConfigError
+from infra.base.files import text_log
+from infra.base.metrics.catalogue import BY_NAME, PREFIX
 
 MASK = "********"
 SECRET_NAME = re.compile(r"secret|password|passwd|passphrase|token|credential|private|api_?key", re.IGNORECASE)
@@ -140,7 +140,7 @@ def start_metrics(port: int = 0, host: str = "127.0.0.1", registry: CollectorReg
 
 
 class Meter:
-    """Counters, gauges and timers of one process, made at first use as ``infra.metrics.catalogue`` describes them.
+    """Counters, gauges and timers of one process, made at first use as ``infra.base.metrics.catalogue`` describes them.
 
     ``count("steps")`` is ``freshet_steps_total``. A name that is not in the catalogue, or is of another kind or has
     other labels there, raises ValueError.
@@ -183,7 +183,7 @@ class Meter:
         if known is None or (known.kind, set(known.labels)) != (kind.__name__.lower(), set(labels)):
             raise ValueError(
                 f"metric {name} is used as a {kind.__name__.lower()} by {labels}; expected {known or 'another name'}; "
-                "enter it in infra/metrics/catalogue.py"
+                "enter it in infra/base/metrics/catalogue.py"
             )
         options = {"buckets": SECONDS_BUCKETS} if kind is Histogram else {}
         return kind(name, known.text, known.labels, registry=self.registry, **options)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.errors import ConfigError
-from infra.link import Bucket, Link
+from infra.base.errors import ConfigError
+from infra.base.link import Bucket, Link
 
 
 class WoundClock:

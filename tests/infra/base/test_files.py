@@ -9,9 +9,9 @@ import pytest
 
 from dispatch.journal.log import JournalWriter, read_records
 from dispatch.journal.records import StepDone
-from infra.errors import FileUnusable
-from infra.files import describe_room, naming, refusal, try_lock
-from infra.process import write_whole
+from infra.base.errors import FileUnusable
+from infra.base.files import describe_room, naming, refusal, try_lock
+from infra.base.process import write_whole
 from ingest.errors import LogError
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.letters.letter import DeadLetter

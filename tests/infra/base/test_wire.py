@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from infra.errors import ConfigError, WireError
-from infra.packing import BITS
-from infra.wire import (
+from infra.base.errors import ConfigError, WireError
+from infra.base.packing import BITS
+from infra.base.wire import (
     HEADER_BYTES,
     I64,
     NO_ARRAYS,

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from infra.errors import FileUnusable, FreshetError
+from infra.base.errors import FileUnusable, FreshetError
 
 REMEDIES = {
     errno.ENOSPC: "expected room on its disk; make room there, or use a folder on another disk",

@@ -37,7 +37,7 @@ from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache, _CacheLocator
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OPTIONS: dict[str, Any] = {"nogil": True}
 WAIT_SECONDS = 60.0
 """how long a process waits for another one that compiles the same kernel"""

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from infra.errors import ConfigError, NotStored, StorageError
-from infra.faults import reach
-from infra.files import refusal
+from infra.base.errors import ConfigError, NotStored, StorageError
+from infra.base.faults import reach
+from infra.base.files import refusal
 
 PART = ".part"
 """end of a temporary name; what a crash leaves has it"""

@@ -2,8 +2,8 @@
 
 A worker's link has one token bucket in each direction. A transfer reserves its bytes there and is told when the link
 will have carried them: transfers follow each other without a gap, however late a thread wakes up. Messages are held
-back until then by a relay (``infra/relay.py``), while their sender goes on; other transfers sleep. A link that is not
-shaped has neither.
+back until then by a relay (``infra/base/relay.py``), while their sender goes on; other transfers sleep. A link that is
+not shaped has neither.
 """
 
 import math
@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import zmq
 
-from infra.errors import ConfigError
-from infra.relay import Relay
-from infra.wire import Curve, SocketOptions, connected
+from infra.base.errors import ConfigError
+from infra.base.relay import Relay
+from infra.base.wire import Curve, SocketOptions, connected
 
 PAYLOAD_SHARE = 1448 / 1514
 """of a full packet of TCP over Ethernet"""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from infra.packing import BITS, forms_of
+from infra.base.packing import BITS, forms_of
 
 NAMES = (("u4", "i8"), ("u2", "i4"), ("u1", "u2", "i4"), ("u1", "u2", "u4", "i8"))
 EDGES = tuple(edge + near for edge in (0, 1 << 8, 1 << 16, 1 << 31, 1 << 32) for near in (-1, 0, 1))

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.errors import NameTaken
-from infra.process import (
+from infra.base.errors import NameTaken
+from infra.base.process import (
     CLAIM_GAP_SECONDS,
     CLAIM_SECONDS,
     NameClaim,
@@ -53,7 +53,7 @@ def test_request_wakes_every_waiter() -> None:
 HEED_SIGHUP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
 """whoever runs the tests may ignore it, as nohup does"""
 DRAIN = """
-from infra.process import stop_on_signals
+from infra.base.process import stop_on_signals
 stop = stop_on_signals()
 print("ready", flush=True)
 while not stop.wait(600):
@@ -64,7 +64,7 @@ print("drained after", stop.reason)
 
 INTERRUPT = """
 import signal, time
-from infra.process import interrupt_on_signals
+from infra.base.process import interrupt_on_signals
 interrupt_on_signals()
 try:
     print("ready", flush=True)
@@ -109,7 +109,7 @@ def test_signal_at_any_point_of_wait_is_noticed() -> None:
     """Hangs if wait and handler share a lock that is not re-entrant, or if a signal just before a wait is missed."""
     code = """
 import signal
-from infra.process import Stop
+from infra.base.process import Stop
 signal.signal(signal.SIGALRM, lambda *_: current.request("alarm"))
 for turn in range(3000):
     current = Stop()
@@ -124,7 +124,7 @@ print("done")
 
 END = """
 import atexit, sys, threading, time
-from infra.process import end_process
+from infra.base.process import end_process
 class Module:
     def __del__(self):
         print("taken down")
@@ -146,7 +146,7 @@ def test_a_process_ends_with_its_threads_exit_functions_and_output_and_takes_not
 def test_a_process_whose_output_nobody_reads_ends_as_python_does() -> None:
     read, write = os.pipe()
     os.close(read)
-    code = "print('lost'); from infra.process import end_process; end_process(0)"
+    code = "print('lost'); from infra.base.process import end_process; end_process(0)"
     env = {**os.environ, "PYTHONPATH": ".", "PYTHONUNBUFFERED": ""}
     ended = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, env=env, timeout=100)
     os.close(write)
@@ -155,7 +155,7 @@ def test_a_process_whose_output_nobody_reads_ends_as_python_does() -> None:
 
 def test_supervisor_killed_child_gets_sigterm(tmp_path: Path) -> None:
     inner = """
-from infra.process import end_with_parent, stop_on_signals
+from infra.base.process import end_with_parent, stop_on_signals
 stop = stop_on_signals()
 end_with_parent()
 print("ready", flush=True)
@@ -175,7 +175,7 @@ subprocess.Popen([sys.executable, "-c", {inner!r}], start_new_session=True).wait
 
 
 def test_supervisor_gone_before_the_child_asks_ends_the_child() -> None:
-    code = "from infra.process import end_with_parent; end_with_parent(); print('still here')"
+    code = "from infra.base.process import end_with_parent; end_with_parent(); print('still here')"
     with run_python(code, FRESHET_SUPERVISED="1") as child:
         assert child.communicate()[0] == ""
     assert child.returncode == -signal.SIGKILL
@@ -183,7 +183,7 @@ def test_supervisor_gone_before_the_child_asks_ends_the_child() -> None:
 
 def test_unsupervised_process_is_left_alone() -> None:
     os.environ.pop("FRESHET_SUPERVISED", None)
-    code = "from infra.process import end_with_parent; end_with_parent(); print('still here')"
+    code = "from infra.base.process import end_with_parent; end_with_parent(); print('still here')"
     with run_python(code) as child:
         assert child.communicate()[0] == "still here\n"
 
@@ -199,7 +199,7 @@ def test_write_whole_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> No
 LIVE = """
 import sys, time
 from pathlib import Path
-from infra.process import show_life
+from infra.base.process import show_life
 show_life(Path(sys.argv[1]), every_seconds=0.01)
 time.sleep(600)
 """
@@ -222,7 +222,7 @@ def test_silence_is_counted_from_the_last_touch_on_whatever_the_time_of_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, now = tmp_path / "alive", [100.0]
-    monkeypatch.setattr("infra.process.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("infra.base.process.time", SimpleNamespace(monotonic=lambda: now[0]))
     signs, silences = SignsOfLife(path), list[float]()
     for touched, seconds in ((None, 7.0), (1_000, 0.0), (1_000, 3.0), (500, 4.0), (500, 2.0)):
         now[0] += seconds
@@ -242,7 +242,7 @@ class Refusing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
         self.now, self.claim = 1000.0, NameClaim(waits)
-        monkeypatch.setattr("infra.process.time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr("infra.base.process.time", SimpleNamespace(monotonic=lambda: self.now))
 
     def refuse(self, *after_seconds: float) -> None:
         for seconds in after_seconds:
