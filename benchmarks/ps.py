@@ -23,9 +23,10 @@ from infra.base.process import Stop
 from infra.base.wire import NO_I64, Codec, connected, receive, send
 from ps.client import Pulled, ShardClient
 from ps.config import PsConfig, RowConfig
+from ps.fingerprints import fingerprint
 from ps.main import ShardJob, run_shard
-from ps.protocol import FROM_SHARD, TO_SHARD, TRAIN, Announce, AnnounceArrays, Open
-from ps.rounds import fingerprint
+from ps.phases import TRAIN
+from ps.protocol import FROM_SHARD, TO_SHARD, Announce, AnnounceArrays, Open
 from ps.store import Store
 
 RUN = "bench"

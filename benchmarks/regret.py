@@ -20,7 +20,7 @@ from benchmarks.train import Experiment, MeasuredRun, Runs, Variant, loss_of, pa
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import read_whole
 from dispatch.journal.records import AnyRecord, SetChosen, StepDone, StepFigures
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.policies.registry import parse_spec
 from dispatch.progress.status import Summary
 from infra.base.errors import ConfigError
 from infra.base.process import Stop

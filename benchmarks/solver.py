@@ -12,10 +12,10 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.assign.backend import assign_on_cpu, trial_situation
-from dispatch.assign.cost import cost_matrix
-from dispatch.assign.situation import Situation
-from dispatch.errors import DispatchError, NoGpu
+from dispatch.placement.assign.backend import assign_on_cpu, trial_situation
+from dispatch.placement.assign.cost import cost_matrix
+from dispatch.placement.assign.situation import Situation
+from dispatch.placement.errors import NoGpu, PlacementError
 from infra.base.errors import ConfigError
 
 Assign = Callable[[Situation], NDArray[np.int32]]
@@ -74,7 +74,7 @@ def _run_one(name: str, situation: Situation, batch: int, repeat: int) -> Solver
         at_B, times = _timed(assign, situation, repeat)
     except NoGpu:
         return SolverResult(name, situation.workers, batch, reason="no cupy or no GPU")
-    except (Unavailable, DispatchError) as error:
+    except (Unavailable, PlacementError) as error:
         return SolverResult(name, situation.workers, batch, reason=str(error))
     filled_n = np.bincount(at_B, minlength=situation.workers)
     assert (filled_n <= situation.capacity_n).all(), f"{name} exceeds capacities: {filled_n}"
@@ -111,13 +111,13 @@ def _cpu() -> Assign:
 
 
 def _cuda() -> Assign:
-    from dispatch.assign.cuda.transport import CudaSolver
+    from dispatch.placement.assign.cuda.transport import CudaSolver
 
     return CudaSolver().assign
 
 
 def _hungarian_cuda() -> Assign:
-    from dispatch.assign.cuda.hungarian import hungarian_cuda
+    from dispatch.placement.assign.cuda.hungarian import hungarian_cuda
 
     return lambda situation: hungarian_cuda(cost_matrix(situation), situation.capacity_n)
 

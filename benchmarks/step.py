@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 
 from benchmarks.clicks import made_up_samples, read_samples, write_topic
+from dispatch.placement.rows.index import Index
 from dispatch.progress.status import Summary
-from dispatch.rows.index import Index
 from infra.base.process import Stop
 from infra.run.cluster import Extras, run_cluster
 from infra.run.display import Display

@@ -26,9 +26,9 @@ from benchmarks.clicks import CHUNK, read_samples, write_topic
 from benchmarks.cores import run_on, share_out_cores
 from benchmarks.simulated.dispatch import Percentiles
 from benchmarks.visits import Visits
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.status import SinceMark, Summary, WorkerStatus
-from dispatch.tally import WorkerTraffic
 from infra.base.errors import ConfigError, FreshetError
 from infra.base.process import Stop
 from infra.base.wire import write_curve

@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dispatch.assign.choices import OptBackend
-from dispatch.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.assign.choices import OptBackend
+from dispatch.placement.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
+from dispatch.placement.policies.registry import parse_spec
 from infra.base.config import PRIVATE, Section, check_endpoint
 from infra.base.errors import ConfigError
-from ps.protocol import MOST_WORKERS
+from ps.phases import MOST_WORKERS
 
 
 class DispatchConfig(Section):

@@ -23,7 +23,6 @@ from dispatch.control.server import ControlSocket
 from dispatch.control.steering import Steering
 from dispatch.control.versions import Versions
 from dispatch.cutting import Cutting
-from dispatch.decide import Decider, Decision
 from dispatch.dense import needs_ring
 from dispatch.errors import BadReport, JournalFull
 from dispatch.intake import Intake
@@ -38,6 +37,7 @@ from dispatch.peers.losses import silent
 from dispatch.peers.orders import flush_orders, training_orders
 from dispatch.peers.providers import Providers
 from dispatch.peers.roster import Roster
+from dispatch.placement.decide import Decider, Decision
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.setbacks import Setbacks
 from dispatch.progress.status import RunState, Status
@@ -52,7 +52,8 @@ from infra.base.wire import guarded
 from ingest.batches.batch import Batch
 from ingest.letters.letter import DeadLetters
 from ingest.streams.source import Source
-from ps.protocol import EMPTY_MODEL, GO_ON, TRAIN
+from ps.phases import TRAIN
+from ps.protocol import EMPTY_MODEL, GO_ON
 
 KEEP_ALIVE_SECONDS = 1.0
 """between two messages that tell idle workers that the dispatcher is still there; one that cannot be reached any more

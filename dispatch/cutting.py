@@ -24,7 +24,7 @@ from dispatch.job import DispatchJob
 from dispatch.journal.records import CutTaken
 from dispatch.journal.run import RunJournal
 from dispatch.peers.shards import Shards
-from dispatch.rows.index import Index
+from dispatch.placement.rows.index import Index
 from infra.base.errors import FileUnusable, StorageError
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter

@@ -1,9 +1,5 @@
 """DispatchError
-├── Infeasible       capacities that cannot hold the batch, or are not capacities at all
-├── BadCost          a cost that is NaN, infinite, or of the wrong shape
-├── NoGpu            the GPU solver was asked for where it cannot run
 ├── BadScores        logits and labels that do not belong together
-├── CacheTooSmall    a worker's cache cannot hold the rows of one micro-batch
 ├── Recoverable      a process of the run is lost, or a cut: the run goes back to a cut and goes on from there
 │   ├── ShardSilent  a PS shard does not answer, or does not finish a round, in time
 │   ├── CrewFailed   a worker or shard is lost, or stopped reporting
@@ -30,24 +26,8 @@ class DispatchError(FreshetError):
     """Base of the dispatcher's errors."""
 
 
-class Infeasible(DispatchError, ValueError):
-    """Capacities cannot hold the batch, or are not capacities at all."""
-
-
-class BadCost(DispatchError, ValueError):
-    """A cost is NaN, infinite, or the matrix has the wrong shape."""
-
-
-class NoGpu(DispatchError, ConfigError):
-    """The GPU solver was asked for, but there is no GPU, or no cupy to reach it by."""
-
-
 class BadScores(DispatchError, ValueError):
     """Logits and labels do not belong together."""
-
-
-class CacheTooSmall(DispatchError, ConfigError):
-    """A worker's cache cannot hold the rows of one micro-batch; it could not the next time, either."""
 
 
 class Recoverable(DispatchError):

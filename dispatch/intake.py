@@ -14,7 +14,6 @@ from time import sleep
 import structlog
 
 from dispatch.cuts.state import Decided
-from dispatch.decide import Decision
 from dispatch.errors import OtherEvents
 from dispatch.job import DispatchJob
 from dispatch.journal.answers import CommandAnswer
@@ -22,6 +21,7 @@ from dispatch.journal.desired import Desired
 from dispatch.journal.history import History, advance
 from dispatch.journal.records import StepDecided
 from dispatch.journal.run import RunJournal
+from dispatch.placement.decide import Decision
 from dispatch.progress.freshness import Freshness, newest_event_time
 from dispatch.progress.status import EventCounts, FieldsStatus
 from dispatch.progress.times import DecisionTimesState

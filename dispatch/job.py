@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dispatch.capacity.room import check_room
 from dispatch.config import DispatchConfig
 from dispatch.dense import Reduce, check_reduce, needs_ring
+from dispatch.placement.capacity.room import check_room
 from dispatch.protocol import unencrypted
 from infra.base.agreement import Agreement
 from infra.base.wire import Curve

@@ -15,7 +15,8 @@ from infra.base.errors import ConfigError
 from infra.base.packing import BITS
 from infra.base.process import NOWHERE, ProcessPlace
 from infra.base.wire import F32, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
-from ps.protocol import MOST_WORKERS, NO_DENSE, AgreedSettings, DenseForm, Heard, RoundPhase, Serve, WorkerNumber
+from ps.phases import MOST_WORKERS
+from ps.protocol import NO_DENSE, AgreedSettings, DenseForm, Heard, RoundPhase, Serve, WorkerNumber
 
 MOST_SHARDS = 1024
 MOST_SAMPLES = 1_000_000
@@ -234,15 +235,6 @@ class Goodbye(Header, frozen=True):
 
 TO_DISPATCHER = (Join, Ready, Leave, Post, GaveUp, Report, Saved, Watch, Serve)
 FROM_DISPATCHER = (Admitted, Welcome, Abort, Posted, Order, Idle, Goodbye, Heard, Refused)
-
-
-def ring_moved(workers: int, amount: int) -> int:
-    """How much of an all-reduce each worker sends, rounded up; it receives as much at the same time.
-
-    Gloo and NCCL sum in a ring: in 2·(n-1) turns every worker passes on an n-th, first to add up, then to hand out.
-    A link carries both directions at once, so what is sent says how long the ring keeps it busy.
-    """
-    return -(-2 * (workers - 1) * amount // workers)
 
 
 def unencrypted(workers: int) -> ConfigError:

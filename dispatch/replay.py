@@ -6,10 +6,10 @@ costs the replay, which begins anew: it writes nothing but the generations that 
 """
 
 from dispatch.coordinator import WAIT_SECONDS, Coordinator
-from dispatch.decide import Decider
 from dispatch.errors import OtherEvents
 from dispatch.journal.history import PastGeneration
 from dispatch.journal.records import StepDecided
+from dispatch.placement.decide import Decider
 from dispatch.recovery import assemble, go_back, redecide
 from ingest.errors import SourceUnavailable
 

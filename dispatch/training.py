@@ -10,28 +10,28 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
-from dispatch.assign.situation import Policy
-from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.choice import MeasuredChoice
-from dispatch.capacity.elastic import ElasticTerms
-from dispatch.capacity.participation import Everyone, Participation
-from dispatch.capacity.set_times import SetTimes
-from dispatch.capacity.step_model import rows_of_dense
 from dispatch.cuts.state import DispatcherState, Trained
-from dispatch.decide import Decider, Decision
 from dispatch.dense import NO_MOVES, DenseTurns
 from dispatch.job import DispatchJob
 from dispatch.journal.records import StepFigures
 from dispatch.journal.terms import GenerationTerms
 from dispatch.peers.roster import Member
-from dispatch.policies.spec import Needs
+from dispatch.placement.assign.situation import Policy
+from dispatch.placement.capacity.bounds import ShareBounds
+from dispatch.placement.capacity.choice import MeasuredChoice
+from dispatch.placement.capacity.elastic import ElasticTerms
+from dispatch.placement.capacity.participation import Everyone, Participation
+from dispatch.placement.capacity.set_times import SetTimes
+from dispatch.placement.capacity.step_model import rows_of_dense
+from dispatch.placement.decide import Decider, Decision
+from dispatch.placement.policies.spec import Needs
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import Index
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.newest import NewestSamples
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import Index
-from ps.protocol import FLUSH
+from ps.phases import FLUSH
 
 
 class CompletedRound(NamedTuple):

@@ -25,12 +25,12 @@ from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, Ref
 from ps.config import RowConfig
 from ps.dense.range import pieces_of
 from ps.errors import PsError, Unreachable
+from ps.phases import TRAIN
 from ps.protocol import (
     BARE,
     FROM_SHARD,
     NO_DENSE,
     TO_SHARD,
-    TRAIN,
     WHOLE,
     DenseArrays,
     DensePiece,

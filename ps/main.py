@@ -47,12 +47,13 @@ from ps.cuts.publication import FilePublisher
 from ps.cuts.restore import ModelSettings
 from ps.cuts.taker import CutTaker
 from ps.errors import Displaced
+from ps.fingerprints import fingerprint
+from ps.phases import TRAIN
 from ps.protocol import (
     DISPLACED,
     FROM_SHARD,
     TAKEN,
     TO_SHARD,
-    TRAIN,
     Announce,
     AnnounceArrays,
     Heard,
@@ -64,7 +65,7 @@ from ps.protocol import (
     Serve,
     Terms,
 )
-from ps.rounds import Received, fingerprint
+from ps.rounds import Received
 from ps.shard import Reply, Shard
 
 FRAME_BYTES = 1 << 34

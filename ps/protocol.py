@@ -21,19 +21,12 @@ from msgspec import Meta
 from infra.base.agreement import differing
 from infra.base.wire import I64, NO_F32, NO_I64, NO_U64, U64, Bytes, Float, Header, Name, Number, Refused, Seconds, Step
 from ps.errors import Disagreement
+from ps.phases import EARLY, LAST_FLUSH, MOST_WORKERS, TRAIN
 
-EARLY = 0
-TRAIN = 1
-EVICT = 2
-FLUSH = 3
-"""the first flush after a step; those that follow it at the same step count on from here"""
-LAST_FLUSH = 255
 GO_ON = -1
 """in place of a cut: the shard keeps the model that it has"""
 EMPTY_MODEL = 0
 """the cut that every run begins with"""
-MOST_WORKERS = 128
-"""of a generation"""
 
 NO_DENSE = 0
 BARE = 1

@@ -39,14 +39,11 @@ from ps.errors import OutOfOrder, PsError
 from ps.ledger import LedgerLines
 from ps.optimizers import rule_of
 from ps.parts import Parts
+from ps.phases import EARLY, FLUSH, LAST_FLUSH, TRAIN
 from ps.protocol import (
-    EARLY,
-    FLUSH,
     GO_ON,
-    LAST_FLUSH,
     NO_DENSE,
     ONLY_SHARD,
-    TRAIN,
     WHOLE,
     Announce,
     AnnounceArrays,

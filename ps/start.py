@@ -15,22 +15,11 @@ from numpy.typing import NDArray
 
 from infra.base.kernels import kernel
 from ps.config import RowConfig
+from ps.mixing import GAMMA, MASK, mix, mix_reference
 
-_MASK = (1 << 64) - 1
-GAMMA = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
 _CENTRE = 2 * 65535
 SUM_STD = math.sqrt((65536**2 - 1) / 3)
 """of the sum of four uniforms over 0..65535"""
-
-
-@kernel
-def mix(value: Any) -> Any:
-    """Spreads 64 bits over 64 bits."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(_MIX_1)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(_MIX_2)
-    return value ^ (value >> np.uint64(31))
 
 
 @kernel
@@ -50,7 +39,7 @@ def start_rows(config: RowConfig, seed: int, keys_K: NDArray[np.uint64]) -> NDAr
     shape = config.shape()
     rows_KT = np.zeros((len(keys_K), shape.total), config.float_dtype)
     rows_KT[:, shape.value :] = config.initial_accumulator
-    _fill(np.uint64(seed & _MASK), keys_K, shape.dim, config.init_std / SUM_STD, rows_KT)
+    _fill(np.uint64(seed & MASK), keys_K, shape.dim, config.init_std / SUM_STD, rows_KT)
     return rows_KT
 
 
@@ -64,10 +53,3 @@ def start_reference(config: RowConfig, seed: int, key: int) -> list[float]:
         total = sum(h >> shift & 0xFFFF for shift in (0, 16, 32, 48))
         values.append((total - _CENTRE) * (config.init_std / SUM_STD))
     return values + [0.0] * int(shape.wide) + [config.initial_accumulator] * shape.state
-
-
-def mix_reference(value: int) -> int:
-    value &= _MASK
-    value = (value ^ value >> 30) * _MIX_1 & _MASK
-    value = (value ^ value >> 27) * _MIX_2 & _MASK
-    return value ^ value >> 31

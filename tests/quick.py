@@ -10,12 +10,29 @@ import pytest
 
 FOLDERS = ("tests/api", "tests/dispatch", "tests/ingest", "tests/ps", "tests/serving")
 LONG_FILES = (
-    *("api/store/test_*.py", "api/test_at_rest.py", "api/test_audit.py", "api/test_main.py", "api/test_outage.py"),
-    *("api/test_samples.py", "api/test_schema.py", "dispatch/assign/test_solver.py", "dispatch/capacity/test_level.py"),
-    *("dispatch/capacity/test_participation.py", "dispatch/journal/test_cut_segments.py", "dispatch/test_parking.py"),
-    *("dispatch/journal/test_log.py", "dispatch/journal/test_random_histories.py", "dispatch/rows/test_directory.py"),
-    *("dispatch/rows/test_early.py", "ingest/kafka/*.py", "ingest/test_check.py", "ps/cuts/test_files.py"),
-    *("ps/cuts/test_manifest.py", "ps/dense/test_update.py", "serving/labels/test_joiner.py", "serving/test_schema.py"),
+    "api/store/test_*.py",
+    "api/test_at_rest.py",
+    "api/test_audit.py",
+    "api/test_main.py",
+    "api/test_outage.py",
+    "api/test_samples.py",
+    "api/test_schema.py",
+    "dispatch/journal/test_cut_segments.py",
+    "dispatch/journal/test_log.py",
+    "dispatch/journal/test_random_histories.py",
+    "dispatch/placement/assign/test_solver.py",
+    "dispatch/placement/capacity/test_level.py",
+    "dispatch/placement/capacity/test_participation.py",
+    "dispatch/placement/rows/test_directory.py",
+    "dispatch/placement/rows/test_early.py",
+    "dispatch/placement/test_parking.py",
+    "ingest/kafka/*.py",
+    "ingest/test_check.py",
+    "ps/cuts/test_files.py",
+    "ps/cuts/test_manifest.py",
+    "ps/dense/test_update.py",
+    "serving/labels/test_joiner.py",
+    "serving/test_schema.py",
 )
 SERVER_FIXTURES = frozenset({"kafka", "bucket", "postgres"})
 SERVER_CASE = "postgresql"

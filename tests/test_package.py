@@ -27,7 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 def test_a_wheel_has_every_file_of_every_package(installed: set[str]) -> None:
     found = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
     wanted = {str(path.relative_to(ROOT)) for path in found if not set(IGNORED) & set(path.parts)}
-    assert {"infra/kafka/pom.xml", "ingest/schemas/criteo.toml", "dispatch/assign/cuda/transport.cu"} < wanted
+    assert {"infra/kafka/pom.xml", "ingest/schemas/criteo.toml", "dispatch/placement/assign/cuda/transport.cu"} < wanted
     assert wanted <= installed
 
 

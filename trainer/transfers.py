@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from dispatch.protocol import NONE_EARLY, Order, OrderArrays
 from infra.base.faults import reach
 from ps.client import Pulled, ShardClient
-from ps.protocol import BARE, EARLY, EVICT, TRAIN, WHOLE
+from ps.phases import EARLY, EVICT, TRAIN
+from ps.protocol import BARE, WHOLE
 from trainer.cache import RowCache
 from trainer.dense import Dense
 

@@ -31,12 +31,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome, ring_moved
+from dispatch.placement.traffic import ring_moved
+from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome
 from dispatch.tally import PHASES, Phase, PhaseSeconds
 from infra.base.faults import reach
 from infra.base.wire import NO_F32
 from ps.client import ShardClient
-from ps.protocol import TRAIN, WHOLE
+from ps.phases import TRAIN
+from ps.protocol import WHOLE
 from trainer.cache import RowCache
 from trainer.config import TrainerConfig
 from trainer.dense import Dense

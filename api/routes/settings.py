@@ -9,7 +9,7 @@ from api.errors import DatabaseAway, Unprocessable
 from api.models.runs import ChangeSettings, EffectiveSettings
 from api.parts import ApiParts, Parts
 from api.routes.common import COMMAND_RESPONSES, MOST_LISTED, Followed, Given, etag, give
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.policies.registry import parse_spec
 from infra.base.errors import ConfigError
 
 CHANGEABLE = ("policy", "deadline", "skip_above")

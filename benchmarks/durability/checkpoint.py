@@ -28,13 +28,13 @@ from infra.base.storage import Storage
 from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Header, Refused, connected, receive, send
 from ps.config import PsConfig, RowConfig
 from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
+from ps.fingerprints import fingerprint
 from ps.main import ShardJob, run_shard
+from ps.phases import FLUSH, TRAIN
 from ps.protocol import (
-    FLUSH,
     FROM_SHARD,
     GO_ON,
     TO_SHARD,
-    TRAIN,
     Announce,
     AnnounceArrays,
     Count,
@@ -48,7 +48,6 @@ from ps.protocol import (
     Push,
     PushArrays,
 )
-from ps.rounds import fingerprint
 
 RUN = "bench"
 SEED = 1

@@ -16,11 +16,11 @@ from rich.table import Table
 from benchmarks.simulated.dispatch import SEED, Totals, decide, make_directory
 from benchmarks.simulated.sizes import DenseCharges
 from benchmarks.simulated.workload import Workload
-from dispatch.assign.situation import Assignment, Policy, Situation
-from dispatch.capacity.elastic import ElasticTerms
-from dispatch.decide import Decider, warm_up
-from dispatch.policies.registry import parse_spec
-from dispatch.rows.index import Index
+from dispatch.placement.assign.situation import Assignment, Policy, Situation
+from dispatch.placement.capacity.elastic import ElasticTerms
+from dispatch.placement.decide import Decider, warm_up
+from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.rows.index import Index
 from infra.base.errors import ConfigError
 
 

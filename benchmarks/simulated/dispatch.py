@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from benchmarks.simulated.sizes import DenseCharges
 from benchmarks.simulated.workload import Workload
-from dispatch.capacity.elastic import ElasticTerms
-from dispatch.capacity.room import hot_rows
-from dispatch.decide import Decider, Decision, warm_up
-from dispatch.errors import CacheTooSmall
-from dispatch.policies.registry import parse_spec
-from dispatch.policies.spec import Spec
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import Index
-from dispatch.rows.plan import Traffic
+from dispatch.placement.capacity.elastic import ElasticTerms
+from dispatch.placement.capacity.room import hot_rows
+from dispatch.placement.decide import Decider, Decision, warm_up
+from dispatch.placement.errors import CacheTooSmall
+from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.policies.spec import Spec
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import Index
+from dispatch.placement.rows.plan import Traffic
 from infra.base.errors import ConfigError
 
 SEED = 0

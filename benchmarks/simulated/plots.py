@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.simulated.dispatch import DispatchResult
 from benchmarks.simulated.workload import is_slow
-from dispatch.decide import relative_row_costs
+from dispatch.placement.decide import relative_row_costs
 from infra.base.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.capacity.step_model import DenseLoad, rows_of_dense
-from dispatch.protocol import ring_moved
+from dispatch.placement.capacity.step_model import DenseLoad, rows_of_dense
+from dispatch.placement.traffic import ring_moved
 from ps.config import OptimizerName, RowConfig
 from trainer.config import ModelConfig, ModelName
 from trainer.models.size import dense_weights

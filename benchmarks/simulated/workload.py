@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.simulated.sizes import ROWS_ALONE, Sizes
-from dispatch.decide import relative_row_costs
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.decide import relative_row_costs
+from dispatch.placement.policies.registry import parse_spec
 from infra.base.errors import ConfigError
 
 EVICTIONS = ("emark", "lru", "lfu")

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from dispatch.alpha.readings import Readings
-from dispatch.assign.choices import Backend
+from dispatch.placement.assign.choices import Backend
 
 Verdict = Literal["contended", "between", "calm"]
 

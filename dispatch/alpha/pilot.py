@@ -17,10 +17,10 @@ from dispatch.alpha.readings import Readings
 from dispatch.alpha.run_queue import RunQueue
 from dispatch.alpha.trials import Trial
 from dispatch.alpha.window import DecisionWindow, StepSeconds
-from dispatch.assign.backend import TRIAL_SAMPLES, TRIAL_WORKERS, trial_seconds, trial_situation, use_opt
-from dispatch.assign.choices import Backend
-from dispatch.assign.situation import Situation
-from dispatch.assign.worth import Worth
+from dispatch.placement.assign.backend import TRIAL_SAMPLES, TRIAL_WORKERS, trial_seconds, trial_situation, use_opt
+from dispatch.placement.assign.choices import Backend
+from dispatch.placement.assign.situation import Situation
+from dispatch.placement.assign.worth import Worth
 from infra.base.process import ProcessPlace, own_place
 
 LOOK_SECONDS = 1.0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dispatch.assign.worth import Worth
+from dispatch.placement.assign.worth import Worth
 
 LOOKS = 5
 """over whose decisions the 95th percentile is taken"""

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 
-from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.room import check_cache
 from dispatch.control.protocol import Command
 from dispatch.errors import CommandRefused, DispatchError
 from dispatch.job import DispatchJob, check_job
 from dispatch.journal.desired import AUTO, NONE, Desired, ShareLimits, parse_shares
 from dispatch.peers.roster import Roster
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.capacity.bounds import ShareBounds
+from dispatch.placement.capacity.room import check_cache
+from dispatch.placement.errors import PlacementError
+from dispatch.placement.policies.registry import parse_spec
 from infra.base.errors import ConfigError
 
 FASTEST_GBIT = 1e6
@@ -78,7 +79,7 @@ class CommandCheck:
             update = {"policy": str(spec), "workers": workers}
             asked = replace(self._job, dispatch=self._job.dispatch.model_copy(update=update))
             check_job(asked, spec.needs.elastic, spec.needs.hot_share)
-        except (ConfigError, DispatchError) as error:
+        except (ConfigError, DispatchError, PlacementError) as error:
             raise CommandRefused(f"the policy stays as it is: {error}") from error
         return str(spec)
 
@@ -103,7 +104,7 @@ class CommandCheck:
         try:
             bounds = wanted_bounds(job.dispatch.share_bounds, desired, names)
             check_cache(job.dispatch.cache_rows, job.stream.batch, len(names), job.schema.fields, bounds)
-        except (ConfigError, DispatchError) as error:
+        except (ConfigError, DispatchError, PlacementError) as error:
             raise CommandRefused(f"shares stay as they are: {error}") from error
 
 

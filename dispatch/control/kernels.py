@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
-from dispatch.assign.choices import Backend
-from dispatch.decide import warm_up
+from dispatch.placement.assign.choices import Backend
+from dispatch.placement.decide import warm_up
 from infra.base.kernels import compile_ahead
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dispatch.errors import CommandRefused
 from dispatch.protocol import MOST_SHARDS, Gbit
 from infra.base.wire import F32, NO_F32, NO_U64, REASON_CHARACTERS, U64, Header, Name, Number, Refused, Step
-from ps.protocol import MOST_WORKERS
+from ps.phases import MOST_WORKERS
 
 U8 = Annotated[NDArray[np.uint8], "u1"]
 MOST_LISTED = 4 * MOST_WORKERS

@@ -14,20 +14,20 @@ import structlog
 from dispatch.alpha.controller import AlphaChange
 from dispatch.alpha.pilot import AlphaPilot
 from dispatch.alpha.window import StepSeconds
-from dispatch.assign.backend import choose_backend, has_gpu
-from dispatch.assign.choices import Backend
-from dispatch.capacity.bounds import ShareBounds
 from dispatch.config import DispatchConfig
 from dispatch.control.checking import wanted_bounds
 from dispatch.control.commands import Commands
 from dispatch.control.kernels import PolicyKernels
-from dispatch.decide import Decision
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob
 from dispatch.journal.desired import NONE, Desired
 from dispatch.journal.records import AlphaChanged
-from dispatch.policies.registry import parse_spec
-from dispatch.policies.spec import Needs
+from dispatch.placement.assign.backend import choose_backend, has_gpu
+from dispatch.placement.assign.choices import Backend
+from dispatch.placement.capacity.bounds import ShareBounds
+from dispatch.placement.decide import Decision
+from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.policies.spec import Needs
 from dispatch.progress.status import AlphaMode, Status, WorkerStatus
 from dispatch.training import Training
 from infra.base.errors import ConfigError

@@ -12,7 +12,7 @@ from msgspec import Meta
 from dispatch.control.protocol import Exchange
 from dispatch.protocol import Gbit
 from infra.base.wire import REASON_CHARACTERS, Header, Name, Number, Refused, Seconds
-from ps.protocol import MOST_WORKERS
+from ps.phases import MOST_WORKERS
 
 MOST_PROCESSES = 4 * MOST_WORKERS
 """of a list"""

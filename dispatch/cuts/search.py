@@ -12,7 +12,8 @@ from dispatch.cuts.state import DispatcherState, load_index, read_state
 from dispatch.cuts.unreadable import UnreadableCuts
 from dispatch.errors import CutUnreadable, CutUnusable, NoCut
 from dispatch.journal.run import RunJournal
-from dispatch.rows.index import Index
+from dispatch.placement.errors import DuplicateKeys
+from dispatch.placement.rows.index import Index
 from infra.base.errors import StorageError
 from infra.base.storage import Storage
 from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
@@ -83,7 +84,7 @@ class CutSearch:
             state, index = read_state(self._storage, manifest), Index.restore(load_index(self._storage, manifest))
             is_last = number == manifest_numbers(self._storage)[-1]
             self._journal.read_again(number)
-        except (CutDamaged, CutUnusable) as error:
+        except (CutDamaged, CutUnusable, DuplicateKeys) as error:
             self._log.error("a cut cannot be used; the one before is tried", cut=number, reason=str(error))
             self.damaged.add(number)
             return None

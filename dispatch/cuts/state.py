@@ -17,12 +17,12 @@ import safetensors.numpy
 import xxhash
 from numpy.typing import NDArray
 
-from dispatch.arrays import U64
-from dispatch.capacity.link_costs import LinkState
-from dispatch.capacity.set_times import KnownSet
 from dispatch.cuts.gate import GateState
 from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.desired import Desired
+from dispatch.placement.arrays import U64
+from dispatch.placement.capacity.link_costs import LinkState
+from dispatch.placement.capacity.set_times import KnownSet
 from dispatch.progress.accounts import AccountsState
 from dispatch.progress.times import DecisionTimesState
 from infra.base.errors import NotStored

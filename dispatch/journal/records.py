@@ -10,7 +10,7 @@ Legend: B samples.
 import msgspec
 import numpy as np
 
-from dispatch.arrays import I32, I64
+from dispatch.placement.arrays import I32, I64
 from ingest.batches.manifest import Manifest
 from ingest.streams.position import Position
 

@@ -10,7 +10,6 @@ import structlog
 import xxhash
 from numpy.typing import NDArray
 
-from dispatch.capacity.participation import SetChange
 from dispatch.job import DispatchJob
 from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.digest import digest_of
@@ -36,6 +35,7 @@ from dispatch.journal.records import (
 )
 from dispatch.journal.terms import GenerationTerms
 from dispatch.peers.roster import Member
+from dispatch.placement.capacity.participation import SetChange
 from infra.base.telemetry import code_version
 from ingest.streams.position import Position
 from ps.protocol import GO_ON

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from dispatch.capacity.room import hot_rows, needed_rows
 from dispatch.dense import uses_hub
 from dispatch.job import DispatchJob
 from dispatch.journal.history import PastGeneration
 from dispatch.peers.roster import Member
-from dispatch.policies.spec import Needs
+from dispatch.placement.capacity.room import hot_rows, needed_rows
+from dispatch.placement.policies.spec import Needs
 
 
 @dataclass(frozen=True)

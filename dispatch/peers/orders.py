@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from dispatch.dense import DenseMoves
+from dispatch.placement.rows.plan import WorkerPlan
 from dispatch.protocol import Early, Order, OrderArrays
-from dispatch.rows.plan import WorkerPlan
 from ingest.samples import Samples
-from ps.protocol import TRAIN
+from ps.phases import TRAIN
 
 Orders = dict[int, tuple[Order, OrderArrays]]
 """of each member that has something to do, by number"""

@@ -11,7 +11,7 @@ from time import monotonic
 from dispatch.protocol import Join, unencrypted
 from infra.base.agreement import differing
 from infra.base.process import NOWHERE, ProcessPlace
-from ps.protocol import MOST_WORKERS
+from ps.phases import MOST_WORKERS
 
 CONFIRM_SECONDS = 30.0
 """how long a worker that joins may take to confirm; one that runs does it at once"""

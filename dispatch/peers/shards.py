@@ -11,18 +11,16 @@ from numpy.typing import NDArray
 
 from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import ShardDisagrees, ShardRefused, ShardSilent
-from dispatch.rows.index import BatchRows
-from dispatch.rows.plan import RoundPlan, ShardPlan
+from dispatch.placement.rows.index import BatchRows
+from dispatch.placement.rows.plan import RoundPlan, ShardPlan
 from infra.base.faults import reach
 from infra.base.wire import NO_ARRAYS, NO_I64, NO_U64, Arrays, Codec, Curve, Header, Refused, connected, receive, send
 from ps.errors import Disagreement
+from ps.phases import EARLY, EVICT, TRAIN
 from ps.protocol import (
-    EARLY,
-    EVICT,
     FROM_SHARD,
     GO_ON,
     TO_SHARD,
-    TRAIN,
     Announce,
     AnnounceArrays,
     Count,

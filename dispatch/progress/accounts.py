@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.prequential import Prequential, PrequentialState, Quality, ScoreSums
 from dispatch.progress.status import (
     NO_FIELDS,
@@ -20,7 +21,7 @@ from dispatch.progress.status import (
     WorkerStatus,
 )
 from dispatch.progress.times import RECENT_STEPS, DecisionTimes, StepTimes, StepTimesState
-from dispatch.tally import NO_SECONDS, PhaseSeconds, WorkerTraffic
+from dispatch.tally import NO_SECONDS, PhaseSeconds
 
 HISTORY = 60
 """points of the history that is drawn"""

@@ -13,9 +13,9 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.capacity.link_costs import LinkState, MeasuredLinks
 from dispatch.config import DispatchConfig
-from dispatch.decide import Decider, relative_row_costs
+from dispatch.placement.capacity.link_costs import LinkState, MeasuredLinks
+from dispatch.placement.decide import Decider, relative_row_costs
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
 

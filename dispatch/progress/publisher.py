@@ -5,8 +5,8 @@ from time import monotonic
 import msgspec
 import zmq
 
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.status import ServedStatus, Status, WorkerStatus
-from dispatch.tally import WorkerTraffic
 from infra.base.telemetry import Meter
 from infra.base.wire import Curve, bind
 

@@ -7,8 +7,9 @@ from typing import Literal
 
 import msgspec
 
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.prequential import Quality
-from dispatch.tally import NO_SECONDS, PhaseSeconds, WorkerTraffic
+from dispatch.tally import NO_SECONDS, PhaseSeconds
 
 RunState = Literal["waiting", "replaying", "training", "paused", "draining", "done"]
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import BadReport
+from dispatch.placement.rows.plan import RoundPlan, WorkerPlan
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.protocol import Report
-from dispatch.rows.plan import RoundPlan, WorkerPlan
-from dispatch.tally import WorkerTraffic
 from ingest.samples import Samples
-from ps.protocol import TRAIN
+from ps.phases import TRAIN
 
 NO_LABELS = np.empty(0, np.float32)
 NUMBER_BYTES = 8

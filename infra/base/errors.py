@@ -12,6 +12,7 @@ FreshetError
 │       └── NotStored               there is no such file
 ├── ingest.errors.IngestError
 ├── dispatch.errors.DispatchError
+├── dispatch.placement.errors.PlacementError
 ├── ps.errors.PsError
 └── trainer.errors.TrainerError
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dispatch.rows.index import Index
+from dispatch.placement.rows.index import Index
 from infra.run.cluster import threads_of
 from infra.run.figures import count
 from infra.run.settings import Settings

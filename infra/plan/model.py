@@ -6,9 +6,9 @@ A step of several workers, in time:
     early rows of the next step ──┼─► late rows: pushed, then pulled ─► dense weights, both ways at once ─► next step
     decision on the next step ────┘
 
-Early rows are those that the step does not train (dispatch/rows/plan.py); they move while it computes. Late ones wait
-for its new values: a shard answers a pull once all pushes that were announced are in, so pushes and pulls are in a row.
-Of a worker that trains alone no row waits for anyone else and the dense weights do not move.
+Early rows are those that the step does not train (dispatch/placement/rows/plan.py); they move while it computes. Late
+ones wait for its new values: a shard answers a pull once all pushes that were announced are in, so pushes and pulls are
+in a row. Of a worker that trains alone no row waits for anyone else and the dense weights do not move.
 """
 
 from dataclasses import dataclass

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.regret import ALONE, set_sizes
-from dispatch.capacity.bounds import ShareBounds
-from dispatch.errors import CacheTooSmall
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.capacity.bounds import ShareBounds
+from dispatch.placement.errors import CacheTooSmall
+from dispatch.placement.policies.registry import parse_spec
 from infra.plan.model import F64, limit_of, step_seconds
 from infra.plan.simulate import PlanJob, SetLoad, simulate_set
 

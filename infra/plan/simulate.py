@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.simulated.sizes import Sizes
-from dispatch.capacity.bounds import ShareBounds
-from dispatch.capacity.elastic import ElasticTerms
-from dispatch.capacity.room import check_room, hot_rows
-from dispatch.capacity.step_model import DenseLoad
-from dispatch.decide import Decider, Decision, relative_row_costs, warm_up
-from dispatch.policies.registry import parse_spec
-from dispatch.protocol import ring_moved
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import Index
-from dispatch.rows.plan import Moves, WorkerPlan
+from dispatch.placement.capacity.bounds import ShareBounds
+from dispatch.placement.capacity.elastic import ElasticTerms
+from dispatch.placement.capacity.room import check_room, hot_rows
+from dispatch.placement.capacity.step_model import DenseLoad
+from dispatch.placement.decide import Decider, Decision, relative_row_costs, warm_up
+from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import Index
+from dispatch.placement.rows.plan import Moves, WorkerPlan
+from dispatch.placement.traffic import ring_moved
 from infra.plan.compute import ComputeCurve
 from infra.plan.model import F64, PlannedParts
 

@@ -2,9 +2,9 @@
 
 import socket
 
-from dispatch.capacity.room import check_room
 from dispatch.dense import check_reduce, needs_ring
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.capacity.room import check_room
+from dispatch.placement.policies.registry import parse_spec
 from dispatch.protocol import unencrypted
 from infra.base.errors import ConfigError
 from infra.base.wire import check_local, load_curve

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatch.config import DispatchConfig
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.policies.registry import parse_spec
 from infra.run.settings import Settings, load_settings
 
 UNEVEN_POLICY = "joint:elastic"

@@ -16,8 +16,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.status import ServedStatus, Status, Summary, WorkerStatus
-from dispatch.tally import PHASES, Phase, WorkerTraffic
+from dispatch.tally import PHASES, Phase
 from infra.run.figures import count, duration, number, percent, ratio, size, sparkline
 
 WIDE_COLUMNS = 100

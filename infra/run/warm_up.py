@@ -9,7 +9,7 @@ compiled when it is first called.
 import subprocess
 import sys
 
-from dispatch.decide import warm_up as warm_up_policy
+from dispatch.placement.decide import warm_up as warm_up_policy
 from ingest.batches.counting import count_present
 from ingest.codec.structure import count_items, scan_structure
 from ingest.samples import no_samples

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from infra.base.kernels import kernel
-from ps.start import GAMMA, mix, mix_reference
+from ps.mixing import GAMMA, mix, mix_reference
 from ps.store import Store
 
 _MASK = (1 << 64) - 1

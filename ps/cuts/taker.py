@@ -37,7 +37,8 @@ from ps.cuts.publication import FilePublisher
 from ps.cuts.restore import SavedPart
 from ps.dense.range import DenseCopy
 from ps.errors import CutDamaged, OutOfOrder
-from ps.protocol import FLUSH, Announce, CutFailed, CutSaved, FilePart
+from ps.phases import FLUSH
+from ps.protocol import Announce, CutFailed, CutSaved, FilePart
 from ps.store import NEVER, Store
 
 LONGEST_CHAIN = 440

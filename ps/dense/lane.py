@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ps.config import HELD_BYTES
 from ps.dense.range import DenseCopy, DenseRange
 from ps.errors import OutOfOrder
-from ps.protocol import BARE, NO_DENSE, TRAIN, WHOLE, Announce, DenseArrays, PullDense, PushDense, Round
+from ps.phases import TRAIN
+from ps.protocol import BARE, NO_DENSE, WHOLE, Announce, DenseArrays, PullDense, PushDense, Round
 from ps.rounds import Received, held_with
 
 KEPT_STEPS = 64

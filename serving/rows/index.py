@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.rows.hashing import EMPTY, find, home
+from dispatch.placement.rows.hashing import EMPTY, find, home
 from infra.base.kernels import kernel
 
 FIRST_CAPACITY = 1024

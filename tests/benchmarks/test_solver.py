@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from benchmarks import solver
 from benchmarks.solver import run_solver
-from dispatch.assign.situation import Situation
-from dispatch.errors import NoGpu
+from dispatch.placement.assign.situation import Situation
+from dispatch.placement.errors import NoGpu
 from infra.base.errors import ConfigError
 
 

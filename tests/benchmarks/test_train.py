@@ -22,9 +22,10 @@ from benchmarks.train import (
     run_train,
 )
 from benchmarks.visits import Visits
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.prequential import Quality
 from dispatch.progress.status import SinceMark, Status, Summary, WorkerStatus, summarize
-from dispatch.tally import PhaseSeconds, WorkerTraffic
+from dispatch.tally import PhaseSeconds
 from infra.base.errors import ConfigError, FreshetError
 from infra.base.process import Stop
 from infra.run.display import Display

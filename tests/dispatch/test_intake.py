@@ -15,7 +15,7 @@ from dispatch.job import DispatchJob
 from dispatch.journal.history import read_history, read_manifests
 from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import GenerationTerms
-from dispatch.policies.spec import Needs
+from dispatch.placement.policies.spec import Needs
 from dispatch.progress.status import EventCounts, FieldsStatus
 from dispatch.progress.times import DecisionTimesState
 from infra.base.process import Stop

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dispatch.protocol import FROM_DISPATCHER, Order, OrderArrays
 from infra.base.wire import Codec
-from ps.protocol import TRAIN
+from ps.phases import TRAIN
 
 CODEC = Codec(*FROM_DISPATCHER)
 ORDER = Order(run="r", generation=1, step=1, phase=TRAIN, samples=2, batch=4, alone=1)

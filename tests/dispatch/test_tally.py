@@ -4,11 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.protocol import TO_DISPATCHER, Report
-from dispatch.tally import NO_SECONDS, PHASES, PhaseSeconds, WorkerTraffic
+from dispatch.tally import NO_SECONDS, PHASES, PhaseSeconds
 from infra.base.errors import WireError
 from infra.base.wire import Codec
-from ps.protocol import TRAIN
+from ps.phases import TRAIN
 
 SECONDS = PhaseSeconds(push=1, pull=2, forward=4, backward=8, reduce=16, rows=32)
 TRAFFIC = st.builds(WorkerTraffic, *[st.integers(0, 2**40)] * len(fields(WorkerTraffic)))

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dispatch.arrays import I64
-from dispatch.assign.situation import Assignment
 from dispatch.coordinator import Coordinator
-from dispatch.decide import Assigned, Decider, Decision
 from dispatch.peers.roster import Roster
+from dispatch.placement.arrays import I64
+from dispatch.placement.assign.situation import Assignment
+from dispatch.placement.decide import Assigned, Decider, Decision
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import BatchRows
 from dispatch.progress.underway import OrderedRound
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import BatchRows
 from ingest.batches.batch import Batch
 from tests.end_to_end.threads import Plan, Result, train
 

@@ -21,12 +21,12 @@ import msgspec
 import numpy as np
 import torch
 
-from dispatch.decide import Decider
+from dispatch.placement.decide import Decider
 from infra.base.process import Stop
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
 from ps.config import RowConfig
-from ps.protocol import FLUSH
+from ps.phases import FLUSH
 from tests.end_to_end.threads import Plan, Result, train
 
 FILE = Path(__file__).with_name("recorded.json")

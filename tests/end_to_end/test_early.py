@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.dense import Reduce
 from dispatch.protocol import Order, OrderArrays
-from ps.protocol import EARLY, TRAIN
+from ps.phases import EARLY, TRAIN
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.test_exactness import BATCH, OPTIMIZERS, expect_equal, rows_of
 from tests.end_to_end.threads import WAIT_SECONDS, Plan, Result, train, train_reference

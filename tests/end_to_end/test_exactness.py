@@ -9,26 +9,26 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from dispatch.capacity.choice import MeasuredChoice
-from dispatch.capacity.participation import SetChange
-from dispatch.capacity.room import hot_rows
-from dispatch.capacity.step_model import StepModel
-from dispatch.decide import Decider, Decision, relative_row_costs
 from dispatch.dense import Reduce
 from dispatch.journal.log import read_records
 from dispatch.journal.records import SetChosen
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.capacity.choice import MeasuredChoice
+from dispatch.placement.capacity.participation import SetChange
+from dispatch.placement.capacity.room import hot_rows
+from dispatch.placement.capacity.step_model import StepModel
+from dispatch.placement.decide import Decider, Decision, relative_row_costs
+from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import Index
+from dispatch.placement.rows.plan import RoundPlan
+from dispatch.placement.rows.states import REPLICATED
+from dispatch.placement.traffic import ring_moved
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.prequential import Prequential
-from dispatch.protocol import ring_moved
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import Index
-from dispatch.rows.plan import RoundPlan
-from dispatch.rows.states import REPLICATED
 from dispatch.training import Training
 from infra.base.link import Link
 from ps.config import RowConfig
-from ps.protocol import EARLY, EVICT, FLUSH, TRAIN
+from ps.phases import EARLY, EVICT, FLUSH, TRAIN
 from tests.end_to_end.clock import ThreadClock, told_rate
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden
@@ -176,7 +176,7 @@ def test_a_worker_that_is_parked_and_comes_back_changes_nothing(
 ) -> None:
     seen: list[tuple[str, ...]] = []
     for name in ("SETTLING_STEPS", "LEAST_WAIT", "MOST_WAIT"):
-        monkeypatch.setattr(f"dispatch.capacity.participation.{name}", 8)
+        monkeypatch.setattr(f"dispatch.placement.capacity.participation.{name}", 8)
     set_parked = Accounts.set_parked
 
     def note(accounts: Accounts, workers: tuple[str, ...]) -> None:
@@ -209,7 +209,7 @@ def test_a_worker_that_trains_alone_owns_the_dense_weights_until_others_are_trie
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, dense_optimizer: str
 ) -> None:
     for name in ("SETTLING_STEPS", "LEAST_WAIT", "MOST_WAIT"):
-        monkeypatch.setattr(f"dispatch.capacity.participation.{name}", 4)
+        monkeypatch.setattr(f"dispatch.placement.capacity.participation.{name}", 4)
     decided: list[Decision] = []
     ordered = Training.ordered
 

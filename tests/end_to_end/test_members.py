@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from dispatch.coordinator import Coordinator
 from dispatch.errors import CommandRefused
 from dispatch.peers.roster import Roster
-from dispatch.rows.directory import Directory
+from dispatch.placement.rows.directory import Directory
 from infra.base.process import Stop
 from ingest.letters.embedded import read_dead_letters
 from ps.config import CutConfig, RowConfig

@@ -14,15 +14,15 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from dispatch.journal.history import History, read_history
+from dispatch.placement.rows.plan import WorkerPlan
 from dispatch.protocol import Order, OrderArrays, Report
-from dispatch.rows.plan import WorkerPlan
 from infra.base.process import Stop
 from infra.kafka.broker import free_port
 from ingest.config import StreamConfig
 from ingest.convert import Event
 from ingest.main import ProducerJob, run_producer
 from ps.config import RowConfig
-from ps.protocol import FLUSH, TRAIN
+from ps.phases import FLUSH, TRAIN
 from tests.end_to_end.fixed import train_fixed
 from tests.end_to_end.interrupting import golden
 from tests.end_to_end.processes import start, wait_until

@@ -9,16 +9,16 @@ import pytest
 import zmq
 from structlog.testing import capture_logs
 
-from dispatch.assign.situation import Assignment
 from dispatch.coordinator import Coordinator
-from dispatch.decide import Assigned, Decider, Decision
 from dispatch.dense import Reduce
 from dispatch.errors import SettingsChanged
 from dispatch.intake import Intake
 from dispatch.journal.history import read_history
 from dispatch.journal.records import StepDecided
+from dispatch.placement.assign.situation import Assignment
+from dispatch.placement.decide import Assigned, Decider, Decision
+from dispatch.placement.rows.index import BatchRows
 from dispatch.recovery import assemble
-from dispatch.rows.index import BatchRows
 from infra.base.process import Stop
 from infra.base.storage import Storage
 from infra.kafka.broker import free_port

@@ -10,7 +10,7 @@ import pytest
 
 from dispatch.dense import Reduce
 from ps.config import RowConfig
-from ps.protocol import FLUSH
+from ps.phases import FLUSH
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.fixed import empty_caches, train_fixed
 from tests.end_to_end.threads import SMALL_MODEL, Plan, model_of

@@ -9,7 +9,7 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from dispatch.job import Publishing
-from dispatch.rows.index import Index
+from dispatch.placement.rows.index import Index
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
 from infra.kafka.broker import free_port

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dispatch.alpha.window import StepSeconds
-from dispatch.assign.worth import Worth
 from dispatch.control.client import command as send_command
 from dispatch.control.client import tell as send
 from dispatch.control.commands import Commands
@@ -21,6 +20,7 @@ from dispatch.errors import CommandOutdated, CommandRefused
 from dispatch.journal.history import read_history
 from dispatch.journal.log import read_records
 from dispatch.journal.records import AlphaChanged, Commanded, Faulted, GenerationStarted, StepDecided, StepDone
+from dispatch.placement.assign.worth import Worth
 from infra.base.process import ProcessPlace, Stop
 from ps.config import CutConfig, RowConfig
 from tests.control_plane.folding import read_journal

@@ -12,8 +12,9 @@ import zmq
 from structlog.testing import capture_logs
 
 from dispatch.dense import Reduce
-from dispatch.errors import CacheTooSmall, RunEnded
+from dispatch.errors import RunEnded
 from dispatch.journal.history import read_manifests
+from dispatch.placement.errors import CacheTooSmall
 from dispatch.protocol import Idle, Welcome
 from infra.base.errors import NameTaken
 from infra.base.process import Stop

@@ -16,15 +16,13 @@ from infra.base.wire import Codec, Header, Refused, connect, receive
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.streams.sink import Entry
 from ps.config import RowConfig
+from ps.phases import EARLY, FLUSH, TRAIN
 from ps.protocol import (
     BARE,
-    EARLY,
     EMPTY_MODEL,
-    FLUSH,
     FROM_SHARD,
     GO_ON,
     TO_SHARD,
-    TRAIN,
     WHOLE,
     Announce,
     CutCommitted,

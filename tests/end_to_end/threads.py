@@ -26,8 +26,8 @@ from dispatch.job import DenseJob, DispatchJob, Golden, Publishing
 from dispatch.journal.history import read_manifests
 from dispatch.main import run_dispatcher
 from dispatch.peers.shards import Shards
+from dispatch.placement.rows.index import Index
 from dispatch.progress.status import Status
-from dispatch.rows.index import Index
 from infra.base.agreement import Agreement
 from infra.base.config import PRIVATE
 from infra.base.link import Link

@@ -14,21 +14,10 @@ from infra.base.process import Stop
 from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, connect, receive, send
 from ps.client import ShardClient
 from ps.config import PsConfig, RowConfig
+from ps.fingerprints import fingerprint_reference
 from ps.main import ShardJob, run_shard
-from ps.protocol import (
-    FROM_SHARD,
-    TO_SHARD,
-    TRAIN,
-    Announce,
-    AnnounceArrays,
-    Count,
-    Ledger,
-    Open,
-    Opened,
-    PushArrays,
-    Terms,
-)
-from ps.rounds import fingerprint_reference
+from ps.phases import TRAIN
+from ps.protocol import FROM_SHARD, TO_SHARD, Announce, AnnounceArrays, Count, Ledger, Open, Opened, PushArrays, Terms
 
 RUN = "test"
 SEED = 7

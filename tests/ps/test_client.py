@@ -14,7 +14,8 @@ from infra.base.wire import Codec, bind, send
 from ps.client import Pulled, ShardClient
 from ps.config import RowConfig
 from ps.errors import PsError, Unreachable
-from ps.protocol import FROM_SHARD, TRAIN, Rows, RowsArrays
+from ps.phases import TRAIN
+from ps.protocol import FROM_SHARD, Rows, RowsArrays
 from ps.start import start_rows
 from tests.ps.doubles import NO_ROWS, PATIENCE_MILLISECONDS, SEED, ints, stage
 

@@ -22,9 +22,8 @@ from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.main import run_shard
 from ps.optimizers import update_reference
 from ps.parts import settle_reference
+from ps.phases import FLUSH, TRAIN
 from ps.protocol import (
-    FLUSH,
-    TRAIN,
     Announce,
     AnnounceArrays,
     CutCommitted,

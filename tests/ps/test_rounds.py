@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from infra.base.wire import NO_F32
 from ps.errors import OutOfOrder
-from ps.protocol import EARLY, EVICT, FLUSH, TRAIN, Announce, AnnounceArrays, Pull, PullArrays, Push
-from ps.rounds import MESSAGE_BYTES, Received, Rounds, fingerprint, fingerprint_reference
+from ps.fingerprints import fingerprint, fingerprint_reference
+from ps.phases import EARLY, EVICT, FLUSH, TRAIN
+from ps.protocol import Announce, AnnounceArrays, Pull, PullArrays, Push
+from ps.rounds import MESSAGE_BYTES, Received, Rounds
 from tests.ps.doubles import NO_ROWS, fingerprints, owned
 
 NOTHING = owned(NO_ROWS, NO_F32)

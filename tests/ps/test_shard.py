@@ -11,19 +11,8 @@ from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused
 from ps.config import RowConfig
 from ps.cuts.restore import ModelSettings
 from ps.main import answer
-from ps.protocol import (
-    TO_SHARD,
-    TRAIN,
-    Announce,
-    AnnounceArrays,
-    Open,
-    Peek,
-    PeekArrays,
-    Pull,
-    PullArrays,
-    Push,
-    Rows,
-)
+from ps.phases import TRAIN
+from ps.protocol import TO_SHARD, Announce, AnnounceArrays, Open, Peek, PeekArrays, Pull, PullArrays, Push, Rows
 from ps.rounds import Received
 from ps.shard import Reply, Shard
 from tests.ps.doubles import NO_ROWS, fingerprints, ints, owned

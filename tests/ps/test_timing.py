@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps.protocol import TRAIN
+from ps.phases import TRAIN
 from ps.timing import LinkTimer, covered
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome
 from ps.client import Pulled, ShardClient
 from ps.config import RowConfig
-from ps.protocol import FLUSH, TRAIN
+from ps.phases import FLUSH, TRAIN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.trainer.boards import meetings, names
 from trainer.config import ModelConfig, TrainerConfig

@@ -40,7 +40,8 @@ from infra.base.process import Stop
 from infra.base.telemetry import Meter
 from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, send
 from ps.config import RowConfig
-from ps.protocol import DISPLACED, FLUSH, TAKEN, TRAIN
+from ps.phases import FLUSH, TRAIN
+from ps.protocol import DISPLACED, TAKEN
 from tests.ps.doubles import RUN, SEED, Announcer, stage
 from tests.sockets import receive_from
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig

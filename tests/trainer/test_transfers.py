@@ -8,7 +8,8 @@ import torch
 
 from dispatch.protocol import Early, Order, OrderArrays
 from ps.config import RowConfig
-from ps.protocol import BARE, EARLY, EVICT, FLUSH, TRAIN
+from ps.phases import EARLY, EVICT, FLUSH, TRAIN
+from ps.protocol import BARE
 from trainer.cache import RowCache
 from trainer.transfers import Transfers
 

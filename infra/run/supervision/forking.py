@@ -156,7 +156,7 @@ def prepare_kernels() -> None:
     """Calls a kernel, before which numba prepares itself: half a second of a processor, here once for all children."""
     import numpy as np
 
-    from ps.rounds import fingerprint
+    from ps.fingerprints import fingerprint
 
     none = np.empty(0, np.int64)
     fingerprint(none, none)

@@ -21,11 +21,11 @@ from benchmarks.simulated.plots import plot_dispatch
 from benchmarks.simulated.sizes import Reduce, Sizes
 from benchmarks.simulated.tables import dispatch_table
 from benchmarks.simulated.workload import Workload, check_policies, make_workload, parse_links
-from dispatch.decide import Decider
-from dispatch.policies.registry import build_policy
-from dispatch.policies.spec import Needs
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import Index
+from dispatch.placement.decide import Decider
+from dispatch.placement.policies.registry import build_policy
+from dispatch.placement.policies.spec import Needs
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import Index
 from infra.base.errors import ConfigError
 from infra.cli.main import app
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from dispatch.assign.backend import has_gpu
+from dispatch.placement.assign.backend import has_gpu
 from dispatch.progress.status import Status
 from tests.dispatch.alpha.loop import Load
 

@@ -11,11 +11,11 @@ import numpy as np
 from dispatch.alpha.controller import AlphaChange
 from dispatch.alpha.pilot import AlphaPilot
 from dispatch.alpha.window import StepSeconds
-from dispatch.assign.backend import TRIAL_ROWS, trial_situation
-from dispatch.assign.choices import Backend
-from dispatch.assign.situation import Situation
-from dispatch.assign.worth import weigh
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.assign.backend import TRIAL_ROWS, trial_situation
+from dispatch.placement.assign.choices import Backend
+from dispatch.placement.assign.situation import Situation
+from dispatch.placement.assign.worth import weigh
+from dispatch.placement.policies.registry import parse_spec
 
 COMPARED_STEPS = 16
 

@@ -21,7 +21,7 @@ from dispatch.alpha.controller import (
     verdict,
 )
 from dispatch.alpha.readings import Readings
-from dispatch.assign.choices import Backend
+from dispatch.placement.assign.choices import Backend
 
 CALM = Readings(
     decide_p95_ms=5.0,

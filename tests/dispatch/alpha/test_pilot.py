@@ -13,11 +13,11 @@ from dispatch.alpha.pressure import CpuPressure
 from dispatch.alpha.run_queue import RunQueue
 from dispatch.alpha.trials import FIRST_LOOKS, Trial
 from dispatch.alpha.window import StepSeconds
-from dispatch.assign.choices import Backend
-from dispatch.assign.situation import Situation
-from dispatch.assign.worth import Worth
+from dispatch.placement.assign.choices import Backend
+from dispatch.placement.assign.situation import Situation
+from dispatch.placement.assign.worth import Worth
 from infra.base.process import own_place
-from tests.dispatch.assign.test_cuda import needs_gpu
+from tests.dispatch.placement.assign.test_cuda import needs_gpu
 
 
 class SetWait(RunQueue):

@@ -3,7 +3,7 @@
 import pytest
 
 from dispatch.alpha.window import LOOKS, DecisionWindow, StepSeconds
-from dispatch.assign.worth import Worth
+from dispatch.placement.assign.worth import Worth
 
 
 def test_processor_time_is_of_the_decisions_since_the_last_look() -> None:

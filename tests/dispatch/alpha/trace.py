@@ -6,7 +6,7 @@ import msgspec
 
 from dispatch.alpha.controller import AlphaChange, ControllerState, control
 from dispatch.alpha.readings import Readings
-from dispatch.assign.choices import Backend
+from dispatch.placement.assign.choices import Backend
 
 TRACES = Path(__file__).parent / "traces"
 

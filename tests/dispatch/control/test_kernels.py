@@ -11,10 +11,10 @@ from dispatch.control.kernels import PolicyKernels
 COMPILED = """
 import sys
 import numpy as np
-from dispatch.decide import Decider, warm_up
-from dispatch.policies.registry import parse_spec
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import Index
+from dispatch.placement.decide import Decider, warm_up
+from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import Index
 
 def compiled():
     modules = [module for name, module in sys.modules.items() if name.startswith("dispatch.")]

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dispatch.capacity.link_costs import MeasuredLinks
 from dispatch.cuts.state import DispatcherState, load_index, load_state, read_state, save_state, write_state
-from dispatch.errors import CutUnusable
+from dispatch.placement.capacity.link_costs import MeasuredLinks
+from dispatch.placement.errors import DuplicateKeys
+from dispatch.placement.rows.index import Index
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.status import EventCounts, Status
-from dispatch.rows.index import Index
-from dispatch.tally import PhaseSeconds, WorkerTraffic
+from dispatch.tally import PhaseSeconds
 from infra.base.storage import Storage
 from ingest.batches.absent import FieldWatch
 from ingest.schema import load_schema
@@ -153,5 +154,5 @@ def test_an_index_with_rows_left_out_or_too_many_is_damage(tmp_path: Path) -> No
         load_index(storage, manifest_of(1, file, shards=(ShardPart(0, 4, (file,)),)))
     with pytest.raises(CutDamaged, match="holds row 3 and the cut has 3"):
         load_index(storage, manifest_of(1, file, shards=(ShardPart(0, 3, (file,)),)))
-    with pytest.raises(CutUnusable, match="3 rows have 2 different keys"):
+    with pytest.raises(DuplicateKeys, match="3 rows have 2 different keys"):
         Index.restore(np.array([5, 6, 5], np.uint64))

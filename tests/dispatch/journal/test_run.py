@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from dispatch.capacity.participation import SetChange
-from dispatch.capacity.step_model import StepModel
 from dispatch.config import DispatchConfig
 from dispatch.errors import CrewFailed, JournalFull
 from dispatch.job import DispatchJob, Golden
@@ -32,7 +30,9 @@ from dispatch.journal.records import (
 )
 from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import GenerationTerms
-from dispatch.policies.spec import Needs
+from dispatch.placement.capacity.participation import SetChange
+from dispatch.placement.capacity.step_model import StepModel
+from dispatch.placement.policies.spec import Needs
 from infra.base.telemetry import code_version
 from ingest.config import StreamConfig
 from ingest.schema import load_schema

@@ -16,6 +16,7 @@ from dispatch.peers.dismissal import dismiss_first, dismiss_others
 from dispatch.peers.providers import Providers
 from dispatch.peers.roster import Roster
 from dispatch.peers.wiring import FRAME_BYTES
+from dispatch.placement.rows.directory import Directory
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.protocol import (
     FROM_DISPATCHER,
@@ -37,10 +38,10 @@ from dispatch.protocol import (
     Saved,
     Welcome,
 )
-from dispatch.rows.directory import Directory
 from dispatch.tally import NO_SECONDS, PhaseSeconds
 from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, connect, receive, send
-from ps.protocol import DISPLACED, FLUSH, TAKEN, Heard, Serve, Terms
+from ps.phases import FLUSH
+from ps.protocol import DISPLACED, TAKEN, Heard, Serve, Terms
 
 RUN = "test"
 PATIENCE_MILLISECONDS = 30_000

@@ -8,12 +8,12 @@ import zmq
 
 from dispatch.errors import ShardDisagrees, ShardRefused
 from dispatch.peers.shards import Shards, _new_rows
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import BatchRows
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import BatchRows
 from ps.client import ShardClient
 from ps.config import RowConfig
 from ps.cuts.manifest import manifest_name
-from ps.protocol import FLUSH
+from ps.phases import FLUSH
 from tests.ps.doubles import PATIENCE_MILLISECONDS, RUN, running_shards
 
 

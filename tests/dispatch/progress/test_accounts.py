@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.status import EventCounts, Status
-from dispatch.tally import NO_SECONDS, PhaseSeconds, WorkerTraffic
+from dispatch.tally import NO_SECONDS, PhaseSeconds
 
 MOVED = WorkerTraffic(samples=4, lookups=10, hits=9, miss_pulls=1, update_pushes=3, pulled_bytes=70)
 

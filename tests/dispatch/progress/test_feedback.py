@@ -3,15 +3,15 @@ import pytest
 from msgspec import structs
 
 from dispatch.config import DispatchConfig
-from dispatch.decide import Decider
-from dispatch.policies.registry import parse_spec
+from dispatch.placement.decide import Decider
+from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import Index
 from dispatch.progress.feedback import DECIDE_SHARE, Feedback, WorkerLink
 from dispatch.progress.underway import OrderedRound, Reported
 from dispatch.protocol import Report
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import Index
 from dispatch.tally import NO_SECONDS
-from ps.protocol import TRAIN
+from ps.phases import TRAIN
 
 FAST, SLOW = WorkerLink("fast", 5.0), WorkerLink("slow", 0.5)
 UNKNOWN = (WorkerLink("a", 0.0), WorkerLink("b", 0.0))

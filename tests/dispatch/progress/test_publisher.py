@@ -3,10 +3,10 @@ import pytest
 import zmq
 from prometheus_client import CollectorRegistry
 
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.prequential import Quality
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import EventCounts, FieldsStatus, Status, WorkerStatus
-from dispatch.tally import WorkerTraffic
 from infra.base.telemetry import Meter
 
 MOVED = WorkerTraffic(samples=5, miss_pulls=6, behind_pushes=4, pulled_bytes=70, order_bytes=300)

@@ -4,13 +4,14 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from dispatch.errors import BadReport
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import Index
+from dispatch.placement.rows.plan import RoundPlan
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.underway import OrderedRound, Reported, RoundsUnderway
 from dispatch.protocol import Report
-from dispatch.rows.directory import Directory
-from dispatch.rows.index import Index
-from dispatch.rows.plan import RoundPlan
-from dispatch.tally import NO_SECONDS, WorkerTraffic
-from ps.protocol import FLUSH, TRAIN
+from dispatch.tally import NO_SECONDS
+from ps.phases import FLUSH, TRAIN
 
 NOTHING = np.empty(0, np.float32)
 

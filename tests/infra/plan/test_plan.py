@@ -9,8 +9,8 @@ from benchmarks.clicks import made_up_samples
 from benchmarks.simulated.dispatch import simulate
 from benchmarks.simulated.sizes import Sizes
 from benchmarks.simulated.workload import Workload
-from dispatch.capacity.bounds import ShareBounds
-from dispatch.errors import CacheTooSmall
+from dispatch.placement.capacity.bounds import ShareBounds
+from dispatch.placement.errors import CacheTooSmall
 from infra.plan.compute import ComputeCurve, given_compute
 from infra.plan.plan import make_plan, mean_seconds, speed_up_map
 from infra.plan.report import plan_lines

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.errors import CacheTooSmall, NoGpu
+from dispatch.placement.errors import CacheTooSmall, NoGpu
 from infra.base.config import PRIVATE
 from infra.base.errors import ConfigError
 from infra.cli.commands import keys

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 from rich.console import Console, RenderableType
 
+from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.prequential import Quality
 from dispatch.progress.status import (
     DecisionStatus,
@@ -21,7 +22,7 @@ from dispatch.progress.status import (
     WorkerStatus,
     summarize,
 )
-from dispatch.tally import PhaseSeconds, WorkerTraffic
+from dispatch.tally import PhaseSeconds
 from infra.run.display import Display, Picture, plain_line, render_summary
 from tests.screens import Screen
 

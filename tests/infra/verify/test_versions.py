@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dispatch.journal.history import JOURNAL, read_history
-from dispatch.rows.index import Index
+from dispatch.placement.rows.index import Index
 from infra.base.process import Stop
 from infra.run.settings import Settings
 from infra.verify.versions import newest_of, versions_by

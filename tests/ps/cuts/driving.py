@@ -20,11 +20,9 @@ from ps.cuts.restore import ModelSettings
 from ps.cuts.taker import CutTaker
 from ps.dense.range import DenseRange, pieces_of
 from ps.optimizers import update_reference
+from ps.phases import FLUSH, LAST_FLUSH, TRAIN
 from ps.protocol import (
     BARE,
-    FLUSH,
-    LAST_FLUSH,
-    TRAIN,
     WHOLE,
     Announce,
     AnnounceArrays,

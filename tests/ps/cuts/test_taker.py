@@ -17,7 +17,8 @@ from ps.cuts.files import new_name
 from ps.cuts.manifest import manifest_numbers, read_manifest
 from ps.dense import range as dense_range
 from ps.errors import OutOfOrder
-from ps.protocol import FLUSH, FROM_SHARD, GO_ON, Announce, CutFailed, CutSaved, FilePart, Opened
+from ps.phases import FLUSH
+from ps.protocol import FROM_SHARD, GO_ON, Announce, CutFailed, CutSaved, FilePart, Opened
 from tests.disks import fill, small_disk
 from tests.infra.base.test_storage import Killed, breaking_off
 from tests.ps.cuts.driving import MODEL, Driven, failing_storage

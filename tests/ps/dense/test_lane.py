@@ -13,11 +13,9 @@ from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Header, Refused
 from ps.config import DenseRule, RowConfig
 from ps.cuts.restore import ModelSettings
 from ps.dense.range import pieces_of
+from ps.phases import EARLY, FLUSH, TRAIN
 from ps.protocol import (
     BARE,
-    EARLY,
-    FLUSH,
-    TRAIN,
     WHOLE,
     Announce,
     AnnounceArrays,

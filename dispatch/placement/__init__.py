@@ -1,0 +1,1 @@
+"""Which worker trains which sample: pure functions of batches, members and measured times; no sockets, no files."""

@@ -1,0 +1,153 @@
+"""Who sits where while the exact solver moves samples, and which move from one worker to another is the best.
+
+Legend: k samples, n workers, L entries of a shortlist.
+
+The best sample to move from a to b comes from a sorted shortlist per ordered pair, refilled by a scan when used up.
+Entries are never searched for: one whose sample has left a is dropped when it reaches the front. (A heap would hold
+every sample of a; nearly all of them are never asked for.)
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dispatch.placement.arrays import F64, I32, I64, Bool
+from infra.base.kernels import kernel
+
+SHORTLIST = 4
+"""L: long enough that refills are rare, short enough that filling it is little more than the scan"""
+
+
+class Seats(NamedTuple):
+    """Who sits where: worker a's samples are seated[first_n[a] : first_n[a] + count_n[a]], in no order."""
+
+    at_k: I32
+    """worker of each sample"""
+    seated: I32
+    first_n: I64
+    count_n: I64
+    place_k: I64
+    """where in `seated` each sample is"""
+
+
+class Shortlists(NamedTuple):
+    """Per ordered pair (a, b): what moving a sample from a to b would change the cost by, best first."""
+
+    change_nnL: F64
+    sample_nnL: I32
+    begin_nn: I32
+    end_nn: I32
+    """the list is [begin, end); entries whose sample has left a may still be in it"""
+    bound_nn: F64
+    """a sample of a that is not listed changes the cost by at least this; infinite if all are listed"""
+    least_nn: F64
+    """change of the first listed sample that is still at a; infinite if a has none"""
+    known_nn: Bool
+    """whether least and begin are up to date"""
+
+
+@kernel
+def seat(at_k: I32, capacity_n: I64, room_n: I64) -> Seats:
+    """Seats every sample at its worker, which gets as many seats as it will ever need: those it fills or may fill."""
+    workers = capacity_n.shape[0]
+    first_n = np.zeros(workers + 1, dtype=np.int64)
+    for j in range(workers):
+        first_n[j + 1] = first_n[j] + capacity_n[j] + max(-room_n[j], 0)
+    count_n = np.zeros(workers, dtype=np.int64)
+    seated = np.empty(first_n[workers], dtype=np.int32)
+    place_k = np.empty(at_k.shape[0], dtype=np.int64)
+    for i in range(at_k.shape[0]):
+        place_k[i] = first_n[at_k[i]] + count_n[at_k[i]]
+        seated[place_k[i]] = i
+        count_n[at_k[i]] += 1
+    return Seats(at_k, seated, first_n, count_n, place_k)
+
+
+@kernel
+def empty_shortlists(workers: int) -> Shortlists:
+    """Nothing listed and nothing known."""
+    return Shortlists(
+        np.empty((workers, workers, SHORTLIST), dtype=np.float64),
+        np.empty((workers, workers, SHORTLIST), dtype=np.int32),
+        np.zeros((workers, workers), dtype=np.int32),
+        np.zeros((workers, workers), dtype=np.int32),
+        np.full((workers, workers), -np.inf, dtype=np.float64),
+        np.empty((workers, workers), dtype=np.float64),
+        np.zeros((workers, workers), dtype=np.bool_),
+    )
+
+
+@kernel
+def refresh(a: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> None:
+    """Makes the best move from a to every other worker known."""
+    workers = cost_kn.shape[1]
+    for b in range(workers):
+        if lists.known_nn[a, b] or a == b:
+            continue
+        begin, end = lists.begin_nn[a, b], lists.end_nn[a, b]
+        while begin < end and seats.at_k[lists.sample_nnL[a, b, begin]] != a:
+            begin += 1
+        lists.begin_nn[a, b] = begin
+        if begin == end and lists.bound_nn[a, b] < np.inf:
+            _refill(a, b, cost_kn, seats, lists)
+            begin = 0
+        lists.least_nn[a, b] = lists.change_nnL[a, b, begin] if begin < lists.end_nn[a, b] else np.inf
+        lists.known_nn[a, b] = True
+
+
+@kernel
+def _refill(a: int, b: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> None:
+    """Lists the L best samples to move from a to b."""
+    lists.begin_nn[a, b] = 0
+    lists.end_nn[a, b] = 0
+    lists.bound_nn[a, b] = np.inf
+    for place in range(seats.first_n[a], seats.first_n[a] + seats.count_n[a]):
+        sample = seats.seated[place]
+        change = cost_kn[sample, b] - cost_kn[sample, a]
+        if change < lists.bound_nn[a, b]:
+            _enlist(a, b, sample, change, lists)
+
+
+@kernel
+def _enlist(a: int, b: int, sample: int, change: float, lists: Shortlists) -> None:
+    """Inserts behind its equals; what falls off the end lowers the bound that unlisted samples are known to reach."""
+    change_L, sample_L = lists.change_nnL[a, b], lists.sample_nnL[a, b]
+    begin, end = lists.begin_nn[a, b], lists.end_nn[a, b]
+    if end == SHORTLIST and begin > 0:
+        for q in range(begin, end):
+            change_L[q - begin] = change_L[q]
+            sample_L[q - begin] = sample_L[q]
+        begin, end = 0, end - begin
+    elif end == SHORTLIST:
+        end -= 1
+    q = end
+    while q > begin and change_L[q - 1] > change:
+        change_L[q] = change_L[q - 1]
+        sample_L[q] = sample_L[q - 1]
+        q -= 1
+    change_L[q] = change
+    sample_L[q] = sample
+    lists.begin_nn[a, b], lists.end_nn[a, b] = begin, end + 1
+    if begin == 0 and end + 1 == SHORTLIST:
+        lists.bound_nn[a, b] = change_L[end]
+
+
+@kernel
+def move(sample: int, b: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> None:
+    """Takes the sample off its worker and seats it at b, where it becomes a candidate for every further move."""
+    a = seats.at_k[sample]
+    seats.count_n[a] -= 1
+    last = seats.seated[seats.first_n[a] + seats.count_n[a]]
+    seats.seated[seats.place_k[sample]] = last
+    seats.place_k[last] = seats.place_k[sample]
+    seats.place_k[sample] = seats.first_n[b] + seats.count_n[b]
+    seats.seated[seats.place_k[sample]] = sample
+    seats.count_n[b] += 1
+    seats.at_k[sample] = b
+    for c in range(cost_kn.shape[1]):
+        if lists.known_nn[a, c] and a != c and lists.end_nn[a, c] > lists.begin_nn[a, c]:
+            lists.known_nn[a, c] = lists.sample_nnL[a, c, lists.begin_nn[a, c]] != sample
+        change = cost_kn[sample, c] - cost_kn[sample, b]
+        if c != b and change < lists.bound_nn[b, c]:
+            _enlist(b, c, sample, change, lists)
+            lists.known_nn[b, c] = False

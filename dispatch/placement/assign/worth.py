@@ -1,0 +1,37 @@
+"""What exact solving buys and takes: cost and time of an assignment against Heu's for the same situation.
+
+Both costs are counted for the batch as a whole (dispatch/placement/assign/batch_cost.py), which is what will move, so
+that the answer means the same under every policy.
+"""
+
+from time import perf_counter
+from typing import NamedTuple
+
+from dispatch.placement.arrays import I32
+from dispatch.placement.assign.batch_cost import Placement
+from dispatch.placement.assign.cost import cost_matrix
+from dispatch.placement.assign.hybrid import assign_hybrid
+from dispatch.placement.assign.situation import Situation
+
+
+class Worth(NamedTuple):
+    """Of the exact part of one assignment."""
+
+    saved_share: float
+    """share of Heu's cost that it saves; below 0 if it is dearer"""
+    exact_seconds: float
+    """that it takes longer than Heu"""
+
+
+def weigh(situation: Situation, chosen_B: I32, seconds: float) -> Worth | None:
+    """seconds: what the assignment took.
+
+    None where nothing was solved exactly, so that nothing can be said, or Heu's costs nothing.
+    """
+    if situation.alpha == 0.0 or situation.samples == 0:
+        return None
+    began = perf_counter()
+    heu_B = assign_hybrid(cost_matrix(situation), situation.capacity_n, alpha=0.0)
+    exact_seconds = max(0.0, seconds - (perf_counter() - began))
+    heu_cost = Placement(situation, heu_B).cost()
+    return Worth(1.0 - Placement(situation, chosen_B).cost() / heu_cost, exact_seconds) if heu_cost > 0 else None

@@ -1,0 +1,71 @@
+"""How long workers compute: a fixed part of every step, and a part per sample.
+
+Both are told apart where a worker's samples vary from step to step: a line is laid through the latest steps, in which
+older ones count less and less. While samples hardly vary, the fixed part stays the share of the whole that it was last
+seen to be; it is 0 at first.
+
+Legend: n workers.
+"""
+
+import numpy as np
+
+from dispatch.placement.arrays import F64
+
+DAMPING = 0.2
+"""weight of the newest step"""
+VARIED = 0.25
+"""standard deviation of a worker's samples, as a share of their mean, from which the line is trusted"""
+
+
+class ComputeTimes:
+    """Seconds of compute by worker; all 0 until they are measured."""
+
+    def __init__(self, workers: int) -> None:
+        self._samples_n = np.zeros(workers)
+        self._seconds_n = np.zeros(workers)
+        self._variance_n = np.zeros(workers)
+        self._covariance_n = np.zeros(workers)
+        self._fixed_share_n = np.zeros(workers)
+        self._least_sample_n = np.full(workers, np.inf)
+
+    def add(self, worker: int, samples: int, seconds: float) -> None:
+        """One step of a worker that had samples."""
+        if not self._samples_n[worker]:
+            self._samples_n[worker], self._seconds_n[worker] = samples, seconds
+            return  # a first step takes longer than others
+        more, longer = samples - self._samples_n[worker], seconds - self._seconds_n[worker]
+        self._samples_n[worker] += DAMPING * more
+        self._seconds_n[worker] += DAMPING * longer
+        self._variance_n[worker] = (1 - DAMPING) * (self._variance_n[worker] + DAMPING * more**2)
+        self._covariance_n[worker] = (1 - DAMPING) * (self._covariance_n[worker] + DAMPING * more * longer)
+        self._separate(worker)
+        self._least_sample_n[worker] = min(self._least_sample_n[worker], seconds / samples)
+
+    def _separate(self, worker: int) -> None:
+        mean, total = self._samples_n[worker], self._seconds_n[worker]
+        if self._variance_n[worker] > (VARIED * mean) ** 2 and total > 0.0:
+            slope = self._covariance_n[worker] / self._variance_n[worker]
+            share = min(max(1 - slope * mean / total, 0.0), 1.0)
+            self._fixed_share_n[worker] += DAMPING * (share - self._fixed_share_n[worker])
+
+    @property
+    def fixed_n(self) -> F64:
+        """Seconds of a step, whatever its samples."""
+        return self._fixed_share_n * self._seconds_n
+
+    @property
+    def sample_n(self) -> F64:
+        """Seconds that a further sample adds; a worker that has not been measured is taken for one of the others."""
+        known_n = self._samples_n > 0
+        sample_n = (1 - self._fixed_share_n) * self._seconds_n / np.where(known_n, self._samples_n, 1.0)
+        return np.where(known_n, sample_n, sample_n.sum() / max(1, int(known_n.sum())))
+
+    @property
+    def undisturbed_sample_n(self) -> F64:
+        """Seconds of a sample in the fastest step so far, its part of the fixed ones included.
+
+        Workers that share a processor or a GPU slow each other down, so this says more about one of them alone.
+        """
+        known_n = np.isfinite(self._least_sample_n)
+        least = float(self._least_sample_n.min(initial=np.inf))
+        return np.where(known_n, self._least_sample_n, least if np.isfinite(least) else self.sample_n)

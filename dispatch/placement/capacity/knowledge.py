@@ -1,0 +1,109 @@
+"""What the dispatcher has found out about its workers, from which a step is modelled: compute, rows, links, decisions.
+
+Transfer counts rows of the plan; its time a row is the link's cost until seconds are measured. Compute counts only once
+it is measured, decisions only where the clock chooses. Without measurements all of it is a pure function of the
+sequence of batches.
+
+Legend: n workers, U distinct rows of the batch.
+"""
+
+from collections import deque
+
+import numpy as np
+
+from dispatch.placement.arrays import F64, I64
+from dispatch.placement.capacity.compute import ComputeTimes
+from dispatch.placement.capacity.shadow import SoleShadow
+from dispatch.placement.capacity.step_model import DenseLoad, StepModel
+
+DAMPING = 0.2
+"""weight of the newest step in everything that is averaged over steps"""
+RECENT_DECISIONS = 8
+"""the shortest of which counts, so that an interruption does not"""
+
+
+class WorkerKnowledge:
+    """Learns step after step."""
+
+    def __init__(self, row_cost_n: F64, cache_rows_n: I64, dense: DenseLoad) -> None:
+        n = row_cost_n.size
+        self.row_cost_n = row_cost_n
+        """of each link; may be set between two steps"""
+        self._dense = dense
+        self.compute = ComputeTimes(n)
+        self._row_seconds = 0.0
+        self._moved_n, self._trained_n = np.zeros(n), np.zeros(n)
+        """rows in the busier direction and samples, of the steps in which each worker had samples"""
+        self._shadow = SoleShadow(int(cache_rows_n.max(initial=0)))
+        self._decide_several, self._decide_alone = (deque[float](maxlen=RECENT_DECISIONS) for _ in range(2))
+        """seconds of the latest decisions about several workers, and about one"""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether times are seconds; otherwise they are rows over the fastest link."""
+        return self._row_seconds > 0.0
+
+    def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
+        """What a worker reported: seconds of compute for so many samples, seconds of a row over the fastest link."""
+        self.compute.add(worker, samples, compute_seconds)
+        self._row_seconds = damped(self._row_seconds, row_seconds)
+
+    def measure_decision(self, seconds: float, is_alone: bool) -> None:
+        """How long the newest decision took, about one worker or several."""
+        (self._decide_alone if is_alone else self._decide_several).append(seconds)
+
+    def watch(self, step: int, rows_U: I64) -> None:
+        """Takes the distinct rows of a batch that several workers train: what one would move of them."""
+        self._shadow.follow(step, rows_U)
+
+    def learn_rows(self, samples_n: I64, moved_n: F64) -> None:
+        """What each worker moved for its samples: whole rows in the direction in which it moved more of them."""
+        known_n, has_samples_n = self._trained_n > 0, samples_n > 0
+        weight_n = has_samples_n * np.where(known_n, DAMPING, 1.0)
+        self._moved_n += weight_n * (moved_n - self._moved_n)
+        self._trained_n += weight_n * (samples_n - self._trained_n)
+
+    @property
+    def row_n(self) -> F64:
+        """Time of a row over each link; until its seconds are measured, the cost of the link is all that is known."""
+        return self.row_cost_n * (self._row_seconds or 1.0)
+
+    @property
+    def fixed_n(self) -> F64:
+        """What taking part in a step with others costs each worker."""
+        return self._dense.rows * self.row_n + self.compute.fixed_n
+
+    def model(self, samples: int, fields: int, least_n: I64, most_n: I64, sole: int | None) -> StepModel:
+        """What a step of so many samples would take any set; sole: who takes part alone now, if one does."""
+        # of one that is alone it is known what it moves; of others, what a shadow of its cache would
+        alone_rows = self._shadow.rows_a_step if sole is None else float(self._moved_n[sole])
+        return StepModel(
+            samples,
+            self.fixed_n,
+            np.zeros(self.row_n.size) if self.is_measured else self.compute.fixed_n,
+            self._dense.whole_rows * self.row_n,
+            self._sample_n(fields),
+            least_n,
+            most_n,
+            self.is_measured,
+            compute_n=self.compute.undisturbed_sample_n if self.is_measured else None,
+            alone_rows_n=alone_rows * self.row_n,
+            row_n=self.row_n,
+            decide_several=min(self._decide_several or self._decide_alone, default=0.0),
+            decide_alone=min(self._decide_alone, default=0.0),
+        )
+
+    def _sample_n(self, fields: int) -> F64:
+        """What a further sample costs each worker; whose rows are not known is taken for one of the others.
+
+        Most rows are on their way while the step before computes, so the longer of the two counts.
+        """
+        known_n = self._trained_n > 0
+        rows_n = self._moved_n / np.maximum(self._trained_n, 1e-12)
+        usual = float(rows_n[known_n].mean()) if known_n.any() else float(fields)
+        return np.maximum(np.where(known_n, rows_n, usual) * self.row_n, self.compute.sample_n)
+
+
+def damped(before: float, now: float) -> float:
+    """The mean over steps after one more."""
+    return before + DAMPING * (now - before) if before else now

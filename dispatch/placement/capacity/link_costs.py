@@ -1,0 +1,101 @@
+"""What moving a row costs each worker, found out from the transfers it reports instead of being configured.
+
+A speed is the upper quartile of a worker's latest transfers, step by step: whatever else a machine does makes transfers
+slower, never faster. Small transfers are left out, since their time is mostly delay: a worker that gets fewer samples
+must not look slower for it. Costs are powers of two in units of the fastest link, and change only when the speed has
+clearly left the step it was on: decisions stay the same while links do. A worker whose speed is not known costs as much
+as the fastest.
+
+Legend: n workers.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, log2
+
+import msgspec
+import numpy as np
+
+from dispatch.placement.arrays import F64
+
+LEAST_BYTES = 32 * 1024
+"""of a step's transfers that say something about the link"""
+SHORTEST_SECONDS = 1e-6
+FIRST_TRANSFERS = 2
+"""left out: they are mostly connecting and waking up"""
+KNOWN_TRANSFERS = 4
+"""after which a speed counts as known"""
+RECENT_TRANSFERS = 16
+CLEARLY = 0.75
+"""how far, in powers of two, a speed must lie from its cost's step before the cost follows"""
+MOST_STEPS = 10
+"""a link is never taken for more than so many powers of two slower than the fastest"""
+
+
+@dataclass
+class LinkSpeed:
+    """What one worker's transfers have shown."""
+
+    gbits: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_TRANSFERS))
+    """of the latest steps' transfers"""
+    transfers: int = 0
+    slower: int = 0
+    """powers of two by which it is taken for slower than the fastest"""
+
+    def add(self, nbytes: int, seconds: float) -> None:
+        """One step's transfers."""
+        if nbytes < LEAST_BYTES or not (isfinite(seconds) and seconds > SHORTEST_SECONDS):
+            return
+        self.transfers += 1
+        if self.transfers > FIRST_TRANSFERS:
+            self.gbits.append(nbytes * 8e-9 / seconds)
+
+    @property
+    def gbit(self) -> float:
+        """Gbit/s; 0: not known yet."""
+        if len(self.gbits) < KNOWN_TRANSFERS:
+            return 0.0
+        return sorted(self.gbits)[3 * len(self.gbits) // 4]
+
+
+class LinkState(msgspec.Struct, frozen=True):
+    """What one worker's transfers have shown, at one moment."""
+
+    gbits: tuple[float, ...]
+    transfers: int
+    slower: int
+
+
+class MeasuredLinks:
+    """The links of a run's workers by name; they are kept over generations."""
+
+    def __init__(self) -> None:
+        self._links: dict[str, LinkSpeed] = {}
+
+    def of(self, worker: str) -> LinkSpeed:
+        return self._links.setdefault(worker, LinkSpeed())
+
+    def save(self) -> dict[str, LinkState]:
+        """By name; the counterpart of ``load``."""
+        return {name: LinkState(tuple(link.gbits), link.transfers, link.slower) for name, link in self._links.items()}
+
+    def load(self, states: Mapping[str, LinkState]) -> None:
+        self._links = {
+            name: LinkSpeed(deque(state.gbits, maxlen=RECENT_TRANSFERS), state.transfers, state.slower)
+            for name, state in states.items()
+        }
+
+    def fastest_gbit(self, workers: Sequence[str]) -> float:
+        return max(self.of(worker).gbit for worker in workers)
+
+    def row_costs(self, workers: Sequence[str]) -> F64:
+        """Cost of a row over each link in units of the fastest; equal until speeds are known."""
+        links, fastest = [self.of(worker) for worker in workers], self.fastest_gbit(workers)
+        for link in links:
+            if gbit := link.gbit:
+                slower = min(log2(fastest) - log2(gbit), MOST_STEPS)
+                if abs(slower - link.slower) > CLEARLY:
+                    link.slower = round(slower)
+        least = min(link.slower for link in links)
+        return np.array([2.0 ** (link.slower - least) for link in links])

@@ -1,0 +1,140 @@
+"""Who takes part in a step, and who is parked: a worker that takes part pays for it, however few samples it gets.
+
+What a step takes a set of workers is modelled in ``dispatch/placement/capacity/step_model.py``. A set stays until
+another one is clearly better (CLEARLY), hand-overs included. Workers that are left out are parked. Now and then they
+are tried: they get a few samples for a few steps, so that it is noticed when their links or processors have become
+faster.
+
+All of this counts steps and no clock; without measured times it is a pure function of the sequence of batches.
+
+Legend: n workers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dispatch.placement.arrays import F64, Bool
+from dispatch.placement.capacity.step_model import StepModel, sole_of
+
+CLEARLY = 0.05
+"""by which share of the step time another set must be better"""
+SETTLING_STEPS = 16
+"""of a new set, in which its caches fill and nobody is parked or called back. A generation begins without them: while
+all caches are empty samples look dearer than they are, and too few are parked rather than too many"""
+TRY_STEPS = 4
+"""in a row: as many transfers as it takes to notice a faster link, see dispatch/placement/capacity/link_costs.py"""
+TRY_SHARE = 1 / 4
+"""of an equal share of the batch, given to a worker that is tried"""
+TRY_COST = 0.02
+"""share of the run's time that trying a worker may take, by the model"""
+LEAST_WAIT, MOST_WAIT = 64, 4096
+"""steps between two tries, whatever they take"""
+
+
+@dataclass(frozen=True)
+class SetChange:
+    """A new set of workers that take part, and the model's reasons."""
+
+    parked_n: Bool
+    model: StepModel
+    time: float
+    """of a step, by the model"""
+    time_before: float
+    """of a step with the set before; infinite if that cannot hold the batch any more, or has not been measured"""
+    reason: str = "expected to be faster"
+
+    def parked(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Names of the parked workers, from those of all."""
+        return tuple(name for name, is_parked in zip(names, self.parked_n, strict=True) if is_parked)
+
+    def facts(self, names: Sequence[str]) -> dict[str, Any]:
+        """The change in numbers, for a log."""
+        model, unit, sole = self.model, "seconds" if self.model.is_in_seconds else "rows", sole_of(~self.parked_n)
+        return {
+            "reason": self.reason,
+            "parked": self.parked(names),
+            "sole": None if sole is None else names[sole],
+            f"step_{unit}": float(f"{self.time:.4g}"),
+            f"step_{unit}_before": float(f"{self.time_before:.4g}"),
+            f"fixed_{unit}": _by_name(names, model.fixed_n if sole is None else model.alone_n),
+            f"sample_{unit}": _by_name(names, model.sample_n),
+        }
+
+
+def _by_name(names: Sequence[str], time_n: F64) -> dict[str, float]:
+    return {name: float(f"{time:.4g}") for name, time in zip(names, time_n, strict=True)}
+
+
+class Participation:
+    """Chooses who takes part, step after step, by the model alone."""
+
+    goes_by_clock: ClassVar[bool] = False
+    try_cost: ClassVar[float] = TRY_COST
+
+    def __init__(self, may_park_n: Bool) -> None:
+        self._may_park_n = may_park_n
+        self.taking_part_n: Bool = np.full(may_park_n.size, True)
+        self.tried_n: Bool = np.full(may_park_n.size, False)
+        """parked workers that get samples in this step"""
+        self._settling = 0
+        self._idle_n = np.zeros(may_park_n.size, np.int64)
+        """steps since each worker last had samples"""
+        self._tries_n = np.zeros(may_park_n.size, np.int64)
+        """steps that are left of its try"""
+        self._try_seconds = 0.0
+        """by which a step with tries was longer, where that is measured"""
+
+    def allow(self, may_park_n: Bool) -> None:
+        """These may be parked from now on; others take part."""
+        self._may_park_n = may_park_n
+        self.taking_part_n = self.taking_part_n | ~may_park_n
+
+    def may_skip(self, step: int) -> bool:
+        """Whether there is nothing to choose in this step, so that no model is needed; asked once a step."""
+        return False
+
+    def choose(self, model: StepModel, step: int = 0) -> SetChange | None:
+        """Decides on the next step; returns the change if there is one."""
+        if not self._may_park_n.any() or not model.samples:
+            return None
+        self._settling = max(0, self._settling - 1)
+        best_n = model.best(self._may_park_n, self.taking_part_n)
+        if best_n.all() and self.taking_part_n.all():
+            return None
+        before, after = model.time_of(self.taking_part_n), model.time_after(self.taking_part_n, best_n)
+        is_better = after < (1 - CLEARLY) * before and (not self._settling or before == float("inf"))
+        if not is_better:
+            self._try_parked(model, before)
+            return None
+        self.taking_part_n, self._settling = best_n, SETTLING_STEPS
+        self._idle_n[:], self._tries_n[:] = 0, 0
+        self.tried_n = np.full(best_n.size, False)
+        return SetChange(~best_n, model, model.time_of(best_n), before)
+
+    def measure(self, step: int, seconds: float) -> None:
+        """How long a step took; the model alone does not ask."""
+
+    def _try_parked(self, model: StepModel, time: float) -> None:
+        """Tries those who have waited long enough: the more a try costs, the longer."""
+        slowed_n = model.fixed_n + TRY_SHARE * model.samples / model.fixed_n.size * model.sample_n
+        sole, hand_overs = sole_of(self.taking_part_n), 0.0
+        if sole is not None:  # a try interrupts it: it gives the dense weights back, moves them like others, takes them
+            slowed_n = np.maximum(slowed_n, time + model.fixed_n[sole] - model.alone_n[sole])
+            hand_overs = 2 * float(model.hand_over_n[sole])
+        slower_n = np.maximum(slowed_n - time, self._try_seconds)
+        wait_n = (TRY_STEPS * slower_n + hand_overs) / (time * self.try_cost)
+        is_due_n = ~self.taking_part_n & (self._idle_n >= np.clip(wait_n, LEAST_WAIT, MOST_WAIT))
+        self._tries_n[is_due_n] = TRY_STEPS
+        self.tried_n = self._tries_n > 0
+        self._tries_n = np.maximum(self._tries_n - 1, 0)
+        self._idle_n = np.where(self.taking_part_n | self.tried_n, 0, self._idle_n + 1)
+
+
+class Everyone(Participation):
+    """Nobody is parked, whatever the model says."""
+
+    def choose(self, model: StepModel, step: int = 0) -> SetChange | None:
+        return None

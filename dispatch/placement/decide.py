@@ -1,0 +1,282 @@
+"""One decision: from a batch's keys to a plan for every worker and shard.
+
+The same code decides in a live run, in the simulator and in tests. Without a time budget and measured times it is a
+pure function of the sequence of batches, the policy and the members. With them a decision also depends on the clock;
+the model never does, since any assignment of samples gives the same one.
+
+Legend: B samples, n workers.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from time import perf_counter, thread_time
+from typing import NamedTuple
+
+import numpy as np
+
+from dispatch.placement.arrays import F64, I32, I64, U64
+from dispatch.placement.assign.choices import Backend
+from dispatch.placement.assign.situation import Assignment, Policy, Situation
+from dispatch.placement.assign.worth import Worth, weigh
+from dispatch.placement.capacity.bounds import ShareBounds
+from dispatch.placement.capacity.elastic import BY_MODEL, Elastic, ElasticTerms
+from dispatch.placement.capacity.participation import SetChange
+from dispatch.placement.capacity.room import equal_capacities, hot_rows
+from dispatch.placement.errors import BadCost, CacheTooSmall
+from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.policies.spec import Needs
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.hot import Profile
+from dispatch.placement.rows.index import BatchRows, Index
+from dispatch.placement.rows.plan import RoundPlan
+from infra.base.errors import ConfigError
+
+RECENT_STEPS = 8
+"""over which the time of the rest of the work is taken"""
+COMPARED_STEPS = 16
+"""of so many steps one is compared with Heu, where that is asked for"""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one step trains where."""
+
+    rows: BatchRows
+    assignment_B: I32
+    plan: RoundPlan
+    seconds: float
+    """how long it took to decide"""
+    is_late: bool = False
+    """whether that was too long"""
+    is_cut: bool = False
+    """whether the policy shortened its work to meet the deadline"""
+    change: SetChange | None = None
+    """of the workers that take part, if this step begins with another set"""
+    sole: int | None = None
+    """who takes part alone by decision, with all others parked and none tried, and so owns the dense weights"""
+    hot: I64 | None = None
+    """rows that are replicated from this step on; None: as before"""
+    cpu_seconds: float = 0.0
+    """of the deciding thread, within seconds"""
+    worth: Worth | None = None
+    """of exact solving against Heu; None: not looked at in this step"""
+
+
+class Decider:
+    """Decides step after step for one generation's members."""
+
+    def __init__(
+        self,
+        index: Index,
+        directory: Directory,
+        policy: Policy,
+        needs: Needs,
+        row_cost_n: F64,
+        elastic: ElasticTerms = BY_MODEL,
+        value_share: float = 1.0,
+    ) -> None:
+        """needs: of the policy; the directory must have been made for them, too. value_share: see Situation."""
+        check_row_costs(row_cost_n, directory.workers)
+        self._index = index
+        self._directory = directory
+        self._policy = policy
+        self.alpha = needs.alpha
+        """share of exact solving in the next decisions; may be set between two"""
+        self.compares = False
+        """whether every so many steps the cost is compared with Heu's; changes no decision"""
+        self._row_cost_n = row_cost_n
+        self._value_share = value_share
+        self._elastic: Elastic | None = None
+        if needs.elastic:
+            terms = elastic.shares, elastic.dense, elastic.choice
+            self._elastic = Elastic(row_cost_n, directory.cache_rows_n, *terms)
+        self._profile: Profile | None = None
+        if needs.profile_steps:
+            self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers, needs.only_worthwhile)
+        self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
+
+    def decide(
+        self, step: int, keys_BF: U64, budget_seconds: float | None = None, late_seconds: float = float("inf")
+    ) -> Decision:
+        """budget_seconds: how long it may take; the policy gets what the rest of the work leaves of it.
+
+        late_seconds: it is late if it takes longer
+        """
+        began, cpu_began = perf_counter(), thread_time()
+        samples, fields = keys_BF.shape
+        rows = self._index.resolve(keys_BF)
+        hot = self._choose_hot_set(rows)
+        # the least of the latest steps, so that one slow step of the machine does not make decisions worse
+        left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
+        capacity_n, change = self._capacities(step, rows, samples, fields)
+        try:
+            assigned = self._assign(step, rows, capacity_n, left)
+        except CacheTooSmall:
+            if self._elastic is None:
+                raise
+            # the samples had fewer rows in common than expected; the directory has not changed yet
+            assigned = self._assign(step, rows, self._elastic.safe_capacities(samples, fields), left)
+        assignment, plan = assigned.assignment, assigned.plan
+        sole = self._follow(assignment, plan)
+        seconds, cpu_seconds = perf_counter() - began, thread_time() - cpu_began
+        self._other_seconds.append(seconds - assigned.policy_seconds)
+        if self._elastic is not None:
+            self._elastic.measure_decision(seconds)
+        return Decision(
+            rows,
+            assignment.worker_B,
+            plan,
+            seconds,
+            is_late=seconds > late_seconds,
+            is_cut=assignment.was_cut,
+            change=change,
+            sole=sole,
+            hot=hot,
+            cpu_seconds=cpu_seconds,
+            worth=self._compare(assigned),
+        )
+
+    def _compare(self, assigned: "Assigned") -> Worth | None:
+        situation = assigned.situation
+        if situation is None or not self.compares or situation.step % COMPARED_STEPS:
+            return None
+        return weigh(situation, assigned.assignment.worker_B, assigned.policy_seconds)
+
+    def repeat(
+        self, step: int, keys_BF: U64, worker_B: I32, sole: int | None = None, hot: I64 | None = None
+    ) -> Decision:
+        """What was decided before: this assignment, who takes part alone and, if given, this hot set."""
+        began = perf_counter()
+        rows = self._index.resolve(keys_BF)
+        if hot is not None:
+            self._directory.replicate(hot)
+        plan = self._directory.plan(step, rows, worker_B)
+        return Decision(rows, worker_B, plan, perf_counter() - began, sole=sole, hot=hot)
+
+    def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
+        """Takes what a worker measured in a step; only elastic capacities depend on it."""
+        if self._elastic is not None:
+            self._elastic.measure(worker, samples, compute_seconds, row_seconds)
+
+    def measure_step(self, step: int, seconds: float) -> None:
+        """Takes how long a whole step took, from the end of the one before; elastic capacities go by it."""
+        if self._elastic is not None:
+            self._elastic.measure_step(step, seconds)
+
+    def charge(self, row_cost_n: F64) -> None:
+        """A row over each link costs this much from now on."""
+        check_row_costs(row_cost_n, self._directory.workers)
+        self._row_cost_n = row_cost_n
+        if self._elastic is not None:
+            self._elastic.charge(row_cost_n)
+
+    def bound(self, shares: ShareBounds) -> None:
+        """Elastic capacities lie within these bounds from now on."""
+        if self._elastic is not None:
+            self._elastic.bound(shares)
+
+    def use(self, policy: Policy) -> None:
+        """Asks another policy from the next decision on: one that needs the same of the directory."""
+        self._policy = policy
+
+    def write_behind(self, is_due: bool) -> None:
+        """Whether owners push rows ahead of a flush from now on."""
+        self._directory.write_behind(is_due)
+
+    def flush(self) -> RoundPlan:
+        return self._directory.flush()
+
+    def _choose_hot_set(self, rows: BatchRows) -> I64 | None:
+        hot = self._profile.follow(rows) if self._profile is not None else None
+        if hot is not None:
+            self._directory.replicate(hot)
+        return hot
+
+    def _capacities(self, step: int, rows: BatchRows, samples: int, fields: int) -> tuple[I64, SetChange | None]:
+        if self._elastic is None:
+            return equal_capacities(samples, self._directory.workers), None
+        self._elastic.watch(step, rows.rows_U)
+        change = self._elastic.choose_members(samples, fields, step)
+        return self._elastic.capacities(samples, fields), change
+
+    def _follow(self, assignment: Assignment, plan: RoundPlan) -> int | None:
+        """Tells elastic capacities what the step takes; returns the sole worker, see Decision."""
+        workers = self._directory.workers
+        if self._elastic is None:
+            return 0 if workers == 1 else None
+        samples_n = np.bincount(assignment.worker_B, minlength=workers)
+        self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.busier_way(self._value_share))
+        return self._elastic.sole(samples_n)
+
+    def _assign(self, step: int, rows: BatchRows, capacity_n: I64, budget_seconds: float | None) -> "Assigned":
+        """Who trains what within these places; where one worker has them all there is nothing to decide."""
+        samples = rows.local_BF.shape[0]
+        with_places = np.flatnonzero(capacity_n)
+        if with_places.size == 1:
+            assignment = Assignment(np.full(samples, with_places[0], np.int32))
+            return Assigned(assignment, self._directory.plan(step, rows, assignment.worker_B))
+        state_U, holders_UQ = self._directory.look(rows)
+        situation = Situation(
+            step,
+            rows.local_BF,
+            state_U,
+            holders_UQ,
+            self._row_cost_n,
+            capacity_n,
+            value_share=self._value_share,
+            alpha=self.alpha,
+            budget_seconds=budget_seconds,
+        )
+        began = perf_counter()
+        assignment = self._policy.assign(situation)
+        seconds = perf_counter() - began
+        return Assigned(assignment, self._directory.plan(step, rows, assignment.worker_B), seconds, situation)
+
+
+class Assigned(NamedTuple):
+    """Where the samples of a step go."""
+
+    assignment: Assignment
+    plan: RoundPlan
+    policy_seconds: float = 0.0
+    situation: Situation | None = None
+    """that the policy was asked about; None: it was not"""
+
+
+def warm_up(policy: str, seed: int, backend: Backend = "cpu") -> None:
+    """Makes a few decisions on made-up keys, so that no real one waits for kernels to be compiled.
+
+    With rows that samples have in common and that nobody holds at first, as much alpha as the policy has, less, and
+    none, and a comparison with Heu: each has kernels of its own.
+    """
+    spec = parse_spec(policy)
+    hot = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
+    directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.needs.synchronisation, hot, write_behind=1.0)
+    index = Index.restore(np.arange(4, dtype=np.uint64))
+    decider = Decider(index, directory, spec.build(seed, backend), spec.needs, np.array([1.0, 2.0]))
+    decider.compares = True
+    for step, share in ((1, 1.0), (2, 0.5), (3, 0.0), (COMPARED_STEPS, 1.0)):
+        decider.alpha = share * spec.needs.alpha
+        decider.decide(step, (np.arange(16, dtype=np.uint64) % 5 + step).reshape(8, 2))
+    decider.flush()
+
+
+def check_row_costs(row_cost_n: F64, workers: int) -> None:
+    """Refuses costs of links that no decision could be made with."""
+    if row_cost_n.shape != (workers,) or not (np.isfinite(row_cost_n) & (row_cost_n > 0)).all():
+        raise BadCost(
+            f"cannot decide where samples go; row costs are {row_cost_n.tolist()} for {workers} workers; expected one "
+            f"finite cost above 0 per worker; check the speeds of the links"
+        )
+
+
+def relative_row_costs(links_gbit: list[float]) -> F64:
+    """Cost of a row over each link in units of the fastest; a link of 0 is not known and counts as the fastest."""
+    for link in links_gbit:
+        if not np.isfinite(link) or link < 0:
+            raise ConfigError(
+                f"link speed cannot be used; got {link} Gbit/s; expected a positive number, or 0 if it is not known; "
+                "correct the worker's link"
+            )
+    fastest = max(links_gbit, default=0.0) or 1.0
+    return np.array([fastest / (link or fastest) for link in links_gbit])

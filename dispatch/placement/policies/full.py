@@ -1,0 +1,34 @@
+"""``:full`` behind a policy: its assignment under full synchronisation, so that the two can be told apart.
+
+What a step trained is pushed in the next, used or not, as under het, which is random's assignment with this. The policy
+itself decides as it does otherwise: in its costs a push still belongs to the sample that asks for the row.
+"""
+
+from dataclasses import dataclass, replace
+
+from dispatch.placement.assign.choices import Backend
+from dispatch.placement.assign.situation import Policy
+from dispatch.placement.policies.spec import Needs, Spec
+
+FULL = "full"
+
+
+@dataclass(frozen=True)
+class FullySynchronised(Spec):
+    """Another policy; only one that synchronises on demand by itself."""
+
+    policy: Spec
+
+    def __str__(self) -> str:
+        return f"{self.policy}:{FULL}"
+
+    @property
+    def needs(self) -> Needs:
+        return replace(self.policy.needs, synchronisation="full")
+
+    @property
+    def solves_exactly(self) -> bool:
+        return self.policy.solves_exactly
+
+    def build(self, seed: int, backend: Backend) -> Policy:
+        return self.policy.build(seed, backend)

@@ -1,0 +1,67 @@
+"""joint: the cost of the batch as a whole, not of its samples one by one (dispatch/placement/assign/improvement.py)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dispatch.placement.assign.choices import Backend
+from dispatch.placement.assign.situation import Policy
+from dispatch.placement.policies.spec import (
+    ELASTIC,
+    NamedSpec,
+    Needs,
+    Spec,
+    WrongParameter,
+    parse_alpha,
+    parse_count,
+    split_last,
+)
+
+ROUNDS = 8
+"""more of them hardly lower the cost of a batch any further"""
+MOST_ROUNDS = 1000
+
+
+@dataclass(frozen=True)
+class JointSpec(NamedSpec):
+    name = "joint"
+    form = "joint[:rounds[:alpha]][:elastic]"
+
+    rounds: int = ROUNDS
+    alpha: float = 1.0
+    """share of exact solving: 0 is Heu, ¼ Opt, 1 all rounds"""
+    elastic: bool = False
+
+    @classmethod
+    def parse(cls, parameters: Sequence[str]) -> Spec | None:
+        written, elastic = split_last(parameters, ELASTIC)
+        if len(written) > 2:
+            return None
+        rounds = _parse_rounds(written[0]) if written else ROUNDS
+        return cls(rounds, parse_alpha(written[1], "joint:8:0.5") if len(written) == 2 else 1.0, elastic)
+
+    def __str__(self) -> str:
+        alpha = [f"{self.alpha:g}"] * (self.alpha != 1.0)
+        rounds = [str(self.rounds)] * (self.rounds != ROUNDS or bool(alpha))
+        return ":".join(["joint", *rounds, *alpha, *[ELASTIC] * self.elastic])
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(elastic=self.elastic, alpha=self.alpha)
+
+    @property
+    def solves_exactly(self) -> bool:
+        return True
+
+    def build(self, seed: int, backend: Backend) -> Policy:
+        from dispatch.placement.assign.backend import use_opt
+        from dispatch.placement.assign.improvement import Joint
+
+        return Joint(self.rounds, seed, use_opt(backend))
+
+
+def _parse_rounds(written: str) -> int:
+    rounds = parse_count(written)
+    if not 0 <= rounds <= MOST_ROUNDS:
+        expected = f"a whole number from 0 (Opt alone) to {MOST_ROUNDS}"
+        raise WrongParameter("number of rounds", written, expected, f"joint:{ROUNDS}")
+    return rounds

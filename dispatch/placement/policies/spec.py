@@ -1,0 +1,112 @@
+"""What all policies have in common: how they are written in settings, and what they may need of the dispatcher.
+
+A policy is written as its name and its parameters behind colons, as in ``esd:0.5:min3-min``. One that allows it may
+end in ``:elastic``: capacities then follow links and measured times instead of being equal. Behind all of that
+``:full`` makes synchronisation full (dispatch/placement/policies/full.py).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from dispatch.placement.assign.choices import Backend
+from dispatch.placement.assign.situation import Policy
+
+if TYPE_CHECKING:  # loads kernels
+    from dispatch.placement.rows.directory import Synchronisation
+
+ELASTIC = "elastic"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the dispatcher must provide for a policy, besides its situations."""
+
+    synchronisation: "Synchronisation" = "on_demand"
+    hot_share: float = 0.0
+    """part of each cache that is set apart for a hot set; 0: the policy has none"""
+    profile_steps: int = 0
+    """steps of a generation in which uses are counted before the hot set is chosen"""
+    only_worthwhile: bool = True
+    """whether the hot set leaves out rows that cost more when all-reduced than when pushed and pulled"""
+    elastic: bool = False
+    """whether capacities follow links and measured times instead of being equal"""
+    alpha: float = 1.0
+    """share of exact solving to begin with; only policies with such a share look at it"""
+
+
+class WrongParameter(Exception):
+    """A parameter has a value that it cannot have; becomes a ConfigError that names the whole text."""
+
+    def __init__(self, name: str, written: str, expected: str, example: str) -> None:
+        super().__init__(f"{name} is {written!r}; expected {expected}")
+        self.name, self.written, self.expected, self.example = name, written, expected, example
+
+
+class Spec(ABC):
+    """A policy with its parameters. Implementations are frozen dataclasses; ``str`` gives the normal form."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
+
+    @property
+    def solves_exactly(self) -> bool:
+        """Whether alpha, the share of exact solving, changes anything."""
+        return False
+
+    @abstractmethod
+    def build(self, seed: int, backend: Backend) -> Policy:
+        """The policy itself; seed is for those that draw, backend for those that assign exactly."""
+
+
+class NamedSpec(Spec):
+    """One that is found in the registry by its name."""
+
+    name: ClassVar[str]
+    form: ClassVar[str]
+    """how it may be written, optional parts in brackets"""
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, parameters: Sequence[str]) -> "Spec | None":
+        """The spec with these parameters; None if they do not have its form. Raises WrongParameter."""
+
+
+class PlainSpec(NamedSpec):
+    """A policy without parameters."""
+
+    @classmethod
+    def parse(cls, parameters: Sequence[str]) -> "Spec | None":
+        return None if parameters else cls()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def split_last(parameters: Sequence[str], word: str) -> tuple[Sequence[str], bool]:
+    """The parameters before the word if it is the last one, and whether it is."""
+    is_last = bool(parameters) and parameters[-1] == word
+    return (parameters[:-1] if is_last else parameters), is_last
+
+
+def parse_number(written: str) -> float:
+    """NaN for what is no number, which no range contains."""
+    try:
+        return float(written)
+    except ValueError:
+        return float("nan")
+
+
+def parse_alpha(written: str, example: str) -> float:
+    """The share of exact solving; raises WrongParameter."""
+    alpha = parse_number(written)
+    if not 0.0 <= alpha <= 1.0:
+        raise WrongParameter("alpha", written, "a number from 0 (all by Heu) to 1 (as exact as it gets)", example)
+    return alpha
+
+
+def parse_count(written: str) -> int:
+    """-1 for what is no whole number from 0 on of at most 18 digits."""
+    return int(written) if written.isascii() and written.isdecimal() and len(written) <= 18 else -1

@@ -1,0 +1,129 @@
+"""Write-behind: owners push rows before anyone asks for them, so that a flush finds little left to write back.
+
+Every worker has a queue of the rows it trained alone, in the order in which they were last trained. In each step the
+first ones leave it, those that have not been trained for longest: at most a share of the rows that the worker pulls in
+this step, and none that this step or the one before trains. They are pushed with state, in the round that nobody waits
+for, and become clean; the owner keeps its copy. That changes what moves and when, and no bit of the model.
+
+An entry of a queue is (slot, step), and counts only while the slot was last used in that step: a row that is trained
+again, or leaves its slot, has another entry or none. Where the queue's array is full, entries that no longer count are
+removed, which leaves one a slot at most: each entry is written, moved and read a bounded number of times.
+
+Legend: n workers, C slots, K = 2C entries.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dispatch.placement.arrays import I32, I64
+from dispatch.placement.rows import cache
+from dispatch.placement.rows.cache import Caches
+from dispatch.placement.rows.lines import OWNED_BEHIND, RoundLines, push
+from dispatch.placement.rows.states import CLEAN, OWNED, RowStates, set_state, state_of, step_of
+from dispatch.placement.rows.uses import Uses
+from infra.base.kernels import kernel
+
+HEAD = 0
+"""columns of ``ends_n2``"""
+TAIL = 1
+
+
+class IdleQueues(NamedTuple):
+    """Plain arrays, so that kernels can take them whole."""
+
+    entries_nK2: I32
+    """slot, and step modulo 2^31"""
+    ends_n2: I64
+    """where the entries of each worker begin and end"""
+
+
+class WriteBehind:
+    """The queues of all workers, and the budget."""
+
+    def __init__(self, caches: Caches, share: float) -> None:
+        """share: of the rows that a worker pulls in a step; 0: nothing is written behind."""
+        self.share = share
+        self.is_due = True
+        """whether rows are pushed now; what waits in the queues stays there"""
+        n, C = caches.is_outdated_nC.shape
+        self._queues = IdleQueues(np.empty((n, 2 * C if share else 0, 2), np.int32), np.zeros((n, 2), np.int64))
+        self.forget()
+        self._credit_n = np.zeros(n)
+        """of each worker's budgets so far, the fraction that was not enough for a row"""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._queues)
+
+    def most(self, pulls: int) -> int:
+        """Rows that are pushed at most in a step with so many pulls."""
+        return int(self.share * pulls) + self._credit_n.size if self.share else 0
+
+    def push(self, rows: RowStates, caches: Caches, lines: RoundLines, late_from: int) -> None:
+        """Adds this step's rows to the lines, which have all its pulls; rows of step late_from, or after it, stay."""
+        if self.share and self.is_due:
+            pulls_n = np.bincount(lines.pulls_4[: lines.counts[1], 0], minlength=self._credit_n.size)
+            self._credit_n += self.share * pulls_n
+            budget_n = self._credit_n.astype(np.int64)
+            self._credit_n -= budget_n
+            push_idle(self._queues, budget_n, rows, caches, lines, late_from)
+
+    def note(self, uses: Uses, slots: I32, step: int, caches: Caches) -> None:
+        """Takes what the step trains; slots: of the rows in ``uses``."""
+        if self.share:
+            queue_trained(self._queues, uses, slots, step, caches)
+
+    def forget(self) -> None:
+        """Every row has become clean."""
+        n, K, _ = self._queues.entries_nK2.shape
+        # not all at the front, so that they are not full, and closed up, in the same step
+        self._queues.ends_n2[:] = (np.arange(n) * K // n)[:, np.newaxis]
+
+
+@kernel
+def push_idle(
+    queues: IdleQueues, budget_n: I64, rows: RowStates, caches: Caches, lines: RoundLines, late_from: int
+) -> None:
+    """Up to so many rows of each worker, the longest untrained first."""
+    for worker in range(budget_n.size):
+        entries, ends, left = queues.entries_nK2[worker], queues.ends_n2[worker], budget_n[worker]
+        while left > 0 and ends[HEAD] < ends[TAIL]:
+            slot, step = entries[ends[HEAD], 0], entries[ends[HEAD], 1]
+            row = int(caches.slot_nC4[worker, slot, cache.ROW])
+            if _counts(caches, worker, slot, step) and state_of(rows, row) == OWNED:
+                if step_of(rows, row) >= late_from:
+                    break
+                push(lines, worker, row, slot, OWNED_BEHIND)
+                set_state(rows, row, CLEAN)
+                left -= 1
+            ends[HEAD] += 1
+
+
+@kernel
+def queue_trained(queues: IdleQueues, uses: Uses, slots: I32, step: int, caches: Caches) -> None:
+    """Adds the rows that each worker alone uses in this step, in the order of its uses."""
+    for worker in range(uses.alone_n.size):
+        entries, ends, first = queues.entries_nK2[worker], queues.ends_n2[worker], uses.local_starts[worker]
+        if ends[TAIL] + uses.alone_n[worker] > entries.shape[0]:
+            _close_up(queues, worker, caches)
+        for slot in slots[first : first + uses.alone_n[worker]]:
+            entries[ends[TAIL], 0], entries[ends[TAIL], 1] = slot, step
+            ends[TAIL] += 1
+
+
+@kernel
+def _close_up(queues: IdleQueues, worker: int, caches: Caches) -> None:
+    """Moves the entries that count to the front. The slots of this step's rows have none, so there is room for them."""
+    entries, ends, kept = queues.entries_nK2[worker], queues.ends_n2[worker], 0
+    for i in range(ends[HEAD], ends[TAIL]):
+        if _counts(caches, worker, entries[i, 0], entries[i, 1]):
+            entries[kept] = entries[i]
+            kept += 1
+    ends[HEAD], ends[TAIL] = 0, kept
+
+
+@kernel
+def _counts(caches: Caches, worker: int, slot: int, step: int) -> bool:
+    """Whether the slot still holds what this step trained there."""
+    return bool(caches.slot_nC4[worker, slot, cache.LAST] == step and not caches.is_outdated_nC[worker, slot])

@@ -1,0 +1,223 @@
+"""The kernels by which the directory keeps copies coherent: see the three steps of
+dispatch/placement/rows/directory.py.
+
+Legend: U distinct rows of the batch, n workers, Q words of 64 workers each.
+"""
+
+import numpy as np
+
+from dispatch.placement.arrays import I32, I64, U8, U64
+from dispatch.placement.rows import cache
+from dispatch.placement.rows.cache import Caches
+from dispatch.placement.rows.hashing import EMPTY
+from dispatch.placement.rows.holders import held, is_same, is_single, lowest_bit, worker_of
+from dispatch.placement.rows.lines import (
+    OWNED_EVICT,
+    OWNED_FLUSH,
+    OWNED_UPDATE,
+    PART_EVICT,
+    PART_FLUSH,
+    PART_UPDATE,
+    VALUE_ONLY,
+    WITH_STATE,
+    RoundLines,
+    pull,
+    push,
+    settle,
+)
+from dispatch.placement.rows.states import (
+    CLEAN,
+    OWNED,
+    SPLIT,
+    RowStates,
+    add_holder,
+    is_held,
+    is_holder,
+    remove_holder,
+    set_state,
+    set_trained,
+    state_of,
+)
+from dispatch.placement.rows.uses import Uses
+from infra.base.kernels import kernel
+
+PUSHES = 1
+"""what a holder does before a step, as bits"""
+LEAVES = 2
+
+
+@kernel
+def push_trained(trained: I64, rows: RowStates, caches: Caches, lines: RoundLines) -> None:
+    """Step 1 under full synchronisation: owners push and keep a clean copy, part-holders push and keep none."""
+    for row in trained:
+        state = state_of(rows, row)
+        if state == CLEAN:
+            continue
+        for worker in range(caches.capacity_n.size):
+            if not is_holder(rows, row, worker):
+                continue
+            slot = cache.slot_of(caches, worker, row)
+            push(lines, worker, row, slot, OWNED_UPDATE if state == OWNED else PART_UPDATE)
+            if state == SPLIT:
+                remove_holder(rows, row, worker)
+                cache.outdate(caches, worker, slot)
+        if state == SPLIT:
+            settle(lines, row)
+        set_state(rows, row, CLEAN)
+
+
+@kernel
+def synchronise(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, caches: Caches, lines: RoundLines) -> None:
+    """Step 1: afterwards every row of the batch is clean, and its holders are users that need not pull it.
+
+    Changes the caches and ``holders_UQ``, but not the rows' states, which ``advance`` is about to overwrite.
+    """
+    worker, u_of, kind = _leaving(rows_U, users_UQ, state_U, holders_UQ, lines)
+    slot = cache.find_slots(caches, worker, rows_U[u_of])
+    for i in range(worker.size):
+        row = rows_U[u_of[i]]
+        if kind[i] & PUSHES:
+            push(lines, worker[i], row, slot[i], OWNED_UPDATE if state_U[u_of[i]] == OWNED else PART_UPDATE)
+        if kind[i] & LEAVES:
+            cache.outdate(caches, worker[i], slot[i])
+
+
+@kernel
+def _leaving(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, lines: RoundLines) -> tuple[I32, I32, U8]:
+    """Every (holder, row) that pushes or ceases to be a holder, and which of the two it does."""
+    most = lines.pushes_4.shape[0]
+    worker, u_of, kind = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.uint8)
+    count = 0
+    for u in range(rows_U.size):
+        state = state_U[u]
+        if state == OWNED and is_same(holders_UQ, users_UQ, u):
+            continue
+        for q in range(holders_UQ.shape[1]):
+            holders, users = holders_UQ[u, q], users_UQ[u, q]
+            left = holders if state != CLEAN else holders & ~users
+            holders_UQ[u, q] = 0 if state == SPLIT else holders & users
+            while left != 0:
+                bit = lowest_bit(left)
+                left ^= bit
+                worker[count], u_of[count] = worker_of(bit, q), u
+                leaves = LEAVES if state == SPLIT or (users & bit) == 0 else 0
+                kind[count] = leaves | (PUSHES if state != CLEAN else 0)
+                count += 1
+        if state == SPLIT:
+            settle(lines, rows_U[u])
+    return worker[:count], u_of[:count], kind[:count]
+
+
+@kernel
+def give_slots(
+    rows_U: I64,
+    uses: Uses,
+    holders_UQ: U64,
+    step: int,
+    rows: RowStates,
+    caches: Caches,
+    eviction: int,
+    lines: RoundLines,
+) -> I32:
+    """Step 2: a slot for every row a worker uses; what is missing or outdated is pulled."""
+    slots = np.empty(uses.local.size, np.int32)
+    for worker in range(caches.capacity_n.size):
+        first, end = uses.local_starts[worker], uses.local_starts[worker + 1]
+        local = uses.local[first:end]
+        slots[first:end] = _slots_for(worker, rows_U[local], step, rows, caches, eviction, lines)
+        for i in range(local.size):
+            if not held(holders_UQ, local[i], worker):
+                kind = WITH_STATE if i < uses.alone_n[worker] else VALUE_ONLY
+                pull(lines, worker, rows_U[local[i]], slots[first + i], kind)
+    return slots
+
+
+@kernel
+def _slots_for(
+    worker: int, used: I64, step: int, rows: RowStates, caches: Caches, eviction: int, lines: RoundLines
+) -> I32:
+    """The slots of the rows a worker uses. All it holds are marked before any room is made, so none of them leaves."""
+    slots = cache.find_slots(caches, np.full(used.size, worker, np.int32), used)
+    missing = np.empty(used.size, np.int32)
+    count = 0
+    for i in range(used.size):
+        if slots[i] == EMPTY:
+            missing[count] = i
+            count += 1
+        else:
+            caches.is_outdated_nC[worker, slots[i]] = False
+            cache.use(caches, worker, slots[i], step)
+    slots[missing[:count]] = cache.make_room(caches, worker, count, step, eviction)
+    _evict(worker, slots[missing[:count]], rows, caches, lines)
+    for i in missing[:count]:
+        cache.put(caches, worker, used[i], slots[i])
+    return slots
+
+
+@kernel
+def _evict(worker: int, slots: I32, rows: RowStates, caches: Caches, lines: RoundLines) -> None:
+    """Empties slots; what only this worker has of a row is pushed first. Of an outdated copy others have more."""
+    states = _fetch(worker, slots, rows, caches)
+    for i in range(slots.size):
+        row = int(caches.slot_nC4[worker, slots[i], cache.ROW])
+        if row == EMPTY:
+            continue
+        if not caches.is_outdated_nC[worker, slots[i]]:
+            remove_holder(rows, row, worker)
+            if states[i] == OWNED:
+                push(lines, worker, row, slots[i], OWNED_EVICT)
+                set_state(rows, row, CLEAN)
+            elif states[i] == SPLIT:
+                push(lines, worker, row, slots[i], PART_EVICT)
+                if not is_held(rows, row):
+                    settle(lines, row, makes_room=True)
+                    set_state(rows, row, CLEAN)
+        cache.drop(caches, worker, slots[i])
+
+
+@kernel
+def _fetch(worker: int, slots: I32, rows: RowStates, caches: Caches) -> U8:
+    """States of the rows in some slots, fetched ahead because these fetches are independent of each other."""
+    states = np.empty(slots.size, np.uint8)
+    for i in range(slots.size):
+        row = caches.slot_nC4[worker, slots[i], cache.ROW]
+        states[i] = state_of(rows, max(row, 0))
+    return states
+
+
+@kernel
+def advance(step: int, rows_U: I64, users_UQ: U64, rows: RowStates) -> None:
+    """Step 3: who uses a row holds it, alone or as one of several."""
+    for u in range(rows_U.size):
+        set_trained(rows, rows_U[u], step, OWNED if is_single(users_UQ, u) else SPLIT)
+        for q in range(users_UQ.shape[1]):
+            rows[rows_U[u], 1 + q] = users_UQ[u, q]
+
+
+@kernel
+def hold_cached(worker: int, rows: RowStates, caches: Caches) -> None:
+    """The worker holds what its cache has, but for outdated copies; all of it is clean."""
+    for slot in range(caches.capacity_n[worker]):
+        row = int(caches.slot_nC4[worker, slot, cache.ROW])
+        if row != EMPTY and not caches.is_outdated_nC[worker, slot]:
+            add_holder(rows, row, worker)
+
+
+@kernel
+def flush(rows: RowStates, caches: Caches, lines: RoundLines) -> None:
+    """Owners push and keep a clean copy, part-holders push and keep none."""
+    for worker in range(caches.capacity_n.size):
+        for slot in range(caches.capacity_n[worker]):
+            row = int(caches.slot_nC4[worker, slot, cache.ROW])
+            if row == EMPTY or state_of(rows, row) == CLEAN or not is_holder(rows, row, worker):
+                continue
+            if state_of(rows, row) == OWNED:
+                push(lines, worker, row, slot, OWNED_FLUSH)
+                set_state(rows, row, CLEAN)
+            else:
+                push(lines, worker, row, slot, PART_FLUSH)
+                remove_holder(rows, row, worker)
+                cache.outdate(caches, worker, slot)
+                if not is_held(rows, row):
+                    settle(lines, row)
+                    set_state(rows, row, CLEAN)

@@ -1,0 +1,215 @@
+"""The directory: for every row, which workers hold it and in which state; coherence decided one step ahead.
+
+A pure function of the sequence of (batch, assignment): it is never asked over the network and is the same code live,
+in the simulator and in tests. For each step it says, exactly, which worker pushes, pulls and evicts which row:
+
+1. *synchronise*: a row of this batch that its owner alone does not use is pushed by the owner; a split row is pushed
+   by every part-holder; copies held by workers that do not use the row become outdated, since it is about to change
+   (under full synchronisation all rows that the step before trained are pushed first, used or not);
+2. *give slots*: every row a worker uses gets a slot; what it does not hold in its newest state is pulled; if there is
+   no room, others are evicted, and what only this worker has of them (an owned row, or a part) is pushed first;
+3. *advance*: a row used by one worker is owned by it, a row used by several is split over them.
+
+Between 2 and 3, within a budget, owners push rows that nobody has asked for (dispatch/placement/rows/behind.py).
+
+What a step moves of rows that the step before did not train is marked as early (dispatch/placement/rows/plan.py).
+
+Rows of a hot set, if there is one, are replicated instead (dispatch/placement/rows/replicas.py) and take no part in
+this.
+
+Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each, C slots.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from dispatch.placement.arrays import I32, I64, U8, U64
+from dispatch.placement.errors import CacheTooSmall
+from dispatch.placement.rows import cache
+from dispatch.placement.rows.behind import WriteBehind
+from dispatch.placement.rows.cache import EVICTIONS
+from dispatch.placement.rows.coherence import advance, flush, give_slots, hold_cached, push_trained, synchronise
+from dispatch.placement.rows.hashing import EMPTY
+from dispatch.placement.rows.holders import everybody, held_by, words_for
+from dispatch.placement.rows.index import GROWTH, BatchRows
+from dispatch.placement.rows.lines import OWNED_FLUSH, RoundLines, add_pulls, add_pushes, empty_lines
+from dispatch.placement.rows.plan import RoundPlan, make_round
+from dispatch.placement.rows.replicas import COLD, Replicas, give_up, set_replicated
+from dispatch.placement.rows.states import (
+    CLEAN,
+    REPLICATED,
+    clean_states,
+    empty_states,
+    gather,
+    is_any_unwritten,
+    state_of,
+)
+from dispatch.placement.rows.uses import Uses, make_uses, users_of
+
+Synchronisation = Literal["on_demand", "full"]
+"""whether an update is pushed when another worker needs the row, or always in the step after it"""
+
+
+NOTHING_UNDER_WAY = 1 << 62
+
+
+class Directory:
+    """Who holds what. One per generation: it starts with every row clean, and held by nobody unless it continues."""
+
+    def __init__(
+        self,
+        cache_rows_n: I64,
+        eviction: str,
+        shards: int,
+        synchronisation: Synchronisation = "on_demand",
+        replicas: int = 0,
+        write_behind: float = 0.0,
+    ) -> None:
+        """replicas: slots of each cache that are set apart for a hot set.
+
+        write_behind: owned rows that a worker pushes ahead of a flush, at most, as a share of the rows it pulls.
+        """
+        self.workers = cache_rows_n.size
+        self.shards = shards
+        self._eviction = EVICTIONS[eviction]
+        self._caches = cache.empty_caches(cache_rows_n)
+        self._caches.capacity_n[:] -= replicas
+        self._replicas = Replicas(cache_rows_n, replicas)
+        self._rows = empty_states(1024, words_for(self.workers))
+        self._synchronisation = synchronisation
+        # under full synchronisation every row has been pushed before it could be written behind
+        self._behind = WriteBehind(self._caches, write_behind if synchronisation == "on_demand" else 0.0)
+        self._trained = np.empty(0, np.int64)
+        """rows whose updates the next step pushes in any case"""
+        self._late_from = NOTHING_UNDER_WAY
+        """the last step; transfers of rows that it trains have to wait for it"""
+
+    def write_behind(self, is_due: bool) -> None:
+        """Whether owners push rows ahead of a flush from now on; by default they do."""
+        self._behind.is_due = is_due
+
+    @property
+    def nbytes(self) -> int:
+        return self._rows.nbytes + self._behind.nbytes + sum(array.nbytes for array in self._caches)
+
+    @property
+    def cache_rows_n(self) -> I64:
+        """Slots of each worker's cache for rows that are not replicated."""
+        return self._caches.capacity_n
+
+    @property
+    def replicas(self) -> int:
+        """How many rows a hot set may have."""
+        return self._replicas.most
+
+    def continue_from(self, old: "Directory", members: Sequence[int | None]) -> list[bool]:
+        """Takes over caches of the generation before, between its flush and the first step of this one.
+
+        members: the number that each worker had there, None for a newcomer. Returns whether each worker keeps its
+        cache: one that stays does, unless the cache has another size now. Replicas are given up.
+        """
+        assert len(members) == self.workers, f"{len(members)} members in a directory of {self.workers} workers"
+        assert not is_any_unwritten(old._rows), "rows have not been written back"
+        assert old._replicas.is_written_back, "replicas have not been written back"
+        self._rows = clean_states(old._rows, words_for(self.workers))
+        sizes, old_sizes = self._replicas.cache_rows_n, old._replicas.cache_rows_n
+        keeps = [False] * self.workers
+        for worker, was in enumerate(members):
+            if was is not None and old_sizes[was] == sizes[worker]:
+                keeps[worker] = True
+                cache.carry_over(old._caches, was, self._caches, worker)
+                hold_cached(worker, self._rows, self._caches)
+        return keeps
+
+    def replicate(self, rows: I64) -> None:
+        """From the next step on these rows are replicated on every worker; slots that they do not need become free."""
+        self._reserve(int(rows.max(initial=-1)) + 1)
+        self._replicas.choose(rows)
+        self._caches.capacity_n[:] += self._replicas.most - self._replicas.rows_H.size
+
+    def look(self, batch: BatchRows) -> tuple[U8, U64]:
+        """State and holders of the batch's rows, as a policy wants them."""
+        self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
+        state_U, holders_UQ = gather(self._rows, batch.rows_U)
+        if self._replicas.rows_H.size:
+            replicated = self._replicas.is_replicated(batch.rows_U)
+            state_U[replicated], holders_UQ[replicated] = CLEAN, everybody(self.workers)
+        return state_U, holders_UQ
+
+    def plan(self, step: int, batch: BatchRows, assignment_B: I32) -> RoundPlan:
+        """Decides everything that moves in this step, and takes the step as done."""
+        self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
+        users_UQ = users_of(batch.local_BF, assignment_B, batch.rows_U.size, self._rows.shape[1] - 1)
+        uses = make_uses(self.workers, batch.local_BF, assignment_B, users_UQ)
+        reduction = None
+        if self._replicas.rows_H.size:
+            uses, reduction = self._replicas.take_out(batch.rows_U, uses)
+        self._check_room(uses)
+        entering = self._replicas.entering
+        pushed = np.concatenate((self._trained, entering, batch.rows_U))
+        pulls = uses.local.size + entering.size * self.workers
+        lines = empty_lines(pushed, self._rows, pulls, self._behind.most(pulls))
+        if self._trained.size:
+            push_trained(self._trained, self._rows, self._caches, lines)
+        if entering.size:
+            self._enter(entering, lines)
+        state_U, holders_UQ = gather(self._rows, batch.rows_U)
+        synchronise(batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, lines)
+        now = step & 0x7FFFFFFF
+        slots = give_slots(batch.rows_U, uses, holders_UQ, now, self._rows, self._caches, self._eviction, lines)
+        self._behind.push(self._rows, self._caches, lines, self._late_from)
+        self._behind.note(uses, slots, now, self._caches)
+        decided = make_round(self.workers, self.shards, lines, uses, slots, self._rows, self._late_from)
+        self._late_from = step
+        advance(step, batch.rows_U, users_UQ, self._rows)
+        if reduction is not None:
+            set_replicated(reduction.rows_R, self._rows)
+            decided = self._replicas.add_to(decided, reduction)
+        if self._synchronisation == "full":
+            self._trained = batch.rows_U if reduction is None else batch.rows_U[reduction.position_U == COLD]
+        return decided
+
+    def flush(self) -> RoundPlan:
+        """Writes every owned, split or replicated row back; owners keep a clean copy, everyone keeps its replicas."""
+        lines = empty_lines(np.empty(0, np.int64), self._rows, self._caches.is_outdated_nC.size)
+        flush(self._rows, self._caches, lines)
+        self._behind.forget()
+        add_pushes(lines, self._replicas.write_back(OWNED_FLUSH))
+        return make_round(self.workers, self.shards, lines, None, np.empty(0, np.int32), self._rows)
+
+    def holders(self, row: int) -> tuple[int, set[int]]:
+        """State and holders of one row, for tests and for people."""
+        if state_of(self._rows, row) == REPLICATED:
+            return REPLICATED, set(range(self.workers))
+        held_1n = held_by(self._rows[row : row + 1, 1:], self.workers)
+        return int(state_of(self._rows, row)), set(np.flatnonzero(held_1n).tolist())
+
+    def cached(self, worker: int) -> dict[int, int]:
+        """row → slot of one worker's cache, outdated copies included, but not of rows that it holds a replica of."""
+        rows = self._caches.slot_nC4[worker, :, cache.ROW]
+        return {int(row): slot for slot, row in enumerate(rows) if row != EMPTY} | self._replicas.cached(worker)
+
+    def _enter(self, rows_H: I64, lines: RoundLines) -> None:
+        """What anyone trained of the hot set is pushed, ordinary copies are given up, every worker pulls a replica."""
+        push_trained(rows_H, self._rows, self._caches, lines)
+        give_up(rows_H, self._rows, self._caches)
+        set_replicated(rows_H, self._rows)
+        add_pulls(lines, self._replicas.pulls())
+
+    def _reserve(self, rows: int) -> None:
+        known, columns = self._rows.shape
+        if rows > known:
+            larger = empty_states(max(rows, int(known * GROWTH)), columns - 1)
+            larger[:known] = self._rows
+            self._rows = larger
+
+    def _check_room(self, uses: Uses) -> None:
+        for worker, used in enumerate(np.diff(uses.local_starts).tolist()):
+            if used > self._caches.capacity_n[worker]:
+                raise CacheTooSmall(
+                    f"cache of worker {worker} cannot hold its micro-batch; it has "
+                    f"{self._caches.capacity_n[worker]} slots for {used} rows; expected a slot for each row; raise "
+                    f"dispatch.cache_rows"
+                )

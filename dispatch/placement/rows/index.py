@@ -1,0 +1,143 @@
+"""The index: which row belongs to a key, and the local numbering of one batch's rows.
+
+A key gets the next row number when it is first seen and keeps it for ever, so the numbering is a pure function of the
+order of keys. A hash table of 32-bit row numbers stands beside the array of keys: 20 to 26 bytes a known key.
+
+Legend: B samples, F keys a sample, U distinct rows of the batch.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dispatch.placement.arrays import I32, I64, U64
+from dispatch.placement.errors import DuplicateKeys
+from dispatch.placement.rows.hashing import EMPTY, find, home
+from infra.base.kernels import kernel
+
+FIRST_CAPACITY = 1024
+GROWTH = 1.125
+"""by how much the arrays grow: little memory is idle, and each key is still copied only a few times"""
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """The rows of one batch under local numbers 0..U-1, in order of first use."""
+
+    local_BF: I32
+    rows_U: I64
+    first_new: int
+    """rows from this number on were given out for this batch"""
+    new_keys: U64
+
+
+class Index:
+    """Gives out row numbers; knows every key it has seen."""
+
+    def __init__(self, capacity: int = FIRST_CAPACITY) -> None:
+        self.count = 0
+        self._keys = np.empty(capacity, np.uint64)
+        self._place = np.zeros(capacity, np.int32)
+        self._table = np.full(_table_size(capacity), EMPTY, np.int32)
+
+    @classmethod
+    def restore(cls, keys: U64) -> "Index":
+        """The index in which row i has keys[i]; raises DuplicateKeys if two rows have the same key."""
+        index = cls(max(FIRST_CAPACITY, keys.size))
+        index._keys[: keys.size] = keys
+        index.count = keys.size
+        _rehash(index._table, index._keys, index.count)
+        if (known := int(np.count_nonzero(index._table != EMPTY))) != keys.size:
+            raise DuplicateKeys(
+                f"{keys.size} rows have {known} different keys; expected one row a key; go back to another cut"
+            )
+        return index
+
+    @property
+    def keys(self) -> U64:
+        """The key of every row, by row number."""
+        return self._keys[: self.count]
+
+    @property
+    def nbytes(self) -> int:
+        return self._keys.nbytes + self._place.nbytes + self._table.nbytes
+
+    def resolve(self, keys_BF: U64) -> BatchRows:
+        """Rows of a batch's keys; keys never seen before get the next numbers, in order of appearance."""
+        first_new = self.count
+        self._reserve(self.count + keys_BF.size)
+        rows = np.empty(keys_BF.size, np.int32)
+        self.count = _resolve(keys_BF.reshape(-1), self._table, self._keys, self.count, rows)
+        local = np.empty(keys_BF.size, np.int32)
+        rows_U = np.empty(keys_BF.size, np.int64)
+        distinct = _number_locally(rows, self._place, local, rows_U)
+        new_keys = self._keys[first_new : self.count].copy()
+        return BatchRows(local.reshape(keys_BF.shape), rows_U[:distinct].copy(), first_new, new_keys)
+
+    def _reserve(self, needed: int) -> None:
+        if needed > self._keys.size:
+            capacity = max(needed, int(self._keys.size * GROWTH))
+            self._keys = np.concatenate((self._keys, np.zeros(capacity - self._keys.size, np.uint64)))
+            self._place = np.concatenate((self._place, np.zeros(capacity - self._place.size, np.int32)))
+        if _table_size(needed) > self._table.size:
+            self._table = np.full(_table_size(needed), EMPTY, np.int32)
+            _rehash(self._table, self._keys, self.count)
+
+
+def resolve_reference(known: dict[int, int], keys_BF: U64) -> I64:
+    """What ``Index.resolve`` must do, with a dictionary."""
+    rows = [known.setdefault(int(key), len(known)) for key in keys_BF.reshape(-1)]
+    return np.array(rows, np.int64).reshape(keys_BF.shape)
+
+
+def _table_size(keys: int) -> int:
+    """A power of two that is at most two thirds full."""
+    return 1 << max(4, (keys * 3 // 2).bit_length())
+
+
+@kernel
+def _resolve(
+    keys: U64,
+    table: I32,
+    known: U64,
+    count: int,
+    rows: I32,
+) -> int:
+    """Memory fetches are slow but independent of each other, so all are started before any result is used."""
+    mask = table.size - 1
+    found = np.empty(keys.size, np.uint64)
+    for i in range(keys.size):
+        rows[i] = table[home(keys[i], mask)]
+    for i in range(keys.size):
+        found[i] = known[max(rows[i], 0)]
+    for i in range(keys.size):
+        if rows[i] == EMPTY or found[i] != keys[i]:
+            at = find(table, known, keys[i])
+            if table[at] == EMPTY:
+                known[count] = keys[i]
+                table[at] = count
+                count += 1
+            rows[i] = table[at]
+    return count
+
+
+@kernel
+def _rehash(table: I32, known: U64, count: int) -> None:
+    for row in range(count):
+        table[find(table, known, known[row])] = row
+
+
+@kernel
+def _number_locally(rows: I32, place: I32, local: I32, distinct_rows: I64) -> int:
+    """A sparse set: ``place`` may hold anything, since a place counts only if the row found there agrees."""
+    distinct = 0
+    for i in range(rows.size):
+        row = rows[i]
+        at = place[row]
+        if at >= distinct or distinct_rows[at] != row:
+            at = distinct
+            place[row] = at
+            distinct_rows[at] = row
+            distinct += 1
+        local[i] = at
+    return distinct

@@ -1,0 +1,87 @@
+"""Lines: what the directory's kernels write down for one round, before it is grouped by worker and by shard."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dispatch.placement.arrays import I64
+from dispatch.placement.rows.states import RowStates
+from infra.base.kernels import kernel
+
+OWNED_UPDATE = 0
+"""kinds of push; the last bit tells the part of a split row from an owned row"""
+PART_UPDATE = 1
+OWNED_EVICT = 2
+PART_EVICT = 3
+OWNED_FLUSH = 4
+PART_FLUSH = 5
+OWNED_BEHIND = 6
+KINDS = 7
+
+WITH_STATE = 0
+"""kinds of pull"""
+VALUE_ONLY = 1
+
+
+class RoundLines(NamedTuple):
+    """Plain arrays with room for the worst case. A line is (worker, row, slot, kind)."""
+
+    pushes_4: I64
+    pulls_4: I64
+    settled_2: I64
+    """split rows of which all parts have been pushed, and whether that was to make room"""
+    counts: I64
+    """how many pushes, pulls and settled rows have been written"""
+
+
+def empty_lines(rows_U: I64, rows: RowStates, uses: int, behind: int = 0) -> RoundLines:
+    """Room for the worst case: every holder of a batch row pushes, and every use evicts something.
+
+    behind: rows that are written behind at most.
+    """
+    held = int(np.bitwise_count(rows[rows_U, 1:]).sum())
+    return RoundLines(
+        pushes_4=np.empty((held + uses + behind, 4), np.int64),
+        pulls_4=np.empty((uses, 4), np.int64),
+        settled_2=np.empty((rows_U.size + uses, 2), np.int64),
+        counts=np.zeros(3, np.int64),
+    )
+
+
+def add_pushes(lines: RoundLines, pushes_4: I64) -> None:
+    lines.pushes_4[lines.counts[0] : lines.counts[0] + len(pushes_4)] = pushes_4
+    lines.counts[0] += len(pushes_4)
+
+
+def add_pulls(lines: RoundLines, pulls_4: I64) -> None:
+    lines.pulls_4[lines.counts[1] : lines.counts[1] + len(pulls_4)] = pulls_4
+    lines.counts[1] += len(pulls_4)
+
+
+@kernel
+def push(lines: RoundLines, worker: int, row: int, slot: int, kind: int) -> None:
+    at = lines.counts[0]
+    lines.pushes_4[at, 0], lines.pushes_4[at, 1] = worker, row
+    lines.pushes_4[at, 2], lines.pushes_4[at, 3] = slot, kind
+    lines.counts[0] = at + 1
+
+
+@kernel
+def pull(lines: RoundLines, worker: int, row: int, slot: int, kind: int) -> None:
+    at = lines.counts[1]
+    lines.pulls_4[at, 0], lines.pulls_4[at, 1] = worker, row
+    lines.pulls_4[at, 2], lines.pulls_4[at, 3] = slot, kind
+    lines.counts[1] = at + 1
+
+
+@kernel
+def settle(lines: RoundLines, row: int, makes_room: bool = False) -> None:
+    at = lines.counts[2]
+    lines.settled_2[at, 0], lines.settled_2[at, 1] = row, makes_room
+    lines.counts[2] = at + 1
+
+
+@kernel
+def can_wait(kind: int) -> bool:
+    """Whether nobody waits for a push in its step: an eviction, or a row written behind."""
+    return kind in (OWNED_EVICT, PART_EVICT, OWNED_BEHIND)

@@ -1,0 +1,314 @@
+"""Plans: what the directory decided for one step, grouped by worker and by shard.
+
+A row that the step before did not train may move while that step is still under way: its transfers are *early*. Others
+have to wait for its new value: they are *late*. Early pushes that only make room in a cache are *evictions*: they move
+at the same time as the early ones, and nobody waits for them in this step; so do rows that are written behind
+(dispatch/placement/rows/behind.py). Each list has first its early part, then its late one, then its evictions; within
+each part rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
+
+Legend: b samples of a micro-batch, F keys a sample, n workers, s shards.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dispatch.placement.arrays import F64, I32, I64, U64, Bool
+from dispatch.placement.rows.lines import KINDS, RoundLines, can_wait
+from dispatch.placement.rows.states import RowStates, step_of
+from dispatch.placement.rows.uses import Uses, WorkerUse
+from dispatch.placement.traffic import WorkerTraffic, ring_moved
+from infra.base.kernels import kernel
+from ps.fingerprints import fingerprint_of_row
+from ps.phases import EARLY, EVICT, TRAIN
+
+ROUNDS = 3
+"""of a step, numbered by their phases: EARLY, TRAIN, EVICT"""
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Rows and the slots they leave or enter."""
+
+    rows: I64
+    slots: I32
+    early: int = 0
+    """how many of them, the first ones, may move before the last step has ended"""
+    evicted: int = 0
+    """how many of them, the last ones, are evictions or written behind"""
+
+
+NOTHING_MOVES = Moves(np.empty(0, np.int64), np.empty(0, np.int32))
+"""the same for all: most members may be parked, and a step should cost little for each of them"""
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """One worker's part of a round."""
+
+    push_owned: Moves
+    push_parts: Moves
+    pull_full: Moves
+    """rows it alone uses, pulled with their optimizer state"""
+    pull_values: Moves
+    use: WorkerUse | None
+    """None in a flush"""
+    use_slots: I32
+    replicated: int = 0
+    """how many of these slots, the last ones, hold replicated rows that the step changes on every worker"""
+
+    @property
+    def rows_moved(self) -> int:
+        return sum(moves.rows.size for moves in (self.push_owned, self.push_parts, self.pull_full, self.pull_values))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the worker has nothing to train, to move or to sum."""
+        has_samples = self.use is not None and self.use.samples.size > 0
+        return not (has_samples or self.replicated or self.rows_moved)
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One shard's part of a round, in row numbers of that shard."""
+
+    pushers: tuple[int, ...]
+    pushed: U64
+    """fingerprint of the rows that each pusher brings, by which the shard knows them"""
+    settled: I64
+    fresh: I64
+    """rows that are up to date on the shard after the round"""
+    fresh_steps: I64
+    """the step that last changed each of them"""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Rows moved in a round: how many, by worker and by reason."""
+
+    lookups: I64
+    """distinct rows used"""
+    miss_pull: I64
+    full_pull: I64
+    """how many of the pulls carry optimizer state"""
+    update_push: I64
+    update_owned: I64
+    """how many of these pushes carry value and state"""
+    evict_push: I64
+    evict_owned: I64
+    """how many of these pushes carry value and state"""
+    behind_push: I64
+    """written behind, all with value and state"""
+    flush_push: I64
+    owned_push: I64
+    """how many of all pushes carry value and state"""
+    reduced: int = 0
+    """replicated rows whose gradients are all-reduced, the same on every worker"""
+    replica_pull: int = 0
+    """how many of each worker's pulls bring it the hot set: no sample asked for them"""
+
+    @property
+    def hits(self) -> I64:
+        return self.lookups - self.miss_pull + self.replica_pull
+
+    @property
+    def all_reduce(self) -> I64:
+        """Rows that the all-reduce moves over each worker's link, see protocol.ring_moved."""
+        n = self.lookups.size
+        return np.full(n, ring_moved(n, self.reduced), np.int64)
+
+    @property
+    def pushes(self) -> I64:
+        return self.update_push + self.evict_push + self.behind_push + self.flush_push
+
+    def whole_rows(self, value_share: float) -> F64:
+        """What moves over each worker's link, in rows with state; a row without has that share of its bytes."""
+        rows = self.miss_pull + self.pushes + self.all_reduce
+        whole = self.full_pull + self.owned_push
+        return whole + value_share * (rows - whole)
+
+    def busier_way(self, value_share: float) -> F64:
+        """The same in the direction in which more moves: pushes and pulls run side by side, so it takes the time."""
+        down: F64 = self.full_pull + value_share * (self.miss_pull - self.full_pull)
+        up: F64 = self.owned_push + value_share * (self.pushes - self.owned_push)
+        return np.asarray(np.maximum(up, down) + value_share * self.all_reduce)
+
+    def of(self, worker: int) -> WorkerTraffic:
+        """One worker's rows, as they are added up over a run."""
+        return WorkerTraffic(
+            lookups=int(self.lookups[worker]),
+            hits=int(self.hits[worker]),
+            miss_pulls=int(self.miss_pull[worker]),
+            update_pushes=int(self.update_push[worker]),
+            evict_pushes=int(self.evict_push[worker]),
+            behind_pushes=int(self.behind_push[worker]),
+            flush_pushes=int(self.flush_push[worker]),
+            all_reduces=int(self.all_reduce[worker]),
+        )
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """Everything that moves in one round."""
+
+    workers: tuple[WorkerPlan, ...]
+    early_shards: tuple[ShardPlan, ...]
+    """the early round, by shard"""
+    shards: tuple[ShardPlan, ...]
+    """the late round, by shard; in a flush everything"""
+    evict_shards: tuple[ShardPlan, ...]
+    """evictions and rows written behind, by shard"""
+    traffic: Traffic
+
+    @property
+    def samples(self) -> list[int]:
+        """How many each worker trains."""
+        return [0 if worker.use is None else worker.use.samples.size for worker in self.workers]
+
+
+def make_round(
+    n: int, shards: int, lines: RoundLines, uses: Uses | None, slots: I32, rows: RowStates, late_from: int = 0
+) -> RoundPlan:
+    """uses is None in a flush. Rows that were last trained in step late_from, or after it, are late."""
+    pushes = lines.pushes_4[: lines.counts[0]]
+    pulls = lines.pulls_4[: lines.counts[1]]
+    settled_2 = lines.settled_2[: lines.counts[2]]
+    push_groups = _grouped(pushes, n, shards, rows, late_from)
+    pull_groups = _grouped(pulls, n, shards, rows, late_from)
+    cuts = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
+    fields = 0 if uses is None else uses.positions.size // max(1, uses.samples.size)
+    workers = tuple(
+        WorkerPlan(
+            push_owned=push_groups[2 * j],
+            push_parts=push_groups[2 * j + 1],
+            pull_full=pull_groups[2 * j],
+            pull_values=pull_groups[2 * j + 1],
+            use=uses.of(j, fields) if uses is not None else None,
+            use_slots=slots[cuts[j] : cuts[j + 1]],
+        )
+        for j in range(n)
+    )
+    early, late, evicted = _shard_plans(n, shards, pushes, settled_2, rows, late_from)
+    return RoundPlan(workers, early, late, evicted, _traffic(n, pushes, pulls, np.diff(cuts)))
+
+
+def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> list[Moves]:
+    """Moves by (worker, kind of 2, phase, shard), stable; one Moves for each (worker, kind)."""
+    rows, slots, starts = _group(moves_4, n, shards, states, late_from)
+    cuts = starts[::shards].tolist()
+    places = zip(cuts[:-1:ROUNDS], cuts[1::ROUNDS], cuts[2::ROUNDS], cuts[3::ROUNDS], strict=True)
+    return [
+        Moves(rows[first:end], slots[first:end], late - first, end - evicted) if first < end else NOTHING_MOVES
+        for first, late, evicted, end in places
+    ]
+
+
+@kernel
+def phase_of(states: RowStates, row: int, late_from: int, may_wait: bool) -> int:
+    """EARLY, TRAIN or EVICT; late are rows that were last trained in step late_from, or after it."""
+    if step_of(states, row) >= late_from:
+        return TRAIN
+    return EVICT if may_wait else EARLY
+
+
+@kernel
+def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> tuple[I64, I32, I64]:
+    """A counting sort; the last bit of a move's kind says which of the two it is."""
+    size, groups = moves_4.shape[0], 2 * ROUNDS * n * shards
+    group = np.empty(size, np.int32)
+    starts = np.zeros(groups + 1, np.int64)
+    for i in range(size):
+        row, kind = moves_4[i, 1], moves_4[i, 3]
+        phase = phase_of(states, row, late_from, can_wait(kind))
+        g = ((moves_4[i, 0] * 2 + (kind & 1)) * ROUNDS + phase) * shards + row % shards
+        group[i] = g
+        starts[g + 1] += 1
+    for g in range(groups):
+        starts[g + 1] += starts[g]
+    at = starts.copy()
+    rows, slots = np.empty(size, np.int64), np.empty(size, np.int32)
+    for i in range(size):
+        place = at[group[i]]
+        at[group[i]] += 1
+        rows[place], slots[place] = moves_4[i, 1], moves_4[i, 2]
+    return rows, slots, starts
+
+
+def _shard_plans(
+    n: int, shards: int, pushes: I64, settled_2: I64, states: RowStates, late_from: int
+) -> list[tuple[ShardPlan, ...]]:
+    """By phase."""
+    pushing, pushed, fresh_2 = _pushed(pushes, settled_2, n, shards, states, late_from)
+    fresh, fresh_steps, fresh_cuts = _by_shard(fresh_2, states, shards, late_from)
+    settled, _, settled_cuts = _by_shard(settled_2, states, shards, late_from)
+    plans = [
+        ShardPlan(
+            pushers=tuple(np.flatnonzero(pushing[part]).tolist()),
+            pushed=pushed[part][pushing[part]],
+            settled=settled[settled_cuts[part] : settled_cuts[part + 1]],
+            fresh=fresh[fresh_cuts[part] : fresh_cuts[part + 1]],
+            fresh_steps=fresh_steps[fresh_cuts[part] : fresh_cuts[part + 1]],
+        )
+        for part in range(ROUNDS * shards)
+    ]
+    return [tuple(plans[phase * shards : (phase + 1) * shards]) for phase in range(ROUNDS)]
+
+
+@kernel
+def _pushed(
+    pushes_4: I64, settled_2: I64, n: int, shards: int, states: RowStates, late_from: int
+) -> tuple[Bool, U64, I64]:
+    """Who pushes to which shard in which phase, and the fingerprint of that; the rows that will be up to date there.
+
+    These are owned rows pushed, and settled ones.
+    """
+    pushing = np.zeros((ROUNDS * shards, n), np.bool_)
+    pushed = np.zeros((ROUNDS * shards, n), np.uint64)
+    fresh_2 = np.empty((pushes_4.shape[0] + settled_2.shape[0], 2), np.int64)
+    count = 0
+    for i in range(pushes_4.shape[0]):
+        row, worker, kind = pushes_4[i, 1], pushes_4[i, 0], pushes_4[i, 3]
+        part = row % shards + shards * phase_of(states, row, late_from, can_wait(kind))
+        pushing[part, worker] = True
+        pushed[part, worker] += fingerprint_of_row(row // shards, kind & 1)
+        if not kind & 1:
+            fresh_2[count, 0], fresh_2[count, 1] = row, can_wait(kind)
+            count += 1
+    for i in range(settled_2.shape[0]):
+        fresh_2[count] = settled_2[i]
+        count += 1
+    return pushing, pushed, fresh_2[:count]
+
+
+@kernel
+def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tuple[I64, I64, I64]:
+    """Rows by (phase, shard), stable, in numbers of that shard; the step that changed each; and the cuts."""
+    cuts = np.zeros(ROUNDS * shards + 1, np.int64)
+    for i in range(rows_2.shape[0]):
+        cuts[rows_2[i, 0] % shards + shards * phase_of(states, rows_2[i, 0], late_from, rows_2[i, 1] != 0) + 1] += 1
+    for part in range(ROUNDS * shards):
+        cuts[part + 1] += cuts[part]
+    at = cuts.copy()
+    numbers, steps = np.empty(rows_2.shape[0], np.int64), np.empty(rows_2.shape[0], np.int64)
+    for i in range(rows_2.shape[0]):
+        row = rows_2[i, 0]
+        part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, 1] != 0)
+        numbers[at[part]], steps[at[part]] = row // shards, step_of(states, row)
+        at[part] += 1
+    return numbers, steps, cuts
+
+
+def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
+    kinds = np.bincount(pushes[:, 0] * KINDS + pushes[:, 3], minlength=KINDS * n).reshape(n, KINDS)
+    return Traffic(
+        lookups=lookups,
+        miss_pull=np.bincount(pulls[:, 0], minlength=n),
+        full_pull=np.bincount(pulls[pulls[:, 3] == 0, 0], minlength=n),
+        update_push=kinds[:, 0] + kinds[:, 1],
+        update_owned=kinds[:, 0],
+        evict_push=kinds[:, 2] + kinds[:, 3],
+        evict_owned=kinds[:, 2],
+        behind_push=kinds[:, 6],
+        flush_push=kinds[:, 4] + kinds[:, 5],
+        owned_push=kinds[:, 0::2].sum(axis=1),
+    )

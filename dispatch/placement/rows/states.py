@@ -1,0 +1,108 @@
+"""What is known of every row, packed side by side so that one fetch brings all of it.
+
+A row is 1 + Q words of 64 bits: the step that last trained it and its state in the first, its holders in the others
+(dispatch/placement/rows/holders.py).
+
+Legend: R rows, U distinct rows of a batch, Q words of 64 workers each.
+"""
+
+import numpy as np
+
+from dispatch.placement.arrays import I64, U8, U64
+from dispatch.placement.rows.holders import bit_of, word_of
+from infra.base.kernels import kernel
+
+CLEAN = 0
+"""The PS and every holder have the newest value."""
+OWNED = 1
+"""The one holder trained it alone and has the only newest value."""
+SPLIT = 2
+"""The holders trained it together; each has a partial gradient and nobody the newest value."""
+REPLICATED = 3
+"""Every worker has the newest value, in a slot of its own, and changes it in step with the others. Only the directory
+knows this state: policies see such a row as CLEAN and held by everybody."""
+
+STATE_BITS = np.uint64(2)
+STATE_MASK = np.uint64(3)
+
+RowStates = U64
+"""[R, 1 + Q]"""
+
+
+def empty_states(rows: int, words: int) -> RowStates:
+    """Rows that are clean and held by nobody."""
+    states = np.zeros((rows, 1 + words), np.uint64)
+    states[:, 0] = CLEAN
+    return states
+
+
+def clean_states(rows: RowStates, words: int) -> RowStates:
+    """The same rows, last trained when they were, clean and held by nobody."""
+    states = empty_states(len(rows), words)
+    states[:, 0] |= rows[:, 0] & ~STATE_MASK
+    return states
+
+
+def is_any_unwritten(rows: RowStates) -> bool:
+    """Whether the PS lacks the newest value of any row; of replicated ones it may."""
+    return bool(np.isin(rows[:, 0] & STATE_MASK, (OWNED, SPLIT)).any())
+
+
+@kernel
+def state_of(rows: RowStates, row: int) -> int:
+    return int(rows[row, 0] & STATE_MASK)
+
+
+@kernel
+def step_of(rows: RowStates, row: int) -> int:
+    """The step that last trained the row."""
+    return int(rows[row, 0] >> STATE_BITS)
+
+
+@kernel
+def set_state(rows: RowStates, row: int, state: int) -> None:
+    rows[row, 0] = (rows[row, 0] & ~STATE_MASK) | np.uint64(state)
+
+
+@kernel
+def set_trained(rows: RowStates, row: int, step: int, state: int) -> None:
+    rows[row, 0] = (np.uint64(step) << STATE_BITS) | np.uint64(state)
+
+
+@kernel
+def is_holder(rows: RowStates, row: int, worker: int) -> bool:
+    return bool(rows[row, 1 + word_of(worker)] & bit_of(worker))
+
+
+@kernel
+def add_holder(rows: RowStates, row: int, worker: int) -> None:
+    rows[row, 1 + word_of(worker)] |= bit_of(worker)
+
+
+@kernel
+def remove_holder(rows: RowStates, row: int, worker: int) -> None:
+    """The worker must be a holder."""
+    rows[row, 1 + word_of(worker)] ^= bit_of(worker)
+
+
+@kernel
+def is_held(rows: RowStates, row: int) -> bool:
+    """Whether anyone holds the row."""
+    any_bit = np.uint64(0)
+    for q in range(1, rows.shape[1]):
+        any_bit |= rows[row, q]
+    return bool(any_bit != 0)
+
+
+@kernel
+def gather(rows: RowStates, rows_U: I64) -> tuple[U8, U64]:
+    """State and holders of some rows: [U] and [U, Q]."""
+    words = rows.shape[1] - 1
+    state_U = np.empty(rows_U.size, np.uint8)
+    holders_UQ = np.empty((rows_U.size, words), np.uint64)
+    for u in range(rows_U.size):
+        row = rows_U[u]
+        state_U[u] = rows[row, 0] & STATE_MASK
+        for q in range(words):
+            holders_UQ[u, q] = rows[row, 1 + q]
+    return state_U, holders_UQ

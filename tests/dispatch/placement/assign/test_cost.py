@@ -1,0 +1,97 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatch.placement.assign.cost import cost_matrix, cost_matrix_reference
+from dispatch.placement.assign.situation import Situation
+from dispatch.placement.rows.holders import held_by
+from dispatch.placement.rows.states import CLEAN, OWNED, SPLIT
+from tests.dispatch.placement.assign.situations import draw_situation
+
+LINKS = np.array([1.0, 2.0, 10.0])
+
+
+def one_row(state: int, holders: int) -> Situation:
+    """One sample with one key, three workers with links 1, 2 and 10."""
+    return Situation(
+        step=0,
+        local_BF=np.zeros((1, 1), np.int32),
+        state_U=np.array([state], np.uint8),
+        holders_UQ=np.array([[holders]], np.uint64),
+        row_cost_n=LINKS,
+        capacity_n=np.ones(3, np.int64),
+    )
+
+
+def literal_cost(situation: Situation, sample: int, worker: int) -> float:
+    """The definition, word for word."""
+    cost = 0.0
+    held_Un = held_by(situation.holders_UQ, situation.workers)
+    for u in set(situation.local_BF[sample].tolist()):
+        is_split = situation.state_U[u] == SPLIT
+        having = set(np.flatnonzero(held_Un[u]).tolist())
+        holders = having if situation.parts_hold or not is_split else set()
+        pushers = set() if situation.state_U[u] == CLEAN else having - (holders & {worker})
+        cost += 0.0 if worker in holders else situation.row_cost_n[worker]
+        cost += (situation.value_share if is_split else 1.0) * sum(situation.row_cost_n[other] for other in pushers)
+    return cost
+
+
+def test_clean_row_costs_a_pull_where_it_is_not_held() -> None:
+    assert cost_matrix(one_row(CLEAN, 0b101)).tolist() == [[0.0, 2.0, 0.0]]
+
+
+def test_new_row_costs_a_pull_everywhere() -> None:
+    assert cost_matrix(one_row(CLEAN, 0)).tolist() == [[1.0, 2.0, 10.0]]
+
+
+def test_owned_row_costs_others_its_push_and_their_pull() -> None:
+    assert cost_matrix(one_row(OWNED, 0b100)).tolist() == [[11.0, 12.0, 0.0]]
+
+
+def test_split_row_costs_the_pushes_of_all_other_part_holders() -> None:
+    assert cost_matrix(one_row(SPLIT, 0b101)).tolist() == [[10.0, 13.0, 1.0]]
+
+
+def test_a_part_costs_the_bytes_of_its_value() -> None:
+    situation = dataclasses.replace(one_row(SPLIT, 0b101), value_share=0.5)
+    assert cost_matrix(situation).tolist() == [[5.0, 7.5, 0.5]]
+
+
+def test_a_split_row_may_count_as_held_by_nobody() -> None:
+    situation = dataclasses.replace(one_row(SPLIT, 0b101), value_share=0.5, parts_hold=False)
+    assert cost_matrix(situation).tolist() == [[6.5, 7.5, 15.5]]
+    owned = dataclasses.replace(one_row(OWNED, 0b100), parts_hold=False)
+    assert cost_matrix(owned).tolist() == cost_matrix(one_row(OWNED, 0b100)).tolist()
+
+
+def test_a_row_that_a_sample_names_twice_counts_once() -> None:
+    situation = draw_situation(3, samples=20)
+    twice = dataclasses.replace(situation, local_BF=np.repeat(situation.local_BF, 2, axis=1))
+    assert np.array_equal(cost_matrix(twice), cost_matrix(situation))
+
+
+def test_key_used_by_several_samples_is_counted_for_each() -> None:
+    situation = draw_situation(0, samples=1, fields=3)
+    twice = Situation(**{**situation.__dict__, "local_BF": np.repeat(situation.local_BF, 2, axis=0)})
+    assert np.array_equal(cost_matrix(twice), np.repeat(cost_matrix(situation), 2, axis=0))
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1, 2, 3, 8, 63, 64, 65, 128]), st.floats(0.1, 1), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_kernel_equals_reference(seed: int, workers: int, value_share: float, parts_hold: bool) -> None:
+    drawn = draw_situation(seed, samples=20, workers=workers)
+    situation = dataclasses.replace(drawn, value_share=value_share, parts_hold=parts_hold)
+    assert cost_matrix(situation) == pytest.approx(cost_matrix_reference(situation))
+
+
+@pytest.mark.parametrize("workers", [3, 70])
+@pytest.mark.parametrize("parts_hold", [True, False])
+def test_every_cost_equals_the_definition(workers: int, parts_hold: bool) -> None:
+    drawn = draw_situation(9, samples=6, workers=workers)
+    situation = dataclasses.replace(drawn, value_share=0.6, parts_hold=parts_hold)
+    expected = [[literal_cost(situation, i, j) for j in range(workers)] for i in range(6)]
+    assert cost_matrix(situation) == pytest.approx(np.array(expected))

@@ -1,0 +1,159 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatch.placement.capacity.choice import EXPLORED, FIRST_STEPS, MeasuredChoice
+from dispatch.placement.capacity.set_times import SetTimes
+from tests.dispatch.placement.capacity.worlds import ChosenRun, World, drive
+
+STEPS = 300
+FAST, SLOW = 0.004, 0.04
+
+
+def regret(world: World, run: ChosenRun) -> tuple[float, float]:
+    """Speed against the best fixed set: of the later half, and of all steps."""
+    best, own = world.best_fixed(len(run.seconds)), np.array(run.seconds)
+    half = own.size // 2
+    return float(best[half:].sum() / own[half:].sum()), float(best.sum() / own.sum())
+
+
+def count(members: tuple[bool, ...]) -> int:
+    return sum(members)
+
+
+@pytest.mark.parametrize(
+    ("world", "size"),
+    [
+        (World((FAST,) * 8, compute=0.004, shared=1.0, decide_several=0.03, cold=0.02), 1),
+        (World((FAST,) * 4 + (SLOW,) * 4, compute=0.004, decide_alone=0.008, decide_several=0.03), 1),
+        (World((FAST,) * 4 + (SLOW,) * 4, compute=0.17, late=0.01, cold=0.05), 4),
+        (World((FAST,) * 8, compute=1.0, late=0.02, cold=0.1), 8),
+        (World((0.1, 0.1, 1.0, 1.0), compute=0.06, late=0.02), 1),
+        (World((0.05, 0.08, 0.16, 0.5), compute=0.3, late=0.02, cold=0.2), 2),
+    ],
+    ids=["one GPU for all", "deciding is slow", "half of the links are", "heavy compute", "heavy dense part", "mixed"],
+)
+def test_the_fastest_set_is_found_and_kept(world: World, size: int) -> None:
+    run = drive(world, STEPS)
+    assert count(run.settled(100)) == size
+    settled, whole = regret(world, run)
+    assert (settled > 0.95, whole > 0.85) == (True, True), (settled, whole)
+
+
+seconds = st.floats(0.0, 1.0)
+
+
+@given(
+    dense=st.lists(st.floats(0.01, 3.0), min_size=2, max_size=8).map(sorted),
+    shared=st.sampled_from([0.0, 0.3, 1.0]),
+    late=st.floats(0.0, 0.3),
+    decide_alone=st.floats(0.0, 0.5),
+    decide_more=st.floats(0.0, 0.5),
+    cold=st.floats(0.0, 2.0),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=25, deadline=None)
+def test_no_fixed_set_is_much_faster_whatever_the_workers_are_like(
+    dense: list[float], shared: float, late: float, decide_alone: float, decide_more: float, cold: float, seed: int
+) -> None:
+    decide = {"decide_alone": decide_alone, "decide_several": decide_alone + decide_more}
+    world = World(tuple(dense), compute=1.0, shared=shared, late=late, cold=cold, seed=seed, **decide)
+    settled, whole = regret(world, drive(world, STEPS))
+    assert (settled > 0.9, whole > 0.8) == (True, True), (settled, whole)
+
+
+def test_a_run_begins_with_one_worker_and_finds_a_better_set_within_eight_steps() -> None:
+    run = drive(World((FAST,) * 8, compute=1.0), 8)
+    assert [count(members) for members in run.sets[:2]] == [1, 1]
+    assert count(run.sets[-1]) == 8
+    assert [change.reason for change in run.changes.values()] == [
+        "one worker is measured first",
+        "expected to be faster",
+    ]
+
+
+def test_a_set_that_turns_out_slower_is_left_for_the_one_before_and_the_time_that_took_is_bounded() -> None:
+    world = World((FAST,) * 4, compute=0.1, shared=1.0, late=0.1, cold=0.0)
+    run = drive(world, STEPS)
+    one, trials = world.seconds(np.arange(4) < 1), [count(members) for members in run.sets if count(members) > 1]
+    assert trials, "others were tried"
+    assert run.settled(100) == (True, False, False, False)
+    lost = sum(taken - one for taken, members in zip(run.seconds, run.sets, strict=True) if count(members) > 1)
+    longest = max(run.seconds) - one
+    assert lost < FIRST_STEPS * one * 1.1 + EXPLORED * sum(run.seconds) + 4 * longest
+
+
+def test_a_link_that_becomes_ten_times_slower_is_left_within_sixty_steps_and_nothing_flaps() -> None:
+    def slow_down(world: World, step: int) -> None:
+        if step == 200:
+            world.links_n = world.links_n * np.array([1.0, 1.0, 1.0, 30.0])
+
+    run = drive(World((FAST,) * 4, compute=0.3, late=0.005), 500, meanwhile=slow_down)
+    assert run.sets[199] == (True,) * 4
+    assert not any(members[3] for members in run.sets[259:300])
+    assert len([step for step in run.changes if step > 200]) <= 4
+
+
+def test_a_processor_that_is_taken_away_is_noticed_within_sixty_steps() -> None:
+    def take_away(world: World, step: int) -> None:
+        if step == 200:
+            world.compute, world.shared = 0.3, 0.0
+
+    run = drive(World((FAST,) * 4, compute=0.03, shared=1.0, late=0.005), 500, meanwhile=take_away)
+    assert count(run.sets[199]) == 1
+    assert count(run.settled(200)) > 1
+    assert any(count(members) > 1 for members in run.sets[200:260])
+
+
+def test_what_was_measured_is_known_to_the_next_generation() -> None:
+    times, world = SetTimes(), World((FAST,) * 4 + (SLOW,) * 4, compute=0.17, late=0.01)
+    first = drive(world, STEPS, times)
+    again = drive(world, 20, times)
+    assert again.sets[0] == first.settled(100)
+    assert again.changes[1].reason == "was the fastest before"
+
+
+def test_workers_that_must_not_be_parked_take_part_in_every_set() -> None:
+    world = World((FAST,) * 4, compute=0.01, late=0.1)
+    choice = MeasuredChoice(np.array([True, False, True, False]), "abcd", SetTimes())
+    for step in range(1, 60):
+        choice.choose(world.model(choice.taking_part_n), step)
+        choice.measure(step - 1, world.step(choice.taking_part_n))
+        assert choice.taking_part_n[[1, 3]].all()
+
+
+def test_a_set_that_cannot_hold_the_batch_is_left_at_once() -> None:
+    world, choice = World((FAST,) * 3, compute=0.01, late=0.1), MeasuredChoice(np.full(3, True), "abc", SetTimes())
+    for step in range(1, 20):
+        choice.choose(world.model(choice.taking_part_n), step)
+        choice.measure(step - 1, world.step(choice.taking_part_n))
+    assert choice.taking_part_n.sum() == 1
+    model = world.model(choice.taking_part_n)
+    model.most_n[:] = model.samples // 2
+    change = choice.choose(model, 20)
+    assert change is not None
+    assert (change.reason, int(choice.taking_part_n.sum()) > 1) == ("the batch did not fit into the caches", True)
+
+
+def test_a_set_that_is_made_larger_by_a_bound_is_measured_anew() -> None:
+    world, times = World((FAST,) * 3, compute=0.01, late=0.1), SetTimes()
+    choice = MeasuredChoice(np.full(3, True), "abc", times)
+    for step in range(1, 30):
+        if step == 20:
+            assert choice.taking_part_n.tolist() == [True, False, False]
+            choice.allow(np.array([True, True, False]))
+            assert choice.taking_part_n.tolist() == [True, False, True]
+        choice.choose(world.model(choice.taking_part_n), step)
+        choice.measure(step - 1, world.step(choice.taking_part_n))
+    slower = min(time.seconds for members, time in times.within("abc").items() if members != {"a"})
+    assert times.within("abc")[frozenset("a")].seconds < slower / 2
+
+
+def test_sets_with_workers_that_have_left_are_no_rivals() -> None:
+    times = SetTimes()
+    drive(World((FAST,) * 8, compute=1.0), 60, times)
+    world = World((FAST,) * 2, compute=1.0)
+    run = drive(world, 60, times)
+    assert run.settled(20) == (True, True)
+    assert len(run.changes) <= 3

@@ -1,0 +1,80 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.placement.capacity.link_costs import FIRST_TRANSFERS, KNOWN_TRANSFERS, LEAST_BYTES, MeasuredLinks
+
+MEGABYTE = 1_000_000
+ENOUGH = FIRST_TRANSFERS + KNOWN_TRANSFERS
+NAMES = ["a", "b"]
+
+
+def measured(*gbit: float, steps: int = ENOUGH) -> MeasuredLinks:
+    links = MeasuredLinks()
+    for _ in range(steps):
+        for name, speed in zip("abc", gbit, strict=False):
+            links.of(name).add(MEGABYTE, MEGABYTE * 8e-9 / speed)
+    return links
+
+
+@pytest.mark.parametrize(
+    ("gbit", "costs"),
+    [((1.0, 0.1), [1, 8]), ((0.5, 5.0), [8, 1]), ((1.0, 0.7), [1, 1]), ((1.0, 0.25), [1, 4]), ((9.0, 1e-6), [1, 1024])],
+)
+def test_costs_are_powers_of_two_in_units_of_the_fastest(gbit: tuple[float, float], costs: list[int]) -> None:
+    assert measured(*gbit).row_costs(NAMES).tolist() == costs
+
+
+def test_links_are_equal_until_they_are_known() -> None:
+    assert measured(1.0, 0.1, steps=ENOUGH - 1).row_costs(NAMES).tolist() == [1, 1]
+    assert measured(1.0, 0.1, steps=ENOUGH).row_costs(NAMES).tolist() == [1, 8]
+
+
+def test_the_first_transfers_are_left_out() -> None:
+    links = MeasuredLinks()
+    for seconds in [9.0] * FIRST_TRANSFERS + [0.008] * KNOWN_TRANSFERS:
+        links.of("a").add(MEGABYTE, seconds)
+    assert links.of("a").gbit == pytest.approx(1.0)
+
+
+def test_a_worker_does_not_look_slower_because_it_moves_little() -> None:
+    links = measured(1.0, 1.0)
+    for _ in range(40):
+        links.of("b").add(LEAST_BYTES - 1, 1.0)
+    assert links.row_costs(NAMES).tolist() == [1, 1]
+
+
+def test_hiccups_change_nothing_and_a_slower_link_is_followed() -> None:
+    links = measured(1.0, 1.0, steps=20)
+    for number in range(40):
+        links.of("b").add(MEGABYTE, 60.0 if number % 2 else 0.008)
+        assert links.row_costs(NAMES).tolist() == [1, 1]
+    for _ in range(20):
+        links.of("b").add(MEGABYTE, MEGABYTE * 8e-9 / 0.125)
+    assert links.row_costs(NAMES).tolist() == [1, 8]
+
+
+def test_costs_stay_while_a_speed_hovers_between_two_of_them() -> None:
+    links, seen = measured(1.0, 0.25, steps=20), set()
+    for number in range(80):
+        links.of("a").add(MEGABYTE, MEGABYTE * 8e-9)
+        links.of("b").add(MEGABYTE, MEGABYTE * 8e-9 / (0.2 if number // 20 % 2 else 0.4))
+        seen.add(tuple(links.row_costs(NAMES).tolist()))
+    assert seen == {(1.0, 4.0)}
+
+
+def test_a_worker_that_comes_back_is_still_known() -> None:
+    links = measured(1.0, 0.1, 0.1)
+    links.row_costs(["a", "b", "c"])
+    assert links.row_costs(["c", "b"]).tolist() == [1, 1]
+    assert links.row_costs(["a", "c"]).tolist() == [1, 8]
+
+
+@given(st.lists(st.tuples(st.integers(-1, 10**9), st.floats()), max_size=30))
+def test_whatever_is_reported_costs_can_be_used(reports: list[tuple[int, float]]) -> None:
+    links = measured(1.0, 0.3)
+    for nbytes, seconds in reports:
+        links.of("b").add(nbytes, seconds)
+        costs = links.row_costs(NAMES)
+        assert costs.min() == 1.0
+        assert costs.max() <= 1024
