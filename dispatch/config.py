@@ -77,7 +77,7 @@ class DispatchConfig(Section):
     is lost is the one that is named."""
     replace_seconds: float = Field(60.0, gt=0)
     """How long to wait for a replacement of a lost worker before the others go on without it: the steps since the last
-    cut are then decided anew."""
+    checkpoint are then decided anew."""
     report_seconds: float = Field(120.0, gt=0)
     """How long a step's reports may take before its workers count as lost."""
     drain_seconds: float = Field(30.0, gt=0)

@@ -1,7 +1,7 @@
 """The verbs of the dispatcher's loop (``dispatch/main.py``), over the parts that do the work.
 
 Stream in: ``Intake``. What was decided: ``RunJournal``. Workers: ``Crew``. Parameter server: ``Shards``. What follows
-from a cut and the steps after it: ``Training``, shown by ``StatusPublisher``.
+from a checkpoint and the steps after it: ``Training``, shown by ``StatusPublisher``.
 """
 
 from contextlib import ExitStack
@@ -14,6 +14,7 @@ import zmq
 from dispatch.alpha.controller import Tempo
 from dispatch.alpha.pilot import AlphaPilot
 from dispatch.alpha.window import StepSeconds
+from dispatch.checkpointing import Checkpointing
 from dispatch.control.audience import Audience
 from dispatch.control.checking import CommandCheck
 from dispatch.control.commands import Commands
@@ -22,7 +23,6 @@ from dispatch.control.protocol import FEED
 from dispatch.control.server import ControlSocket
 from dispatch.control.steering import Steering
 from dispatch.control.versions import Versions
-from dispatch.cutting import Cutting
 from dispatch.dense import needs_ring
 from dispatch.errors import BadReport, JournalFull
 from dispatch.intake import Intake
@@ -85,8 +85,8 @@ class Coordinator:
         resources.callback(self.journal.close)
         self.intake = Intake(job, self.journal, source, letters, meter)
         resources.callback(self.intake.close)
-        self.cutting = Cutting(job, self.journal, meter)
-        resources.callback(self.cutting.close)
+        self.checkpointing = Checkpointing(job, self.journal, meter)
+        resources.callback(self.checkpointing.close)
         control_at, feed_at = control_endpoints(job, resources)
         self._context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(self._context, job.curve))
@@ -105,11 +105,11 @@ class Coordinator:
         readers = ControlSocket(self._context, feed_at, job.run, job.curve, Refusals(meter), FEED)
         audience = Audience()
         resources.callback(FeedServer(readers, self.journal, audience).close)
-        self.versions = Versions(audience, self.cutting, self.journal, self.intake)
+        self.versions = Versions(audience, self.checkpointing, self.journal, self.intake)
         self.endpoints = self.crew.endpoint, self.publisher.endpoint, control.endpoint, readers.endpoint
         """where workers and shards, those who want the status, operators, and readers of the journal connect to"""
         self.restore = EMPTY_MODEL
-        """the cut that shards go back to when the next generation starts"""
+        """the checkpoint that shards go back to when the next generation starts"""
         self._kept_alive = 0.0
         self.setbacks = Setbacks()
 
@@ -161,7 +161,7 @@ class Coordinator:
         else:
             terms = past_terms(self.job, past)
         if self.journal.history.begun is None and not self.journal.generation:
-            self.cutting.keep_events(self.intake.start or {})
+            self.checkpointing.keep_events(self.intake.start or {})
         started = self.journal.start_generation(roster.wanted, self.intake.start, terms, self.restore)
         self.commands.follow(started)
         at = self.journal.generation, self.intake.step, terms.workers
@@ -178,7 +178,7 @@ class Coordinator:
         }
         self.crew.start_generation(self.journal.generation, self.intake.step, welcome, keeps)
         if self.restore != GO_ON:
-            self.cutting.sweep()
+            self.checkpointing.sweep()
         self.restore, self.setbacks.stalled, self.setbacks.waits = GO_ON, "", 0
         self.state = "training" if past is None else "replaying"
         if past is None:
@@ -190,13 +190,13 @@ class Coordinator:
         self.log.info("generation started", reason=terms.reason, workers=names, caches_kept=sum(keeps), **told)
         return self.training.decider
 
-    def cut_if_due(self, decider: Decider) -> None:
-        """Begins a cut if it is time for one, or somebody wants one; training goes on meanwhile."""
-        step, is_wanted = self.intake.step, self.commands.wants_cut or self.commands.desired.is_paused
-        is_time = self.cutting.is_due(step) or (is_wanted and self.cutting.may_begin(step))
-        is_publication = not is_time and self.cutting.is_publication_due(step)
-        if (is_time or is_publication) and (cut := self._begin_cut(is_publication)):
-            self._order_flush(decider, cut)
+    def checkpoint_if_due(self, decider: Decider) -> None:
+        """Begins a checkpoint if it is time for one, or somebody wants one; training goes on meanwhile."""
+        step, is_wanted = self.intake.step, self.commands.wants_checkpoint or self.commands.desired.is_paused
+        is_time = self.checkpointing.is_due(step) or (is_wanted and self.checkpointing.may_begin(step))
+        is_publication = not is_time and self.checkpointing.is_publication_due(step)
+        if (is_time or is_publication) and (checkpoint := self._begin_checkpoint(is_publication)):
+            self._order_flush(decider, checkpoint)
 
     def rest(self, decider: Decider) -> None:
         """Paused: completes what is under way, and waits a little."""
@@ -212,15 +212,18 @@ class Coordinator:
     def flush(self, decider: Decider) -> None:
         """Writes every owned or split row back; afterwards the PS has the newest of every row and dense weight.
 
-        Takes a cut, too, so that a recovery never crosses a change of members.
+        Takes a checkpoint, too, so that a recovery never crosses a change of members.
         """
-        while self.cutting.is_underway:
+        while self.checkpointing.is_underway:
             self.poll(WAIT_SECONDS)
-        step, may_cut = self.intake.step, self.state != "replaying" and self.cutting.may_begin(self.intake.step)
-        phase = self._order_flush(decider, self._begin_cut() if may_cut else 0)
+        step, may_checkpoint = (
+            self.intake.step,
+            self.state != "replaying" and self.checkpointing.may_begin(self.intake.step),
+        )
+        phase = self._order_flush(decider, self._begin_checkpoint() if may_checkpoint else 0)
         self.complete(keep=0)
         self.connections.shards.await_applied(self.crew.generation, step, phase)
-        while self.cutting.is_underway:
+        while self.checkpointing.is_underway:
             self.poll(WAIT_SECONDS)
         self.crew.keep_alive(step)  # newcomers that have gone have no part in the next generation
         self.poll()
@@ -241,7 +244,7 @@ class Coordinator:
             write_down = self.journal.end if is_over else self.journal.stop
             write_down(reason, self.intake.step, self.training.index.count, digest)
             if is_over:
-                self.cutting.forget_events()
+                self.checkpointing.forget_events()
         else:
             self.commands.settle_stop(self.intake.step)
         dismiss_others(self.crew, self.intake.step)
@@ -256,7 +259,7 @@ class Coordinator:
         if not len(batch.samples):
             return None
         feedback = self.training.feedback
-        decider.write_behind(self.cutting.is_near)
+        decider.write_behind(self.checkpointing.is_near)
         limits = feedback.budget_seconds, feedback.late_seconds
         decision = decider.decide(self.intake.step + 1, batch.samples.keys_BF, *limits)
         self.steering.note(decision, StepSeconds(feedback.busy_seconds, feedback.rows_seconds))
@@ -307,7 +310,7 @@ class Coordinator:
         self.training.ordered(decision)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
-        self.meter.count("decisions_cut", int(decision.is_cut))
+        self.meter.count("decisions_shortened", int(decision.is_shortened))
 
     def complete(self, keep: int) -> None:
         """Waits until at most so many ordered rounds are under way."""
@@ -326,25 +329,27 @@ class Coordinator:
         intake, accounts = self.intake, self.training.accounts
         at = self.state, self.crew.generation, intake.step
         known = accounts.status(*at, intake.events(), intake.fields())
-        troubles = tuple(filter(None, (self.setbacks.stalled, self.cutting.trouble)))
+        troubles = tuple(filter(None, (self.setbacks.stalled, self.checkpointing.trouble)))
         status = msgspec.structs.replace(known, served=self.versions.status(), troubles=troubles)
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.version)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _begin_cut(self, is_publication: bool = False) -> int:
+    def _begin_checkpoint(self, is_publication: bool = False) -> int:
         decisions = self.training.accounts.decisions.save()
         told = self.commands.answers, self.commands.desired
         decided = self.intake.decided(self.crew.generation, self.training.index.count, decisions, *told)
-        self.commands.wants_cut = False
-        return self.cutting.begin(decided, is_publication)
+        self.commands.wants_checkpoint = False
+        return self.checkpointing.begin(decided, is_publication)
 
-    def _order_flush(self, decider: Decider, cut: int) -> int:
-        """Announces and orders a flush behind the newest step; returns its phase. cut: that it is part of, 0: none."""
+    def _order_flush(self, decider: Decider, checkpoint: int) -> int:
+        """Announces and orders a flush after the newest step; returns its phase. checkpoint: its number, 0 for none."""
         plan, step, dense = decider.flush(), self.intake.step, self.training.dense.flush()
         phase = self.training.flush_phase(step)
-        self.connections.shards.announce_flush(self.crew.generation, (step, phase), plan, dense, cut)
+        self.connections.shards.announce_flush(self.crew.generation, (step, phase), plan, dense, checkpoint)
         order_bytes = self.crew.order(flush_orders(self.crew.at(step), phase, plan.workers, dense))
-        self.training.underway.add(OrderedRound(step, phase, plan, dense=dense, order_bytes=order_bytes, cut=cut))
+        self.training.underway.add(
+            OrderedRound(step, phase, plan, dense=dense, order_bytes=order_bytes, checkpoint=checkpoint)
+        )
         return phase
 
     def _receive(self, timeout_seconds: float) -> bool:
@@ -368,9 +373,9 @@ class Coordinator:
                 self.setbacks.faults = 0 if self.state == "training" else self.setbacks.faults
                 self.meter.count("samples", done.labels_B.size)
                 self.meter.count("steps")
-            elif done.cut:
+            elif done.checkpoint:
                 reference = self.versions.ask(self.training.newest.take())
-                self.cutting.add_state(self.training.trained(), reference)
+                self.checkpointing.add_state(self.training.trained(), reference)
 
 
 def control_endpoints(job: DispatchJob, resources: ExitStack) -> tuple[str, str]:

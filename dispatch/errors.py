@@ -1,21 +1,21 @@
 """DispatchError
-├── BadScores        logits and labels that do not belong together
-├── Recoverable      a process of the run is lost, or a cut: the run goes back to a cut and goes on from there
-│   ├── ShardSilent  a PS shard does not answer, or does not finish a round, in time
-│   ├── CrewFailed   a worker or shard is lost, or stopped reporting
-│   ├── CutUnusable  the cut to go back to is damaged
-│   ├── CutUnreadable  storage does not give out the cut to go back to: it is tried again, and then an older one
-│   └── JournalFull  the journal cannot be appended for lack of room; the same append may be tried again
-├── ShardRefused     a PS shard refused a message of the dispatcher
-│   └── ShardDisagrees  … because it has other settings: it would refuse it again
-├── BadReport        a worker's report cannot be read, or is not of what it was ordered to do
-├── RunEnded         the run's folder holds a run that is over
-├── SettingsChanged  a run would go on with settings that its journal rules out
-├── OtherEvents      the stream does not hold what a step of the journal was trained on
-├── NoCut            no cut can be used, and the journal does not reach back to the run's start
-├── CommandRefused   a command was not carried out; the message is the reason
-└── NoAnswer         nobody answers a command in time
-    └── OutOfReach   … or can be asked from here at all
+├── BadScores                 logits and labels that do not belong together
+├── Recoverable               a process or a checkpoint is lost: the run goes back to a checkpoint and continues there
+│   ├── ShardSilent           a PS shard does not answer, or does not finish a round, in time
+│   ├── CrewFailed            a worker or shard is lost, or stopped reporting
+│   ├── CheckpointUnusable    the checkpoint to go back to is damaged
+│   ├── CheckpointUnreadable  storage does not give out that checkpoint: it is tried again, and then an older one
+│   └── JournalFull           the journal cannot be appended for lack of room; the same append may be tried again
+├── ShardRefused              a PS shard refused a message of the dispatcher
+│   └── ShardDisagrees        … because it has other settings: it would refuse it again
+├── BadReport                 a worker's report cannot be read, or is not of what it was ordered to do
+├── RunEnded                  the run's folder holds a run that is over
+├── SettingsChanged           a run would go on with settings that its journal rules out
+├── OtherEvents               the stream does not hold what a step of the journal was trained on
+├── NoCheckpoint              no checkpoint is usable, and the journal does not reach back to the run's start
+├── CommandRefused            a command was not carried out; the message is the reason
+└── NoAnswer                  nobody answers a command in time
+    └── OutOfReach            … or can be asked from here at all
 """
 
 from infra.base.errors import ConfigError, FreshetError
@@ -31,20 +31,20 @@ class BadScores(DispatchError, ValueError):
 
 
 class Recoverable(DispatchError):
-    """A process of the run is lost, or a cut: the run goes back to a cut and goes on from there."""
+    """A process of the run is lost, or a checkpoint: the run goes back to a checkpoint and goes on from there."""
 
 
-class CutUnusable(Recoverable):
-    """The cut to go back to is damaged."""
+class CheckpointUnusable(Recoverable):
+    """The checkpoint to go back to is damaged."""
 
 
-class CutUnreadable(Recoverable):
-    """Storage does not give out the cut to go back to, whatever that holds: it may be tried again."""
+class CheckpointUnreadable(Recoverable):
+    """Storage does not give out the checkpoint to go back to, whatever that holds: it may be tried again."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
         self.number = number
-        """of the cut; 0: not even which there are can be told"""
+        """of the checkpoint; 0: not even which there are can be told"""
 
 
 class ShardSilent(Recoverable):
@@ -88,8 +88,8 @@ class JournalFull(Recoverable, LogError):
     """The journal cannot be appended for lack of room; nothing was lost, and the same append may be tried again."""
 
 
-class NoCut(DispatchError):
-    """No cut can be used, and the journal does not reach back to the run's start."""
+class NoCheckpoint(DispatchError):
+    """No checkpoint can be used, and the journal does not reach back to the run's start."""
 
 
 class CommandRefused(DispatchError):

@@ -13,7 +13,7 @@ from time import sleep
 
 import structlog
 
-from dispatch.cuts.state import Decided
+from dispatch.checkpoints.state import Decided
 from dispatch.errors import OtherEvents
 from dispatch.job import DispatchJob
 from dispatch.journal.answers import CommandAnswer
@@ -133,7 +133,7 @@ class Intake:
 
     # ── what was recorded before ──────────────────────────────────────────────────────────────────────────────────────
     def go_back(self, history: History, decided: Decided | None) -> None:
-        """Forgets what came after a cut, which is trained again; decided: up to that cut, None: nothing."""
+        """Forgets what came after a checkpoint and is trained again; decided: up to there, None: nothing."""
         self.step, self._samples = history.base.step, history.base.samples
         self._positions = dict(history.base.positions)
         self._dead_letters, self._skipped = (decided.dead_letters, decided.skipped) if decided is not None else (0, 0)
@@ -152,7 +152,7 @@ class Intake:
         answers: tuple[CommandAnswer, ...] = (),
         desired: Desired | None = None,
     ) -> Decided:
-        """What a cut says about all that was decided so far."""
+        """What a checkpoint says about all that was decided so far."""
         return Decided(
             step=self.step,
             generation=generation,

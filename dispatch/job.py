@@ -15,7 +15,7 @@ from infra.base.wire import Curve
 from ingest.config import StreamConfig
 from ingest.schema import Schema
 from ingest.streams.position import Position
-from ps.config import CutConfig, RowConfig
+from ps.config import CheckpointConfig, RowConfig
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class DispatchJob:
     """that offer themselves to the dispatcher"""
     dense: DenseJob = field(default_factory=DenseJob)
     storage: str = ""
-    """where cuts are: a folder or a URL"""
-    cuts: CutConfig = field(default_factory=CutConfig)
+    """where checkpoints are: a folder or a URL"""
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     publishing: Publishing = field(default_factory=Publishing)
     samples: int | None = None
     """stop after exactly so many samples"""
@@ -91,7 +91,8 @@ class DispatchJob:
     start: Mapping[int, Position] = field(default_factory=dict)
     """where to begin; empty: at the first record of every partition"""
     write_behind: float = 0.0
-    """owned rows that a worker pushes ahead of the next cut, at most, as a share of the rows it pulls in a step"""
+    """owned rows that a worker pushes ahead of the next checkpoint, at most, as a share of the rows it pulls in a
+    step"""
     golden: Golden | None = None
     """a run whose steps are trained again, and nothing else"""
 

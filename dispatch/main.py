@@ -10,9 +10,10 @@ One loop, one step a turn. The order of its lines is the guarantee; a crash of t
 6. step completed          the same; until the next record its logits are not compared
 
 A run begins with the steps that its journal holds already (``dispatch/replay.py``), and goes on behind them. So does
-one that has lost a worker or a shard: everyone goes back to the last cut, and the steps after it are trained again. The
-next step is decided while the workers train: at most ``lookahead`` ordered steps wait behind the one in training.
-SIGTERM ends the loop: the steps under way are completed, every row is written back, the workers are dismissed.
+one that has lost a worker or a shard: everyone goes back to the last checkpoint, and the steps after it are trained
+again. The next step is decided while the workers train: at most ``lookahead`` ordered steps wait behind the one in
+training. SIGTERM ends the loop: the steps under way are completed, every row is written back, the workers are
+dismissed.
 """
 
 from collections.abc import Callable
@@ -63,7 +64,7 @@ def train(coordinator: Coordinator) -> None:
         decider = coordinator.start_generation()
         while coordinator.goes_on() and not needs_generation(coordinator):
             coordinator.poll()
-            coordinator.cut_if_due(decider)
+            coordinator.checkpoint_if_due(decider)
             if coordinator.commands.desired.is_paused:
                 coordinator.rest(decider)
                 continue

@@ -1,17 +1,17 @@
 """What the dispatcher does when someone is lost; also how it begins, since that is the same from the second step on.
 
 1. abort     whoever is there drops what it is doing, and the connections to the shards go
-2. go back   the newest cut that can be used is chosen: state and index come from its files, the rest from the journal
+2. go back   the newest usable checkpoint is chosen: state and index come from its files, the rest from the journal
 3. assemble  all shards and enough workers are there, some of them new
 
-and then the steps after the cut are trained again (``dispatch/replay.py``). Each of these may be repeated: nothing is
-written but that a generation starts, or that steps are void because no replacement came in time.
+and then the steps after the checkpoint are trained again (``dispatch/replay.py``). Each of these may be repeated:
+nothing is written but that a generation starts, or that steps are void because no replacement came in time.
 """
 
 from time import monotonic
 
 from dispatch.coordinator import PAUSE_SECONDS, WAIT_SECONDS, Coordinator
-from dispatch.errors import CutUnreadable, CutUnusable, JournalFull, Recoverable
+from dispatch.errors import CheckpointUnreadable, CheckpointUnusable, JournalFull, Recoverable
 from dispatch.peers.dismissal import dismiss_others
 from dispatch.progress.status import Status
 from dispatch.training import Training
@@ -28,13 +28,13 @@ MOST_DOUBLINGS = 10
 def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     """Ends the generation before its time; raises the fault if there were too many in a row.
 
-    A disk that is full, and storage that does not give out a cut, are waited for.
+    A disk that is full, and storage that does not give out a checkpoint, are waited for.
     """
-    waits = isinstance(fault, JournalFull | CutUnreadable)
+    waits = isinstance(fault, JournalFull | CheckpointUnreadable)
     coordinator.setbacks.faults += not waits
     pause_seconds = next_pause(coordinator, fault) if waits else 0.0
     told = {"in_a_row": coordinator.setbacks.faults, "pause_seconds": pause_seconds}
-    coordinator.log.error("the run goes back to its last cut", fault=str(fault), **told)
+    coordinator.log.error("the run goes back to its last checkpoint", fault=str(fault), **told)
     if not waits:
         write_down(coordinator, fault)
     coordinator.stop.wait(pause_seconds)
@@ -42,21 +42,21 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     if coordinator.setbacks.faults > MOST_FAULTS:
         raise fault
     coordinator.state = "waiting"
-    if isinstance(fault, CutUnusable):
-        coordinator.cutting.search.damaged.add(coordinator.restore)
-    if isinstance(fault, CutUnreadable):
-        coordinator.cutting.search.put_off(fault)
-    coordinator.cutting.abandon(str(fault))
+    if isinstance(fault, CheckpointUnusable):
+        coordinator.checkpointing.search.damaged.add(coordinator.restore)
+    if isinstance(fault, CheckpointUnreadable):
+        coordinator.checkpointing.search.put_off(fault)
+    coordinator.checkpointing.abandon(str(fault))
     coordinator.connections.close()
     coordinator.crew.abort(coordinator.intake.step)
     if waits:
-        coordinator.setbacks.stalled = f"the run waits to go back to its last cut: {fault}"
+        coordinator.setbacks.stalled = f"the run waits to go back to its last checkpoint: {fault}"
         coordinator.publisher.publish(coordinator.status())
 
 
 def next_pause(coordinator: Coordinator, fault: Recoverable) -> float:
-    """Doubles while there is nothing else to go back to; a cut that has others beside it is tried a few times, soon."""
-    if isinstance(fault, CutUnreadable) and fault.number != EMPTY_MODEL:
+    """Doubles while there is nothing else to go back to; where there are others, a few soon retries are enough."""
+    if isinstance(fault, CheckpointUnreadable) and fault.number != EMPTY_MODEL:
         return PAUSE_SECONDS
     coordinator.setbacks.waits += 1
     doublings = min(coordinator.setbacks.waits - 1, MOST_DOUBLINGS)
@@ -74,10 +74,10 @@ def write_down(coordinator: Coordinator, fault: Recoverable) -> None:
 
 
 def go_back(coordinator: Coordinator) -> None:
-    """To the newest cut that can be used: what was trained after it is forgotten, and what is on record stays."""
-    state, index = coordinator.cutting.choose()
+    """Goes back to the newest usable checkpoint: later training is forgotten, and what is on record stays."""
+    state, index = coordinator.checkpointing.choose()
     history, decided = coordinator.journal.history, None if state is None else state.decided
-    coordinator.restore = EMPTY_MODEL if state is None else state.cut
+    coordinator.restore = EMPTY_MODEL if state is None else state.checkpoint
     coordinator.versions.go_back()
     coordinator.training = Training(coordinator.job, coordinator.steering.needs, state, index)
     coordinator.intake.go_back(history, decided)
@@ -108,11 +108,11 @@ def assemble(coordinator: Coordinator, workers: int, patience_seconds: float | N
 
 
 def redecide(coordinator: Coordinator) -> None:
-    """The steps after the cut are decided anew, for the workers that are there."""
-    hint = "no replacement in time; steps since the last cut are decided anew"
-    coordinator.log.warning(hint, cut=coordinator.restore)
+    """The steps after the checkpoint are decided anew, for the workers that are there."""
+    hint = "no replacement in time; steps since the last checkpoint are decided anew"
+    coordinator.log.warning(hint, checkpoint=coordinator.restore)
     coordinator.journal.redecide(coordinator.restore, coordinator.intake.step)
-    coordinator.cutting.void_after(coordinator.restore)
+    coordinator.checkpointing.void_after(coordinator.restore)
     coordinator.versions.withdraw()
 
 

@@ -1,6 +1,6 @@
 """What the dispatcher knows of the model and of its progress, beside the journal.
 
-All of it follows from a cut and the steps on record after it, so a recovery throws it away and makes it anew.
+All of it follows from a checkpoint and the steps on record after it, so a recovery throws it away and makes it anew.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
-from dispatch.cuts.state import DispatcherState, Trained
+from dispatch.checkpoints.state import DispatcherState, Trained
 from dispatch.dense import NO_MOVES, DenseTurns
 from dispatch.job import DispatchJob
 from dispatch.journal.records import StepFigures
@@ -43,12 +43,12 @@ class CompletedRound(NamedTuple):
 
 
 class Training:
-    """From one cut on."""
+    """From one checkpoint on."""
 
     def __init__(
         self, job: DispatchJob, needs: Needs, state: DispatcherState | None = None, index: Index | None = None
     ) -> None:
-        """state, index: of a cut; None: of the empty model."""
+        """state, index: of a checkpoint; None: of the empty model."""
         self._job = job
         self.index = index or Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
@@ -80,7 +80,7 @@ class Training:
             self.accounts.decisions.load(state.decided.decisions)
 
     def trained(self) -> Trained:
-        """What a cut says about training, when its flush is complete."""
+        """What a checkpoint says about training, when its flush is complete."""
         return Trained(accounts=self.accounts.save(), links=self.feedback.save(), sets=self._set_times.save())
 
     @property
@@ -152,7 +152,7 @@ class Training:
 
     def ordered(self, decision: Decision) -> None:
         """Takes what a decision took, and who is parked from this step on."""
-        self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_cut)
+        self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_shortened)
         if (change := decision.change) is not None:
             names = [member.name for member in self._members]
             self.accounts.set_parked(change.parked(names))

@@ -48,19 +48,20 @@ class DenseRule:
     rate: float = 3e-3
 
 
-class CutConfig(Section):
-    """Cuts: the model on disk, from which a run recovers and a snapshot is served."""
+class CheckpointConfig(Section):
+    """Checkpoints: the model on disk, from which a run recovers and a snapshot is served."""
 
     url: str = ""
-    """where cuts are kept: a folder, or s3://BUCKET/PREFIX; empty: cuts/ in the run's folder"""
+    """where checkpoints are kept: a folder, or s3://BUCKET/PREFIX; empty: checkpoints/ in the run's folder"""
     seconds: float = Field(default=30.0, ge=0)
-    """time between two cuts; 0: none but those that a change of members needs"""
+    """time between two checkpoints; 0: none but those that a change of members needs"""
     kept: int = Field(default=3, ge=1)
-    """cuts that are kept, beside pinned ones"""
+    """checkpoints that are kept, beside pinned ones"""
     deltas: int = Field(default=8, ge=0, le=400)
     """files of changes behind a base before they are merged into a new one"""
     write_behind: float = Field(default=0.5, ge=0, le=1)
-    """share of a step's pulled rows, at most, that owners write back ahead of the next cut; off if there are none"""
+    """share of a step's pulled rows, at most, that owners write back ahead of the next checkpoint; off if there are
+    none"""
 
 
 class PsConfig(Section):
@@ -71,7 +72,8 @@ class PsConfig(Section):
     endpoints: tuple[str, ...] = ()
     """tcp://HOST:PORT of each shard; empty lets the supervisor choose"""
     publisher_endpoints: tuple[str, ...] = ()
-    """tcp://HOST:PORT at which each shard publishes files of cuts for servers; empty: any free port beside its own"""
+    """tcp://HOST:PORT at which each shard publishes files of checkpoints for servers; empty: any free port beside its
+    own"""
     chunk_rows: int = Field(default=65536, ge=1)
     """rows by which a shard's memory grows at a time"""
     held_bytes: int = Field(default=HELD_BYTES, ge=1 << 20)

@@ -1,7 +1,7 @@
 """PsError
 ├── UnknownRow       a row number that was never announced
 ├── OutOfOrder       a round, push or pull that does not follow the announced order
-├── CutDamaged       a file of a cut is missing, or is not what was written
+├── CheckpointDamaged       a file of a checkpoint is missing, or is not what was written
 ├── Disagreement     a sender takes the shard for another one, or has other settings
 ├── Displaced        another process took the place of this one while it could not be reached
 └── Unreachable      a shard did not answer in time
@@ -22,8 +22,8 @@ class OutOfOrder(PsError):
     """A round, push or pull that does not follow what the dispatcher announced."""
 
 
-class CutDamaged(PsError):
-    """A file of a cut is missing, too short, or holds something else than was written."""
+class CheckpointDamaged(PsError):
+    """A file of a checkpoint is missing, too short, or holds something else than was written."""
 
 
 class Disagreement(PsError):

@@ -2,7 +2,7 @@
 
 It owns rows, optimizer state and the step that last changed each row, and a range of the dense weights. One thread
 takes one message at a time, so what arrives first is carried out first; ps/shard.py says in which order a round is
-applied. A crash costs the rows in memory, and everyone returns to the last cut (ps/cuts/taker.py).
+applied. A crash costs the rows in memory, and everyone returns to the last checkpoint (ps/checkpoints/taker.py).
 
 No message ends the process: one that cannot be read, or does not fit, is refused before it has changed anything.
 """
@@ -40,12 +40,12 @@ from infra.base.wire import (
     receive,
     send,
 )
-from ps.config import CutConfig, DenseRule, PsConfig, RowConfig
-from ps.cuts.digest import digest_store
-from ps.cuts.gather import RowCopy
-from ps.cuts.publication import FilePublisher
-from ps.cuts.restore import ModelSettings
-from ps.cuts.taker import CutTaker
+from ps.checkpoints.digest import digest_store
+from ps.checkpoints.gather import RowCopy
+from ps.checkpoints.publication import FilePublisher
+from ps.checkpoints.restore import ModelSettings
+from ps.checkpoints.taker import CheckpointTaker
+from ps.config import CheckpointConfig, DenseRule, PsConfig, RowConfig
 from ps.errors import Displaced
 from ps.fingerprints import fingerprint
 from ps.phases import TRAIN
@@ -69,7 +69,8 @@ from ps.rounds import Received
 from ps.shard import Reply, Shard
 
 FRAME_BYTES = 1 << 34
-"""of the largest array of a message: all rows of a worker's cache; the connection of a peer that sends more is cut"""
+"""of the largest array of a message: all rows of a worker's cache; the connection of a peer that sends more is
+checkpoint"""
 POLL_MILLISECONDS = 100
 """how late a request to stop may be seen"""
 OFFER_SECONDS = 1.0
@@ -99,10 +100,11 @@ class ShardJob:
     agreement: Agreement = field(default_factory=Agreement)
     """what it must have in common with the dispatcher and the workers"""
     storage: str = ""
-    """where cuts are: a folder or a URL; empty: none can be taken"""
-    cuts: CutConfig = field(default_factory=CutConfig)
+    """where checkpoints are: a folder or a URL; empty: none can be taken"""
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     publisher_endpoint: str = ""
-    """where to publish the files of cuts for servers; empty: at any free port of the address that it listens at"""
+    """where to publish the files of checkpoints for servers; empty: at any free port of the address that it listens
+    at"""
     is_supervised: bool = False
     """whether it would only be started again if it gave up because another process serves as this shard"""
     waits_until_heard: bool = False
@@ -120,8 +122,8 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
     replies = Codec(*FROM_SHARD, float_dtype=job.rows.float_dtype)
     terms, refused = Terms(job.number, job.config.shards, dict(job.agreement.shards)), Refusals(meter)
     model = ModelSettings(job.rows, job.seed, job.config.chunk_rows, job.dense)
-    cuts = CutTaker(Storage.at(job.storage) if job.storage else None, job.number, job.cuts.deltas)
-    state = Shard(model, job.run, job.config.held_bytes, refused, terms, cuts)
+    checkpoints = CheckpointTaker(Storage.at(job.storage) if job.storage else None, job.number, job.checkpoints.deltas)
+    state = Shard(model, job.run, job.config.held_bytes, refused, terms, checkpoints)
     if not compile_ahead(lambda: warm_up(job.rows, job.dense), ["ps"], lambda: stop.requested):
         log.info("stopped before it was ready", reason=stop.reason)
         return
@@ -130,18 +132,18 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
         resources.enter_context(guarded(context, job.curve))
         socket = resources.enter_context(open_socket(context))
         endpoint = bind(socket, job.endpoint, job.curve)
-        cuts.publisher = FilePublisher(context, job.publisher_endpoint or beside(job.endpoint), job.curve)
-        resources.callback(cuts.publisher.close)
+        checkpoints.publisher = FilePublisher(context, job.publisher_endpoint or beside(job.endpoint), job.curve)
+        resources.callback(checkpoints.publisher.close)
         if not job.waits_until_heard:
             on_ready(endpoint)
         log.info("ready", endpoint=endpoint, shards=job.config.shards, row_floats=state.store.shape.total)
-        offered = offered_at(endpoint, job.run, terms, cuts.publisher.endpoint)
+        offered = offered_at(endpoint, job.run, terms, checkpoints.publisher.endpoint)
         offer = resources.enter_context(closing(Offer(context, job, offered)))
-        resources.callback(cuts.close)
+        resources.callback(checkpoints.close)
         while not stop.requested:
             if offer.renew() and job.waits_until_heard:
                 on_ready(endpoint)
-            if socket.poll(cuts.patience(POLL_MILLISECONDS)):
+            if socket.poll(checkpoints.patience(POLL_MILLISECONDS)):
                 sender, *frames = socket.recv_multipart(copy=False)
                 for reply in answer(state, requests, sender.bytes, frames):
                     transmit(socket, replies, reply)

@@ -109,7 +109,7 @@ class Parts:
         if added < len(numbers_K):
             raise OutOfOrder(
                 f"worker {worker} pushed a second part of row number {numbers_K[added]} before the first was settled; "
-                "expected one part for each step that split the row; the run must go back to a cut"
+                "expected one part for each step that split the row; the run must go back to a checkpoint"
             )
 
     def settle(self, numbers_K: NDArray[np.int64]) -> None:
@@ -138,7 +138,7 @@ class Parts:
             bare = numbers_K[first_K1[:, 0] == NONE][:5].tolist()
             raise OutOfOrder(
                 f"row numbers {bare} of {len(numbers_K)} to settle have no part, repeated: {repeated}; expected "
-                "each split row once, after its parts; the run must go back to a cut"
+                "each split row once, after its parts; the run must go back to a checkpoint"
             )
 
     def _reserve(self, parts: int) -> None:

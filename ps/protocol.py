@@ -23,10 +23,12 @@ from infra.base.wire import I64, NO_F32, NO_I64, NO_U64, U64, Bytes, Float, Head
 from ps.errors import Disagreement
 from ps.phases import EARLY, LAST_FLUSH, MOST_WORKERS, TRAIN
 
+CHECKPOINT_ON_DISK = "cut"
+"""what files and the journal call a checkpoint: the name of earlier releases, kept so that their runs can be read"""
 GO_ON = -1
-"""in place of a cut: the shard keeps the model that it has"""
+"""in place of a checkpoint: the shard keeps the model that it has"""
 EMPTY_MODEL = 0
-"""the cut that every run begins with"""
+"""the checkpoint that every run begins with"""
 
 NO_DENSE = 0
 BARE = 1
@@ -97,7 +99,7 @@ class Open(Header, frozen=True):
     workers: WorkerCount
     terms: Terms = ONLY_SHARD
     restore: Step = GO_ON
-    """the cut whose model the shard goes back to before it answers"""
+    """the checkpoint whose model the shard goes back to before it answers"""
 
 
 class AnnounceArrays(NamedTuple):
@@ -128,14 +130,14 @@ class Announce(Header, frozen=True):
     """who brings all of the dense weights before anyone pulls them for this step: one worker or none"""
     dense_gradients: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)] = msgspec.field(default_factory=list)
     """who brings a gradient of them after this step; summed and applied once, before anyone pulls them again"""
-    cut: Number = 0
-    """of a flush: the cut that the shard takes once it has applied this round; 0: none"""
+    checkpoint: Number = 0
+    """of a flush: the checkpoint that the shard takes once it has applied this round; 0: none"""
 
 
-class CutCommitted(Header, frozen=True):
-    """A cut exists: what it holds need not be part of the next one. Not answered."""
+class CheckpointCommitted(Header, frozen=True):
+    """A checkpoint exists: what it holds need not be part of the next one. Not answered."""
 
-    cut: Number
+    checkpoint: Number
 
 
 class Digest(Header, frozen=True):
@@ -231,7 +233,7 @@ class Serve(Header, frozen=True):
     """where it listens"""
     terms: Terms
     publisher: Name = ""
-    """where it publishes the files of cuts as it writes them; empty: nowhere"""
+    """where it publishes the files of checkpoints as it writes them; empty: nowhere"""
 
 
 class Heard(Header, frozen=True):
@@ -247,20 +249,20 @@ class Opened(Header, frozen=True):
 
 
 class FilePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of a cut."""
+    """A file of a checkpoint."""
 
     name: Name
-    """in the cuts' storage"""
+    """in the checkpoints' storage"""
     nbytes: Bytes
     checksum: Name
     """32 hex digits, xxh3 of its content"""
     rows: Number = 0
 
 
-class CutSaved(Header, frozen=True):
-    """The shard's part of a cut is durable; step: the one that the cut was taken after."""
+class CheckpointSaved(Header, frozen=True):
+    """The shard's part of a checkpoint is durable; step: the one that the checkpoint was taken after."""
 
-    cut: Number
+    checkpoint: Number
     parts: Annotated[list[FilePart], Meta(max_length=MOST_PARTS)]
     """oldest first: a base and changes to it; of a row that several hold, the last counts"""
     rows: Number
@@ -269,10 +271,10 @@ class CutSaved(Header, frozen=True):
     """values of all its rows, and of its dense weights, that are NaN or infinite"""
 
 
-class CutFailed(Header, frozen=True):
-    """The shard's part of a cut could not be saved; what it would have held is part of the next."""
+class CheckpointFailed(Header, frozen=True):
+    """The shard's part of a checkpoint could not be saved; what it would have held is part of the next."""
 
-    cut: Number
+    checkpoint: Number
     reason: Annotated[str, Meta(max_length=4000)]
 
 
@@ -350,5 +352,5 @@ class Ledger(Header, frozen=True):
     applied_phase: RoundPhase
 
 
-TO_SHARD = (Open, Announce, CutCommitted, Push, Pull, PushDense, PullDense, Peek, Count, Digest)
-FROM_SHARD = (Opened, Rows, DensePiece, Ledger, CutSaved, CutFailed, Digested, Refused)
+TO_SHARD = (Open, Announce, CheckpointCommitted, Push, Pull, PushDense, PullDense, Peek, Count, Digest)
+FROM_SHARD = (Opened, Rows, DensePiece, Ledger, CheckpointSaved, CheckpointFailed, Digested, Refused)

@@ -16,7 +16,7 @@ from infra.base.wire import Header
 from ps.config import HELD_BYTES
 from ps.errors import OutOfOrder
 from ps.fingerprints import fingerprint
-from ps.protocol import GO_ON, Announce, CutCommitted, Open, Pull, PullDense, Push, PushArrays, PushDense, Round
+from ps.protocol import GO_ON, Announce, CheckpointCommitted, Open, Pull, PullDense, Push, PushArrays, PushDense, Round
 
 MESSAGE_BYTES = 4096
 """what a message takes beside its arrays, at most"""
@@ -198,9 +198,9 @@ class Fence:
                 f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
                 f"{self.run!r} generation {self.generation}; expected the same; its sender must join again"
             )
-        if isinstance(header, Announce | CutCommitted | FromWorker):
+        if isinstance(header, Announce | CheckpointCommitted | FromWorker):
             self._check_open(header)
-        if isinstance(header, Announce | CutCommitted) and message.sender != self._opener:
+        if isinstance(header, Announce | CheckpointCommitted) and message.sender != self._opener:
             raise OutOfOrder(
                 f"{type(header).__name__} of generation {self.generation} came from {message.sender!r}; expected "
                 f"{self._opener!r}, which opened the generation; a dispatcher must open a generation of its own first"

@@ -8,7 +8,7 @@ A round goes through these steps, and their order is the guarantee:
 4. parts are kept;
 5. rows whose parts are complete are settled: summed in worker order, applied once;
 6. rows made up to date get the step that last changed them;
-7. a cut that belongs to the round begins (ps/cuts/taker.py);
+7. a checkpoint that belongs to the round begins (ps/checkpoints/taker.py);
 8. pulls that waited for the round are answered.
 
 Dense weights have turns of their own (ps/dense/lane.py).
@@ -28,12 +28,12 @@ import numpy as np
 from infra.base.errors import Fenced, FreshetError, StorageError, WireError
 from infra.base.faults import reach
 from infra.base.telemetry import Refusals
-from infra.base.wire import I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, cut_reason
+from infra.base.wire import I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, checkpoint_reason
 from ps.buffers import ReplyBuffer, ReplyBuffers
+from ps.checkpoints.digest import digest_store
+from ps.checkpoints.restore import ModelSettings, restore
+from ps.checkpoints.taker import CheckpointTaker
 from ps.config import HELD_BYTES
-from ps.cuts.digest import digest_store
-from ps.cuts.restore import ModelSettings, restore
-from ps.cuts.taker import CutTaker
 from ps.dense.lane import DenseLane
 from ps.errors import OutOfOrder, PsError
 from ps.ledger import LedgerLines
@@ -47,8 +47,8 @@ from ps.protocol import (
     WHOLE,
     Announce,
     AnnounceArrays,
+    CheckpointCommitted,
     Count,
-    CutCommitted,
     DenseArrays,
     DensePiece,
     Digest,
@@ -91,12 +91,12 @@ class Shard:
         held_bytes: int = HELD_BYTES,
         refused: Refusals | None = None,
         terms: Terms = ONLY_SHARD,
-        cuts: CutTaker | None = None,
+        checkpoints: CheckpointTaker | None = None,
     ) -> None:
         self.store = model.empty_store()
         self.parts = Parts(self.store, rule_of(model.rows))
         self.dense = model.empty_dense()
-        self.cuts = cuts or CutTaker(None)
+        self.checkpoints = checkpoints or CheckpointTaker(None)
         self.refused = refused or Refusals()
         """messages not carried out"""
         self._model = model
@@ -117,8 +117,8 @@ class Shard:
             yield self.refuse(message, error)
 
     def go_on(self) -> Iterator[Reply]:
-        """Does a little of a cut that is under way; to be called between messages."""
-        yield from (Reply(self._fence.opener, outcome) for outcome in self.cuts.go_on())
+        """Does a little of a checkpoint that is under way; to be called between messages."""
+        yield from (Reply(self._fence.opener, outcome) for outcome in self.checkpoints.go_on())
 
     def refuse(self, message: Received, error: FreshetError) -> Reply:
         """Counts a message as refused; returns the answer."""
@@ -126,7 +126,7 @@ class Shard:
         self.refused.add(kind, message.sender, str(error))
         step = message.header.step if isinstance(message.header, Header) else -1
         generation = message.header.generation if isinstance(message.header, Header) else -1
-        reason = cut_reason(f"{type(error).__name__}: {error}")
+        reason = checkpoint_reason(f"{type(error).__name__}: {error}")
         told: dict[str, Any] = {"generation": generation, "step": step, "reason": reason, "what": type(error).__name__}
         return Reply(message.sender, Refused(run=self._fence.run, current=self._fence.generation, **told))
 
@@ -139,8 +139,8 @@ class Shard:
                 yield from self._announce(message)
                 yield from self._advance()
                 yield from self._answer_dense()
-            case CutCommitted():
-                self.cuts.commit(message.header.cut)
+            case CheckpointCommitted():
+                self.checkpoints.commit(message.header.checkpoint)
             case Push():
                 self._push(message)
                 yield from self._advance()
@@ -167,7 +167,7 @@ class Shard:
         if self._fence.is_news(message):
             self._fence.begin(message)
             yield from self._refuse_waiting(Fenced(f"generation {header.generation} has begun; join again"))
-            self.cuts.abandon()
+            self.checkpoints.abandon()
             if header.restore == GO_ON:
                 self.parts.drop()
             else:
@@ -178,9 +178,9 @@ class Shard:
             self._fence.let_in()
         yield Reply(message.sender, self._header(Opened, message, rows=len(self.store)))
 
-    def _go_back(self, cut: int) -> None:
-        """Takes the model of a cut; keeps the one that it has, and every round out, if the cut cannot be read."""
-        told = self.cuts.storage, cut, self._model, self._fence.run, self._terms.shard, self._terms.shards
+    def _go_back(self, checkpoint: int) -> None:
+        """Loads a checkpoint's model; if it cannot be read, keeps its own and refuses every round."""
+        told = self.checkpoints.storage, checkpoint, self._model, self._fence.run, self._terms.shard, self._terms.shards
         try:
             restored = restore(*told)
         except (PsError, StorageError) as error:
@@ -188,22 +188,22 @@ class Shard:
             raise
         self.store, self.dense = restored.store, restored.dense
         self.parts = Parts(self.store, rule_of(self._model.rows))
-        self.cuts.build_on(restored.saved)
+        self.checkpoints.build_on(restored.saved)
 
     # ── rounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _announce(self, message: Received) -> Iterator[Reply]:
         header: Announce = message.header
         arrays: AnnounceArrays = message.arrays
         check_announced(header, len(arrays.pushed), self._fence.workers)
-        self.cuts.check(header)
+        self.checkpoints.check(header)
         self._rounds.check_next(header)
         new = len(arrays.new_numbers)
         self.store.check(arrays.settled, new)
         self.store.check(arrays.changed, new)
         self.store.create(arrays.new_numbers, arrays.new_keys)
         early = (*self._rounds.announce(message), *self._lane.announce(header))
-        if header.cut:
-            self.cuts.announce(header, len(self.store), self._lane.copy())
+        if header.checkpoint:
+            self.checkpoints.announce(header, len(self.store), self._lane.copy())
         for held in early:
             try:
                 self._push(held) if isinstance(held.header, Push) else self._push_dense(held)
@@ -244,7 +244,7 @@ class Shard:
                     yield self.refuse(message, error)
                 yield from self._refuse_waiting(error)
                 return
-            yield from self._begin_cut(gathering)
+            yield from self._begin_checkpoint(gathering)
             for pull in gathering.pulls:
                 try:
                     yield self._answer_pull(pull)
@@ -258,23 +258,23 @@ class Shard:
         for worker in sorted(gathering.pushes):
             push = gathering.pushes[worker]
             arrays: PushArrays = push.arrays
-            self.cuts.keep(arrays.owned_numbers)
+            self.checkpoints.keep(arrays.owned_numbers)
             self.store.write(arrays.owned_numbers, arrays.owned_rows.reshape(-1, shape.total))
             self.parts.add(worker, arrays.part_numbers, arrays.part_gradients.reshape(-1, shape.value))
             moved = {"owned": len(arrays.owned_numbers), "parts": len(arrays.part_numbers)}
             at = (push.header.step, push.header.phase)
             self._lines.count(at, worker, **moved)
             reach("push_half_applied", push.header.step)
-        self.cuts.keep(announced.settled)
+        self.checkpoints.keep(announced.settled)
         self.parts.settle(announced.settled)
         self.store.stamp(announced.changed, announced.changed_steps)
 
-    def _begin_cut(self, gathering: Gathering) -> Iterator[Reply]:
-        """Begins the cut that belongs to a round, now that it has been applied and the next one has not."""
+    def _begin_checkpoint(self, gathering: Gathering) -> Iterator[Reply]:
+        """Begins the checkpoint that belongs to a round, now that it has been applied and the next one has not."""
         assert gathering.announced is not None
         header: Announce = gathering.announced.header
-        if header.cut:
-            yield from (Reply(self._fence.opener, failed) for failed in self.cuts.begin(header, self.store))
+        if header.checkpoint:
+            yield from (Reply(self._fence.opener, failed) for failed in self.checkpoints.begin(header, self.store))
 
     def _refuse_waiting(self, error: FreshetError) -> Iterator[Reply]:
         for pull in (*self._rounds.drop(), *self._lane.drop()):

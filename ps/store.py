@@ -52,7 +52,8 @@ class Store:
         if not np.array_equal(numbers_K, expected):
             raise OutOfOrder(
                 f"new row numbers {_some(numbers_K)} do not follow the {len(self)} rows known; expected "
-                f"{_some(expected)}; the dispatcher must open a generation with the cut that its index belongs to"
+                f"{_some(expected)}; the dispatcher must open a generation with the checkpoint that its index "
+                "belongs to"
             )
         if len(expected):
             self._append(expected, keys_K)
@@ -64,7 +65,7 @@ class Store:
         versions_K: NDArray[np.int64],
         rows_KT: NDArray[Any],
     ) -> None:
-        """Puts rows as a cut has them where ``reserve`` made room."""
+        """Puts rows as a checkpoint has them where ``reserve`` made room."""
         self.check(numbers_K)
         self._keys.scatter(numbers_K, keys_K.reshape(-1, 1))
         self.rows.scatter(numbers_K, rows_KT)

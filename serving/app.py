@@ -10,7 +10,7 @@ from api.document import describe_routes
 from api.pages import add_pages
 from api.problems import add_problems
 from infra.base.telemetry import code_version
-from ps.cuts.manifest import CutManifest
+from ps.checkpoints.manifest import CheckpointManifest
 from serving.labels.quality import ServedQuality
 from serving.labels.routes import quality_router
 from serving.parts import ServingParts
@@ -46,7 +46,7 @@ def _quality(parts: ServingParts | None) -> APIRouter:
     def served() -> ServedQuality | None:
         return None if parts is None or parts.labels is None else parts.labels.quality()
 
-    def newest() -> CutManifest | None:
+    def newest() -> CheckpointManifest | None:
         manifests = () if parts is None else parts.follower.state.manifests
         return manifests[-1] if manifests else None
 

@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from ingest.samples import Samples
+from ps.checkpoints.manifest import CheckpointManifest
 from ps.config import DenseRule, RowConfig
-from ps.cuts.manifest import CutManifest
 from serving.errors import NothingServed
 from serving.rows.table import RowTable
 from serving.versions import Version, version_of
@@ -66,8 +66,8 @@ class ModelCopy:
         """whether somebody changes it, or waits until nobody reads it; nobody begins to read it then"""
         self.spec = spec
         self.table = spec.empty_table()
-        self.manifest: CutManifest | None = None
-        """of the cut that it holds; None if it holds none, or only a part"""
+        self.manifest: CheckpointManifest | None = None
+        """of the checkpoint that it holds; None if it holds none, or only a part"""
         self.module = self._start_module()
 
     @property
@@ -150,8 +150,8 @@ class Copies:
         self._active, self.standby = ModelCopy(spec), ModelCopy(spec)
 
     @property
-    def served(self) -> CutManifest | None:
-        """The cut that is served; None before the first."""
+    def served(self) -> CheckpointManifest | None:
+        """The checkpoint that is served; None before the first."""
         return self._active.manifest
 
     @property
@@ -168,12 +168,14 @@ class Copies:
         self._active, self.standby = self.standby, self._active
 
     @contextmanager
-    def reading(self) -> Iterator[tuple[ModelCopy, CutManifest]]:
+    def reading(self) -> Iterator[tuple[ModelCopy, CheckpointManifest]]:
         """The copy that answers, which does not change meanwhile; raises NothingServed before the first version."""
         copy = self._begin_reading()
         try:
             if copy.manifest is None:
-                raise NothingServed("no version of the model has been loaded yet; expected a cut; try again later")
+                raise NothingServed(
+                    "no version of the model has been loaded yet; expected a checkpoint; try again later"
+                )
             yield copy, copy.manifest
         finally:
             copy.end_reading()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from infra.base.telemetry import Meter
 from ingest.samples import Samples, join_samples
-from ps.cuts.manifest import CutManifest
+from ps.checkpoints.manifest import CheckpointManifest
 from serving.copies import Copies, ModelCopy
 
 
@@ -23,8 +23,8 @@ class Predicted(NamedTuple):
     """To one request."""
 
     probabilities_B: NDArray[np.float32]
-    manifest: CutManifest
-    """of the cut that answered"""
+    manifest: CheckpointManifest
+    """of the checkpoint that answered"""
 
 
 class WaitingRequest(NamedTuple):

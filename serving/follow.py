@@ -1,4 +1,4 @@
-"""Follows the cuts of a run, in a thread: what should be served is loaded into the standby and swapped in.
+"""Follows the checkpoints of a run, in a thread: what should be served is loaded into the standby and swapped in.
 
 Every turn:
 
@@ -6,9 +6,9 @@ Every turn:
 2. of the versions that should be served, the best that can be loaded is loaded
 3. the copies are swapped, and whoever wants to know is told
 
-A cut that is damaged is left out and tried again after some seconds; what is served stays until something better has
-been loaded as a whole. What is served is on record beside the cuts (``serving/snapshots/remembered.py``): a server that
-starts with something older than it served last says so until that is mended.
+A checkpoint that is damaged is left out and tried again after some seconds; what is served stays until something better
+has been loaded as a whole. What is served is on record beside the checkpoints (``serving/snapshots/remembered.py``): a
+server that starts with something older than it served last says so until that is mended.
 """
 
 import threading
@@ -20,10 +20,10 @@ import structlog
 from infra.base.errors import FreshetError
 from infra.base.storage import Storage
 from infra.base.telemetry import DoublingPauses, Meter
-from ps.cuts.choice import Choice, read_choice
-from ps.cuts.manifest import CutManifest, manifest_numbers
-from ps.cuts.publication import DeliveredFiles, Deliveries
-from ps.errors import CutDamaged
+from ps.checkpoints.choice import Choice, read_choice
+from ps.checkpoints.manifest import CheckpointManifest, manifest_numbers
+from ps.checkpoints.publication import DeliveredFiles, Deliveries
+from ps.errors import CheckpointDamaged
 from serving.copies import Copies
 from serving.loading import is_at, load, read_served_manifest
 from serving.snapshots.remembered import Remembered
@@ -34,14 +34,14 @@ LOCAL_SECONDS = 0.1
 REMOTE_SECONDS = 1.0
 """between two looks at an object store"""
 RETRY_SECONDS = 5.0
-"""after which a cut that could not be loaded is tried again"""
+"""after which a checkpoint that could not be loaded is tried again"""
 
 
 class News(Protocol):
-    """Where news of cuts comes from, and news of what is served goes."""
+    """Where news of checkpoints comes from, and news of what is served goes."""
 
     def wait(self, seconds: float) -> tuple[str, ...]:
-        """Returns when a new cut is known of, and after so many seconds at most: where shards publish files now."""
+        """Waits for a new checkpoint, so many seconds at most; returns where shards publish files now."""
 
     def served(self, version: Version, at_seconds: float) -> None:
         """A version is served from now on; at_seconds: since 1970."""
@@ -79,8 +79,8 @@ class Followed(NamedTuple):
 
     turn: int
     choice: Choice
-    manifests: tuple[CutManifest, ...]
-    """of all cuts that can be read, ascending"""
+    manifests: tuple[CheckpointManifest, ...]
+    """of all checkpoints that can be read, ascending"""
     failure: str
     """why something that should be served is not; empty: it is"""
 
@@ -102,9 +102,9 @@ class Follower:
         self._remembered = Remembered(storage, name)
         self._deliveries = deliveries
         self._delivered = None if deliveries is None else DeliveredFiles(storage, deliveries)
-        self._manifests: dict[int, CutManifest] = {}
+        self._manifests: dict[int, CheckpointManifest] = {}
         self._retry_at: dict[int, float] = {}
-        """of cuts that could not be loaded, on the monotonic clock"""
+        """of checkpoints that could not be loaded, on the monotonic clock"""
         self._pinned: int | None = None
         """what was pinned when the present version was swapped in"""
         self._pauses = DoublingPauses()
@@ -170,7 +170,7 @@ class Follower:
             if number not in self._manifests and self._may_try(number):
                 try:
                     self._manifests[number] = read_served_manifest(self._storage, number)
-                except CutDamaged as error:
+                except CheckpointDamaged as error:
                     self._give_up(number, error)
 
     def _serve_best(self, choice: Choice) -> str:
@@ -178,7 +178,10 @@ class Follower:
         failure, served = "", self._copies.served
         version = None if served is None else version_of(served)
         if choice.pinned is not None and choice.pinned not in self._manifests:
-            return f"cut {choice.pinned} is pinned and cannot be read; expected its manifest; pin another, or unpin it"
+            return (
+                f"checkpoint {choice.pinned} is pinned and cannot be read; expected its manifest; pin another, or "
+                "unpin it"
+            )
         for wanted in candidates(self._manifests.values(), choice, version, choice.pinned != self._pinned):
             if not is_at(self._copies.standby, wanted):
                 if not self._may_try(wanted.number):
@@ -186,7 +189,7 @@ class Follower:
                     continue
                 try:
                     self._load(wanted)
-                except CutDamaged as error:
+                except CheckpointDamaged as error:
                     self._give_up(wanted.number, error)
                     failure = failure or str(error)
                     continue
@@ -197,21 +200,23 @@ class Follower:
             self._pinned = choice.pinned
         return failure
 
-    def _load(self, wanted: CutManifest) -> None:
+    def _load(self, wanted: CheckpointManifest) -> None:
         began = time.perf_counter()
         done = load(self._collected(wanted), wanted, self._copies.standby)
         self._meter.observe("serving_load", time.perf_counter() - began)
-        structlog.get_logger().debug("loaded", cut=wanted.number, files=len(done.files), is_whole=done.since is None)
+        structlog.get_logger().debug(
+            "loaded", checkpoint=wanted.number, files=len(done.files), is_whole=done.since is None
+        )
 
-    def _collected(self, wanted: CutManifest) -> Storage:
-        """The storage, with those files of a cut that have been delivered already."""
+    def _collected(self, wanted: CheckpointManifest) -> Storage:
+        """The storage, with those files of a checkpoint that have been delivered already."""
         if self._delivered is None:
             return self._storage
         delivered = self._delivered.collect(file for shard in wanted.shards for file in shard.files)
         self._meter.count("serving_delivered_files", delivered)
         return self._delivered
 
-    def _swap(self, wanted: CutManifest, choice: Choice) -> None:
+    def _swap(self, wanted: CheckpointManifest, choice: Choice) -> None:
         before = self._copies.served
         self._copies.swap()
         now = time.time()
@@ -219,24 +224,24 @@ class Follower:
         self._meter.count("serving_swaps")
         self._news.served(version_of(wanted), now)
 
-    def _log_served(self, wanted: CutManifest, before: CutManifest | None, choice: Choice) -> None:
+    def _log_served(self, wanted: CheckpointManifest, before: CheckpointManifest | None, choice: Choice) -> None:
         """At once if it is served for another reason than the one before, or after a failure; else now and then."""
         is_older = before is not None and version_of(wanted) < version_of(before)
         is_released = wanted.number in choice.released
         is_mended = before is not None and self.state.failure != ""
         kind = choice.pinned, is_released, wanted.line, is_older, is_mended
         if versions := self._pauses.count_if_due(kind):
-            at = {"cut": wanted.number, "line": wanted.line, "step": wanted.step, "pinned": choice.pinned}
+            at = {"checkpoint": wanted.number, "line": wanted.line, "step": wanted.step, "pinned": choice.pinned}
             structlog.get_logger().info("serves", **at, is_released=is_released, is_older=is_older, versions=versions)
 
     def _may_try(self, number: int) -> bool:
         return self._retry_at.get(number, 0.0) <= time.monotonic()
 
-    def _give_up(self, number: int, error: CutDamaged) -> None:
+    def _give_up(self, number: int, error: CheckpointDamaged) -> None:
         """For a while."""
         if times := self._pauses.count_if_due((number, str(error))):
-            structlog.get_logger().warning("cut is left out", cut=number, reason=str(error), times=times)
-        self._meter.count("serving_damaged_cuts")
+            structlog.get_logger().warning("checkpoint is left out", checkpoint=number, reason=str(error), times=times)
+        self._meter.count("serving_damaged_checkpoints")
         self._retry_at[number] = time.monotonic() + RETRY_SECONDS
 
     def _measure(self) -> None:

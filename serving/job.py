@@ -24,7 +24,7 @@ class ServingJob:
     database: str
     """URL; it has the tokens"""
     storage: str
-    """where the cuts are"""
+    """where the checkpoints are"""
     schema: Schema
     spec: ModelSpec
     open_source: Callable[[], Source] | None = None

@@ -1,14 +1,15 @@
-"""A cut from its files into a copy of the model: all shards, rows found by key, so that any number of shards will do.
+"""A checkpoint from its files into a copy of the model: all shards, rows found by key, so that any number of shards
+will do.
 
-1. plan     which files are needed: all, or those written after the cut that the copy holds
+1. plan     which files are needed: all, or those written after the checkpoint that the copy holds
 2. verify   names, sizes, headers, row numbers, and the checksum of every byte; nothing has been allocated until here
 3. apply    rows and dense weights; optimizer state is skipped
 4. check    the number of rows
 
-Within a line a copy that holds a cut needs only files of later cuts: each file's name begins with the number of the cut
-that it was written for, and what it holds is as of that cut. Merged files hold older rows too, which are skipped by
-their versions. Whatever is wrong raises CutDamaged. Until 3 the copy stays as it was; a failure after that leaves it
-without a version, and it is loaded as a whole the next time.
+Within a line a copy that holds a checkpoint needs only files of later checkpoints: each file's name begins with the
+number of the checkpoint that it was written for, and what it holds is as of that checkpoint. Merged files hold older
+rows too, which are skipped by their versions. Whatever is wrong raises CheckpointDamaged. Until 3 the copy stays as it
+was; a failure after that leaves it without a version, and it is loaded as a whole the next time.
 
 Legend: K rows of a block, L floats of the dense vector.
 """
@@ -23,10 +24,10 @@ from numpy.typing import NDArray
 
 from infra.base.errors import StorageError
 from infra.base.storage import Storage
-from ps.cuts.files import RowFile, verify
-from ps.cuts.manifest import CutManifest, ShardPart, manifest_name, read_manifest
-from ps.cuts.restore import deal_dense, dealt
-from ps.errors import CutDamaged
+from ps.checkpoints.files import RowFile, verify
+from ps.checkpoints.manifest import CheckpointManifest, ShardPart, manifest_name, read_manifest
+from ps.checkpoints.restore import deal_dense, dealt
+from ps.errors import CheckpointDamaged
 from ps.protocol import FilePart
 from serving.copies import ModelCopy, ModelSpec
 from serving.versions import Version, version_of
@@ -38,32 +39,34 @@ LONGEST_MANIFEST = 16 << 20
 
 
 class Plan(NamedTuple):
-    """What is to be read of a cut."""
+    """What is to be read of a checkpoint."""
 
-    manifest: CutManifest
+    manifest: CheckpointManifest
     files: tuple[tuple[ShardPart, FilePart], ...]
     since: Version | None
-    """what the copy holds; None: the cut is loaded as a whole"""
+    """what the copy holds; None: the checkpoint is loaded as a whole"""
 
 
-def read_served_manifest(storage: Storage, number: int) -> CutManifest:
-    """A manifest of a plain file of reasonable size; raises CutDamaged."""
-    with damaged(f"cut {number}"):
+def read_served_manifest(storage: Storage, number: int) -> CheckpointManifest:
+    """A manifest of a plain file of reasonable size; raises CheckpointDamaged."""
+    with damaged(f"checkpoint {number}"):
         storage.check_plain(manifest_name(number))
         size = storage.size(manifest_name(number))
         if size > LONGEST_MANIFEST:
-            raise CutDamaged(f"its manifest has {size} bytes; expected {LONGEST_MANIFEST} at most; go to another cut")
+            raise CheckpointDamaged(
+                f"its manifest has {size} bytes; expected {LONGEST_MANIFEST} at most; go to another checkpoint"
+            )
         return read_manifest(storage, number)
 
 
-def load(storage: Storage, manifest: CutManifest, copy: ModelCopy) -> Plan:
-    """Brings a copy to a cut, whatever it holds; returns what was read."""
+def load(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> Plan:
+    """Brings a copy to a checkpoint, whatever it holds; returns what was read."""
     check_manifest(manifest, copy.spec)
     planned = plan(manifest, copy.version)
     for shard, file in planned.files:
         check_file(storage, shard, file, copy.spec)
     flat_L = read_dense(storage, manifest, copy)
-    with copy.changing(), damaged(f"cut {manifest.number}"):
+    with copy.changing(), damaged(f"checkpoint {manifest.number}"):
         copy.manifest = None
         if planned.since is None:
             copy.table = copy.spec.empty_table()
@@ -72,64 +75,69 @@ def load(storage: Storage, manifest: CutManifest, copy: ModelCopy) -> Plan:
             _apply(storage, file, copy, planned.since)
         copy.put_dense(flat_L)
         if len(copy.table) != manifest.rows:
-            raise CutDamaged(
-                f"its files have rows of {len(copy.table)} keys; expected {manifest.rows}; go to another cut"
+            raise CheckpointDamaged(
+                f"its files have rows of {len(copy.table)} keys; expected {manifest.rows}; go to another checkpoint"
             )
         copy.manifest = manifest
     return planned
 
 
 # ── 1 plan ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def plan(manifest: CutManifest, held: Version | None) -> Plan:
-    """Which files bring a copy that holds a version to a cut."""
+def plan(manifest: CheckpointManifest, held: Version | None) -> Plan:
+    """Which files bring a copy that holds a version to a checkpoint."""
     since = held if held is not None and _is_continued(manifest, held) else None
     files = [(shard, file) for shard in manifest.shards for file in shard.files]
-    return Plan(manifest, tuple((s, f) for s, f in files if since is None or cut_of(f) > since.cut), since)
+    return Plan(
+        manifest, tuple((s, f) for s, f in files if since is None or checkpoint_of(f) > since.checkpoint), since
+    )
 
 
-def _is_continued(manifest: CutManifest, held: Version) -> bool:
-    """Whether a cut is a later one of the same line."""
-    return held.line == manifest.line and held.cut < manifest.number and held.step <= manifest.step
+def _is_continued(manifest: CheckpointManifest, held: Version) -> bool:
+    """Whether a checkpoint is a later one of the same line."""
+    return held.line == manifest.line and held.checkpoint < manifest.number and held.step <= manifest.step
 
 
-def cut_of(file: FilePart) -> int:
-    """The number of the cut that a file was written for; raises CutDamaged for a name that is none of ours."""
+def checkpoint_of(file: FilePart) -> int:
+    """The number of a file's checkpoint; raises CheckpointDamaged if the name is none of ours."""
     found = NAME.fullmatch(file.name)
     if found is None:
-        raise CutDamaged(
-            f"{file.name[:200]!r} is no name of a file of rows; expected CUT/KIND-SHARD-UNIQUE.safetensors; see who "
+        raise CheckpointDamaged(
+            f"{file.name[:200]!r} is no name of a file of rows; expected CHECKPOINT/KIND-SHARD-UNIQUE.safetensors; "
+            "see who "
             "wrote it"
         )
     return int(found[1])
 
 
 # ── 2 verify ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def check_manifest(manifest: CutManifest, spec: ModelSpec) -> None:
-    """Raises CutDamaged unless it is of this run, and shards, rows and names are as they must be."""
+def check_manifest(manifest: CheckpointManifest, spec: ModelSpec) -> None:
+    """Raises CheckpointDamaged unless it is of this run, and shards, rows and names are as they must be."""
     if manifest.run != spec.run:
-        raise CutDamaged(
-            f"cut {manifest.number} is of run {manifest.run!r}; expected {spec.run!r}; give each run a cuts.url"
+        raise CheckpointDamaged(
+            f"checkpoint {manifest.number} is of run {manifest.run!r}; expected {spec.run!r}; give each run a "
+            "checkpoints.url"
         )
     count = len(manifest.shards)
     right = [(shard, dealt(manifest.rows, shard, count)) for shard in range(count)]
     for shard in manifest.shards:
-        numbers = [cut_of(file) for file in shard.files]
+        numbers = [checkpoint_of(file) for file in shard.files]
         has_all = sum(file.rows for file in shard.files) >= shard.rows and shard.files
         if not has_all or max(numbers) > manifest.number or any(file.rows > shard.rows for file in shard.files):
-            raise CutDamaged(
-                f"shard {shard.shard} of cut {manifest.number} has {shard.rows} rows in files of "
-                f"{[file.rows for file in shard.files]}, written for cuts {numbers}; expected all rows, in files of "
-                "this cut and earlier ones; go to another cut"
+            raise CheckpointDamaged(
+                f"shard {shard.shard} of checkpoint {manifest.number} has {shard.rows} rows in files of "
+                f"{[file.rows for file in shard.files]}, written for checkpoints {numbers}; expected all rows, in "
+                "files of "
+                "this checkpoint and earlier ones; go to another checkpoint"
             )
     if not count or [(shard.shard, shard.rows) for shard in manifest.shards] != right:
-        raise CutDamaged(
-            f"cut {manifest.number} has {[shard.rows for shard in manifest.shards]} rows by shard; expected "
-            f"{[rows for _, rows in right]}; go to another cut"
+        raise CheckpointDamaged(
+            f"checkpoint {manifest.number} has {[shard.rows for shard in manifest.shards]} rows by shard; expected "
+            f"{[rows for _, rows in right]}; go to another checkpoint"
         )
 
 
 def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSpec) -> None:
-    """Raises CutDamaged unless a file is what was written, with rows of the right shape and numbers in range."""
+    """Raises CheckpointDamaged unless a file is what was written, with rows of the right shape and numbers in range."""
     with damaged(file.name):
         storage.check_plain(file.name)
         with RowFile(storage, file) as opened:
@@ -139,9 +147,9 @@ def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSp
             for first in range(0, file.rows, BLOCK_ROWS):
                 numbers_K = opened.read("numbers", first, min(first + BLOCK_ROWS, file.rows))
                 if numbers_K[0] <= last or (np.diff(numbers_K) <= 0).any() or numbers_K[-1] >= shard.rows:
-                    raise CutDamaged(
+                    raise CheckpointDamaged(
                         f"its row numbers {numbers_K[0]} to {numbers_K[-1]} follow {last}; expected rising ones below "
-                        f"{shard.rows}; go to another cut"
+                        f"{shard.rows}; go to another checkpoint"
                     )
                 last = int(numbers_K[-1])
 
@@ -158,35 +166,37 @@ def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
     }
     for name, (kind, size) in wanted.items():
         if (entries[name].dtype, entries[name].shape) != (kind, size):
-            raise CutDamaged(
+            raise CheckpointDamaged(
                 f"its {name} are {entries[name].shape} of {entries[name].dtype}; expected {size} of {kind}; serve with "
                 "the settings of the run"
             )
     if entries["dense"].dtype != dtype or len(entries["dense"].shape) != 1:
-        raise CutDamaged(
+        raise CheckpointDamaged(
             f"its dense weights are {entries['dense'].shape} of {entries['dense'].dtype}; expected {dtype}"
         )
 
 
-def read_dense(storage: Storage, manifest: CutManifest, copy: ModelCopy) -> NDArray[Any] | None:
-    """The flat dense vector of a cut whose files have been verified; None if it has none yet."""
+def read_dense(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> NDArray[Any] | None:
+    """The flat dense vector of a checkpoint whose files have been verified; None if it has none yet."""
     ranges, floats = [], 0
     most = 3 * copy.dense_weights + len(manifest.shards)
     for shard in manifest.shards:
         with damaged(shard.files[-1].name), RowFile(storage, shard.files[-1]) as opened:
             floats += (length := opened.entries["dense"].shape[0])
             if floats > most:
-                raise CutDamaged(f"it has {length} dense weights and state; expected {most} at most in all shards")
+                raise CheckpointDamaged(
+                    f"it has {length} dense weights and state; expected {most} at most in all shards"
+                )
             ranges.append(opened.read("dense", 0, length))
-    with damaged(f"cut {manifest.number}"):
+    with damaged(f"checkpoint {manifest.number}"):
         whole = deal_dense(ranges, 0, 1, copy.spec.dense_rule)
         if whole is None:
             return None
         flat_L = whole if copy.spec.dense_rule.optimizer == "sgd" else whole[: whole.size // 3]
         if flat_L.size != copy.dense_weights or not np.isfinite(flat_L).all():
-            raise CutDamaged(
+            raise CheckpointDamaged(
                 f"it has {flat_L.size} dense weights; expected {copy.dense_weights}, all finite; serve with the "
-                "settings of the run, or another cut"
+                "settings of the run, or another checkpoint"
             )
         return flat_L
 
@@ -208,16 +218,16 @@ def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: Version | N
 
 @contextmanager
 def damaged(what: str) -> Iterator[None]:
-    """Turns errors of the storage, and a lack of memory, into CutDamaged, which names the file.
+    """Turns errors of the storage, and a lack of memory, into CheckpointDamaged, which names the file.
 
     RuntimeError is what torch raises where there is no memory.
     """
     try:
         yield
-    except (StorageError, MemoryError, RuntimeError, CutDamaged) as error:
-        raise CutDamaged(f"{what} cannot be served: {error}") from error
+    except (StorageError, MemoryError, RuntimeError, CheckpointDamaged) as error:
+        raise CheckpointDamaged(f"{what} cannot be served: {error}") from error
 
 
-def is_at(copy: ModelCopy, manifest: CutManifest) -> bool:
-    """Whether a copy holds a cut."""
+def is_at(copy: ModelCopy, manifest: CheckpointManifest) -> bool:
+    """Whether a copy holds a checkpoint."""
     return copy.version == version_of(manifest)

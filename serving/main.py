@@ -1,8 +1,8 @@
-"""The serving process: listens, follows the cuts of a run, and answers until it is asked to stop.
+"""The serving process: listens, follows the checkpoints of a run, and answers until it is asked to stop.
 
 Open requests are finished after SIGTERM. Several processes may listen on one port; each has its own copies of the
-model. Nothing here is worth keeping but what is served, which is on record beside the cuts: a process that is started
-again loads the newest good cut, or the pinned one, and says so if that is older.
+model. Nothing here is worth keeping but what is served, which is on record beside the checkpoints: a process that is
+started again loads the newest good checkpoint, or the pinned one, and says so if that is older.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from ingest.codec.decoder import Decoder
 from ingest.codec.structure import count_items
 from ingest.streams.position import Position
 from ingest.streams.source import Record
-from ps.cuts.publication import Deliveries
+from ps.checkpoints.publication import Deliveries
 from serving.app import create_app, guarded
 from serving.copies import Copies
 from serving.engine import Engine
@@ -106,7 +106,7 @@ async def _run(
 
 @contextmanager
 def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore, AuditQueue], ServingParts]]:
-    """Follows the cuts; yields what makes the parts of the application, once there is a database."""
+    """Follows the checkpoints; yields what makes the parts of the application, once there is a database."""
     storage, copies = Storage.at(job.storage), Copies(job.spec)
     engine = Engine(copies, job.config.batch_samples, meter)
     deliveries, news = Deliveries(job.curve), news_of(job, copies, meter)

@@ -11,7 +11,7 @@ class VersionReading(Answer):
     line: int
     """how often steps had been decided anew before"""
     step: int
-    cut: int
+    checkpoint: int
 
 
 class Predictions(Answer):
@@ -20,7 +20,7 @@ class Predictions(Answer):
     probabilities: list[float]
     version: VersionReading
     age_seconds: float
-    """since the cut of this version was taken"""
+    """since the checkpoint of this version was taken"""
     ids: list[str] | None = None
     """of the predictions, to go with their labels later; only where predictions are logged"""
     unknown_fields: list[str] | None = None
@@ -32,7 +32,7 @@ class SnapshotReading(Answer):
 
     version: VersionReading
     at_seconds: float
-    """when its cut was taken, since 1970"""
+    """when its checkpoint was taken, since 1970"""
     age_seconds: float
     rows: int
     reasons: list[str]
@@ -67,7 +67,7 @@ class ServingReadiness(Answer):
 class PinRequest(Body):
     """Which version is to be served."""
 
-    cut: int = Field(ge=1, lt=1 << 53)
+    checkpoint: int = Field(ge=1, lt=1 << 53)
     reason: Reason
 
 

@@ -70,11 +70,11 @@ class DispatcherNews:
 
     def _tell(self, client: LiveClient) -> bool:
         """Whether the dispatcher answered."""
-        (version, at_seconds), known = self._served, 0 if self._newest is None else self._newest.cut
-        newest = client.tell(client.live(version.line, version.step, version.cut, at_seconds, known))
+        (version, at_seconds), known = self._served, 0 if self._newest is None else self._newest.checkpoint
+        newest = client.tell(client.live(version.line, version.step, version.checkpoint, at_seconds, known))
         if newest is None:
             return False
-        if newest.cut != known:
+        if newest.checkpoint != known:
             self._newest = newest
             self._has_news.set()
         elif self._newest is None or newest.publishers != self._newest.publishers:

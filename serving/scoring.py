@@ -1,8 +1,8 @@
 """Answers the dispatcher's questions: what the version that is served makes of the newest samples.
 
-The next version is judged by the answer (``dispatch/cuts/gate.py``). Samples come as keys and dense inputs: their
-labels are nobody's business here. A question is scored by one copy of the model, which requests read at the same time;
-it goes in slices, so that its thread never keeps the interpreter from theirs for long.
+The next version is judged by the answer (``dispatch/checkpoints/gate.py``). Samples come as keys and dense inputs:
+their labels are nobody's business here. A question is scored by one copy of the model, which requests read at the same
+time; it goes in slices, so that its thread never keeps the interpreter from theirs for long.
 """
 
 import time

@@ -8,8 +8,8 @@ what is served takes its place, unless a person wants it: pins it, or removes a 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ps.cuts.choice import Choice
-from ps.cuts.manifest import CutManifest
+from ps.checkpoints.choice import Choice
+from ps.checkpoints.manifest import CheckpointManifest
 
 
 class Version(NamedTuple):
@@ -17,28 +17,28 @@ class Version(NamedTuple):
 
     line: int
     step: int
-    cut: int
-    """the number of the cut that it is read from"""
+    checkpoint: int
+    """the number of the checkpoint that it is read from"""
 
 
-def version_of(manifest: CutManifest) -> Version:
+def version_of(manifest: CheckpointManifest) -> Version:
     return Version(manifest.line, manifest.step, manifest.number)
 
 
 def candidates(
-    manifests: Iterable[CutManifest], choice: Choice, served: Version | None, may_go_back: bool
-) -> Iterator[CutManifest]:
+    manifests: Iterable[CheckpointManifest], choice: Choice, served: Version | None, may_go_back: bool
+) -> Iterator[CheckpointManifest]:
     """Versions that should take the place of what is served, the best first; none if that is what is wanted.
 
     may_go_back: a person has changed what is wanted since.
     """
     if choice.pinned is not None:
-        if served is None or served.cut != choice.pinned:
+        if served is None or served.checkpoint != choice.pinned:
             yield from (manifest for manifest in manifests if manifest.number == choice.pinned)
         return
     for manifest in sorted(manifests, key=version_of, reverse=True):
         is_wanted = choice.allows(manifest)
-        if served is not None and manifest.number == served.cut and is_wanted:
+        if served is not None and manifest.number == served.checkpoint and is_wanted:
             return
         if served is not None and not may_go_back and version_of(manifest) <= served:
             return
@@ -46,13 +46,13 @@ def candidates(
             yield manifest
 
 
-def why_held(manifests: Iterable[CutManifest], choice: Choice, served: Version) -> str:
+def why_held(manifests: Iterable[CheckpointManifest], choice: Choice, served: Version) -> str:
     """Why the newest version is not served although it is newer than what is; empty: there is none, or a pin is why."""
     newer = [manifest for manifest in manifests if version_of(manifest) > served and not choice.allows(manifest)]
     if choice.pinned is not None or not newer:
         return ""
     newest, found = max(newer, key=version_of), "1 newer version is" if len(newer) == 1 else f"{len(newer)} newer are"
     return (
-        f"{found} held back; the newest, cut {newest.number} after step "
+        f"{found} held back; the newest, checkpoint {newest.number} after step "
         f"{newest.step}: {'; '.join(newest.verdict.reasons)}; expected a good one; wait for the next, or release this"
     )

@@ -11,7 +11,7 @@ A mark before a block of commands, which readers do not see, says what becomes o
 In a block with prompts (``$ ``) all other lines are what the command above them prints; ``…`` stands for what was left
 out. Numbers, times and names may differ.
 
-Cut 7 stands for one of the reader's, and is replaced by the newest; ports are replaced by free ones.
+Checkpoint 7 stands for one of the reader's, and is replaced by the newest; ports are replaced by free ones.
 """
 
 import os
@@ -29,7 +29,7 @@ from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment
 COMMANDS = r"(?:\$ )?(?:freshet|make|curl|export|uv|ask|kcat|echo|\. |[A-Z_]+=)"
 BLOCK = re.compile(r"^(?:<!-- ([^\n]*?) -->\n)?```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 MARK = re.compile(r"run|run until: .+|run again until: .+|Ctrl-C|not run: .+")
-CUT_NUMBER = re.compile(r"^(freshet (?:cuts|snapshots) [^#\n]*?)\b7\b", re.MULTILINE)
+CHECKPOINT_NUMBER = re.compile(r"^(freshet (?:checkpoints|snapshots) [^#\n]*?)\b7\b", re.MULTILINE)
 TOLD = re.compile(r'"(?:text|verb)":"([^"]*)"')
 ELISION = "…"
 
@@ -226,12 +226,14 @@ class DocumentReader:
         self._shell.stdin.flush()
 
     def _as_here(self, commands: str) -> str:
-        """With the reader's own cut and ports."""
+        """With the reader's own checkpoint and ports."""
         ports = re.sub(
             r"(localhost|127\.0\.0\.1):(8000|8100)", lambda found: f"{found[1]}:{self._ports[found[2]]}", commands
         )
-        cuts = sorted(int(file.stem) for file in self.here.glob("runs/*/cuts/*.json") if file.stem.isdecimal())
-        return CUT_NUMBER.sub(rf"\g<1>{cuts[-1]}", ports) if cuts else ports
+        checkpoints = sorted(
+            int(file.stem) for file in self.here.glob("runs/*/checkpoints/*.json") if file.stem.isdecimal()
+        )
+        return CHECKPOINT_NUMBER.sub(rf"\g<1>{checkpoints[-1]}", ports) if checkpoints else ports
 
 
 def check_output(command: str, printed: str, shown: str) -> None:

@@ -13,7 +13,7 @@ After a Welcome to a ring, and before anything else of that generation, the work
 members through the dispatcher, to form the process group. A request to stop makes the worker ask to leave and go on
 with its orders until the dispatcher, having flushed everyone, says goodbye: nothing it trained is lost.
 
-A crash after any line costs the steps since the last cut: a worker owns nothing that survives.
+A crash after any line costs the steps since the last checkpoint: a worker owns nothing that survives.
 """
 
 import os

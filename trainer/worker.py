@@ -119,7 +119,7 @@ class Worker:
         """Carries out one order and returns its report with the logits; upcoming: the next order if it is there."""
         watch = Stopwatch()
         if order.phase != TRAIN:
-            reach("cut_flush", order.step)
+            reach("checkpoint_flush", order.step)
         self._transfers.begin_late(order, work)
         watch.lap("push")
         logits, ring_bytes = NO_F32, 0

@@ -37,7 +37,7 @@ class GenerationReading(Answer):
     version: int
 
 
-class CutReading(Answer):
+class CheckpointReading(Answer):
     """The model after one step, on disk."""
 
     number: int
@@ -51,7 +51,7 @@ class CutReading(Answer):
 
 
 class FaultReading(Answer):
-    """Something failed, and the run went back to a cut."""
+    """Something failed, and the run went back to a checkpoint."""
 
     version: int
     step: int

@@ -53,7 +53,7 @@ router = APIRouter(tags=["events"])
 async def stream_events(
     run: Followed, parts: Parts, last_event_id: EventId = None, after: AfterVersion = None
 ) -> Response:
-    """Changes of members and α, commands, cuts, faults, and statuses between them."""
+    """Changes of members and α, commands, checkpoints, faults, and statuses between them."""
     if last_event_id is not None:
         version, place = map(int, last_event_id.split("."))
     else:

@@ -1,4 +1,4 @@
-"""What happened in a run, from SQL: steps, generations, cuts, faults, commands; and who changed what."""
+"""What happened in a run, from SQL: steps, generations, checkpoints, faults, commands; and who changed what."""
 
 import math
 from dataclasses import dataclass
@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import RedirectResponse
 
 from api.access.rules import needs
 from api.errors import BadRequest, NotFound
 from api.models.base import Listed
-from api.models.history import AuditReading, CutReading, FaultReading, GenerationReading, StepsPoint
+from api.models.history import AuditReading, CheckpointReading, FaultReading, GenerationReading, StepsPoint
 from api.models.runs import CommandReading
 from api.parts import Parts
 from api.routes.common import After, Known, Limit, link_next, listed
@@ -69,20 +70,27 @@ async def list_generations(
     return listed(page, GenerationReading.model_validate, request, response)
 
 
-@router.get("/v1/runs/{run}/cuts", summary="Cuts", **needs("read"))
-async def list_cuts(
+@router.get("/v1/runs/{run}/checkpoints", summary="Checkpoints", **needs("read"))
+async def list_checkpoints(
     run: Known, parts: Parts, request: Request, response: Response, after: After = None, limit: Limit = 100
-) -> Listed[CutReading]:
+) -> Listed[CheckpointReading]:
     """Newest first."""
-    page = await parts.store.runs.cuts(run, after, limit)
-    return listed(page, CutReading.model_validate, request, response)
+    page = await parts.store.runs.checkpoints(run, after, limit)
+    return listed(page, CheckpointReading.model_validate, request, response)
+
+
+@router.get("/v1/runs/{run}/cuts", include_in_schema=False, **needs("read"))
+async def redirect_to_checkpoints(run: str, request: Request) -> RedirectResponse:
+    """The path of earlier releases."""
+    place = request.url.path.removesuffix("cuts") + "checkpoints"
+    return RedirectResponse(place + (f"?{request.url.query}" if request.url.query else ""), status_code=308)
 
 
 @router.get("/v1/runs/{run}/faults", summary="Faults", **needs("read"))
 async def list_faults(
     run: Known, parts: Parts, request: Request, response: Response, after: After = None, limit: Limit = 100
 ) -> Listed[FaultReading]:
-    """Newest first: what was lost or failed, so that the run went back to a cut."""
+    """Newest first: what was lost or failed, so that the run went back to a checkpoint."""
     page = await parts.store.runs.faults(run, after, limit)
     return listed(page, FaultReading.model_validate, request, response)
 

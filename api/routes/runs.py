@@ -89,7 +89,7 @@ async def create_run(body: NewRun, parts: Parts, given: Given) -> Response:
 
 @router.post("/{run}/stop", summary="Stop a run in order", responses=COMMAND_RESPONSES, **needs("control"))
 async def stop_run(run: Followed, parts: Parts, given: Given, body: Why | None = None) -> Response:
-    """It takes a cut, and can go on later."""
+    """It takes a checkpoint, and can go on later."""
     return await give(parts, run, given, "stop", reason=body.reason if body else "")
 
 

@@ -60,7 +60,7 @@ async def add_worker(run: Followed, parts: Parts, given: Given, body: AddWorker)
 
 @router.delete("/{worker}", summary="Remove a worker", responses=COMMAND_RESPONSES, **needs("control"))
 async def remove_worker(run: Followed, worker: WorkerName, parts: Parts, given: Given) -> Response:
-    """Excludes it at once, whatever it does: the others go back to the last cut, and its process is stopped."""
+    """Excludes it at once, whatever it does: the others go back to the last checkpoint, and its process is stopped."""
     return await give(parts, run, given, "remove", worker=worker)
 
 
@@ -68,7 +68,7 @@ async def remove_worker(run: Followed, worker: WorkerName, parts: Parts, given: 
 async def drain_worker(
     run: Followed, worker: WorkerName, parts: Parts, given: Given, body: Why | None = None
 ) -> Response:
-    """It leaves after a cut, at a step boundary, at no cost."""
+    """It leaves after a checkpoint, at a step boundary, at no cost."""
     return await give(parts, run, given, "drain", worker=worker, reason=body.reason if body else "")
 
 

@@ -18,9 +18,9 @@ from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
     Begun,
+    CheckpointBegun,
+    CheckpointTaken,
     Commanded,
-    CutBegun,
-    CutTaken,
     Ended,
     Faulted,
     GenerationStarted,
@@ -52,15 +52,15 @@ class Changes:
     """columns that change"""
     steps_void_after: int | None = None
     """steps after it are removed"""
-    cuts_void_after: int | None = None
-    """cuts of steps after it are void"""
+    checkpoints_void_after: int | None = None
+    """checkpoints of steps after it are void"""
     steps: dict[int, Row] = field(default_factory=dict)
     """of level 1; alpha None: as it is, since it was decided in an earlier page; samples None: no figure is told"""
     restated: dict[int, Row] = field(default_factory=dict)
-    """generations that a cut names again, entered if they are missing"""
+    """generations that a checkpoint names again, entered if they are missing"""
     generations: dict[int, Row] = field(default_factory=dict)
     alpha_changes: list[Row] = field(default_factory=list)
-    cuts: dict[int, Row] = field(default_factory=dict)
+    checkpoints: dict[int, Row] = field(default_factory=dict)
     faults: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
     settled: dict[str, Row] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def _add_gap(changes: Changes, cursor: int, last: int, records: list[Versioned])
     """Versions were trimmed before they were read: the record that opens what is left says where it goes on."""
     body = {"first": cursor + 1, "last": last}
     changes.events.append({"version": last, "place": 0, "kind": GAP, "body": body, "at": changes.read_at})
-    if records and isinstance(opening := records[0].record, CutBegun) and opening.opens:
+    if records and isinstance(opening := records[0].record, CheckpointBegun) and opening.opens:
         changes.steps_void_after = opening.step
 
 
@@ -105,10 +105,10 @@ def _add(changes: Changes, record: AnyRecord, version: int, place: int) -> None:
             changes.generations[record.number] = _generation(record, version)
             changes.restated.pop(record.number, None)
             _set_state(changes, "running", None)
-        case CutBegun():
-            _begin_cut(changes, record, version)
-        case CutTaken():
-            changes.cuts[record.number] = _cut(record, version, "taken", told(record.at_seconds))
+        case CheckpointBegun():
+            _begin_checkpoint(changes, record, version)
+        case CheckpointTaken():
+            changes.checkpoints[record.number] = _checkpoint(record, version, "taken", told(record.at_seconds))
         case Commanded():
             _settle(changes, record, key)
         case AlphaChanged():
@@ -161,9 +161,9 @@ def done(record: StepDone, before: Row | None) -> Row:
 def _void(changes: Changes, step: int) -> None:
     """Steps after it are decided anew."""
     changes.steps_void_after = _lower(changes.steps_void_after, step)
-    changes.cuts_void_after = _lower(changes.cuts_void_after, step)
+    changes.checkpoints_void_after = _lower(changes.checkpoints_void_after, step)
     changes.steps = {number: row for number, row in changes.steps.items() if number <= step}
-    for row in changes.cuts.values():
+    for row in changes.checkpoints.values():
         if row["step"] > step:
             row["state"] = "void"
 
@@ -184,12 +184,12 @@ def _set_state(changes: Changes, state: str, ended_at: float | None) -> None:
     changes.has_begun = True
 
 
-def _begin_cut(changes: Changes, record: CutBegun, version: int) -> None:
+def _begin_checkpoint(changes: Changes, record: CheckpointBegun, version: int) -> None:
     if not changes.has_begun:
         _begin(changes, record.begun)
     if record.generation.number not in changes.generations:
         changes.restated.setdefault(record.generation.number, _generation(record.generation, version))
-    changes.cuts[record.number] = _cut(record, version, "begun", changes.last_at)
+    changes.checkpoints[record.number] = _checkpoint(record, version, "begun", changes.last_at)
 
 
 def _generation(record: GenerationStarted, version: int) -> Row:
@@ -204,7 +204,7 @@ def _generation(record: GenerationStarted, version: int) -> Row:
     }
 
 
-def _cut(record: CutBegun | CutTaken, version: int, state: str, at: float | None) -> Row:
+def _checkpoint(record: CheckpointBegun | CheckpointTaken, version: int, state: str, at: float | None) -> Row:
     positions = msgspec.to_builtins(record.positions, str_keys=True)
     named = {"number": record.number, "step": record.step, "samples": record.samples, "positions": positions}
     return named | {"state": state, "at": at, "version": version}
@@ -267,8 +267,8 @@ def _event(changes: Changes, record: AnyRecord) -> Row:
 
 
 def _time_within(record: AnyRecord) -> float | None:
-    """Of a cut without a time, that no event comes before: when what it restates had happened."""
-    if not isinstance(record, CutBegun):
+    """Of a checkpoint without a time, that no event comes before: when what it restates had happened."""
+    if not isinstance(record, CheckpointBegun):
         return None
     return told(record.generation.at_seconds) or told(record.begun.at_seconds)
 

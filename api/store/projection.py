@@ -23,8 +23,8 @@ from api.store.tables import (
     LEVELS,
     AlphaChangeRow,
     AuditRow,
+    CheckpointRow,
     CommandRow,
-    CutRow,
     EventRow,
     FaultRow,
     GenerationRow,
@@ -69,8 +69,10 @@ async def _last_at(connection: AsyncConnection, run: str) -> float | None:
 
 
 async def _remove_void(connection: AsyncConnection, run: str, changes: Changes) -> None:
-    if (after := changes.cuts_void_after) is not None:
-        await connection.execute(update(CutRow).where(CutRow.run == run, CutRow.step > after).values(state="void"))
+    if (after := changes.checkpoints_void_after) is not None:
+        await connection.execute(
+            update(CheckpointRow).where(CheckpointRow.run == run, CheckpointRow.step > after).values(state="void")
+        )
     if (after := changes.steps_void_after) is not None:
         for level in LEVELS:
             void = (StepRow.run == run, StepRow.level == level, StepRow.bucket > after // level)
@@ -84,7 +86,7 @@ async def _enter_changes(connection: AsyncConnection, run: str, changes: Changes
     await enter(connection, GenerationRow, of_run(changes.restated.values()), replaces=False)
     await enter(connection, GenerationRow, of_run(changes.generations.values()))
     await enter(connection, AlphaChangeRow, of_run(changes.alpha_changes))
-    await enter(connection, CutRow, of_run(changes.cuts.values()))
+    await enter(connection, CheckpointRow, of_run(changes.checkpoints.values()))
     await enter(connection, FaultRow, of_run(changes.faults))
     await enter(connection, EventRow, of_run(changes.events))
     for command, answer in changes.settled.items():

@@ -15,13 +15,13 @@ from api.store.rows import (
     ProjectedJournal,
     StepPoint,
     StoredAlphaChange,
-    StoredCut,
+    StoredCheckpoint,
     StoredEvent,
     StoredFault,
     StoredGeneration,
     StoredRun,
 )
-from api.store.tables import AlphaChangeRow, CutRow, EventRow, FaultRow, GenerationRow, RunRow
+from api.store.tables import AlphaChangeRow, CheckpointRow, EventRow, FaultRow, GenerationRow, RunRow
 from dispatch.control.feed import FeedPage
 
 RowT = TypeVar("RowT")
@@ -89,8 +89,8 @@ class RunTables:
         key = [AlphaChangeRow.version, AlphaChangeRow.place]
         return await self._page(StoredAlphaChange, AlphaChangeRow, key, run, after, limit)
 
-    async def cuts(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredCut]:
-        return await self._page(StoredCut, CutRow, [CutRow.number], run, after, limit)
+    async def checkpoints(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredCheckpoint]:
+        return await self._page(StoredCheckpoint, CheckpointRow, [CheckpointRow.number], run, after, limit)
 
     async def faults(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredFault]:
         return await self._page(StoredFault, FaultRow, [FaultRow.version, FaultRow.place], run, after, limit)

@@ -18,7 +18,7 @@ from api.store.engine import Database
 from api.store.projection import NEW_RUN, enter
 from api.store.tables import (
     AlphaChangeRow,
-    CutRow,
+    CheckpointRow,
     EventRow,
     FaultRow,
     GenerationRow,
@@ -34,7 +34,7 @@ LONGEST_NAME = 50
 """of a run, as far as it is part of the new name: with what is added it can be part of a path of the API"""
 SHOWN_LETTERS = 8
 """of a journal's identity in the new name"""
-MOVED: tuple[type[SqlTable], ...] = (GenerationRow, StepRow, AlphaChangeRow, CutRow, FaultRow, EventRow)
+MOVED: tuple[type[SqlTable], ...] = (GenerationRow, StepRow, AlphaChangeRow, CheckpointRow, FaultRow, EventRow)
 FRESH = NEW_RUN | {"begun_at": None, "ended_at": None}
 
 

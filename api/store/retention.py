@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Delete, delete, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.store.engine import Database
-from api.store.tables import FANOUT, AuditRow, CutRow, EventRow, RunRow, StepRow
+from api.store.tables import FANOUT, AuditRow, CheckpointRow, EventRow, RunRow, StepRow
 
 BATCH = 2000
 """rows that one transaction removes at most"""
@@ -64,15 +64,15 @@ async def _prune_steps(database: Database, run: str, level: int, kept: int) -> i
 async def _floor(connection: AsyncConnection, run: str, level: int, kept: int) -> int:
     """The oldest bucket that is kept.
 
-    A row of the next level that has the newest step, or that of the newest cut, will be summed up again from this
-    level: after more steps, or after those behind the cut were void. So its rows stay.
+    A row of the next level that has the newest step, or that of the newest checkpoint, will be summed up again from
+    this level: after more steps, or after those behind the checkpoint were void. So its rows stay.
     """
     newest = await connection.scalar(select(func.max(StepRow.last_step)).where(StepRow.run == run, StepRow.level == 1))
-    taken = (CutRow.run == run, CutRow.state == "taken")
-    cut = await connection.scalar(select(func.max(CutRow.step)).where(*taken))
+    taken = (CheckpointRow.run == run, CheckpointRow.state == "taken")
+    checkpoint = await connection.scalar(select(func.max(CheckpointRow.step)).where(*taken))
     if newest is None:
         return 0
-    needed = min(newest, newest if cut is None else cut) // (level * FANOUT) * FANOUT
+    needed = min(newest, newest if checkpoint is None else checkpoint) // (level * FANOUT) * FANOUT
     return max(0, min((newest + 1 - kept) // level, needed))
 
 

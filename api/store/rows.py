@@ -8,7 +8,7 @@ RowT = TypeVar("RowT")
 
 RunState = Literal["seen", "running", "stopped", "ended"]
 """seen: nothing of its journal has been read yet; stopped: in order, it may go on"""
-CutStanding = Literal["begun", "taken", "void"]
+CheckpointStanding = Literal["begun", "taken", "void"]
 """begun: not complete yet, or it failed; void: of steps that were decided anew afterwards"""
 AlphaMode = Literal["manual", "auto"]
 CommandState = Literal["pending", "done", "refused"]
@@ -109,7 +109,7 @@ class StoredAlphaChange:
 
 
 @dataclass(frozen=True)
-class StoredCut:
+class StoredCheckpoint:
     """The model after one step, on disk."""
 
     run: str
@@ -118,14 +118,14 @@ class StoredCut:
     samples: int
     positions: dict[str, Any]
     """by partition: offset and index"""
-    state: CutStanding
+    state: CheckpointStanding
     at: float | None
     version: int
 
 
 @dataclass(frozen=True)
 class StoredFault:
-    """Something failed, and the run went back to a cut."""
+    """Something failed, and the run went back to a checkpoint."""
 
     run: str
     version: int

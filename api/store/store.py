@@ -1,7 +1,8 @@
 """The only thing the rest of the control plane sees of SQL.
 
     store = await SqlStore.open("sqlite:///runs/freshet.db")
-    store.runs       see, cursor, projected, project, get, list, generations, alpha_changes, cuts, faults, events, steps
+    store.runs       see, cursor, projected, project, get, list, and the history: generations, alpha_changes,
+                     checkpoints, faults, events, steps
     store.commands   submit, pending, settle, get, list
     store.tokens     create, find, list, revoke
     store.audit      add, list

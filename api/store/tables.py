@@ -71,7 +71,7 @@ class GenerationRow(SqlTable):
     uses_hub: Mapped[bool]
     """whether shards sum dense gradients"""
     base: Mapped[int | None]
-    """the cut that the model went back to; 0: the empty model; null: it went on as it was"""
+    """the checkpoint that the model went back to; 0: the empty model; null: it went on as it was"""
     reason: Mapped[str]
     at: Mapped[float | None]
     version: Mapped[int]
@@ -131,10 +131,10 @@ class AlphaChangeRow(SqlTable):
     at: Mapped[float | None]
 
 
-class CutRow(SqlTable):
-    """A cut: the model after one step, on disk."""
+class CheckpointRow(SqlTable):
+    """A checkpoint: the model after one step, on disk."""
 
-    __tablename__ = "cuts"
+    __tablename__ = "checkpoints"
     __table_args__ = (CheckConstraint("state IN ('begun', 'taken', 'void')", name="state"),)
 
     run: Mapped[str] = of_run()
@@ -151,7 +151,7 @@ class CutRow(SqlTable):
 
 
 class FaultRow(SqlTable):
-    """Something failed, and the run went back to a cut."""
+    """Something failed, and the run went back to a checkpoint."""
 
     __tablename__ = "faults"
 

@@ -42,7 +42,11 @@ READS_SECONDS = 5.0
 PATIENCE_SECONDS = 120.0
 SETTINGS = (
     *("dispatch.workers=2", "ps.shards=1", "stream.batch=512", "rows.dim=16", f"run={RUN}"),
-    *("api.port=0", "api.requests_per_second=100000", "cuts.kept=100000"),  # all, so that the journal stays whole
+    *(
+        "api.port=0",
+        "api.requests_per_second=100000",
+        "checkpoints.kept=100000",
+    ),  # all, so that the journal stays whole
 )
 """of the run, before those that are given"""
 

@@ -1,10 +1,12 @@
-"""What a cut costs a shard: how long it answers nobody, what it writes against what changed, and how long it takes.
+"""What a checkpoint costs a shard: how long it answers nobody, what it writes against what changed, and how long it
+takes.
 
-A shard in a process of its own, as a run starts it, holds all rows. Per cut a share of them is pushed, and then, in
-turn: the shard is asked for one row again and again while nothing happens, which shows what the machine itself does to
-an answer; it is asked in the same way while it takes the cut; and as many bytes are written and synced by a plain loop.
-The longest answer during a cut is the pause that training feels. The first cut holds every row and is measured
-apart. In the end the shard goes back to the last cut, and a digest of its rows must be the one from before.
+A shard in a process of its own, as a run starts it, holds all rows. Per checkpoint a share of them is pushed, and then,
+in turn: the shard is asked for one row again and again while nothing happens, which shows what the machine itself does
+to an answer; it is asked in the same way while it takes the checkpoint; and as many bytes are written and synced by a
+plain loop. The longest answer during a checkpoint is the pause that training feels. The first checkpoint holds every
+row and is measured apart. In the end the shard goes back to the last checkpoint, and a digest of its rows must be the
+one from before.
 """
 
 import os
@@ -26,8 +28,8 @@ from infra.base.errors import FreshetError
 from infra.base.process import Stop
 from infra.base.storage import Storage
 from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Header, Refused, connected, receive, send
+from ps.checkpoints.manifest import CheckpointManifest, ShardPart, write_manifest
 from ps.config import PsConfig, RowConfig
-from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.fingerprints import fingerprint
 from ps.main import ShardJob, run_shard
 from ps.phases import FLUSH, TRAIN
@@ -37,9 +39,9 @@ from ps.protocol import (
     TO_SHARD,
     Announce,
     AnnounceArrays,
+    CheckpointCommitted,
+    CheckpointSaved,
     Count,
-    CutCommitted,
-    CutSaved,
     Digest,
     FilePart,
     Open,
@@ -54,7 +56,7 @@ SEED = 1
 CREATED = 65536
 """rows that one announcement creates"""
 PING_SECONDS = 0.0005
-"""between two questions: a shard that is asked without a break would take the cut in between slower"""
+"""between two questions: a shard that is asked without a break would take the checkpoint in between slower"""
 BLOCK_BYTES = 16 << 20
 """that the plain loop writes at a time"""
 NO_FILE = FilePart("none", 0, "0" * 32)
@@ -62,40 +64,40 @@ NO_FILE = FilePart("none", 0, "0" * 32)
 
 @dataclass(frozen=True)
 class CheckpointResult:
-    """Medians over the cuts unless named otherwise."""
+    """Medians over the checkpoints unless named otherwise."""
 
     rows: int
     dim: int
     changed: int
-    """rows, before each cut"""
-    cuts: int
+    """rows, before each checkpoint"""
+    checkpoints: int
     pause_ms: float
-    """longest answer while a cut is taken"""
+    """longest answer while a checkpoint is taken"""
     worst_pause_ms: float
-    """of all cuts"""
+    """of all checkpoints"""
     quiet_ms: float
     """longest answer while nothing happens, in as long a time"""
-    cut_ms: float
+    checkpoint_ms: float
     """from the announcement until the shard's part is durable"""
     plain_ms: float
     """as many bytes written and synced by a plain loop"""
     ratio: float
-    """of these two, within each cut"""
+    """of these two, within each checkpoint"""
     changed_bytes: int
     """of the changed rows: key, version, value and state"""
     written_bytes: int
     written_ratio: float
-    first_cut_ms: float
+    first_checkpoint_ms: float
     """the one that holds every row"""
     first_pause_ms: float
     first_plain_ms: float
     restore_ms: float
-    """until the shard is back at the last cut, with every row"""
+    """until the shard is back at the last checkpoint, with every row"""
 
 
 @dataclass(frozen=True)
-class TakenCut:
-    """One cut as it was seen from outside."""
+class TakenCheckpoint:
+    """One checkpoint as it was seen from outside."""
 
     seconds: float
     pause_seconds: float
@@ -104,54 +106,60 @@ class TakenCut:
     nbytes: int
 
 
-def run_checkpoint(folder: Path, rows: int, dim: int, share: float, cuts: int) -> CheckpointResult:
-    """So many cuts of a shard in which a share of the rows changes before each."""
+def run_checkpoint(folder: Path, rows: int, dim: int, share: float, checkpoints: int) -> CheckpointResult:
+    """So many checkpoints of a shard in which a share of the rows changes before each."""
     config, changed = RowConfig(dim=dim), max(1, int(rows * share))
     with _client(config, folder) as shard:
         shard.create(rows)
         first = _take(shard, folder, 1)
         taken = []
-        for cut in range(2, cuts + 2):
-            shard.change(np.sort(np.random.default_rng(cut).choice(rows, changed, replace=False)))
-            taken.append(_take(shard, folder, cut))
-        restore_seconds = _go_back(shard, cuts + 1)
+        for checkpoint in range(2, checkpoints + 2):
+            shard.change(np.sort(np.random.default_rng(checkpoint).choice(rows, changed, replace=False)))
+            taken.append(_take(shard, folder, checkpoint))
+        restore_seconds = _go_back(shard, checkpoints + 1)
     row_bytes = config.shape().total * np.dtype(config.float_dtype).itemsize + 8 + 8  # with its key and its version
     return _result((rows, dim, changed), row_bytes, first, taken, restore_seconds)
 
 
 def _result(
-    sizes: tuple[int, int, int], row_bytes: int, first: TakenCut, taken: list[TakenCut], restore_seconds: float
+    sizes: tuple[int, int, int],
+    row_bytes: int,
+    first: TakenCheckpoint,
+    taken: list[TakenCheckpoint],
+    restore_seconds: float,
 ) -> CheckpointResult:
     rows, dim, changed = sizes
-    written = int(statistics.median(cut.nbytes for cut in taken))
+    written = int(statistics.median(checkpoint.nbytes for checkpoint in taken))
     return CheckpointResult(
         rows=rows,
         dim=dim,
         changed=changed,
-        cuts=len(taken),
-        pause_ms=1000 * statistics.median(cut.pause_seconds for cut in taken),
-        worst_pause_ms=1000 * max(cut.pause_seconds for cut in taken),
-        quiet_ms=1000 * statistics.median(cut.quiet_seconds for cut in taken),
-        cut_ms=1000 * statistics.median(cut.seconds for cut in taken),
-        plain_ms=1000 * statistics.median(cut.plain_seconds for cut in taken),
-        ratio=statistics.median(cut.seconds / cut.plain_seconds for cut in taken),
+        checkpoints=len(taken),
+        pause_ms=1000 * statistics.median(checkpoint.pause_seconds for checkpoint in taken),
+        worst_pause_ms=1000 * max(checkpoint.pause_seconds for checkpoint in taken),
+        quiet_ms=1000 * statistics.median(checkpoint.quiet_seconds for checkpoint in taken),
+        checkpoint_ms=1000 * statistics.median(checkpoint.seconds for checkpoint in taken),
+        plain_ms=1000 * statistics.median(checkpoint.plain_seconds for checkpoint in taken),
+        ratio=statistics.median(checkpoint.seconds / checkpoint.plain_seconds for checkpoint in taken),
         changed_bytes=changed * row_bytes,
         written_bytes=written,
         written_ratio=written / (changed * row_bytes),
-        first_cut_ms=1000 * first.seconds,
+        first_checkpoint_ms=1000 * first.seconds,
         first_pause_ms=1000 * first.pause_seconds,
         first_plain_ms=1000 * first.plain_seconds,
         restore_ms=1000 * restore_seconds,
     )
 
 
-def _take(shard: "_Client", folder: Path, cut: int) -> TakenCut:
+def _take(shard: "_Client", folder: Path, checkpoint: int) -> TakenCheckpoint:
     shard.ask(Count(**shard.at))  # what was pushed before has been applied
     began = time.perf_counter()
-    saved, pause_seconds = shard.take_cut(cut)
+    saved, pause_seconds = shard.take_checkpoint(checkpoint)
     seconds = time.perf_counter() - began
     newest = saved.parts[-1]
-    return TakenCut(seconds, pause_seconds, shard.watch(seconds), _write_plainly(folder, newest.nbytes), newest.nbytes)
+    return TakenCheckpoint(
+        seconds, pause_seconds, shard.watch(seconds), _write_plainly(folder, newest.nbytes), newest.nbytes
+    )
 
 
 def _write_plainly(folder: Path, nbytes: int) -> float:
@@ -171,12 +179,12 @@ def _write_plainly(folder: Path, nbytes: int) -> float:
     return seconds
 
 
-def _go_back(shard: "_Client", cut: int) -> float:
-    """Seconds until the shard has the model of a cut again; raises FreshetError if it is another one."""
+def _go_back(shard: "_Client", checkpoint: int) -> float:
+    """Seconds until the shard has the model of a checkpoint again; raises FreshetError if it is another one."""
     before = shard.ask(Digest(**shard.at)).digest
-    shard.change(np.arange(1))  # not in any cut
+    shard.change(np.arange(1))  # not in any checkpoint
     began = time.perf_counter()
-    shard.open(restore=cut)
+    shard.open(restore=checkpoint)
     seconds = time.perf_counter() - began
     if (after := shard.ask(Digest(**shard.at)).digest) != before:
         raise FreshetError(f"rows after a restore have digest {after}; expected {before}; see the shard's log")
@@ -203,7 +211,7 @@ class _Client:
         return {"run": RUN, "generation": self.generation, "step": self.step}
 
     def open(self, restore: int = GO_ON) -> None:
-        """Begins a generation, with the model of a cut or the one that the shard has."""
+        """Begins a generation, with the model of a checkpoint or the one that the shard has."""
         self.generation += 1
         self.ask(Open(**self.at, workers=1, restore=restore))
 
@@ -225,19 +233,26 @@ class _Client:
         rows = draw.random(len(numbers) * self.config.shape().total, np.float32)
         self._tell(Push(**self.at, phase=TRAIN, worker=0), PushArrays(numbers, rows, NO_I64, rows[:0]))
 
-    def take_cut(self, cut: int) -> tuple[CutSaved, float]:
+    def take_checkpoint(self, checkpoint: int) -> tuple[CheckpointSaved, float]:
         """Returns when it is saved, with the longest answer meanwhile; then commits it."""
-        self._tell(Announce(**self.at, phase=FLUSH, pushers=[], cut=cut), AnnounceArrays())
+        self._tell(Announce(**self.at, phase=FLUSH, pushers=[], checkpoint=checkpoint), AnnounceArrays())
         longest = 0.0
         while not self.socket.poll(0):
             longest = max(longest, self.ping())
         saved = self._answer(self.socket)
-        if not isinstance(saved, CutSaved):
-            raise FreshetError(f"the shard could not take cut {cut}; {saved}; expected it saved; see the disk")
+        if not isinstance(saved, CheckpointSaved):
+            raise FreshetError(
+                f"the shard could not take checkpoint {checkpoint}; {saved}; expected it saved; see the disk"
+            )
         part = ShardPart(0, saved.rows, tuple(saved.parts))
-        told: dict[str, Any] = {"number": cut, "at_seconds": time.time(), "shards": (part,), "dispatcher": NO_FILE}
-        write_manifest(self.storage, CutManifest(**self.at, **told))
-        self._tell(CutCommitted(**self.at, cut=cut))
+        told: dict[str, Any] = {
+            "number": checkpoint,
+            "at_seconds": time.time(),
+            "shards": (part,),
+            "dispatcher": NO_FILE,
+        }
+        write_manifest(self.storage, CheckpointManifest(**self.at, **told))
+        self._tell(CheckpointCommitted(**self.at, checkpoint=checkpoint))
         return saved, longest
 
     def watch(self, seconds: float) -> float:
@@ -272,12 +287,12 @@ class _Client:
 @contextmanager
 def _client(config: RowConfig, folder: Path) -> Iterator[_Client]:
     with ExitStack() as resources:
-        endpoint = resources.enter_context(own_process(_serve, config, str(folder / "cuts")))
+        endpoint = resources.enter_context(own_process(_serve, config, str(folder / "checkpoints")))
         context = resources.enter_context(zmq.Context())
         dispatcher, pings = (
             resources.enter_context(connected(context, endpoint, options={zmq.SNDHWM: 0})) for _ in range(2)
         )
-        client = _Client(config, Storage.at(folder / "cuts"), dispatcher, pings)
+        client = _Client(config, Storage.at(folder / "checkpoints"), dispatcher, pings)
         client.open()
         yield client
 

@@ -28,8 +28,8 @@ ONCE_IN_A_WHILE = {
     "start": "count=1",
     "push_half_sent": "count=10",
     "idle": "count=50",
-    **dict.fromkeys(("cut_flush", "gathering", "before_file", "after_file"), "count=2"),
-    **dict.fromkeys(("cut_half_done", "before_manifest", "after_manifest"), "count=2"),
+    **dict.fromkeys(("checkpoint_flush", "gathering", "before_file", "after_file"), "count=2"),
+    **dict.fromkeys(("checkpoint_half_done", "before_manifest", "after_manifest"), "count=2"),
 }
 """when a seam counts that is not reached in every step; the others at a step"""
 SETTLED_STEPS = 30
@@ -38,7 +38,7 @@ UNDER_WAY = 2
 """steps that may still be completed when a process is gone"""
 SETTINGS = (
     *("dispatch.workers=2", "ps.shards=2", "stream.batch=128", "rows.dim=8", "api.port=0"),
-    *("cuts.seconds=1", "cuts.kept=100000"),  # all, so that the journal stays for the checker
+    *("checkpoints.seconds=1", "checkpoints.kept=100000"),  # all, so that the journal stays for the checker
 )
 """of every run, before those that are given"""
 TICK_SECONDS = 0.05

@@ -1,8 +1,8 @@
 """Which versions the gate holds back when labels or fields go wrong, and when the stream really changes.
 
 One plain process trains a stream with the formulas of a run (``trainer/reference.py``) and takes a version every so
-many samples. Each is judged by the gate itself (``dispatch/cuts/gate.py``): the last version that was good is what is
-served, and scores the newest samples as a server would. For a third of the stream everything is as usual, then
+many samples. Each is judged by the gate itself (``dispatch/checkpoints/gate.py``): the last version that was good is
+what is served, and scores the newest samples as a server would. For a third of the stream everything is as usual, then
 something goes wrong or changes, in the middle of a version, and for the last third it is as before.
 """
 
@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.clicks import read_samples
-from dispatch.cuts.evidence import scored
-from dispatch.cuts.gate import CutReadings, GateState, PresentCounts, ReferenceScores, judge
+from dispatch.checkpoints.evidence import scored
+from dispatch.checkpoints.gate import CheckpointReadings, GateState, PresentCounts, ReferenceScores, judge
 from dispatch.job import GateRule
 from dispatch.progress.newest import MOST_ASKED
 from dispatch.progress.prequential import Prequential, recent_quality
@@ -170,7 +170,7 @@ def _synthetic(schema: Schema) -> Iterator[Samples]:
 
 
 def versions_of(load: GateLoad, schema: Schema) -> Iterator[Samples]:
-    """The stream cut where versions are taken."""
+    """The stream checkpoint where versions are taken."""
     waiting: list[Samples] = []
     for part in read_stream(load, schema):
         waiting.append(part)
@@ -185,11 +185,11 @@ def versions_of(load: GateLoad, schema: Schema) -> Iterator[Samples]:
 class ServedModel:
     """A version as a server holds it."""
 
-    def __init__(self, trained: Reference, rows: RowConfig, step: int, cut: int) -> None:
+    def __init__(self, trained: Reference, rows: RowConfig, step: int, checkpoint: int) -> None:
         self._config, self._trained = rows, trained
         self._values_RW = torch.from_numpy(trained.rows()[:, : rows.shape().value])
         self._module = deepcopy(trained.model).requires_grad_(False).eval()
-        self.step, self.cut = step, cut
+        self.step, self.checkpoint = step, checkpoint
 
     def predict(self, samples: Samples) -> NDArray[np.float32]:
         """Of keys that training has numbered; those that this version does not know have their start values."""
@@ -224,7 +224,7 @@ class JudgedRun:
         self._schema, self._has_server = schema, has_server
         self._rule, self._state, self._quality = GateRule(), GateState(), Prequential()
         self._served: ServedModel | None = None
-        self._step = self._cut = self._trained = 0
+        self._step = self._checkpoint = self._trained = 0
         self._present_S = np.zeros(len(schema.sources), np.int64)
 
     def take(self, samples: Samples) -> JudgedVersion:
@@ -232,17 +232,17 @@ class JudgedRun:
         logits_B = np.concatenate([self._train(samples.slice(at, at + BATCH)) for at in range(0, len(samples), BATCH)])
         first = max(0, len(samples) - MOST_ASKED)
         newest, model_B = samples.slice(first, len(samples)), 1 / (1 + np.exp(-logits_B[first:]))
-        self._cut += 1
+        self._checkpoint += 1
         self._trained += len(samples)
         self._present_S = self._present_S + count_present(samples, self._schema)
         reference = None
         if self._served is not None and self._has_server:
             scores = scored(newest.labels_B > 0.5, model_B, self._served.predict(newest))
-            reference = ReferenceScores(scores, self._served.cut, self._served.step)
+            reference = ReferenceScores(scores, self._served.checkpoint, self._served.step)
         judged = judge(self._rule, self._state, self._readings(reference))
         self._state = judged.state
         if judged.verdict.is_good:
-            self._served = ServedModel(self._model, self._rows, self._step, self._cut)
+            self._served = ServedModel(self._model, self._rows, self._step, self._checkpoint)
         mean = None if self._served is None else float(self._served.predict(newest).mean())
         return JudgedVersion(judged.verdict.reasons, mean)
 
@@ -252,14 +252,14 @@ class JudgedRun:
         self._quality.add(logits_B, batch.labels_B)
         return logits_B
 
-    def _readings(self, reference: ReferenceScores | None) -> CutReadings:
-        return CutReadings(
+    def _readings(self, reference: ReferenceScores | None) -> CheckpointReadings:
+        return CheckpointReadings(
             recent_quality(self._quality.save(), self._rule.samples),
             trained=self._trained,
             rows=len(self._model.numbering),
             changed=None,
             non_finite=0,
-            number=self._cut,
+            number=self._checkpoint,
             step=self._step,
             reference=reference,
             fields=PresentCounts(self._trained, self._present_S),

@@ -1,4 +1,4 @@
-"""Cuts of a made-up model of any size, written as a shard writes them, a block of rows at a time."""
+"""Checkpoints of a made-up model of any size, written as a shard writes them, a block of rows at a time."""
 
 import time
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from infra.base.storage import Storage
-from ps.cuts.files import header_of, new_name, write_chunks
-from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
+from ps.checkpoints.files import header_of, new_name, write_chunks
+from ps.checkpoints.manifest import CheckpointManifest, ShardPart, write_manifest
 from ps.protocol import FilePart
 from serving.copies import ModelCopy, ModelSpec
 
@@ -24,24 +24,24 @@ def keys_of(numbers_K: NDArray[np.int64]) -> NDArray[np.uint64]:
     return numbers_K.astype(np.uint64) * SPREAD
 
 
-class MadeCuts:
-    """A run that has one shard and trains nothing: each cut changes some rows."""
+class MadeCheckpoints:
+    """A run that has one shard and trains nothing: each checkpoint changes some rows."""
 
     def __init__(self, storage: Storage, spec: ModelSpec, rows: int) -> None:
         self._storage, self._spec, self._rows = storage, spec, rows
         self._random = np.random.default_rng(1)
         self._weights = ModelCopy(spec).flat_weights()
-        self.newest: CutManifest | None = None
+        self.newest: CheckpointManifest | None = None
 
-    def take(self, changed: int) -> CutManifest:
-        """A cut in which so many rows have changed; the first has all of them."""
+    def take(self, changed: int) -> CheckpointManifest:
+        """A checkpoint in which so many rows have changed; the first has all of them."""
         before = self.newest
         number, step = (1, 1) if before is None else (before.number + 1, before.step + 1)
         count = self._rows if before is None else changed
         numbers = np.arange(count) if before is None else np.sort(self._random.choice(self._rows, count, False))
         part = self._write(number, step, numbers)
         chain = (part,) if before is None else (*before.shards[0].files[-400:], part)
-        self.newest = CutManifest(
+        self.newest = CheckpointManifest(
             run=self._spec.run,
             number=number,
             step=step,

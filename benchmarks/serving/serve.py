@@ -1,6 +1,6 @@
 """How fast predictions are, what a row costs, and what swapping versions costs those who ask.
 
-1. load      a cut of so many rows is loaded from files, for each size
+1. load      a checkpoint of so many rows is loaded from files, for each size
 2. compute   the engine against plain torch, which calls the same module on the same rows and knows their numbers
              already; in this process, in turn, without HTTP
 3. HTTP      one client as fast as it can, with packed samples and with JSON, to a real server in a process of its own
@@ -31,7 +31,7 @@ from prometheus_client import CollectorRegistry
 
 from api.store.store import SqlStore
 from benchmarks.control.load import AskedRoute, Clients, Latencies, clients
-from benchmarks.serving.made import MadeCuts, keys_of
+from benchmarks.serving.made import MadeCheckpoints, keys_of
 from infra.base.errors import FreshetError
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
@@ -56,7 +56,7 @@ class ServingLoad:
     """What is measured."""
 
     sizes: tuple[int, ...]
-    """rows of the cuts that are loaded; requests are measured with the smallest"""
+    """rows of the checkpoints that are loaded; requests are measured with the smallest"""
     model: ModelName
     rate: float
     """requests a second"""
@@ -134,26 +134,26 @@ def run_serve(
     spec = ModelSpec(RUN, 0, ROWS, ModelConfig(name=wanted.model), schema.fields, schema.dense)
     for rows in sorted(wanted.sizes, reverse=True):
         place = folder / f"rows-{rows}"
-        storage = Storage.at(place / "cuts")
-        cuts, copies = MadeCuts(storage, spec, rows), Copies(spec)
-        cuts.take(0)
-        sizes.append(_load(storage, cuts, copies.standby))
+        storage = Storage.at(place / "checkpoints")
+        checkpoints, copies = MadeCheckpoints(storage, spec, rows), Copies(spec)
+        checkpoints.take(0)
+        sizes.append(_load(storage, checkpoints, copies.standby))
         tell(f"{rows:,} rows: {sizes[-1].load_seconds:.1f} s, {sizes[-1].bytes_per_row:.1f} bytes a row")
     copies.swap()
-    computed = _compute(copies, cuts, schema, rows, wanted.repeat)
+    computed = _compute(copies, checkpoints, schema, rows, wanted.repeat)
     tell(f"512 samples: {computed['ratio_512']:.2f} times plain torch")
     del copies
     with served(place, wanted.model) as (address, token), clients() as asking:
         http = _http(asking, address, token, schema, rows, wanted)
-        http |= _windows(asking, address, token, cuts, schema, wanted)
+        http |= _windows(asking, address, token, checkpoints, schema, wanted)
     share = 1 - LARGE / computed["samples_per_second_512"] / (LARGE / http["http_samples_per_second_512"])
     return sizes[::-1], EngineResult(rows=rows, **computed), HttpResult(**http, http_share_512=share)
 
 
-def _load(storage: Storage, cuts: MadeCuts, copy: ModelCopy) -> LoadedSize:
-    assert cuts.newest is not None
+def _load(storage: Storage, checkpoints: MadeCheckpoints, copy: ModelCopy) -> LoadedSize:
+    assert checkpoints.newest is not None
     began, resident = time.perf_counter(), psutil.Process().memory_info().rss
-    load(storage, cuts.newest, copy)
+    load(storage, checkpoints.newest, copy)
     seconds, rows = time.perf_counter() - began, len(copy.table)
     grown = psutil.Process().memory_info().rss - resident
     return LoadedSize(f"{rows:,} rows", rows, copy.table.nbytes / rows, seconds, rows / seconds, grown / rows)
@@ -163,9 +163,9 @@ def _load(storage: Storage, cuts: MadeCuts, copy: ModelCopy) -> LoadedSize:
 class PlainTorch:
     """The same module on the same rows, whose numbers are known: what any server has to do at least."""
 
-    def __init__(self, copy: ModelCopy, cuts: MadeCuts, rows: int) -> None:
+    def __init__(self, copy: ModelCopy, checkpoints: MadeCheckpoints, rows: int) -> None:
         self._module, self._dim = copy.module, copy.spec.rows.dim
-        values = [cuts.values(np.arange(at, min(at + (1 << 18), rows)), 1) for at in range(0, rows, 1 << 18)]
+        values = [checkpoints.values(np.arange(at, min(at + (1 << 18), rows)), 1) for at in range(0, rows, 1 << 18)]
         self._values_KW = torch.from_numpy(np.concatenate(values))
 
     def predict(self, numbers_BF: torch.Tensor, dense_BN: torch.Tensor) -> Any:
@@ -184,10 +184,10 @@ def _samples(schema: Schema, rows: int, count: int, seed: int) -> tuple[torch.Te
     return torch.from_numpy(numbers_BF), samples
 
 
-def _compute(copies: Copies, cuts: MadeCuts, schema: Schema, rows: int, repeat: int) -> dict[str, Any]:
+def _compute(copies: Copies, checkpoints: MadeCheckpoints, schema: Schema, rows: int, repeat: int) -> dict[str, Any]:
     engine = Engine(copies, LARGE, Meter(CollectorRegistry()))
     with copies.reading() as (copy, _):
-        plain = PlainTorch(copy, cuts, rows)
+        plain = PlainTorch(copy, checkpoints, rows)
     found: dict[str, float] = {}
     for count, name in ((1, "single"), (SMALL, "64"), (LARGE, "512")):
         ours, theirs = list[float](), list[float]()
@@ -217,7 +217,7 @@ def _compute(copies: Copies, cuts: MadeCuts, schema: Schema, rows: int, repeat: 
 # ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 @contextmanager
 def served(folder: Path, model: ModelName) -> Iterator[tuple[str, str]]:
-    """A server of the cuts in a folder, in a process of its own; yields its address and a token."""
+    """A server of the checkpoints in a folder, in a process of its own; yields its address and a token."""
     database, endpoint = f"sqlite:///{folder / 'freshet.db'}", folder / "endpoints" / "serve"
     token = asyncio.run(_token(database))
     chosen = {"run": RUN, "folder": folder, "seed": 0, "serving.port": 0, "serving.requests_per_second": 1e6}
@@ -277,14 +277,14 @@ def _http(asking: Clients, address: str, token: str, schema: Schema, rows: int, 
 
 
 def _windows(
-    asking: Clients, address: str, token: str, cuts: MadeCuts, schema: Schema, wanted: ServingLoad
+    asking: Clients, address: str, token: str, checkpoints: MadeCheckpoints, schema: Schema, wanted: ServingLoad
 ) -> dict[str, Any]:
     body = PackedCodec(schema).encode(_samples(schema, min(wanted.sizes), 1, 1)[1])
     question = AskedRoute(address, "/v1/predict", token, wanted.window_seconds, wanted.rate, 4, body)
     quiet, swapping, before = list[Latencies](), list[Latencies](), _swaps(address, token)
     for _ in range(wanted.windows):
         quiet.append(asking.ask(question).result())
-        with taking(cuts, wanted.changed):
+        with taking(checkpoints, wanted.changed):
             swapping.append(asking.ask(question).result())
     _await_swap(address, token, before)
 
@@ -317,7 +317,7 @@ def _roll_back(asking: Clients, question: AskedRoute) -> float:
 
 
 @contextmanager
-def taking(cuts: MadeCuts, changed: int) -> Iterator[None]:
+def taking(checkpoints: MadeCheckpoints, changed: int) -> Iterator[None]:
     """A new version every second, meanwhile; one at least."""
     over = threading.Event()
 
@@ -325,7 +325,7 @@ def taking(cuts: MadeCuts, changed: int) -> Iterator[None]:
         is_over = False
         while not is_over:
             is_over = over.wait(1.0)
-            cuts.take(changed)
+            checkpoints.take(changed)
 
     thread = threading.Thread(target=take)
     thread.start()

@@ -1,11 +1,11 @@
 """Those who serve the model: whether there are any, what they serve, and what they are told of new versions.
 
 Two threads meet here: that of the socket (``dispatch/control/feed_server.py``), which hears who serves and answers,
-and the dispatcher's loop, which takes cuts and says which is the newest. Each value is replaced whole.
+and the dispatcher's loop, which takes checkpoints and says which is the newest. Each value is replaced whole.
 
 What is announced never goes back in (line, step). When steps are declared void, versions made of them are withdrawn,
-and nothing is announced before the first cut behind them. A dispatcher that starts announces the cut that it goes back
-to, unless one before it may have announced a newer one, which is damaged or void now.
+and nothing is announced before the first checkpoint behind them. A dispatcher that starts announces the checkpoint that
+it goes back to, unless one before it may have announced a newer one, which is damaged or void now.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ MOST_SERVERS = 4096
 class Announced(NamedTuple):
     """The newest version there is."""
 
-    cut: int = 0
+    checkpoint: int = 0
     """0: none, or none since steps were declared void; the storage knows those before"""
     line: int = 0
     step: int = -1
@@ -54,7 +54,7 @@ class Audience:
 
     def has_news(self, live: Live) -> bool:
         """Whether there is a version that the server did not know."""
-        return self.newest.cut > live.known
+        return self.newest.checkpoint > live.known
 
     # ── in the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
     def take(self) -> list[Live]:
@@ -73,10 +73,10 @@ class Audience:
         """Those heard in the last seconds."""
         return len(self._seen)
 
-    def announce(self, cut: int, line: int, step: int) -> None:
-        """A cut exists; servers that wait hear of it, unless it is older than what they have heard of."""
+    def announce(self, checkpoint: int, line: int, step: int) -> None:
+        """A checkpoint exists; servers that wait hear of it, unless it is older than what they have heard of."""
         if (line, step) >= (self.newest.line, self.newest.step):
-            self.newest = Announced(cut, line, step)
+            self.newest = Announced(checkpoint, line, step)
 
     def withdraw(self, line: int) -> None:
         """Steps are void, and versions made of them are no more; the next one is of this line."""

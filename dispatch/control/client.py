@@ -13,7 +13,7 @@ from infra.base.errors import ConfigError
 from infra.base.wire import HEADER_BYTES, Codec, Curve, Header, Refused, connected, receive, send
 
 TIMEOUT_SECONDS = 15.0
-"""a dispatcher that decides or writes a cut may take some seconds to look at its control socket"""
+"""a dispatcher that decides or writes a checkpoint may take some seconds to look at its control socket"""
 LOOK_SECONDS = 0.2
 """after which one who waits for an answer looks whether anybody needs it"""
 AGAIN_SECONDS = 0.5

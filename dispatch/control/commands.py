@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Collection, Iterable
 from time import time
 
+from dispatch.checkpoints.state import Decided
 from dispatch.control.checking import CommandCheck
 from dispatch.control.protocol import Accepted, Command, ListedMember, Members, MemberStanding, Outdated, check_given
 from dispatch.control.server import Asked, ControlSocket
-from dispatch.cuts.state import Decided
 from dispatch.errors import CommandRefused, JournalFull
 from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.desired import AUTO, NONE, STOPPED, Desired, follow, follow_all
@@ -25,7 +25,7 @@ from infra.base.faults import reach
 from infra.base.process import Stop
 
 KEPT_ANSWERS = 10_000
-"""of commands carried out that a cut has"""
+"""of commands carried out that a checkpoint has"""
 STOPPING = "the run is stopping; expected one that goes on; resume it once it has stopped, and give the command anew"
 
 
@@ -38,8 +38,8 @@ class Commands:
         """what was answered, by id"""
         self.desired = Desired()
         """what people want of the run"""
-        self.wants_cut = False
-        """whether a cut was asked for and has not been begun"""
+        self.wants_checkpoint = False
+        """whether a checkpoint was asked for and has not been begun"""
         self.has_removed = False
         """whether a worker was removed and no generation has started without it"""
 
@@ -134,8 +134,8 @@ class Commands:
             case "remove":
                 self._crew.remove(command.worker)
                 self.has_removed = True
-            case "cut":
-                self.wants_cut = True
+            case "checkpoint":
+                self.wants_checkpoint = True
             case "stop":
                 self._stop.request(f"stopped by {command.actor}" if command.actor else "stopped by a command")
 
@@ -172,10 +172,10 @@ def answer_to(command: Command, value: str, step: int) -> str:
     alpha = "alpha follows contention" if value == AUTO else f"alpha is {value}"
     return {
         "drain": f"worker {worker} leaves after step {step}",
-        "remove": f"worker {worker} is removed; the others go back to the last cut",
+        "remove": f"worker {worker} is removed; the others go back to the last checkpoint",
         "pause": f"paused after step {step}",
         "resume": f"goes on after step {step}",
-        "cut": f"a cut is taken after step {step}",
+        "checkpoint": f"a checkpoint is taken after step {step}",
         "stop": f"stops after step {step}",
         "alpha": f"{alpha} {since}",
         "policy": f"policy {value} decides {since}",

@@ -117,7 +117,7 @@ class FeedServer:
             run=live.run,
             generation=self._journal.generation,
             step=newest.step,
-            cut=newest.cut,
+            checkpoint=newest.checkpoint,
             line=newest.line,
             publishers=publishers,
             question=0 if question is None else question.number,

@@ -26,7 +26,7 @@ Verb = Literal[
     "pause",
     "resume",
     "list",
-    "cut",
+    "checkpoint",
     "stop",
     "alpha",
     "policy",
@@ -76,9 +76,9 @@ class Command(Header, frozen=True):
     id: Name
     """one id, one effect, however often it arrives"""
     verb: Verb
-    """drain: the worker leaves after a cut; remove: it is fenced off at once, and the others recover; pause and resume:
-    no new batch until then; list: who takes part; cut: save the model now; stop: end in order, to be resumed; the
-    others set a value"""
+    """drain: the worker leaves after a checkpoint; remove: it is fenced off at once, and the others recover; pause and
+    resume: no new batch until then; list: who takes part; checkpoint: save the model now; stop: end in order, to be
+    resumed; the others set a value"""
     worker: Name = ""
     """of drain, remove, link and shares"""
     value: Name = ""
@@ -112,14 +112,14 @@ class Live(Header, frozen=True):
     """
 
     line: Number
-    cut: Number
+    checkpoint: Number
     """0: none"""
     at_seconds: Annotated[float, Meta(ge=0, le=1e11)]
     """since 1970, when it was first served"""
     name: Name
     """of the server"""
     known: Number = 0
-    """the newest cut that it has heard of, served or not"""
+    """the newest checkpoint that it has heard of, served or not"""
     can_score: bool = False
     """whether it answers questions that come with Newest"""
 
@@ -131,7 +131,7 @@ class Scores(Header, frozen=True):
 
     question: Number
     line: Number
-    cut: Number
+    checkpoint: Number
     name: Name
     """of the server"""
 
@@ -195,11 +195,11 @@ class Newest(Header, frozen=True):
 
     ARRAYS = QuestionArrays
 
-    cut: Number
-    """its manifest is in the storage of cuts; 0: none has been announced, and the storage may have older ones"""
+    checkpoint: Number
+    """its manifest is in the storage of checkpoints; 0: none has been announced, and the storage may have older ones"""
     line: Number
     publishers: Annotated[tuple[Name, ...], Meta(max_length=MOST_SHARDS)] = ()
-    """where the shards publish the files of cuts as they write them"""
+    """where the shards publish the files of checkpoints as they write them"""
     question: Number = 0
     """0: none"""
     samples: Annotated[int, Meta(ge=0, lt=1 << 20)] = 0

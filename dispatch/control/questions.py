@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.checkpoints.reference import ReferenceAnswer
 from dispatch.control.protocol import Live, QuestionArrays, Scores
-from dispatch.cuts.reference import ReferenceAnswer
 from ingest.samples import Samples
 
 NEXT_SECONDS = 0.2
@@ -75,14 +75,14 @@ class Questions:
     def hear(self, live: Live) -> None:
         """A server says what it serves."""
         with self._lock:
-            if live.can_score and live.cut and (live.name in self._able or len(self._able) < MOST_SERVERS):
+            if live.can_score and live.checkpoint and (live.name in self._able or len(self._able) < MOST_SERVERS):
                 self._able[live.name] = monotonic()
 
     def take(self, live: Live) -> OpenQuestion | None:
         """The question that this server is to answer; it is handed out once."""
         with self._lock:
             question, now = self._open, monotonic()
-            if question is None or question.answer.done() or not (live.can_score and live.cut):
+            if question is None or question.answer.done() or not (live.can_score and live.checkpoint):
                 return None
             is_late = all(now - since >= NEXT_SECONDS for since in question.asked.values())
             if live.name in question.asked or not is_late or self._ignored.get(live.name, 0.0) > now:
@@ -101,7 +101,7 @@ class Questions:
                     f"{len(probabilities_B)} scores from server {scores.name!r}; expected {question.samples}, each "
                     "from 0 to 1; serve with the settings of the run"
                 )
-            question.answer.set_result(ReferenceAnswer(scores.cut, scores.step, probabilities_B.copy()))
+            question.answer.set_result(ReferenceAnswer(scores.checkpoint, scores.step, probabilities_B.copy()))
             return None
 
 

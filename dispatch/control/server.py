@@ -12,7 +12,18 @@ import zmq
 from dispatch.control.protocol import CONTROL, Exchange
 from infra.base.errors import WireError
 from infra.base.telemetry import Refusals
-from infra.base.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
+from infra.base.wire import (
+    HEADER_BYTES,
+    NO_ARRAYS,
+    Arrays,
+    Codec,
+    Curve,
+    Header,
+    Refused,
+    bind,
+    checkpoint_reason,
+    send,
+)
 
 MESSAGES_A_TURN = 64
 """taken at once; a sender of more must not keep the process from its work"""
@@ -87,5 +98,7 @@ class ControlSocket:
 
     def _refuse(self, sender: bytes, kind: str, reason: str, generation: int = -1) -> None:
         self.refused.add(kind, sender, reason)
-        refusal = Refused(run=self._run or "", generation=-1, step=-1, reason=cut_reason(reason), current=generation)
+        refusal = Refused(
+            run=self._run or "", generation=-1, step=-1, reason=checkpoint_reason(reason), current=generation
+        )
         send(self._socket, self._outgoing, refusal, to=sender)

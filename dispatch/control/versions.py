@@ -1,24 +1,24 @@
-"""Versions of the model in the dispatcher's loop: announced when their cuts exist, followed until they are served."""
+"""Versions of the model in the dispatcher's loop: announced with their checkpoints, tracked until served."""
 
 from typing import Any
 
+from dispatch.checkpointing import Checkpointing
+from dispatch.checkpoints.reference import PendingScores
 from dispatch.control.audience import Audience
 from dispatch.control.protocol import Live
-from dispatch.cuts.reference import PendingScores
-from dispatch.cutting import Cutting
 from dispatch.intake import Intake
 from dispatch.journal.run import RunJournal
 from dispatch.peers.connections import ShardConnections
 from dispatch.progress.newest import TrainedSamples
 from dispatch.progress.status import ServedStatus
-from ps.cuts.manifest import CutManifest
+from ps.checkpoints.manifest import CheckpointManifest
 
 
 class Versions:
     """What the loop does for those who serve the model."""
 
-    def __init__(self, audience: Audience, cutting: Cutting, journal: RunJournal, intake: Intake) -> None:
-        self._audience, self._cutting, self._journal, self._intake = audience, cutting, journal, intake
+    def __init__(self, audience: Audience, checkpointing: Checkpointing, journal: RunJournal, intake: Intake) -> None:
+        self._audience, self._checkpointing, self._journal, self._intake = audience, checkpointing, journal, intake
         self._held: tuple[str, ...] = ()
         """why the newest version is held back"""
         self._live: Live | None = None
@@ -29,14 +29,14 @@ class Versions:
         self._audience.publish_at(connections.publishers)
 
     def follow(self, connections: ShardConnections, generation: int) -> None:
-        """Takes what servers have said, and what has become of the cut that is being taken."""
+        """Takes what servers have said, and what has become of the checkpoint that is being taken."""
         for live in self._audience.take():
             self._hear(live)
-        self._cutting.has_audience = self._audience.servers > 0
+        self._checkpointing.has_audience = self._audience.servers > 0
         if not connections.are_open:
             return
-        if (cut := self._cutting.follow(connections.shards, generation)) is not None:
-            self._announce(cut)
+        if (checkpoint := self._checkpointing.follow(connections.shards, generation)) is not None:
+            self._announce(checkpoint)
 
     def ask(self, newest: TrainedSamples | None) -> PendingScores | None:
         """Has the newest samples scored by the version that is served; None: nobody can."""
@@ -45,9 +45,9 @@ class Versions:
         return PendingScores(newest, answer)
 
     def go_back(self) -> None:
-        """The run has gone back to a cut: a server may not have heard of it yet."""
-        if self._cutting.newest is not None:
-            self._announce(self._cutting.newest)
+        """The run has gone back to a checkpoint: a server may not have heard of it yet."""
+        if self._checkpointing.newest is not None:
+            self._announce(self._checkpointing.newest)
 
     def withdraw(self) -> None:
         """Steps have been declared void, and so are versions made of them."""
@@ -55,19 +55,19 @@ class Versions:
         self._audience.withdraw(self._journal.line)
 
     def status(self) -> ServedStatus:
-        newest, live = self._audience.newest.cut, self._live
-        known: dict[str, Any] = {"servers": self._audience.servers, "newest_cut": newest, "held": self._held}
+        newest, live = self._audience.newest.checkpoint, self._live
+        known: dict[str, Any] = {"servers": self._audience.servers, "newest_checkpoint": newest, "held": self._held}
         if live is None:
             return ServedStatus(**known)
         freshness = self._intake.freshness.status()
-        return ServedStatus(**known, cut=live.cut, line=live.line, step=live.step, freshness=freshness)
+        return ServedStatus(**known, checkpoint=live.checkpoint, line=live.line, step=live.step, freshness=freshness)
 
-    def _announce(self, cut: CutManifest) -> None:
-        self._held = cut.verdict.reasons
-        self._audience.announce(cut.number, cut.line, cut.step)
+    def _announce(self, checkpoint: CheckpointManifest) -> None:
+        self._held = checkpoint.verdict.reasons
+        self._audience.announce(checkpoint.number, checkpoint.line, checkpoint.step)
 
     def _hear(self, live: Live) -> None:
-        if not live.cut:
+        if not live.checkpoint:
             return
         self._live = live
         if live.line == self._journal.line and live.step <= self._intake.step:

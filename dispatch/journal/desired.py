@@ -1,8 +1,8 @@
 """What people want of a run, as far as it lasts: the sum of the commands on record.
 
-A pure function of records, so a dispatcher that is started anew, and one that goes back to a cut, want the same as the
-one before: a cut has what was wanted when it was begun, and the records after it the rest. A record that is followed
-twice changes nothing, since for each thing the newest counts.
+A pure function of records, so a dispatcher that is started anew, and one that goes back to a checkpoint, want the same
+as the one before: a checkpoint has what was wanted when it was begun, and the records after it the rest. A record that
+is followed twice changes nothing, since for each thing the newest counts.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
 """What a journal says about a run so far: everything that a replay and a resume need.
 
-A history begins with a *base*: the empty model, or a cut, and holds what came after it. Steps after a cut may have been
-declared void (``Redecided``): then they, their digests and cuts taken of them are no part of the history, and their
-batches wait in ``to_redecide`` until they have been decided anew.
+A history begins with a *base*: the empty model, or a checkpoint, and holds what came after it. Steps after a checkpoint
+may have been declared void (``Redecided``): then they, their digests and checkpoints taken of them are no part of the
+history, and their batches wait in ``to_redecide`` until they have been decided anew.
 
 Reading is strict: a journal whose steps do not follow each other, or whose ranges leave out or repeat an event, is
 damaged.
@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dispatch.errors import CutUnusable, RunEnded, SettingsChanged
+from dispatch.errors import CheckpointUnusable, RunEnded, SettingsChanged
 from dispatch.journal.desired import Desired, SteeringRecord, follow_all
 from dispatch.journal.log import read_whole
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
     Begun,
+    CheckpointBegun,
+    CheckpointTaken,
     Commanded,
-    CutBegun,
-    CutTaken,
     Ended,
     Faulted,
     GenerationStarted,
@@ -37,7 +37,7 @@ from ps.protocol import EMPTY_MODEL
 
 JOURNAL = "journal"
 """in the run's folder"""
-AnyCut = CutBegun | CutTaken
+AnyCheckpoint = CheckpointBegun | CheckpointTaken
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PastGeneration:
 
 @dataclass(frozen=True)
 class Base:
-    """What a history begins with: a cut, or the empty model."""
+    """What a history begins with: a checkpoint, or the empty model."""
 
     number: int = EMPTY_MODEL
     step: int = 0
@@ -81,12 +81,12 @@ class History:
     """the last time that it was stopped in order, unless its step is void"""
     ended: Ended | None = None
     base: Base = Base()
-    cuts: tuple[CutTaken, ...] = ()
+    checkpoints: tuple[CheckpointTaken, ...] = ()
     """all on record that can be gone back to, whatever the base; newest last"""
-    begun_cuts: tuple[CutBegun, ...] = ()
+    begun_checkpoints: tuple[CheckpointBegun, ...] = ()
     """the same with those that failed, or whose end a crash kept from being written down"""
-    last_cut: int = 0
-    """highest number of a cut, void and failed ones included"""
+    last_checkpoint: int = 0
+    """highest number of a checkpoint, void and failed ones included"""
     steering: tuple[SteeringRecord, ...] = ()
     """all on record that say what people want of the run, whatever the base"""
     line: int = 0
@@ -134,25 +134,26 @@ class History:
 
     def up_to(self, last: int) -> "History":
         """The same without what came after a step."""
-        cut = [
+        checkpoint = [
             replace(generation, steps=tuple(step for step in generation.steps if step.step <= last))
             for generation in self.generations
         ]
-        return replace(self, generations=tuple(generation for generation in cut if generation.steps))
+        return replace(self, generations=tuple(generation for generation in checkpoint if generation.steps))
 
 
 def read_history(folder: Path, base: int | None = None) -> History:
     """Reads and checks the journal in a folder; an empty one if there is none.
 
-    base: number of the cut to begin with, 0: the empty model; None: the oldest there, which is the empty model unless
-    segments were dropped. Raises CutUnusable if it is not on record. Only what came after it is kept in memory.
+    base: number of the checkpoint to begin with, 0: the empty model; None: the oldest there, which is the empty model
+    unless segments were dropped. Raises CheckpointUnusable if it is not on record. Only what came after it is kept in
+    memory.
     """
-    after = None if base is None else _find_base(read_cuts(folder), base, folder)
+    after = None if base is None else _find_base(read_checkpoints(folder), base, folder)
     return read_whole(folder, lambda records: history_of(records, folder, after))
 
 
-def read_cuts(folder: Path) -> History:
-    """The history without its steps: which cuts are on record, and who the newest members are."""
+def read_checkpoints(folder: Path) -> History:
+    """The history without its steps: which checkpoints are on record, and who the newest members are."""
     return read_whole(folder, lambda records: _Reading(folder, None, keeps_steps=False).read(records))
 
 
@@ -219,9 +220,9 @@ class _Reading:
         """kept ones"""
         self._digests: dict[int, int] = {}
         self._positions: dict[int, Position] = {}
-        self._last, self._last_cut, self._line = 0, 0, 0
-        self._begun_cuts: dict[int, CutBegun] = {}
-        self._cuts: dict[int, CutTaken] = {}
+        self._last, self._last_checkpoint, self._line = 0, 0, 0
+        self._begun_checkpoints: dict[int, CheckpointBegun] = {}
+        self._checkpoints: dict[int, CheckpointTaken] = {}
         self._void: dict[int, Manifest] = {}
         """to be decided anew, by step"""
         self._is_from_start = False
@@ -239,7 +240,7 @@ class _Reading:
     def _is_in_place(self, record: AnyRecord) -> bool:
         """Whether the run begins with this record, or had begun; it may be commanded, and fail, before it does."""
         if self._begun is None:
-            return isinstance(record, Begun | CutBegun | Commanded | AlphaChanged | Faulted)
+            return isinstance(record, Begun | CheckpointBegun | Commanded | AlphaChanged | Faulted)
         return not isinstance(record, Begun)
 
     def _follow(self, record: AnyRecord) -> None:
@@ -253,10 +254,10 @@ class _Reading:
             case StepDone():
                 if self._is_kept(record.step):
                     self._digests[record.step] = record.logits
-            case CutBegun():
-                self._begin_cut(record)
-            case CutTaken():
-                self._take_cut(record)
+            case CheckpointBegun():
+                self._begin_checkpoint(record)
+            case CheckpointTaken():
+                self._take_checkpoint(record)
             case Redecided():
                 self._redecide(record)
             case Stopped():
@@ -284,63 +285,70 @@ class _Reading:
         if self._is_kept(record.step):
             self._steps.append(record)
 
-    def _begin_cut(self, cut: CutBegun) -> None:
+    def _begin_checkpoint(self, checkpoint: CheckpointBegun) -> None:
         if self._begun is None:
-            self._begin(cut.begun, Base(cut.number, cut.step, cut.positions, cut.samples))
-            self._start(cut.generation)
-            self._line = cut.line
-        if cut.begun != self._begun or cut.generation != self._newest:
-            raise self._damaged(f"cut {cut.number} is of another run or generation")
-        self._check_cut(cut)
-        self._begun_cuts[cut.number] = cut
-
-    def _take_cut(self, cut: CutTaken) -> None:
-        begun = self._begun_cuts.get(cut.number)
-        if begun is None or _base_of(begun) != _base_of(cut):
-            raise self._damaged(f"cut {cut.number} was taken and had not begun, or otherwise")
-        self._cuts[cut.number] = cut
-
-    def _check_cut(self, cut: CutBegun) -> None:
-        """Raises LogCorrupt unless a cut is newer than all before, and has the positions of its step."""
-        if cut.number <= self._last_cut or cut.step > self._last:
-            raise self._damaged(
-                f"cut {cut.number} after step {cut.step} follows cut {self._last_cut} and step {self._last}"
+            self._begin(
+                checkpoint.begun, Base(checkpoint.number, checkpoint.step, checkpoint.positions, checkpoint.samples)
             )
-        is_here = cut.step == self._last
-        if is_here and any(cut.positions.get(partition) != at for partition, at in self._positions.items()):
-            raise self._damaged(f"cut {cut.number} has other positions than its step {cut.step}")
-        self._last_cut = cut.number
+            self._start(checkpoint.generation)
+            self._line = checkpoint.line
+        if checkpoint.begun != self._begun or checkpoint.generation != self._newest:
+            raise self._damaged(f"checkpoint {checkpoint.number} is of another run or generation")
+        self._check_checkpoint(checkpoint)
+        self._begun_checkpoints[checkpoint.number] = checkpoint
+
+    def _take_checkpoint(self, checkpoint: CheckpointTaken) -> None:
+        begun = self._begun_checkpoints.get(checkpoint.number)
+        if begun is None or _base_of(begun) != _base_of(checkpoint):
+            raise self._damaged(f"checkpoint {checkpoint.number} was taken and had not begun, or otherwise")
+        self._checkpoints[checkpoint.number] = checkpoint
+
+    def _check_checkpoint(self, checkpoint: CheckpointBegun) -> None:
+        """Raises LogCorrupt unless a checkpoint is newer than all before, and has the positions of its step."""
+        if checkpoint.number <= self._last_checkpoint or checkpoint.step > self._last:
+            raise self._damaged(
+                f"checkpoint {checkpoint.number} after step {checkpoint.step} follows checkpoint "
+                f"{self._last_checkpoint} and step {self._last}"
+            )
+        is_here = checkpoint.step == self._last
+        if is_here and any(checkpoint.positions.get(partition) != at for partition, at in self._positions.items()):
+            raise self._damaged(f"checkpoint {checkpoint.number} has other positions than its step {checkpoint.step}")
+        self._last_checkpoint = checkpoint.number
 
     def _redecide(self, record: Redecided) -> None:
-        """Goes back to a cut."""
+        """Goes back to a checkpoint."""
         base = self._find_base(record)
         if base is None or record.step > self._last:
-            raise self._damaged(f"steps after step {record.step} are void, and cut {record.base} is not of that step")
+            raise self._damaged(
+                f"steps after step {record.step} are void, and checkpoint {record.base} is not of that step"
+            )
         self._void |= {step.step: step.manifest for step in self._steps if step.step > record.step}
         self._steps = [step for step in self._steps if step.step <= record.step]
         self._digests = {step: digest for step, digest in self._digests.items() if step <= record.step}
-        self._drop_cuts(record.step)
+        self._drop_checkpoints(record.step)
         if self._stopped is not None and self._stopped.step > record.step:
             self._stopped = None
         self._positions, self._last = dict(base.positions), record.step
         self._line += 1
 
     def _find_base(self, record: Redecided) -> Base | None:
-        """The cut, or another one of the same step: its own record may have been dropped."""
+        """The checkpoint, or another one of the same step: its own record may have been dropped."""
         if record.base == EMPTY_MODEL == record.step and self._begun is not None and self._is_from_start:
             return Base(positions=self._begun.start)
-        bases = (_base_of(cut) for cut in self._begun_cuts.values() if cut.step == record.step)
+        bases = (
+            _base_of(checkpoint) for checkpoint in self._begun_checkpoints.values() if checkpoint.step == record.step
+        )
         return next(bases, None)
 
-    def _drop_cuts(self, last: int) -> None:
-        """Forgets those of void steps; raises CutUnusable if the base is one."""
+    def _drop_checkpoints(self, last: int) -> None:
+        """Forgets those of void steps; raises CheckpointUnusable if the base is one."""
         assert self._base is not None
-        void = {number for number, cut in self._begun_cuts.items() if cut.step > last}
+        void = {number for number, checkpoint in self._begun_checkpoints.items() if checkpoint.step > last}
         if self._base.number in void:
             raise _unusable(self._base.number, self._folder, "its steps have been declared void")
         for number in void:
-            del self._begun_cuts[number]
-            self._cuts.pop(number, None)
+            del self._begun_checkpoints[number]
+            self._checkpoints.pop(number, None)
 
     def _is_kept(self, step: int) -> bool:
         assert self._base is not None
@@ -359,9 +367,9 @@ class _Reading:
             self._stopped,
             self._ended,
             self._base or Base(),
-            tuple(self._cuts.values()),
-            tuple(self._begun_cuts.values()),
-            self._last_cut,
+            tuple(self._checkpoints.values()),
+            tuple(self._begun_checkpoints.values()),
+            self._last_checkpoint,
             tuple(self._steering),
             self._line,
             tuple(self._void[step] for step in sorted(self._void)),
@@ -371,24 +379,25 @@ class _Reading:
         return _damaged(self._folder, problem)
 
 
-def _base_of(cut: AnyCut) -> Base:
-    return Base(cut.number, cut.step, cut.positions, cut.samples)
+def _base_of(checkpoint: AnyCheckpoint) -> Base:
+    return Base(checkpoint.number, checkpoint.step, checkpoint.positions, checkpoint.samples)
 
 
 def _find_base(history: History, number: int, folder: Path) -> Base:
-    """Raises CutUnusable if the cut is not on record."""
+    """Raises CheckpointUnusable if the checkpoint is not on record."""
     if number == EMPTY_MODEL and history.base.number == EMPTY_MODEL:
         return history.base
-    for cut in history.begun_cuts:
-        if cut.number == number:
-            return _base_of(cut)
+    for checkpoint in history.begun_checkpoints:
+        if checkpoint.number == number:
+            return _base_of(checkpoint)
     raise _unusable(number, folder, "it is not on record, or its steps have been declared void")
 
 
-def _unusable(number: int, folder: Path, why: str) -> CutUnusable:
-    return CutUnusable(
-        f"the journal in {folder} cannot be read from cut {number} on: {why}; expected a cut of this run; choose "
-        "another ('freshet cuts list')"
+def _unusable(number: int, folder: Path, why: str) -> CheckpointUnusable:
+    return CheckpointUnusable(
+        f"the journal in {folder} cannot be read from checkpoint {number} on: {why}; expected a checkpoint of this "
+        "run; choose "
+        "another ('freshet checkpoints list')"
     )
 
 

@@ -9,11 +9,11 @@ One append is one frame (``ingest.log.frames``), however many records it brings:
 Appending: 1. write the frame  2. sync it. A crash in between leaves a torn tail, which was never acknowledged and is
 cut off at the next opening. An append that fails, on a full disk, leaves the journal as it was, and may be repeated.
 
-A segment begins where one is full, and with every cut: then its first record is a ``CutBegun``, with all that a reader
-needs to begin there, so segments before it may be dropped once no cut that is kept needs them. They are removed oldest
-first; what a crash leaves of them is passed over up to the next segment that begins with a cut. Everything else is
-damage and stops reader and writer with an error that names the file: a frame that was changed, a segment that is
-missing or was cut before the last one, a record that is not known.
+A segment begins where one is full, and with every checkpoint: then its first record is a ``CheckpointBegun``, with all
+that a reader needs to begin there, so segments before it may be dropped once no checkpoint that is kept needs them.
+They are removed oldest first; what a crash leaves of them is passed over up to the next segment that begins with a
+checkpoint. Everything else is damage and stops reader and writer with an error that names the file: a frame that was
+changed, a segment that is missing or was cut off before the last one, a record that is not known.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ from dispatch.journal.desired import STOPPED
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
+    CheckpointBegun,
     Commanded,
-    CutBegun,
     Ended,
     Redecided,
     StepDecided,
@@ -62,7 +62,7 @@ IDENTITY = "identity"
 IDENTITY_LETTERS = 24
 """of an identity, before its checksum"""
 UNREAD = "unread"
-"""folder of segments that no cut needs any more, and nobody has read"""
+"""folder of segments that no checkpoint needs any more, and nobody has read"""
 SEGMENT_BYTES = 64 << 20
 READ_BYTES = 256 << 10
 """read at once by those who follow a journal"""
@@ -89,53 +89,57 @@ class Segment(NamedTuple):
     """where they end; 0: it has not even its opening bytes yet"""
 
 
-class CutSegment(NamedTuple):
-    """A segment with the record of a cut; if it begins with it, it and those behind it hold every step after it."""
+class CheckpointSegment(NamedTuple):
+    """A segment with a checkpoint's record; if it begins with that, it and later ones hold every later step."""
 
     first: int
     """number of its first frame"""
     step: int
-    """of the cut"""
+    """of the checkpoint"""
 
 
 class Reach:
     """Which segments a reader may begin with, as far as the records so far say."""
 
     def __init__(self) -> None:
-        self.begins: list[CutSegment] = []
+        self.begins: list[CheckpointSegment] = []
         """oldest first"""
-        self._cuts: dict[int, CutSegment] = {}
-        """step of each cut and the segment that holds its record, by number"""
+        self._checkpoints: dict[int, CheckpointSegment] = {}
+        """step of each checkpoint and the segment that holds its record, by number"""
         self._last = 0
         """the newest step ever decided, void or not"""
 
     def add(self, record: AnyRecord, segment: int, is_first: bool) -> None:
         """segment: first frame of the one that holds the record; is_first: whether it begins with it."""
         match record:
-            case CutBegun():
-                self._cuts[record.number] = CutSegment(segment, record.step)
+            case CheckpointBegun():
+                self._checkpoints[record.number] = CheckpointSegment(segment, record.step)
                 self._last = max(self._last, record.step)
                 if is_first and record.opens:
-                    self.begins.append(CutSegment(segment, record.step))
+                    self.begins.append(CheckpointSegment(segment, record.step))
             case StepDecided():
                 self._last = max(self._last, record.step)
             case Redecided():
                 self.begins = [begin for begin in self.begins if begin.step <= record.step]
 
-    def is_covered(self, cut: CutBegun) -> bool:
-        """Whether all steps after the cut, void ones to be decided anew included, will follow its record."""
-        return cut.step >= self._last
+    def is_covered(self, checkpoint: CheckpointBegun) -> bool:
+        """Whether all steps after the checkpoint, void ones to be decided anew included, will follow its record."""
+        return checkpoint.step >= self._last
 
     def first_needed(self, number: int) -> int:
-        """First frame of the segment from which on a cut needs them; 0 if it is not on record."""
-        cut = self._cuts.get(number, CutSegment(-1, -1))
-        usable = (begin.first for begin in self.begins if begin.step <= cut.step and begin.first <= cut.first)
+        """First frame of the segment from which on a checkpoint needs them; 0 if it is not on record."""
+        checkpoint = self._checkpoints.get(number, CheckpointSegment(-1, -1))
+        usable = (
+            begin.first for begin in self.begins if begin.step <= checkpoint.step and begin.first <= checkpoint.first
+        )
         return max(usable, default=0)
 
     def forget(self, needed: int) -> None:
         """Segments before that frame are gone."""
         self.begins = [begin for begin in self.begins if begin.first >= needed]
-        self._cuts = {number: cut for number, cut in self._cuts.items() if cut.first >= needed}
+        self._checkpoints = {
+            number: checkpoint for number, checkpoint in self._checkpoints.items() if checkpoint.first >= needed
+        }
 
 
 class JournalTail:
@@ -232,14 +236,14 @@ class JournalWriter:
         self._follow([*self._noted, *records], int(self._path.stem), is_first=False)
         self._noted.clear()
 
-    def begin_cut(self, cut: CutBegun) -> None:
-        """Appends the record of a cut that begins; in a segment of its own if all steps after it will be there."""
-        if not self._reach.is_covered(cut):
-            self.append(msgspec.structs.replace(cut, opens=False))
+    def begin_checkpoint(self, checkpoint: CheckpointBegun) -> None:
+        """Appends the record of a checkpoint that begins, in a new segment if all later steps will be in it."""
+        if not self._reach.is_covered(checkpoint):
+            self.append(msgspec.structs.replace(checkpoint, opens=False))
             return
         self._begins_next = self._begins_next or self._end > len(OPENING)
-        self._write(frame(_encoder.encode([cut, *self._noted])))
-        self._follow([cut, *self._noted], int(self._path.stem), is_first=True)
+        self._write(frame(_encoder.encode([checkpoint, *self._noted])))
+        self._follow([checkpoint, *self._noted], int(self._path.stem), is_first=True)
         self._noted.clear()
 
     def note(self, record: AnyRecord) -> None:
@@ -252,7 +256,8 @@ class JournalWriter:
         return self._frames
 
     def drop_before(self, number: int, seen: int = 0, most_bytes: int = 0) -> bool:
-        """Takes out the segments that neither a cut nor those after it need; none if the cut is not on record.
+        """Takes out the segments that neither a checkpoint nor those after it need; none if the checkpoint is not on
+        record.
 
         seen: up to which version they have been read; others are set aside while all take no more than so many bytes.
         Returns whether any of those had to go.
@@ -420,17 +425,17 @@ def _segments(folder: Path) -> Iterator[Segment]:
             before, missing = (_path(folder, number).name for number in (firsts[place - 1], expected))
             raise LogCorrupt(
                 f"{path} begins with frame {first} of the journal; expected one that begins with frame {expected}: "
-                f"{missing} is missing, or {before} was cut; restore the missing segment from a copy"
+                f"{missing} is missing, or {before} was checkpoint; restore the missing segment from a copy"
             )
         _check_segment(path, end, is_last=place == len(firsts) - 1)
-        has_begun = has_begun or _begins_with_cut(bodies, folder, first)
+        has_begun = has_begun or _begins_with_checkpoint(bodies, folder, first)
         if has_begun:  # else a crash has left it of those that were dropped
             yield Segment(first, bodies, end)
         expected = first + len(bodies)
     if not has_begun:
         raise LogCorrupt(
             f"{_path(folder, firsts[0])} begins with frame {firsts[0]} of the journal; expected one that begins with "
-            "frame 0, or with a cut; restore the missing segment from a copy"
+            "frame 0, or with a checkpoint; restore the missing segment from a copy"
         )
 
 
@@ -448,9 +453,9 @@ def _check_segment(path: Path, end: int, is_last: bool) -> None:
         )
 
 
-def _begins_with_cut(bodies: list[bytes], folder: Path, first: int) -> bool:
+def _begins_with_checkpoint(bodies: list[bytes], folder: Path, first: int) -> bool:
     record = _decode(bodies[0], folder, first)[0] if bodies else None
-    return isinstance(record, CutBegun) and record.opens
+    return isinstance(record, CheckpointBegun) and record.opens
 
 
 def _firsts(folder: Path) -> list[int]:

@@ -52,7 +52,8 @@ class GenerationStarted(JournalRecord, frozen=True, tag="generation"):
     replicas: int
     """most rows of a hot set"""
     base: int | None
-    """the cut that the model goes back to before its first step; 0: the empty model; None: it goes on as it is"""
+    """the checkpoint that the model goes back to before its first step; 0: the empty model; None: it goes on as it
+    is"""
     reason: str
     at_seconds: float = 0.0
 
@@ -108,8 +109,8 @@ class StepDone(JournalRecord, frozen=True, tag="done"):
     figures: StepFigures | None = None
 
 
-class CutBegun(JournalRecord, frozen=True, tag="cut begun"):
-    """A cut is being taken; it may fail. One that opens a segment holds all that a reader needs to begin there."""
+class CheckpointBegun(JournalRecord, frozen=True, tag="cut begun"):
+    """A checkpoint is being taken; it may fail. One that opens a segment holds all a reader needs to begin there."""
 
     number: int
     step: int
@@ -127,8 +128,8 @@ class CutBegun(JournalRecord, frozen=True, tag="cut begun"):
     at_seconds: float = 0.0
 
 
-class CutTaken(JournalRecord, frozen=True, tag="cut"):
-    """A cut exists: the model after a step, whole and durable."""
+class CheckpointTaken(JournalRecord, frozen=True, tag="cut"):
+    """A checkpoint exists: the model after a step, whole and durable."""
 
     number: int
     step: int
@@ -189,7 +190,7 @@ class SetChosen(JournalRecord, frozen=True, tag="set"):
 
 
 class Faulted(JournalRecord, frozen=True, tag="fault"):
-    """Someone was lost, or something failed, and the run went back to its last cut."""
+    """Someone was lost, or something failed, and the run went back to its last checkpoint."""
 
     step: int
     """the newest one then"""
@@ -201,12 +202,12 @@ class Faulted(JournalRecord, frozen=True, tag="fault"):
 
 
 class Redecided(JournalRecord, frozen=True, tag="redecided"):
-    """The steps after a cut are void: their batches are decided anew, for fewer workers."""
+    """The steps after a checkpoint are void: their batches are decided anew, for fewer workers."""
 
     base: int
-    """number of the cut; 0: the empty model"""
+    """number of the checkpoint; 0: the empty model"""
     step: int
-    """that the cut was taken after"""
+    """that the checkpoint was taken after"""
     at_seconds: float = 0.0
 
 
@@ -239,8 +240,8 @@ AnyRecord = (
     | GenerationStarted
     | StepDecided
     | StepDone
-    | CutBegun
-    | CutTaken
+    | CheckpointBegun
+    | CheckpointTaken
     | Commanded
     | AlphaChanged
     | SetChosen

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from dispatch.job import DispatchJob
 from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.digest import digest_of
-from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, read_cuts, read_history
+from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, read_checkpoints, read_history
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.readers import JournalReaders
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
     Begun,
+    CheckpointBegun,
+    CheckpointTaken,
     Commanded,
-    CutBegun,
-    CutTaken,
     Ended,
     Faulted,
     GenerationStarted,
@@ -47,7 +47,7 @@ class RunJournal:
     def __init__(self, job: DispatchJob, base: int | None = None) -> None:
         """Raises SettingsChanged if the run cannot go on with the settings of this job.
 
-        base: number of the cut that the history begins with; None: the oldest there.
+        base: number of the checkpoint that the history begins with; None: the oldest there.
         """
         golden = job.golden
         self.folder = job.folder if golden is None else golden.folder
@@ -79,7 +79,7 @@ class RunJournal:
         self._warned_at = -1
         """how far all had when unread records were last seen to go: one warning is enough until somebody reads on"""
         self._begun, self._newest = found.begun, found.newest
-        self._last_cut, self.line = found.last_cut, found.line
+        self._last_checkpoint, self.line = found.last_checkpoint, found.line
         """how often steps have been declared void: a version of the model is (line, step)"""
         if golden is not None and found.begun is not None:
             self._writer.note(found.begun)
@@ -100,16 +100,16 @@ class RunJournal:
         return self._writer.steered
 
     @property
-    def last_cut(self) -> int:
-        """The highest number of a cut on record, taken or not."""
-        return self._last_cut
+    def last_checkpoint(self) -> int:
+        """The highest number of a checkpoint on record, taken or not."""
+        return self._last_checkpoint
 
-    def cut_numbers(self) -> set[int]:
-        """Of cuts on record that were begun; whether one exists is for their storage to say."""
-        return {cut.number for cut in read_cuts(self.folder / JOURNAL).begun_cuts}
+    def checkpoint_numbers(self) -> set[int]:
+        """Of checkpoints on record that were begun; whether one exists is for their storage to say."""
+        return {checkpoint.number for checkpoint in read_checkpoints(self.folder / JOURNAL).begun_checkpoints}
 
     def read_again(self, base: int) -> None:
-        """What is on record now, after a cut, is the history; raises CutUnusable if that cut is not on record."""
+        """Reads the history after a checkpoint anew; raises CheckpointUnusable if that is not on record."""
         found, golden = read_history(self.folder / JOURNAL, base), self._job.golden
         self.history = found if golden is None or golden.last_step is None else found.up_to(golden.last_step)
 
@@ -126,7 +126,7 @@ class RunJournal:
     ) -> GenerationStarted:
         """Writes down who trains from now on and, the first time, how the run begins. Durable when this returns.
 
-        start: where partitions begin, if the run does; base: the cut that the model goes back to.
+        start: where partitions begin, if the run does; base: the checkpoint that the model goes back to.
         """
         arithmetic = tuple(dict.fromkeys(member.arithmetic for member in members))
         begun, opening = self.history.begun, tuple[Begun, ...]()
@@ -163,40 +163,42 @@ class RunJournal:
             self.differs_at = step
             structlog.get_logger().error("trained again, the run differs from its journal", first_step=step)
 
-    # ── cuts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def begin_cut(self, number: int, step: int, positions: Mapping[int, Position], samples: int) -> None:
-        """Writes down that a cut is begun, in the segment that will hold all steps after it. Durable when this returns.
+    # ── checkpoints
+    # ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def begin_checkpoint(self, number: int, step: int, positions: Mapping[int, Position], samples: int) -> None:
+        """Writes down that a checkpoint is begun, in the segment that will hold all steps after it. Durable when this
+        returns.
 
         To be called when the step is the newest, before the next one is decided. positions, samples: after that step.
         """
         assert self._begun is not None, "the run has not begun"
         assert self._newest is not None, "no generation has started"
         known = dict(positions), samples, self._begun, self._newest
-        self._writer.begin_cut(CutBegun(number, step, *known, line=self.line, at_seconds=time()))
-        self._last_cut = number
+        self._writer.begin_checkpoint(CheckpointBegun(number, step, *known, line=self.line, at_seconds=time()))
+        self._last_checkpoint = number
 
-    def take_cut(self, cut: CutTaken) -> None:
-        """Writes down that a cut exists. Durable when this returns."""
-        if cut.number > self._last_cut:
-            self.begin_cut(cut.number, cut.step, cut.positions, cut.samples)
-        self._writer.append(cut)
+    def take_checkpoint(self, checkpoint: CheckpointTaken) -> None:
+        """Writes down that a checkpoint exists. Durable when this returns."""
+        if checkpoint.number > self._last_checkpoint:
+            self.begin_checkpoint(checkpoint.number, checkpoint.step, checkpoint.positions, checkpoint.samples)
+        self._writer.append(checkpoint)
 
     def steer(self, change: Commanded | AlphaChanged) -> None:
         """Writes down a command, or a change of alpha: it has happened when this returns."""
         self._writer.append(change)
 
     def fault(self, step: int, fault: Exception) -> None:
-        """Writes down why the run goes back to a cut. Durable when this returns."""
+        """Writes down why the run goes back to a checkpoint. Durable when this returns."""
         told = step, self.generation, type(fault).__name__, str(fault)
         self._writer.append(Faulted(*told, at_seconds=time()))
 
     def redecide(self, base: int, step: int) -> None:
-        """Declares the steps after a cut void. Durable when this returns."""
+        """Declares the steps after a checkpoint void. Durable when this returns."""
         self._writer.append(Redecided(base, step, at_seconds=time()))
         self.line += 1
 
     def trim(self, oldest_kept: int) -> None:
-        """Drops what is on record from before a cut, as far as neither it nor a later one needs it.
+        """Drops what is on record from before a checkpoint, as far as neither it nor a later one needs it.
 
         What some reader has not read stays as long as there is room for it.
         """

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import zmq
 
-from dispatch.errors import CutUnreadable, CutUnusable, ShardRefused
+from dispatch.errors import CheckpointUnreadable, CheckpointUnusable, ShardRefused
 from dispatch.job import DispatchJob
 from dispatch.peers.providers import Providers
 from dispatch.peers.shards import Shards
 from infra.base.errors import StorageError
-from ps.errors import CutDamaged
+from ps.errors import CheckpointDamaged
 from ps.protocol import EMPTY_MODEL
 
 SHARD_SECONDS = 60.0
-"""that a shard may take to answer; going back to a cut is the longest"""
+"""that a shard may take to answer; going back to a checkpoint is the longest"""
 
 
 class ShardConnections:
@@ -34,16 +34,17 @@ class ShardConnections:
 
     @property
     def publishers(self) -> tuple[str, ...]:
-        """Where the shards in use publish the files of cuts; those that publish none are left out."""
+        """Where the shards in use publish the files of checkpoints; those that publish none are left out."""
         return tuple(provider.publisher for provider in self._providers.in_use if provider.publisher)
 
     def open(
         self, generation: int, step: int, workers: int, restore: int, rows: int, while_waiting: Callable[[], None]
     ) -> tuple[str, ...]:
-        """Starts a generation on every shard, with the model of a cut; returns their endpoints, by number.
+        """Starts a generation on every shard, with the model of a checkpoint; returns their endpoints, by number.
 
         rows: that all shards together must hold then; while_waiting: called now and then while an answer is awaited,
-        may raise. Raises CutUnusable if that cut is damaged, CutUnreadable if a shard cannot read it.
+        may raise. Raises CheckpointUnusable if that checkpoint is damaged, CheckpointUnreadable if a shard cannot read
+        it.
         """
         if self._shards is None:
             told = self._job.run, self._job.curve, SHARD_SECONDS, self._job.agreement.shards, while_waiting
@@ -52,9 +53,9 @@ class ShardConnections:
             found = sum(self._shards.open(generation, step, workers, restore))
         except ShardRefused as error:
             if restore > EMPTY_MODEL and error.error == StorageError.__name__:
-                raise CutUnreadable(f"cut {restore} cannot be read: {error}", restore) from error
-            if restore > EMPTY_MODEL and error.error == CutDamaged.__name__:
-                raise CutUnusable(f"cut {restore} cannot be used: {error}") from error
+                raise CheckpointUnreadable(f"checkpoint {restore} cannot be read: {error}", restore) from error
+            if restore > EMPTY_MODEL and error.error == CheckpointDamaged.__name__:
+                raise CheckpointUnusable(f"checkpoint {restore} cannot be used: {error}") from error
             raise
         if found != rows:
             raise ShardRefused(

@@ -20,7 +20,7 @@ class Provider:
     """routing id of its socket: a process of its own"""
     endpoint: str
     publisher: str = ""
-    """where it publishes the files of cuts; empty: nowhere"""
+    """where it publishes the files of checkpoints; empty: nowhere"""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""The dispatcher's side of the parameter server: opens generations, announces rounds and cuts, shard by shard."""
+"""The dispatcher's side of the parameter server: opens generations, announces rounds and checkpoints."""
 
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, sleep
@@ -23,10 +23,10 @@ from ps.protocol import (
     TO_SHARD,
     Announce,
     AnnounceArrays,
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointSaved,
     Count,
-    CutCommitted,
-    CutFailed,
-    CutSaved,
     Digest,
     Digested,
     Ledger,
@@ -63,12 +63,12 @@ class Shards:
         self._timeout_seconds = timeout_seconds
         self._while_waiting = while_waiting
         self._requests, self._replies = Codec(*TO_SHARD), Codec(*FROM_SHARD)
-        self._cuts: list[tuple[int, CutSaved | CutFailed]] = []
+        self._checkpoints: list[tuple[int, CheckpointSaved | CheckpointFailed]] = []
         identity = f"dispatcher/{uuid4().hex}".encode()  # shards take announcements only from who opened the generation
         self._sockets = [connected(context, endpoint, curve, {zmq.ROUTING_ID: identity}) for endpoint in endpoints]
 
     def open(self, generation: int, step: int, workers: int, restore: int = GO_ON) -> list[int]:
-        """Every shard refuses older generations once this returns, and holds the model of the cut to go back to.
+        """Every shard refuses older generations once this returns, and holds the model of the checkpoint to go back to.
 
         Returns how many rows each has. Raises ShardRefused if one has other settings, or cannot go back.
         """
@@ -93,17 +93,19 @@ class Shards:
             reach("announced_one_shard", step)
 
     def announce_flush(
-        self, generation: int, at: Round, plan: RoundPlan, dense: DenseMoves = NO_MOVES, cut: int = 0
+        self, generation: int, at: Round, plan: RoundPlan, dense: DenseMoves = NO_MOVES, checkpoint: int = 0
     ) -> None:
-        """Tells every shard what is written back; cut: the one to take when it is, 0 for none."""
-        told: dict[str, Any] = {"run": self._run, "generation": generation, "step": at[0], "cut": cut}
+        """Tells every shard what is written back; checkpoint: the one to take when it is, 0 for none."""
+        told: dict[str, Any] = {"run": self._run, "generation": generation, "step": at[0], "checkpoint": checkpoint}
         for number, shard in enumerate(plan.shards):
             self._send(number, _late(told, at[1], shard, dense), _announced(shard))
 
-    def commit(self, generation: int, step: int, cut: int) -> None:
-        """Tells every shard that a cut exists."""
+    def commit(self, generation: int, step: int, checkpoint: int) -> None:
+        """Tells every shard that a checkpoint exists."""
         for number in range(len(self._sockets)):
-            self._send(number, CutCommitted(run=self._run, generation=generation, step=step, cut=cut))
+            self._send(
+                number, CheckpointCommitted(run=self._run, generation=generation, step=step, checkpoint=checkpoint)
+            )
 
     def digest(self, generation: int) -> str:
         """32 hex digits of key, value, state and version of every row: equal for equal models."""
@@ -135,15 +137,15 @@ class Shards:
                 )
             sleep(PAUSE_SECONDS)
 
-    def check(self) -> list[tuple[int, CutSaved | CutFailed]]:
-        """What the shards have said about cuts since the last call, each with the shard's number.
+    def check(self) -> list[tuple[int, CheckpointSaved | CheckpointFailed]]:
+        """What the shards have said about checkpoints since the last call, each with the shard's number.
 
         Raises ShardRefused if a shard refused an announcement; announcements are not answered otherwise.
         """
         for number, socket in enumerate(self._sockets):
             while socket.poll(0):
                 self._take(number)
-        told, self._cuts = self._cuts, []
+        told, self._checkpoints = self._checkpoints, []
         return told
 
     def close(self) -> None:
@@ -185,15 +187,15 @@ class Shards:
                 )
 
     def _take(self, number: int) -> tuple[Any, Any]:
-        """The next message of a shard; what it says about a cut is kept, too."""
+        """The next message of a shard; what it says about a checkpoint is kept, too."""
         header, arrays = receive(self._sockets[number], self._replies)
         if isinstance(header, Refused):
             endpoint = self._endpoints[number]
             reason = f"shard at {endpoint} refused a message of the dispatcher: {header.reason}"
             kind = ShardDisagrees if header.what == Disagreement.__name__ else ShardRefused
             raise kind(reason, header.what)
-        if isinstance(header, CutSaved | CutFailed):
-            self._cuts.append((number, header))
+        if isinstance(header, CheckpointSaved | CheckpointFailed):
+            self._checkpoints.append((number, header))
         return header, arrays
 
 

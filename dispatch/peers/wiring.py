@@ -12,10 +12,21 @@ import zmq
 from dispatch.protocol import FROM_DISPATCHER, MOST_SAMPLES, TO_DISPATCHER
 from infra.base.errors import WireError
 from infra.base.telemetry import Refusals
-from infra.base.wire import HEADER_BYTES, NO_ARRAYS, Arrays, Codec, Curve, Header, Refused, bind, cut_reason, send
+from infra.base.wire import (
+    HEADER_BYTES,
+    NO_ARRAYS,
+    Arrays,
+    Codec,
+    Curve,
+    Header,
+    Refused,
+    bind,
+    checkpoint_reason,
+    send,
+)
 
 FRAME_BYTES = 4 * MOST_SAMPLES + HEADER_BYTES
-"""of the largest message: a logit of each sample; the connection of a peer that sends more is cut"""
+"""of the largest message: a logit of each sample; the connection of a peer that sends more is closed"""
 
 Incoming = tuple[bytes, Header | None, Any, int]
 """sender, header, arrays, bytes; no header: the message could not be read, and the arrays are the reason"""
@@ -72,7 +83,7 @@ class PeerSocket:
         """Counts a message of a generation as refused and answers it."""
         self._refused.add(kind, sender, reason)
         told: dict[str, Any] = {"generation": generation, "step": 0, "current": current, "what": kind}
-        self.transmit(sender, Refused(run=self._run, **told, reason=cut_reason(reason)))
+        self.transmit(sender, Refused(run=self._run, **told, reason=checkpoint_reason(reason)))
 
     def close(self) -> None:
         self._socket.close()

@@ -48,7 +48,7 @@ class Decision:
     """how long it took to decide"""
     is_late: bool = False
     """whether that was too long"""
-    is_cut: bool = False
+    is_shortened: bool = False
     """whether the policy shortened its work to meet the deadline"""
     change: SetChange | None = None
     """of the workers that take part, if this step begins with another set"""
@@ -128,7 +128,7 @@ class Decider:
             plan,
             seconds,
             is_late=seconds > late_seconds,
-            is_cut=assignment.was_cut,
+            is_shortened=assignment.was_shortened,
             change=change,
             sole=sole,
             hot=hot,

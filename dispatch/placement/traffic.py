@@ -31,7 +31,7 @@ class WorkerTraffic(Tally, frozen=True):
     behind_pushes: int = 0
     """written behind: owned rows that nobody had asked for, ahead of a flush"""
     flush_pushes: int = 0
-    """at a cut or at the end of a generation, not part of any step"""
+    """at a checkpoint or at the end of a generation, not part of any step"""
     all_reduces: int = 0
     """gradients of replicated rows that crossed its link: in a ring of n, 2(n-1)/n of those summed"""
     pulled_bytes: int = 0

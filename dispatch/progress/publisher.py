@@ -60,7 +60,7 @@ class StatusPublisher:
         for name, value in gauges.items():
             if value is not None:
                 meter.gauge(name, value)
-        if status.served.servers or status.served.cut:
+        if status.served.servers or status.served.checkpoint:
             self._set_gauges_of_versions(status.served)
         meter.total("not_finite", quality.not_finite)
         for field, share in status.fields.present.items():

@@ -86,11 +86,11 @@ class ServedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     servers: int = 0
     """that have said what they serve in the latest seconds"""
-    cut: int = 0
+    checkpoint: int = 0
     """that the server heard last serves; 0: none yet"""
     line: int = 0
     step: int = 0
-    newest_cut: int = 0
+    newest_checkpoint: int = 0
     """that has been announced; 0: none yet"""
     held: tuple[str, ...] = ()
     """why the newest version is held back; none: it is good"""

@@ -117,11 +117,11 @@ class DecisionTimes:
         self._recent_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._marked_seconds: deque[float] | None = None
 
-    def add(self, seconds: float, is_late: bool, is_cut: bool) -> None:
+    def add(self, seconds: float, is_late: bool, is_shortened: bool) -> None:
         """Adds one decision: its time, whether that was too long, and whether it was cut short to be in time."""
         self._recent_seconds.append(seconds)
         self.deadline_misses += is_late
-        self._cut_short += is_cut
+        self._cut_short += is_shortened
         if self._marked_seconds is not None:
             self._marked_seconds.append(seconds)
 

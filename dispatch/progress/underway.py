@@ -51,7 +51,7 @@ class OrderedRound:
     dense: DenseMoves = NO_MOVES
     order_bytes: Mapping[int, int] = field(default_factory=dict)
     """of each order, by worker number; a worker that is not in it got none, and reports nothing"""
-    cut: int = 0
+    checkpoint: int = 0
     """that a flush is part of; 0: none"""
     decide_seconds: float = 0.0
     """how long it took to decide a step"""

@@ -8,7 +8,7 @@ FreshetError
 ├── ProcessFailed                   a supervised process ended when it should not have
 ├── MissingProgram                  a system program that is needed is missing or too old
 ├── FileUnusable                    a file of the run cannot be written or read; the message names it
-│   └── StorageError                the same of a file of a cut
+│   └── StorageError                the same of a file of a checkpoint
 │       └── NotStored               there is no such file
 ├── ingest.errors.IngestError
 ├── dispatch.errors.DispatchError
@@ -53,8 +53,8 @@ class FileUnusable(FreshetError):
 
 
 class StorageError(FileUnusable):
-    """A file of a cut cannot be written or read, or has no proper name."""
+    """A file of a checkpoint cannot be written or read, or has no proper name."""
 
 
 class NotStored(StorageError):
-    """There is no such file of a cut."""
+    """There is no such file of a checkpoint."""

@@ -4,9 +4,9 @@
 
 PROCESS:SEAM[:step=N | :count=N]:ACTION, with commas between faults. Without a condition a fault fires when its process
 first reaches the seam; with ``step`` in that step or the first one after it that reaches the seam (not every step does:
-a parked worker trains nothing, and after a cut there are no rows to push); with ``count`` at the N-th time since the
-process was started.
-Nothing of this works unless FRESHET_ALLOW_FAULTS=1 is set, too: otherwise every process refuses to start.
+a parked worker trains nothing, and after a checkpoint there are no rows to push); with ``count`` at the N-th time since
+the process was started. Nothing of this works unless FRESHET_ALLOW_FAULTS=1 is set, too: otherwise every process
+refuses to start.
 
 A fault fires once in a run, and one that is written twice fires twice. Before it acts, it adds a line to
 FOLDER/faults.jsonl, durably: a test reads there that its fault happened, and a process that is started again finds
@@ -64,20 +64,22 @@ SEAMS = {
     "backward": Seam(WORKER, "it has gradients, and no row or weight has changed"),
     "dense_push_half_sent": Seam(WORKER, "a piece of its dense gradient has left, and not yet the next"),
     "after_report": Seam(WORKER, "it has reported a step"),
-    "cut_flush": Seam(WORKER, "it has the order to write rows back, and has sent none"),
+    "checkpoint_flush": Seam(WORKER, "it has the order to write rows back, and has sent none"),
     "idle": Seam(SHARD, "no message waits"),
     "push_half_applied": Seam(SHARD, "a push of a round is applied, and not yet the next worker's"),
     "pull": Seam(SHARD, "a pull can be answered and is not yet"),
-    "gathering": Seam(SHARD, "a part of the rows of a cut is gathered"),
-    "before_file": Seam(SHARD, "its file of a cut is written and has not got its name"),
-    "after_file": Seam(SHARD, "its file of a cut has its name, and the dispatcher does not know"),
+    "gathering": Seam(SHARD, "a part of the rows of a checkpoint is gathered"),
+    "before_file": Seam(SHARD, "its file of a checkpoint is written and has not got its name"),
+    "after_file": Seam(SHARD, "its file of a checkpoint has its name, and the dispatcher does not know"),
     "batch_formed": Seam(DISPATCHER, "a step is decided and not in the journal"),
     "journalled": Seam(DISPATCHER, "a step is in the journal and not announced"),
     "announced_one_shard": Seam(DISPATCHER, "one shard knows of a round, and not yet the next"),
     "ordered": Seam(DISPATCHER, "the workers have their orders"),
-    "cut_half_done": Seam(DISPATCHER, "a shard has saved its part of a cut, and not yet all"),
-    "before_manifest": Seam(DISPATCHER, "all files of a cut are durable, and its manifest is not written"),
-    "after_manifest": Seam(DISPATCHER, "the manifest of a cut is written, and the cut is not in the journal"),
+    "checkpoint_half_done": Seam(DISPATCHER, "a shard has saved its part of a checkpoint, and not yet all"),
+    "before_manifest": Seam(DISPATCHER, "all files of a checkpoint are durable, and its manifest is not written"),
+    "after_manifest": Seam(
+        DISPATCHER, "the manifest of a checkpoint is written, and the checkpoint is not in the journal"
+    ),
 }
 """that every run reaches while it trains"""
 COMMAND_SEAMS = {

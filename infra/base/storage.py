@@ -1,4 +1,4 @@
-"""Where files of cuts are kept: a folder, or a bucket of an object store that speaks S3.
+"""Where files of checkpoints are kept: a folder, or a bucket of an object store that speaks S3.
 
 A file that was written is whole and durable when ``write`` returns; one whose writing broke off does not exist under
 its name. In a folder that takes a temporary name (ending in .part), fsync, rename, and fsync of the folder, because
@@ -61,7 +61,7 @@ class Storage:
 
         Credentials of S3 come from the environment.
         """
-        import pyarrow.fs  # costs 70 ms, which only those who use cuts pay
+        import pyarrow.fs  # costs 70 ms, which only those who use checkpoints pay
 
         text = str(where)
         if "://" not in text:
@@ -74,8 +74,9 @@ class Storage:
         except (ValueError, OSError, NotImplementedError) as error:
             shown = urlsplit(text)
             raise ConfigError(
-                f"cuts cannot be kept at {shown.scheme}://{shown.hostname or ''}{shown.path}: {error}; expected a "
-                "folder or s3://BUCKET/PREFIX; correct cuts.url"
+                f"checkpoints cannot be kept at {shown.scheme}://{shown.hostname or ''}{shown.path}: {error}; "
+                "expected a "
+                "folder or s3://BUCKET/PREFIX; correct checkpoints.url"
             ) from error
         return cls(system, root, isinstance(system, pyarrow.fs.LocalFileSystem))
 

@@ -94,7 +94,7 @@ class ReadVersion(msgspec.Struct, frozen=True, tag="version"):
     last_seconds: float
     line: int
     step: int
-    cut: int
+    checkpoint: int
     answers: int
 
 
@@ -285,12 +285,12 @@ class Reader(Client):
 
     def _note(self, version: dict[str, int]) -> None:
         now, present = time.time(), self._present
-        if present is not None and (present.line, present.step, present.cut) == tuple(version.values()):
+        if present is not None and (present.line, present.step, present.checkpoint) == tuple(version.values()):
             self._present = msgspec.structs.replace(present, last_seconds=now, answers=present.answers + 1)
             return
         if present is not None:
             self.write(present)
-        self._present = ReadVersion(now, now, version["line"], version["step"], version["cut"], 1)
+        self._present = ReadVersion(now, now, version["line"], version["step"], version["checkpoint"], 1)
 
 
 class Poller(Client):
@@ -298,7 +298,7 @@ class Poller(Client):
 
     def __init__(self, job: ClientJob, token: str, stop: Stop) -> None:
         super().__init__(job, token, stop)
-        parts = ("", "/steps", "/generations", "/cuts", "/faults", "/workers")
+        parts = ("", "/steps", "/generations", "/checkpoints", "/faults", "/workers")
         self._paths = [f"/v1/runs/{job.run}{part}" for part in parts]
         self._turns = count()
 

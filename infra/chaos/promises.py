@@ -111,25 +111,31 @@ def check_trained(folder: Path, records: ClientRecords, witness: Witness) -> str
 @check("answers of good versions")
 def check_verdicts(records: ClientRecords, witness: Witness) -> str:
     """No answer came from a version that was held back."""
-    seen = {version.cut: version for versions in records.versions().values() for version in versions}
+    seen = {version.checkpoint: version for versions in records.versions().values() for version in versions}
     if not seen:
         raise NotChecked("no prediction was answered")
-    unknown = [cut for cut in seen if cut not in witness.versions]
-    known = {cut: witness.versions[cut] for cut in seen if cut in witness.versions}
-    if held := {cut: manifest.verdict.reasons for cut, manifest in known.items() if not manifest.verdict.is_good}:
+    unknown = [checkpoint for checkpoint in seen if checkpoint not in witness.versions]
+    known = {checkpoint: witness.versions[checkpoint] for checkpoint in seen if checkpoint in witness.versions}
+    if held := {
+        checkpoint: manifest.verdict.reasons for checkpoint, manifest in known.items() if not manifest.verdict.is_good
+    }:
         raise Violated(
             f"{count(len(held), 'version')} held back and answered from: {dict(list(held.items())[:MOST_NAMED])}"
         )
     mixed = [
-        cut for cut, manifest in known.items() if (manifest.line, manifest.step) != (seen[cut].line, seen[cut].step)
+        checkpoint
+        for checkpoint, manifest in known.items()
+        if (manifest.line, manifest.step) != (seen[checkpoint].line, seen[checkpoint].step)
     ]
     if mixed:
-        raise Violated(f"answers name another line or step than the cuts {mixed[:MOST_NAMED]} that they come from")
+        raise Violated(
+            f"answers name another line or step than the checkpoints {mixed[:MOST_NAMED]} that they come from"
+        )
     answers = sum(version.answers for versions in records.versions().values() for version in versions)
     all_held = sum(not manifest.verdict.is_good for manifest in witness.versions.values())
     return (
         f"{count(answers, 'answer')} of {count(len(seen), 'version')}, {len(known):,} of them good, {len(unknown):,} "
-        f"not checked; {all_held:,} of {len(witness.versions):,} cuts that were seen are held back"
+        f"not checked; {all_held:,} of {len(witness.versions):,} checkpoints that were seen are held back"
     )
 
 

@@ -9,12 +9,12 @@ from api.runs.requests import READ_BYTES, parse_tag
 from infra.base.errors import FreshetError
 from infra.base.process import Stop
 from infra.run.settings import STORED, Settings, read_stored
-from infra.verify.cuts import open_cuts
+from infra.verify.checkpoints import open_checkpoints
 from ingest.errors import BrokerError, SourceError
 from ingest.opening import open_source
 from ingest.streams.position import Position
 from ingest.streams.source import Record, Source
-from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
+from ps.checkpoints.manifest import CheckpointManifest, manifest_numbers, read_manifest
 
 LOOK_SECONDS = 0.2
 
@@ -82,15 +82,15 @@ def count_left(source: Source, positions: dict[int, Position]) -> int:
 
 
 class Witness:
-    """Looks at a run's stream and cuts; several times a second once it is started, since cuts may go after seconds."""
+    """Looks at a run's stream and checkpoints several times a second, since checkpoints may go after seconds."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._settings: Settings | None = None
         self._source: Source | None = None
         self.tagged = TaggedRecords()
-        self.versions: dict[int, CutManifest] = {}
-        """all cuts that were seen, by number"""
+        self.versions: dict[int, CheckpointManifest] = {}
+        """all checkpoints that were seen, by number"""
         self.failure = ""
         """why the stream could not be read the last time; empty: it was"""
         self._stop = Stop()
@@ -132,7 +132,7 @@ class Witness:
             self.look()
 
     def _look_at_versions(self) -> None:
-        storage = open_cuts(self._folder)
+        storage = open_checkpoints(self._folder)
         for number in manifest_numbers(storage):
             if number not in self.versions:
                 try:

@@ -81,20 +81,25 @@ def checkpoint(
     rows: Annotated[int, typer.Option(help="Rows of the shard.", min=1)] = 1_000_000,
     dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 64,
     changed: Annotated[
-        float, typer.Option(help="Share of the rows that changes before each cut.", min=0, max=1)
+        float, typer.Option(help="Share of the rows that changes before each checkpoint.", min=0, max=1)
     ] = 0.01,
-    cuts: Annotated[int, typer.Option(help="Cuts, beside the first one, which holds every row.", min=1)] = 7,
-    folder: Annotated[Path | None, typer.Option(help="Where cuts are written; a temporary folder by default.")] = None,
+    checkpoints: Annotated[
+        int, typer.Option(help="Checkpoints, beside the first one, which holds every row.", min=1)
+    ] = 7,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where checkpoints are written; a temporary folder by default.")
+    ] = None,
     output: Output = None,
 ) -> None:
-    """A shard's cuts, seen from outside: its longest pause, bytes and time against a plain write, and the way back.
+    """A shard's checkpoints, seen from outside: its longest pause, bytes and time against a plain write, and the way
+    back.
 
     Example: freshet bench checkpoint --rows 1000000 --dim 64 --changed 0.01 --json checkpoint.json
     """
     from benchmarks.durability.checkpoint import run_checkpoint
 
     with tempfile.TemporaryDirectory(prefix="freshet-", dir=folder) as place:
-        report([run_checkpoint(Path(place), rows, dim, changed, cuts)], output)
+        report([run_checkpoint(Path(place), rows, dim, changed, checkpoints)], output)
 
 
 @app.command()

@@ -26,7 +26,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "rows": {"dim": 8},
     "api": {"port": 0},
     "serving": {"port": 0},
-    "cuts": {"seconds": 5, "kept": 100_000},  # all, so that the journal stays for the checker
+    "checkpoints": {"seconds": 5, "kept": 100_000},  # all, so that the journal stays for the checker
 }
 """settings of the run where none are given"""
 MOST_SEED = 1 << 31

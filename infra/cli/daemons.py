@@ -27,6 +27,7 @@ from infra.base.wire import Curve, load_curve
 from infra.cli.options import RunOptions, grouped
 from infra.run.agreement import agreement_of
 from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
+from infra.run.folder import checkpoint_place
 from infra.run.settings import STORED, Settings, store_settings
 
 if TYPE_CHECKING:
@@ -88,8 +89,8 @@ def ps(
         dense=DenseRule(settings.model.dense_optimizer, settings.model.dense_rate),
         curve=curve_of(settings, "server"),
         agreement=agreement_of(settings),
-        storage=settings.cuts.url or str(settings.folder / "cuts"),
-        cuts=settings.cuts,
+        storage=checkpoint_place(settings.folder, settings.checkpoints.url),
+        checkpoints=settings.checkpoints,
         publisher_endpoint=_publisher_at(settings, shard),
         is_supervised=is_supervised(),
         waits_until_heard=not is_supervised(),
@@ -131,8 +132,8 @@ def dispatcher(
         schema=settings.event_schema,
         rows=settings.scaled_rows,
         shards=settings.ps.shards,
-        storage=settings.cuts.url or str(settings.folder / "cuts"),
-        cuts=settings.cuts,
+        storage=checkpoint_place(settings.folder, settings.checkpoints.url),
+        checkpoints=settings.checkpoints,
         publishing=_publishing(settings),
         dense=DenseJob(dense_part(settings).bytes, copies, trainer.reduce, trainer.unencrypted_reduce),
         samples=asked.samples,
@@ -141,7 +142,7 @@ def dispatcher(
         curve=curve_of(settings, "server"),
         agreement=agreement_of(settings),
         start=start_positions(source, asked.from_time, asked.from_offsets),
-        write_behind=settings.cuts.write_behind if settings.cuts.seconds else 0.0,
+        write_behind=settings.checkpoints.write_behind if settings.checkpoints.seconds else 0.0,
         golden=Golden(asked.golden, asked.last_step) if asked.golden is not None else None,
     )
     with closing(source), closing(kept) as letters, over_at_once():
@@ -293,14 +294,14 @@ def serve(
     *,
     given: RunOptions,
 ) -> None:
-    """Serve predictions of a run's newest good model over REST; it follows the run's cuts.
+    """Serve predictions of a run's newest good model over REST; it follows the run's checkpoints.
 
     Every request needs a token, which 'freshet token create' makes.
 
     Example: freshet serve --run up-20261115-021100 --port 8100
     """
     stop = start()
-    settings = given.or_only_run("folder", "cuts").load()
+    settings = given.or_only_run("folder", "checkpoints").load()
     from api.job import database_url, write_database
     from ingest.opening import open_source
     from serving.job import ServingJob
@@ -313,7 +314,7 @@ def serve(
         config=config,
         limits=settings.api,
         database=database_url(settings.api.database, settings.api.runs or settings.folder),
-        storage=settings.cuts.url or str(settings.folder / "cuts"),
+        storage=checkpoint_place(settings.folder, settings.checkpoints.url),
         schema=schema,
         spec=spec_of(config, settings.run, settings.seed, settings.scaled_rows, settings.model, schema),
         open_source=partial(open_source, settings.stream, settings.kafka),
@@ -421,7 +422,7 @@ def _dispatch_at(settings: Settings, endpoint: str) -> "DispatchConfig":
 
 
 def _publisher_at(settings: Settings, shard: int) -> str:
-    """Where a shard publishes files of cuts; empty: it chooses."""
+    """Where a shard publishes files of checkpoints; empty: it chooses."""
     given = settings.ps.publisher_endpoints
     return _at(given, shard, "ps.publisher_endpoints") if given else ""
 

@@ -17,7 +17,7 @@ from infra.base.errors import ConfigError, FreshetError
 from infra.base.files import refusal
 from infra.base.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
 from infra.base.telemetry import code_version
-from infra.cli import agent, bench, chaos, check, commands, cuts, daemons, snapshots, stream, token, verify
+from infra.cli import agent, bench, chaos, check, checkpoints, commands, daemons, snapshots, stream, token, verify
 from infra.cli.ahead import plan
 from infra.cli.options import PlacedRun, RunOrArgument, SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayPlace, readable_stream, replay_run, show
@@ -82,7 +82,7 @@ def demo(
     """Run everything on this machine on a synthetic click stream, with a live display.
 
     Embedded log, click generator, dispatcher, 2 PS shards and 4 workers behind uneven links (5/5/0.5/0.5 Gbit/s), all
-    real daemons. Ctrl-C drains, takes a cut, prints a summary and exits; --run with the run's name resumes it.
+    real daemons. Ctrl-C drains, takes a checkpoint, prints a summary and exits; --run with the run's name resumes it.
 
     Example: freshet demo --samples 20000 --json summary.json
     """
@@ -206,7 +206,8 @@ app.command(rich_help_panel="Look around")(check.check)
 app.command(rich_help_panel="Look around")(plan.plan)
 app.command(rich_help_panel="Look around")(stream.dead_letters)
 app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
-app.add_typer(cuts.app, name="cuts", rich_help_panel="Look around")
+app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel="Look around")
+app.add_typer(checkpoints.app, name="cuts", hidden=True, callback=checkpoints.tell_new_name)
 app.add_typer(snapshots.app, name="snapshots", rich_help_panel="Look around")
 app.add_typer(token.app, name="token", rich_help_panel="While it runs")
 for look in (commands.settings, commands.keys):

@@ -1,6 +1,7 @@
 """``freshet snapshots``: versions of the model that may be served, and which one is wanted.
 
-Everything is read from and written to the storage of the cuts, so it works while training, serving and SQL are down.
+Everything is read from and written to the storage of the checkpoints, so it works while training, serving and SQL are
+down.
 """
 
 import getpass
@@ -11,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.cli.cuts import AsJson, CutNumber, echo_json, no_cut, print_table, time_text
+from infra.cli.checkpoints import AsJson, CheckpointNumber, echo_json, no_checkpoint, print_table, time_text
 from infra.cli.options import RunOrFolder, SettingsOptions, grouped
 from infra.run.figures import count, size
+from infra.run.folder import checkpoint_place
 from infra.run.settings import Settings, read_stored
 
 if TYPE_CHECKING:
     from infra.base.storage import Storage
-    from ps.cuts.choice import Choice
-    from ps.cuts.manifest import CutFigures, CutManifest
+    from ps.checkpoints.choice import Choice
+    from ps.checkpoints.manifest import CheckpointFigures, CheckpointManifest
     from serving.snapshots.difference import ModelDifference
     from serving.snapshots.model import ReadModel, RunModel
 
@@ -33,22 +35,24 @@ Reason = Annotated[str, typer.Option(help="Why, for the record.")]
 
 @dataclass(frozen=True)
 class SnapshotOptions(SettingsOptions, RunOrFolder):
-    """Which run, or where its cuts are."""
+    """Which run, or where its checkpoints are."""
 
-    cuts_url: Annotated[str, typer.Option("--cuts-url", help="Where its cuts are, instead of its folder.")] = ""
+    checkpoints_url: Annotated[
+        str, typer.Option("--checkpoints-url", help="Where its checkpoints are, instead of its folder.")
+    ] = ""
 
     def settings(self) -> Settings:
-        """Those of the run, or, where its cuts alone are named, those given as for any command."""
-        return self.load() if self.cuts_url and self.folder is None else read_stored(self.find())
+        """Those of the run, or, where its checkpoints alone are named, those given as for any command."""
+        return self.load() if self.checkpoints_url and self.folder is None else read_stored(self.find())
 
     def storage(self) -> "Storage":
-        """Where the cuts are."""
+        """Where the checkpoints are."""
         from infra.base.storage import Storage
 
-        if self.cuts_url:
-            return Storage.at(self.cuts_url)
+        if self.checkpoints_url:
+            return Storage.at(self.checkpoints_url)
         folder = self.find()
-        return Storage.at(read_stored(folder).cuts.url or folder / "cuts")
+        return Storage.at(checkpoint_place(folder, read_stored(folder).checkpoints.url))
 
 
 # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -59,7 +63,7 @@ def list_snapshots(as_json: AsJson = False, *, given: SnapshotOptions) -> None:
 
     Example: freshet snapshots list --run up-20261115-021100
     """
-    from ps.cuts.choice import read_choice
+    from ps.checkpoints.choice import read_choice
     from serving.snapshots.choosing import wanted_of
 
     storage = given.storage()
@@ -68,9 +72,9 @@ def list_snapshots(as_json: AsJson = False, *, given: SnapshotOptions) -> None:
     wanted = wanted_of(found, choice)
     listed = [_listed(manifest, choice, wanted) for manifest in found]
     if as_json:
-        echo_json([*listed, *({"cut": number, "damage": why} for number, why in damage.items())])
+        echo_json([*listed, *({"checkpoint": number, "damage": why} for number, why in damage.items())])
         return
-    columns = ("cut", "line", "step", "taken", "age", "rows", "verdict", "served")
+    columns = ("checkpoint", "line", "step", "taken", "age", "rows", "verdict", "served")
     print_table(columns, [_cells(each) for each in listed])
     for why in damage.values():
         typer.echo(why)
@@ -78,12 +82,12 @@ def list_snapshots(as_json: AsJson = False, *, given: SnapshotOptions) -> None:
 
 @app.command()
 @grouped
-def show(number: CutNumber, as_json: AsJson = False, *, given: SnapshotOptions) -> None:
+def show(number: CheckpointNumber, as_json: AsJson = False, *, given: SnapshotOptions) -> None:
     """Show one version: what it was judged by, and what people want.
 
     Example: freshet snapshots show 7 --run up-20261115-021100
     """
-    from ps.cuts.choice import read_choice
+    from ps.checkpoints.choice import read_choice
     from serving.snapshots.choosing import wanted_of
 
     storage = given.storage()
@@ -97,7 +101,7 @@ def show(number: CutNumber, as_json: AsJson = False, *, given: SnapshotOptions) 
     print_table(
         None,
         [
-            ("cut", f"{number}, version {manifest.line}.{manifest.step:,} of run {manifest.run}"),
+            ("checkpoint", f"{number}, version {manifest.line}.{manifest.step:,} of run {manifest.run}"),
             ("taken", f"{time_text(manifest.at_seconds)}, {_age(told['age_seconds'])} ago"),
             ("rows", f"{manifest.rows:,} on {count(len(manifest.shards), 'shard')}, {size(told['bytes'])}"),
             ("verdict", _verdict(told)),
@@ -115,7 +119,7 @@ def show(number: CutNumber, as_json: AsJson = False, *, given: SnapshotOptions) 
 @app.command()
 @grouped
 def diff(
-    first: Annotated[int, typer.Argument(metavar="A", help="A cut.", min=1)],
+    first: Annotated[int, typer.Argument(metavar="A", help="A checkpoint.", min=1)],
     second: Annotated[int, typer.Argument(metavar="B", help="Another one.", min=1)],
     as_json: AsJson = False,
     *,
@@ -144,8 +148,8 @@ def diff(
 # ── changing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 @app.command()
 @grouped
-def pin(number: CutNumber, reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
-    """Serve one version, whatever its verdict, until it is unpinned; its cut is kept.
+def pin(number: CheckpointNumber, reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
+    """Serve one version, whatever its verdict, until it is unpinned; its checkpoint is kept.
 
     Example: freshet snapshots pin 7 --run up-20261115-021100 --reason "better before the sale"
     """
@@ -153,7 +157,9 @@ def pin(number: CutNumber, reason: Reason = "", as_json: AsJson = False, *, give
 
     storage = given.storage()
     _of(_manifests(storage)[0], number)
-    _tell(choose_pin(storage, number, getpass.getuser(), reason), f"cut {number} is served until unpinned", as_json)
+    _tell(
+        choose_pin(storage, number, getpass.getuser(), reason), f"checkpoint {number} is served until unpinned", as_json
+    )
 
 
 @app.command()
@@ -176,20 +182,20 @@ def rollback(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOpt
 
     Example: freshet snapshots rollback --run up-20261115-021100 --reason "clicks fell"
     """
-    from ps.cuts.served import served_now
+    from ps.checkpoints.served import served_now
     from serving.snapshots.choosing import choose_before
     from serving.versions import Version
 
     storage = given.storage()
-    served = [Version(each.line, each.step, each.cut) for each in served_now(storage, time.time())]
+    served = [Version(each.line, each.step, each.checkpoint) for each in served_now(storage, time.time())]
     found, _ = _manifests(storage)
     choice = choose_before(storage, found, max(served, default=None), getpass.getuser(), reason)
-    _tell(choice, f"cut {choice.pinned} is served until unpinned", as_json)
+    _tell(choice, f"checkpoint {choice.pinned} is served until unpinned", as_json)
 
 
 @app.command()
 @grouped
-def release(number: CutNumber, reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
+def release(number: CheckpointNumber, reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
     """Let a version go out that is held back; it is served if it is the newest one that may be.
 
     Example: freshet snapshots release 9 --run up-20261115-021100
@@ -198,13 +204,13 @@ def release(number: CutNumber, reason: Reason = "", as_json: AsJson = False, *, 
 
     storage = given.storage()
     _of(_manifests(storage)[0], number)
-    _tell(choose_release(storage, number, getpass.getuser(), reason), f"cut {number} may be served", as_json)
+    _tell(choose_release(storage, number, getpass.getuser(), reason), f"checkpoint {number} may be served", as_json)
 
 
 @app.command()
 @grouped
 def export(
-    number: CutNumber,
+    number: CheckpointNumber,
     into: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
     onnx: Annotated[bool, typer.Option("--onnx", help="The dense part as ONNX, too.")] = False,
     as_json: AsJson = False,
@@ -223,41 +229,41 @@ def export(
     model, of = _read(storage, settings, _of(found, number))
     files = write_export(into, model, of, onnx)
     if as_json:
-        echo_json({"folder": str(into), "cut": number, "rows": len(model.keys_R), "files": files})
+        echo_json({"folder": str(into), "checkpoint": number, "rows": len(model.keys_R), "files": files})
     else:
         rows = count(len(model.keys_R), "row")
-        typer.echo(f"cut {number} with {rows} is in {into}: {', '.join(files)}")
+        typer.echo(f"checkpoint {number} with {rows} is in {into}: {', '.join(files)}")
 
 
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
-def _manifests(storage: "Storage") -> tuple[list["CutManifest"], dict[int, str]]:
+def _manifests(storage: "Storage") -> tuple[list["CheckpointManifest"], dict[int, str]]:
     """(those that can be read, ascending; why others cannot, by number)."""
-    from dispatch.cuts.survey import find_cuts
+    from dispatch.checkpoints.survey import find_checkpoints
 
-    cuts = find_cuts(storage)
-    damage = {cut.number: cut.damage for cut in cuts if cut.damage is not None}
-    return [cut.manifest for cut in cuts if cut.manifest is not None], damage
+    checkpoints = find_checkpoints(storage)
+    damage = {checkpoint.number: checkpoint.damage for checkpoint in checkpoints if checkpoint.damage is not None}
+    return [checkpoint.manifest for checkpoint in checkpoints if checkpoint.manifest is not None], damage
 
 
-def _of(found: list["CutManifest"], number: int) -> "CutManifest":
+def _of(found: list["CheckpointManifest"], number: int) -> "CheckpointManifest":
     manifest = next((each for each in found if each.number == number), None)
     if manifest is None:
-        raise no_cut(number, [each.number for each in found])
+        raise no_checkpoint(number, [each.number for each in found])
     return manifest
 
 
-def _read(storage: "Storage", settings: Settings, manifest: "CutManifest") -> "tuple[ReadModel, RunModel]":
+def _read(storage: "Storage", settings: Settings, manifest: "CheckpointManifest") -> "tuple[ReadModel, RunModel]":
     from serving.snapshots.model import RunModel, read_model
 
     of = RunModel(manifest.run, settings.seed, settings.scaled_rows, settings.model, settings.event_schema)
     return read_model(storage, manifest.number, of), of
 
 
-def _listed(manifest: "CutManifest", choice: "Choice", wanted: "CutManifest | None") -> dict[str, Any]:
-    from dispatch.cuts.retention import parts_of
+def _listed(manifest: "CheckpointManifest", choice: "Choice", wanted: "CheckpointManifest | None") -> dict[str, Any]:
+    from dispatch.checkpoints.retention import parts_of
 
     return {
-        "cut": manifest.number,
+        "checkpoint": manifest.number,
         "line": manifest.line,
         "step": manifest.step,
         "at_seconds": manifest.at_seconds,
@@ -272,12 +278,12 @@ def _listed(manifest: "CutManifest", choice: "Choice", wanted: "CutManifest | No
 
 
 def _cells(told: dict[str, Any]) -> list[str]:
-    numbers = (f"{told['cut']}", f"{told['line']}", f"{told['step']:,}")
+    numbers = (f"{told['checkpoint']}", f"{told['line']}", f"{told['step']:,}")
     times = (time_text(told["at_seconds"]), _age(told["age_seconds"]))
     return [*numbers, *times, f"{told['rows']:,}", _verdict(told), _served(told)]
 
 
-def _compared(figures: "CutFigures") -> str:
+def _compared(figures: "CheckpointFigures") -> str:
     if figures.reference_step < 0:
         return "its own past: no server has scored the newest samples"
     samples = f"{figures.compared_samples:,} samples with {figures.clicks:,} clicks"
@@ -314,7 +320,7 @@ def _tell(choice: "Choice", told: str, as_json: bool) -> None:
 
 
 def _print_difference(found: "ModelDifference") -> None:
-    (one, two), (before, after) = found.cuts, found.figures
+    (one, two), (before, after) = found.checkpoints, found.figures
     moved = f"{found.dense_distance:.4g} of {found.dense_norm:.4g}"
     rows = [
         ("step", f"{found.steps[0]:,}", f"{found.steps[1]:,}"),
@@ -329,7 +335,7 @@ def _print_difference(found: "ModelDifference") -> None:
         ("calibration", *(f"{each.calibration:.3f}" if each.samples else UNKNOWN for each in found.figures)),
         ("changed share", f"{before.changed_share:.1%}", f"{after.changed_share:.1%}"),
     ]
-    print_table(("", f"cut {one}", f"cut {two}"), rows)
+    print_table(("", f"checkpoint {one}", f"checkpoint {two}"), rows)
     print_table(
         ("field", "value", "key", "distance"),
         [

@@ -37,7 +37,7 @@ def verify(
         Path | None, typer.Option("--json", help="Write the findings here.", show_default=False)
     ] = None,
 ) -> None:
-    """Check what a run left behind: its journal, events, dead letters, model, cuts, files and processes.
+    """Check what a run left behind: its journal, events, dead letters, model, checkpoints, files and processes.
 
     A replay of the journal in a temporary folder must give the same rows, dense weights and predictions, bit for bit.
     The run must be over, or interrupted. Its folder is only read; its own Kafka broker, if it has one, is started

@@ -48,7 +48,8 @@ def given_compute(ms_per_1000: float) -> ComputeCurve:
 
 
 def measure_compute(settings: Settings, batches: Sequence[Samples], sizes: Sequence[int]) -> ComputeCurve:
-    """The fastest of some batches of each size, cut out of the sample's: whatever else runs here only slows them down.
+    """The fastest of some batches of each size, cut out of the sample's: whatever else runs here only slows them
+    down.
 
     Sizes take turns, so that a busy moment hits all of them.
     """

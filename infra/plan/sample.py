@@ -28,7 +28,9 @@ def file_batches(settings: Settings, file: Path, dataset: str, most: int) -> lis
     """Of a file: JSON lines, or a public data set."""
     if dataset == "jsonl":
         return _of_lines(settings, file, most)
-    return check_batches(list(_cut(read_samples(dataset, file, settings.event_schema), settings, most)), settings)
+    return check_batches(
+        list(_checkpoint(read_samples(dataset, file, settings.event_schema), settings, most)), settings
+    )
 
 
 def topic_batches(settings: Settings, most: int) -> list[Samples]:
@@ -41,7 +43,7 @@ def made_up_batches(settings: Settings, most: int) -> list[Samples]:
     """Made up: those of the demo, or clicks of the schema's shape."""
     wanted = most * settings.stream.batch
     parts = made_up_clicks(settings.stream.schema_name, settings.event_schema, settings.seed, wanted)
-    return list(_cut(parts, settings, most))
+    return list(_checkpoint(parts, settings, most))
 
 
 def _of_lines(settings: Settings, file: Path, most: int) -> list[Samples]:
@@ -67,7 +69,7 @@ def _of_source(source: Source, settings: Settings, most: int) -> list[Samples]:
     return check_batches([batch for batch in batches if len(batch) == size], settings)
 
 
-def _cut(parts: Iterator[Samples], settings: Settings, most: int) -> Iterator[Samples]:
+def _checkpoint(parts: Iterator[Samples], settings: Settings, most: int) -> Iterator[Samples]:
     """Whole batches."""
     size, found = settings.stream.batch, 0
     left: list[Samples] = []

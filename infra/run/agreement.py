@@ -70,7 +70,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.feed_endpoint",
         "ps.endpoints",
         "ps.publisher_endpoints",
-        "cuts.url",
+        "checkpoints.url",
     ),
     "read by the dispatcher alone, which tells workers and shards what concerns them": (
         "dispatch.policy",
@@ -92,10 +92,10 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.replace_seconds",
         "dispatch.report_seconds",
         "dispatch.drain_seconds",
-        "cuts.seconds",
-        "cuts.kept",
-        "cuts.deltas",
-        "cuts.write_behind",
+        "checkpoints.seconds",
+        "checkpoints.kept",
+        "checkpoints.deltas",
+        "checkpoints.write_behind",
     ),
     "read by the dispatcher and by producers of events alone": (
         "stream.source",

@@ -210,7 +210,7 @@ def _wrapped(facts: Sequence[str], width: int) -> str:
 
 def _served(served: ServedStatus, has_age: bool = True) -> str:
     """Which version is served, and how fresh it is, with the age of its newest event; empty if nobody serves one."""
-    if not served.servers or not served.cut:
+    if not served.servers or not served.checkpoint:
         return ""
     fresh, line = served.freshness, f", line {served.line}" if served.line else ""
     parts = [f"served: step {served.step:,}{line}"]
@@ -225,7 +225,11 @@ def _served(served: ServedStatus, has_age: bool = True) -> str:
 
 def _held(served: ServedStatus) -> str:
     """Why the newest version is held back; empty if it is not, or nobody would serve it."""
-    return f"version {served.newest_cut} held back: {'; '.join(served.held)}" if served.servers and served.held else ""
+    return (
+        f"version {served.newest_checkpoint} held back: {'; '.join(served.held)}"
+        if served.servers and served.held
+        else ""
+    )
 
 
 def _alpha(status: Status) -> str:
@@ -257,7 +261,7 @@ def _reduced(workers: Sequence[WorkerStatus]) -> str:
 
 
 def _written_behind(workers: Sequence[WorkerStatus]) -> str:
-    """Rows that owners wrote back ahead of cuts, and those that were left for flushes; empty if none was."""
+    """Rows that owners wrote back ahead of checkpoints, and those that were left for flushes; empty if none was."""
     total = _total(workers)
     behind, flushed = number(total.behind_pushes), number(total.flush_pushes)
     return f"{behind} rows ahead of flushes, which wrote {flushed}" if total.behind_pushes else ""
@@ -476,11 +480,11 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
 def _decided(status: Status) -> str:
     """The policy, and how many decisions missed their deadline or were shortened to meet it."""
     generations = count(status.generation, "generation")
-    cut = f", {status.decisions.cut_short:,} cut short" if status.decisions.cut_short else ""
+    checkpoint = f", {status.decisions.cut_short:,} cut short" if status.decisions.cut_short else ""
     late = (
         f", {count(status.decisions.deadline_misses, 'decision')} too late" if status.decisions.deadline_misses else ""
     )
-    return f"{status.policy}, {generations}{cut}{late}"
+    return f"{status.policy}, {generations}{checkpoint}{late}"
 
 
 def render_summary(summary: Summary) -> RenderableType:

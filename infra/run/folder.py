@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from api.runs.places import ENDPOINTS, find_folders, find_runs, is_run
-from dispatch.journal.history import JOURNAL, check_unfinished, read_cuts, read_history
+from dispatch.journal.history import JOURNAL, check_unfinished, read_checkpoints, read_history
 from dispatch.journal.occupied import RUN_LOCK, is_under_way
 from infra.base.errors import ConfigError, ProcessFailed
 from infra.base.files import describe_room, naming, try_lock
@@ -98,7 +98,7 @@ def check_free(folder: Path) -> None:
 
 def may_go_on(folder: Path) -> bool:
     """Whether the run in the folder has begun and is not over."""
-    history = read_cuts(folder / JOURNAL)
+    history = read_checkpoints(folder / JOURNAL)
     return history.begun is not None and history.ended is None
 
 
@@ -107,3 +107,9 @@ def _under_way(folder: Path) -> ConfigError:
         f"a run is under way in folder {folder}; expected a folder of its own for every run; stop that run, or give "
         "another one with --run or FRESHET_FOLDER"
     )
+
+
+def checkpoint_place(folder: Path, url: str = "") -> str:
+    """Where a run keeps checkpoints: at the URL of its settings, or in its folder (``cuts`` in earlier releases)."""
+    old = folder / "cuts"
+    return url or str(old if old.is_dir() else folder / "checkpoints")

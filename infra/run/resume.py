@@ -8,7 +8,7 @@ from dispatch.config import DispatchConfig
 from dispatch.journal.history import JOURNAL, History, check_settings, read_history
 from infra.base.errors import ConfigError
 from infra.run.agreement import agreement_of
-from infra.run.folder import check_free
+from infra.run.folder import check_free, checkpoint_place
 from infra.run.settings import Settings, load_settings, read_stored
 from ingest.kafka.config import SECRETS
 
@@ -57,9 +57,13 @@ def replayed(folder: Path, into: Path, last_step: int | None) -> tuple[Settings,
     plain = DispatchConfig(policy="round_robin", workers=history.workers)
     dispatch = plain.model_copy(update={name: getattr(stored.dispatch, name) for name in KEPT})
     ps = stored.ps.model_copy(update={"endpoints": ()})  # the run may be under way, and hold its ports
-    # where the journal begins with a cut, so does the replay; it takes none of its own
-    cuts = stored.cuts.model_copy(update={"url": stored.cuts.url or str(folder / "cuts"), "seconds": 0.0})
-    return stored.model_copy(update={"folder": into, "dispatch": dispatch, "ps": ps, "cuts": cuts}), history
+    # where the journal begins with a checkpoint, so does the replay; it takes none of its own
+    checkpoints = stored.checkpoints.model_copy(
+        update={"url": checkpoint_place(folder, stored.checkpoints.url), "seconds": 0.0}
+    )
+    return stored.model_copy(
+        update={"folder": into, "dispatch": dispatch, "ps": ps, "checkpoints": checkpoints}
+    ), history
 
 
 def _as_defaults(stored: Settings) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import structlog
 from crc32c import crc32c
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -28,7 +29,7 @@ from infra.base.telemetry import MASK, SECRET_NAME, LogFormat, LogLevel, describ
 from ingest.config import StreamConfig
 from ingest.kafka.config import SECRETS, KafkaConfig
 from ingest.schema import Schema, load_schema
-from ps.config import CutConfig, PsConfig, RowConfig
+from ps.config import CheckpointConfig, PsConfig, RowConfig
 from serving.config import ServingConfig
 from trainer.config import ModelConfig, TrainerConfig
 
@@ -60,6 +61,10 @@ class TelemetryConfig(Section):
     """port of the Prometheus endpoint; 0 lets each process choose a free one"""
 
 
+RENAMED = {"cuts": "checkpoints"}
+"""sections by their names in earlier releases, which are still read"""
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -86,12 +91,22 @@ class Settings(BaseSettings):
     dispatch: DispatchConfig = DispatchConfig()
     rows: RowConfig = RowConfig()
     ps: PsConfig = PsConfig()
-    cuts: CutConfig = CutConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
     model: ModelConfig = ModelConfig()
     trainer: TrainerConfig = TrainerConfig()
     api: ApiConfig = ApiConfig()
     serving: ServingConfig = ServingConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _use_present_names(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Sections that earlier releases called otherwise, in settings of old runs and of users."""
+        for old, new in RENAMED.items():
+            if old in values:
+                values = {**values, new: {**values[old], **values.get(new, {})}}
+                del values[old]
+        return values
 
     @classmethod
     def settings_customise_sources(
@@ -132,6 +147,10 @@ def load_settings(
     for override in overrides:
         _merge(merged, _parse_override(override))
     _merge(merged, values)
+    for old in RENAMED.keys() & merged.keys():
+        structlog.get_logger().warning(
+            f"settings {old}.* are called {RENAMED[old]}.* now; rename them where they are set"
+        )
     return _validated(merged)
 
 
@@ -213,7 +232,7 @@ def check_environment(environment: Iterable[str]) -> None:
         if not name.upper().startswith(PREFIX) or name.upper() in NOT_SETTINGS:
             continue
         first, *rest = name[len(PREFIX) :].lower().split("__")
-        field = Settings.model_fields.get(first)
+        field = Settings.model_fields.get(RENAMED.get(first, first))
         if field is None or bool(rest) != is_section(field):
             raise ConfigError(
                 f"environment variable {name} sets nothing; expected {PREFIX}NAME or {PREFIX}SECTION__NAME, as in "

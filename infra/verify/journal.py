@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dispatch.journal.history import JOURNAL, History, read_history
 from dispatch.journal.log import read_records
-from dispatch.journal.records import AnyRecord, CutBegun, GenerationStarted, Redecided, StepDecided, StepDone
+from dispatch.journal.records import AnyRecord, CheckpointBegun, GenerationStarted, Redecided, StepDecided, StepDone
 from infra.base.errors import FreshetError
 from infra.run.figures import count
 from infra.verify.finding import NotChecked, Violated, check
@@ -39,8 +39,8 @@ def check_ranges(folder: Path) -> str:
 
 
 def since(history: History) -> str:
-    """What the journal still holds: segments that no kept cut needs are dropped."""
-    return "from the beginning" if history.base.number == EMPTY_MODEL else f"since cut {history.base.number}"
+    """What the journal still holds: segments that no kept checkpoint needs are dropped."""
+    return "from the beginning" if history.base.number == EMPTY_MODEL else f"since checkpoint {history.base.number}"
 
 
 def trained(history: History) -> int:
@@ -55,13 +55,13 @@ def check_numbers(folder: Path) -> str:
 
 
 def follow_numbers(records: Iterable[AnyRecord]) -> str:
-    generation = step = cut = 0
+    generation = step = checkpoint = 0
     for record in records:
         match record:
-            case CutBegun():
-                if record.number <= cut:
-                    raise Violated(f"cut {record.number} was begun after cut {cut}")
-                cut, is_first = record.number, not generation
+            case CheckpointBegun():
+                if record.number <= checkpoint:
+                    raise Violated(f"checkpoint {record.number} was begun after checkpoint {checkpoint}")
+                checkpoint, is_first = record.number, not generation
                 generation, step = record.generation.number, record.step if is_first else step
             case GenerationStarted():
                 if record.number <= generation:
@@ -77,4 +77,4 @@ def follow_numbers(records: Iterable[AnyRecord]) -> str:
                 raise Violated(f"step {record.step} is done, and the last one that was decided is {step}")
             case Redecided():
                 step = record.step
-    return f"up to generation {generation}, cut {cut}, step {step}"
+    return f"up to generation {generation}, checkpoint {checkpoint}, step {step}"

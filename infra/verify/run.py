@@ -10,7 +10,7 @@ from infra.base.errors import ConfigError
 from infra.base.faults import FIRED, read_fired
 from infra.base.files import naming, try_lock
 from infra.run.settings import read_stored
-from infra.verify.cuts import check_cuts, check_newest_cut, check_unreferenced
+from infra.verify.checkpoints import check_checkpoints, check_newest_checkpoint, check_unreferenced
 from infra.verify.events import check_events, check_letters
 from infra.verify.finding import Finding, NotChecked, check
 from infra.verify.journal import check_numbers, check_ranges
@@ -24,8 +24,8 @@ CHECKS = (
     check_letters,
     check_processes,
     check_temporary,
-    check_cuts,
-    check_newest_cut,
+    check_checkpoints,
+    check_newest_checkpoint,
     check_unreferenced,
     check_versions,
 )

@@ -1,4 +1,4 @@
-"""Check of the rows in the newest cut: each was last changed by the last step that used its key.
+"""Check of the rows in the newest checkpoint: each was last changed by the last step that used its key.
 
 Legend: K rows or keys, F keys a sample, B samples.
 """
@@ -15,14 +15,14 @@ from dispatch.journal.records import StepDecided
 from infra.base.storage import Storage
 from infra.run.figures import count
 from infra.run.settings import Settings, read_stored
-from infra.verify.cuts import cuts_of, read_manifests
+from infra.verify.checkpoints import checkpoints_of, read_manifests
 from infra.verify.finding import NotChecked, Violated, check
 from infra.verify.journal import read_run
 from ingest.batches.replay import form_batch
 from ingest.errors import BrokerError, SourceError
 from ingest.opening import open_source
-from ps.cuts.files import read_columns
-from ps.cuts.manifest import CutManifest
+from ps.checkpoints.files import read_columns
+from ps.checkpoints.manifest import CheckpointManifest
 
 Versions = tuple[NDArray[np.uint64], NDArray[np.int64]]
 """keys, ascending, each once, and the last step of each"""
@@ -30,34 +30,35 @@ Versions = tuple[NDArray[np.uint64], NDArray[np.int64]]
 
 @check("versions of rows")
 def check_versions(folder: Path) -> str:
-    """In the newest cut, a row's version is the last step of the journal that used its key."""
-    history, settings, storage = read_run(folder), read_stored(folder), cuts_of(folder)
-    on_record = {cut.number for cut in history.begun_cuts}  # without those whose steps are void
+    """In the newest checkpoint, a row's version is the last step of the journal that used its key."""
+    history, settings, storage = read_run(folder), read_stored(folder), checkpoints_of(folder)
+    on_record = {checkpoint.number for checkpoint in history.begun_checkpoints}  # without those whose steps are void
     manifests = [manifest for manifest in read_manifests(storage) if manifest.number in on_record]
     if not manifests:
-        raise NotChecked("no cut is on record")
+        raise NotChecked("no checkpoint is on record")
     newest = manifests[-1]
     steps = [step for step in history.steps if step.step <= newest.step]
     return compare(versions_in(storage, newest), versions_by(settings, steps), history, newest)
 
 
-def compare(in_cut: Versions, by_steps: Versions, history: History, newest: CutManifest) -> str:
-    keys_K, versions_K = in_cut
+def compare(in_checkpoint: Versions, by_steps: Versions, history: History, newest: CheckpointManifest) -> str:
+    keys_K, versions_K = in_checkpoint
     used_K, steps_K = by_steps
     if (missing := np.setdiff1d(used_K, keys_K)).size:
-        raise Violated(f"cut {newest.number} lacks {count(missing.size, 'key')} that its steps used")
+        raise Violated(f"checkpoint {newest.number} lacks {count(missing.size, 'key')} that its steps used")
     is_used_K = np.isin(keys_K, used_K)
     expected_K = steps_K[np.searchsorted(used_K, keys_K[is_used_K])]
     wrong = int((versions_K[is_used_K] != expected_K).sum()) + int((versions_K[~is_used_K] > history.base.step).sum())
     if wrong:
         raise Violated(
-            f"{count(wrong, 'row')} of cut {newest.number} have another version than the last step to use it"
+            f"{count(wrong, 'row')} of checkpoint {newest.number} have another version than the last step to use it"
         )
-    return f"{count(keys_K.size, 'row')} of cut {newest.number}, {count(used_K.size, 'key')} used by steps on record"
+    used = f"{count(used_K.size, 'key')} used by steps on record"
+    return f"{count(keys_K.size, 'row')} of checkpoint {newest.number}, {used}"
 
 
-def versions_in(storage: Storage, manifest: CutManifest) -> Versions:
-    """Of all rows of a cut: of a row that several files hold, the last counts."""
+def versions_in(storage: Storage, manifest: CheckpointManifest) -> Versions:
+    """Of all rows of a checkpoint: of a row that several files hold, the last counts."""
     columns = [read_columns(storage, part) for shard in manifest.shards for part in shard.files]
     return newest_of((each.keys_K, each.versions_K) for each in columns)
 

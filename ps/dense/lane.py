@@ -3,8 +3,8 @@
 What changes the range comes in *turns*, in the order in which they were announced: the whole range from one worker
 before a step trains, or gradients of everyone who trained in it, after. Every piece goes through the turns on its own,
 so a changed piece is on its way to the workers while they still send gradients of the next one. A pull for a step is
-answered piece by piece, each as soon as it has gone through all turns before that step's gradients. A cut is a turn,
-too: every piece is copied as it passes.
+answered piece by piece, each as soon as it has gone through all turns before that step's gradients. A checkpoint is a
+turn, too: every piece is copied as it passes.
 
 Messages may arrive before their turn is announced; they are held, as long as all that is held stays within a bound.
 """
@@ -27,7 +27,7 @@ KEPT_STEPS = 64
 """announced steps that may still be pulled for: more than a dispatcher orders ahead"""
 
 TurnKey = tuple[int, int, int]
-"""(step, phase, form); a cut's form is NO_DENSE, since nobody brings anything"""
+"""(step, phase, form); a checkpoint's form is NO_DENSE, since nobody brings anything"""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Turn:
     arrived: list[dict[int, NDArray[Any]]] = field(default_factory=list)
     """of each piece, by worker"""
     copy: DenseCopy | None = None
-    """of a cut: where to"""
+    """of a checkpoint: where to"""
 
     def of(self, piece: int) -> dict[int, NDArray[Any]]:
         while len(self.arrived) <= piece:

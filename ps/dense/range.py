@@ -28,7 +28,7 @@ LEAST_PIECE_BYTES = 1 << 16
 
 
 def pieces_of(length: int, itemsize: int) -> list[slice]:
-    """How a range of so many weights is cut; worker and shard must agree on it."""
+    """How a range of so many weights is cut into pieces; worker and shard must agree on it."""
     count = min(MOST_PIECES, max(1, length * itemsize // LEAST_PIECE_BYTES))
     return [slice(length * each // count, length * (each + 1) // count) for each in range(count)]
 

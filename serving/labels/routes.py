@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from api.access.rules import needs
 from api.models.base import Answer
-from ps.cuts.manifest import CutManifest
+from ps.checkpoints.manifest import CheckpointManifest
 from serving.labels.quality import ServedQuality
 from serving.labels.sums import LabelSums, VersionWindow
 
@@ -56,9 +56,9 @@ class LabelCounts(Answer):
 
 
 class TrainedFigures(Answer):
-    """Test-then-train, of the samples before the newest cut."""
+    """Test-then-train, of the samples before the newest checkpoint."""
 
-    cut: int
+    checkpoint: int
     line: int
     step: int
     samples: int
@@ -76,13 +76,15 @@ class QualityReading(Answer):
     windows: list[WindowFigures]
     """by version of the model, ascending"""
     trained: TrainedFigures | None
-    """null before the first cut with figures"""
+    """null before the first checkpoint with figures"""
     failure: str
     """why labels are not joined now; empty: they are"""
 
 
-def quality_router(served: Callable[[], ServedQuality | None], newest: Callable[[], CutManifest | None]) -> APIRouter:
-    """served: what the joiner has found, None where predictions are not logged; newest: the newest cut, if any."""
+def quality_router(
+    served: Callable[[], ServedQuality | None], newest: Callable[[], CheckpointManifest | None]
+) -> APIRouter:
+    """served: what the joiner found, None if predictions are not logged; newest: the newest checkpoint, if any."""
     router = APIRouter(tags=["quality"])
 
     @router.get("/v1/quality", summary="How good served predictions were", **needs("read"))
@@ -93,7 +95,7 @@ def quality_router(served: Callable[[], ServedQuality | None], newest: Callable[
     return router
 
 
-def read_quality(served: ServedQuality | None, newest: CutManifest | None) -> QualityReading:
+def read_quality(served: ServedQuality | None, newest: CheckpointManifest | None) -> QualityReading:
     counts = dict.fromkeys(LabelCounts.model_fields, 0)
     if served is not None:
         counts = {"waiting": served.waiting} | {
@@ -119,9 +121,9 @@ def _window(window: VersionWindow) -> WindowFigures:
     return WindowFigures(**_figures(window.sums).model_dump(), **span)
 
 
-def _trained(newest: CutManifest | None) -> TrainedFigures | None:
+def _trained(newest: CheckpointManifest | None) -> TrainedFigures | None:
     if newest is None or not newest.figures.samples:
         return None
     figures = newest.figures
     measured = {"samples": figures.samples, "logloss": figures.logloss, "calibration": figures.calibration}
-    return TrainedFigures(cut=newest.number, line=newest.line, step=newest.step, **measured)
+    return TrainedFigures(checkpoint=newest.number, line=newest.line, step=newest.step, **measured)

@@ -21,7 +21,7 @@ from infra.base.telemetry import Meter
 from ingest.codec.nesting import is_too_deep
 from ingest.errors import LogBusy
 from ingest.streams.source import Source
-from ps.cuts.manifest import CutManifest
+from ps.checkpoints.manifest import CheckpointManifest
 from serving.labels.errors import BadPredictionId, LabelsDamaged
 from serving.labels.joiner import Joiner
 from serving.labels.predictions import Prediction, PredictionLog, new_id, now_ms
@@ -85,7 +85,7 @@ class ServedLabels:
         if self._joiner is not None:
             self._joiner.close()
 
-    def log(self, ids: Sequence[str], probabilities_B: NDArray[np.float32], manifest: CutManifest) -> None:
+    def log(self, ids: Sequence[str], probabilities_B: NDArray[np.float32], manifest: CheckpointManifest) -> None:
         """Logs the answers to some samples; returns at once."""
         at_ms, version = now_ms(), (manifest.line, manifest.step)
         answers = zip(ids, probabilities_B.tolist(), strict=True)

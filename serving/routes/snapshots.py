@@ -1,7 +1,7 @@
 """Versions of the model: which one is served, which ones there are, and which one people want.
 
-What people want is a small file beside the cuts, so that it works while training is down, is the same for all servers
-of a run, and stays over restarts.
+What people want is a small file beside the checkpoints, so that it works while training is down, is the same for all
+servers of a run, and stays over restarts.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from api.access.rules import Acting, needs
 from api.errors import Conflict, NotAvailable, NotFound
 from api.models.base import Listed
 from infra.base.errors import StorageError
-from ps.cuts.choice import Choice
-from ps.cuts.manifest import CutManifest
-from ps.errors import CutDamaged
+from ps.checkpoints.choice import Choice
+from ps.checkpoints.manifest import CheckpointManifest
+from ps.errors import CheckpointDamaged
 from serving.follow import Followed
 from serving.models import CurrentSnapshot, PinRequest, ReasonRequest, SnapshotReading, VersionReading
 from serving.parts import Parts, ServingParts
 from serving.snapshots.choosing import (
     NoOlderVersion,
-    NoSuchCut,
+    NoSuchCheckpoint,
     NothingToChange,
     choose_before,
     choose_newest,
@@ -36,7 +36,7 @@ from serving.versions import Version, version_of, why_held
 
 SETTLE_SECONDS = 5.0
 """how long a request waits until what it wants is served"""
-CutNumber = Annotated[int, Path(ge=1, lt=1 << 53, description="number of a cut", examples=[7])]
+CheckpointNumber = Annotated[int, Path(ge=1, lt=1 << 53, description="number of a checkpoint", examples=[7])]
 router = APIRouter(tags=["snapshots"])
 
 
@@ -55,8 +55,8 @@ async def snapshots(parts: Parts) -> Listed[SnapshotReading]:
 
 @router.put("/v1/snapshots/pin", summary="Serve one version until it is unpinned", **needs("control"))
 async def pin(parts: Parts, actor: Acting, wanted: PinRequest) -> CurrentSnapshot:
-    """Whatever its verdict; its cut is kept meanwhile."""
-    await _choose(parts, lambda: choose_pin(parts.storage, wanted.cut, actor.name, wanted.reason))
+    """Whatever its verdict; its checkpoint is kept meanwhile."""
+    await _choose(parts, lambda: choose_pin(parts.storage, wanted.checkpoint, actor.name, wanted.reason))
     return await _settled(parts)
 
 
@@ -76,10 +76,10 @@ async def rollback(parts: Parts, actor: Acting, wanted: ReasonRequest) -> Curren
     return await _settled(parts)
 
 
-@router.post("/v1/snapshots/{cut}/release", summary="Let a version go out that is held back", **needs("control"))
-async def release(parts: Parts, actor: Acting, cut: CutNumber, wanted: ReasonRequest) -> CurrentSnapshot:
+@router.post("/v1/snapshots/{checkpoint}/release", summary="Let a version go out that is held back", **needs("control"))
+async def release(parts: Parts, actor: Acting, checkpoint: CheckpointNumber, wanted: ReasonRequest) -> CurrentSnapshot:
     """It is served if it is the newest one that may be; refused if it is not held back."""
-    await _choose(parts, lambda: choose_release(parts.storage, cut, actor.name, wanted.reason))
+    await _choose(parts, lambda: choose_release(parts.storage, checkpoint, actor.name, wanted.reason))
     return await _settled(parts)
 
 
@@ -89,11 +89,11 @@ async def _choose(parts: ServingParts, choose: Callable[[], Choice]) -> None:
     async with parts.choosing:
         try:
             await asyncio.to_thread(choose)
-        except NoSuchCut as error:
+        except NoSuchCheckpoint as error:
             raise NotFound(str(error)) from error
         except (NoOlderVersion, NothingToChange) as error:
             raise Conflict(str(error)) from error
-        except (CutDamaged, StorageError) as error:
+        except (CheckpointDamaged, StorageError) as error:
             raise NotAvailable(f"what is wanted cannot be written down: {error}") from error
 
 
@@ -106,7 +106,7 @@ async def _settled(parts: ServingParts) -> CurrentSnapshot:
 def _current(parts: ServingParts, state: Followed) -> CurrentSnapshot:
     served = parts.copies.served
     if served is None:
-        raise NotAvailable(f"nothing is served yet: {state.failure or 'there is no cut'}; try again later")
+        raise NotAvailable(f"nothing is served yet: {state.failure or 'there is no checkpoint'}; try again later")
     previous = version_before(state.manifests, state.choice, version_of(served))
     return CurrentSnapshot(
         snapshot=_reading(served, state.choice, served),
@@ -116,7 +116,7 @@ def _current(parts: ServingParts, state: Followed) -> CurrentSnapshot:
     )
 
 
-def _reading(manifest: CutManifest, choice: Choice, served: CutManifest | None) -> SnapshotReading:
+def _reading(manifest: CheckpointManifest, choice: Choice, served: CheckpointManifest | None) -> SnapshotReading:
     return SnapshotReading(
         version=_version(version_of(manifest)),
         at_seconds=manifest.at_seconds,

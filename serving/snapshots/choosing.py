@@ -1,7 +1,7 @@
-"""What people want served, changed beside the cuts: it works while training, serving and SQL are down.
+"""What people want served, changed beside the checkpoints: it works while training, serving and SQL are down.
 
-A cut that the choice names is kept (``dispatch.cuts.retention``), and with it the good version before: a pin, an unpin
-and a rollback each write one file, and leave the pins of 'freshet cuts pin' as they are.
+A checkpoint that the choice names is kept (``dispatch.checkpoints.retention``), and with it the good version before: a
+pin, an unpin and a rollback each write one file, and leave the pins of 'freshet checkpoints pin' as they are.
 
 The rules are here, for people and programs alike: a version that is good cannot be released, and nothing can be
 unpinned where nothing is pinned. Whoever wants that is mistaken about what is served.
@@ -17,16 +17,16 @@ import structlog
 
 from infra.base.errors import ConfigError, FreshetError
 from infra.base.storage import Storage
-from ps.cuts.choice import Choice, read_choice, write_choice
-from ps.cuts.manifest import CutManifest, read_manifest
-from ps.errors import CutDamaged
+from ps.checkpoints.choice import Choice, read_choice, write_choice
+from ps.checkpoints.manifest import CheckpointManifest, read_manifest
+from ps.errors import CheckpointDamaged
 from serving.versions import Version, candidates, version_of
 
 MOST_RELEASED = 1000
 
 
-class NoSuchCut(FreshetError):
-    """A cut that is to be pinned or released is not there, or cannot be read."""
+class NoSuchCheckpoint(FreshetError):
+    """A checkpoint that is to be pinned or released is not there, or cannot be read."""
 
 
 class NoOlderVersion(ConfigError):
@@ -37,14 +37,14 @@ class NothingToChange(ConfigError):
     """What is wanted is so already: the version is good, or none is pinned."""
 
 
-def choose_pin(storage: Storage, cut: int, actor: str, reason: str) -> Choice:
-    """This cut is served until it is unpinned; raises NoSuchCut."""
+def choose_pin(storage: Storage, checkpoint: int, actor: str, reason: str) -> Choice:
+    """This checkpoint is served until it is unpinned; raises NoSuchCheckpoint."""
     before = _read_unless_damaged(storage) or Choice()
-    _find(storage, cut, "pinned")
-    choice = _write(storage, before, actor, reason, pinned=cut)
+    _find(storage, checkpoint, "pinned")
+    choice = _write(storage, before, actor, reason, pinned=checkpoint)
     try:
-        _find(storage, cut, "pinned")  # once more: it may have been removed just before the choice was seen
-    except NoSuchCut:
+        _find(storage, checkpoint, "pinned")  # once more: it may have been removed just before the choice was seen
+    except NoSuchCheckpoint:
         write_choice(storage, before)
         raise
     return choice
@@ -62,7 +62,7 @@ def choose_newest(storage: Storage, actor: str, reason: str) -> Choice:
 
 
 def choose_before(
-    storage: Storage, manifests: Iterable[CutManifest], served: Version | None, actor: str, reason: str
+    storage: Storage, manifests: Iterable[CheckpointManifest], served: Version | None, actor: str, reason: str
 ) -> Choice:
     """Goes back: pins the newest version that may be served and is older than what is served now.
 
@@ -79,25 +79,26 @@ def choose_before(
     return choose_pin(storage, target.number, actor, reason)
 
 
-def choose_release(storage: Storage, cut: int, actor: str, reason: str) -> Choice:
-    """This cut may be served although it is held back; raises NoSuchCut, and NothingToChange if it is not held back."""
+def choose_release(storage: Storage, checkpoint: int, actor: str, reason: str) -> Choice:
+    """Releases a checkpoint that is held back; raises NoSuchCheckpoint, and NothingToChange if it is not held back."""
     before = read_choice(storage)
-    if _find(storage, cut, "released").verdict.is_good:
+    if _find(storage, checkpoint, "released").verdict.is_good:
         raise NothingToChange(
-            f"cut {cut} is not held back; expected one that is; see 'freshet snapshots list', or GET /v1/snapshots"
+            f"checkpoint {checkpoint} is not held back; expected one that is; see 'freshet snapshots list', or GET "
+            "/v1/snapshots"
         )
-    released = tuple(number for number in before.released if number != cut)
-    return _write(storage, before, actor, reason, released=(*released, cut)[-MOST_RELEASED:])
+    released = tuple(number for number in before.released if number != checkpoint)
+    return _write(storage, before, actor, reason, released=(*released, checkpoint)[-MOST_RELEASED:])
 
 
-def wanted_of(manifests: Iterable[CutManifest], choice: Choice) -> CutManifest | None:
+def wanted_of(manifests: Iterable[CheckpointManifest], choice: Choice) -> CheckpointManifest | None:
     """The version that a server started now would serve."""
     return next(candidates(manifests, choice, None, True), None)
 
 
 def version_before(
-    manifests: Iterable[CutManifest], choice: Choice, served: Version | None = None
-) -> CutManifest | None:
+    manifests: Iterable[CheckpointManifest], choice: Choice, served: Version | None = None
+) -> CheckpointManifest | None:
     """What a rollback goes back to; None: nothing. A pin counts rather than what is served: it will be."""
     known = list(manifests)
     if choice.pinned is not None or served is None:
@@ -107,18 +108,18 @@ def version_before(
     return max(older, key=version_of, default=None)
 
 
-def _find(storage: Storage, cut: int, change: str) -> CutManifest:
+def _find(storage: Storage, checkpoint: int, change: str) -> CheckpointManifest:
     try:
-        return read_manifest(storage, cut)
-    except CutDamaged as error:
-        raise NoSuchCut(f"cut {cut} cannot be {change}: {error}") from error
+        return read_manifest(storage, checkpoint)
+    except CheckpointDamaged as error:
+        raise NoSuchCheckpoint(f"checkpoint {checkpoint} cannot be {change}: {error}") from error
 
 
 def _read_unless_damaged(storage: Storage) -> Choice | None:
     """What is wanted now; None if the file that says so is damaged, and about to be replaced."""
     try:
         return read_choice(storage)
-    except CutDamaged as error:
+    except CheckpointDamaged as error:
         structlog.get_logger().warning("the choice is written anew; what was released is forgotten", reason=str(error))
         return None
 

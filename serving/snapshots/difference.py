@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.names import KeyName
-from ps.cuts.manifest import CutFigures, Verdict
+from ps.checkpoints.manifest import CheckpointFigures, Verdict
 from serving.snapshots.model import ReadModel
 
 
@@ -28,7 +28,7 @@ class RowChange(msgspec.Struct, frozen=True):
 class ModelDifference(msgspec.Struct, frozen=True, kw_only=True):
     """From one version to another."""
 
-    cuts: tuple[int, int]
+    checkpoints: tuple[int, int]
     steps: tuple[int, int]
     rows: tuple[int, int]
     added: int
@@ -46,7 +46,7 @@ class ModelDifference(msgspec.Struct, frozen=True, kw_only=True):
     """of those of the first, to compare it with"""
     dense_by_weight: dict[str, float]
     """distances, the largest first"""
-    figures: tuple[CutFigures, CutFigures]
+    figures: tuple[CheckpointFigures, CheckpointFigures]
     verdicts: tuple[Verdict, Verdict]
 
 
@@ -62,7 +62,7 @@ def compare(one: ReadModel, two: ReadModel, name_keys: NameKeys, most: int = 10)
     changed = int(np.count_nonzero(distances))
     by_weight = _dense_distances(one.weights, two.weights)
     return ModelDifference(
-        cuts=(one.manifest.number, two.manifest.number),
+        checkpoints=(one.manifest.number, two.manifest.number),
         steps=(one.manifest.step, two.manifest.step),
         rows=(len(one.keys_R), len(two.keys_R)),
         added=len(two.keys_R) - shared,

@@ -1,4 +1,4 @@
-"""A cut in memory, as other programs need it: keys and values of all rows, dense weights by name.
+"""A checkpoint in memory, as other programs need it: keys and values of all rows, dense weights by name.
 
 Legend: R rows, W columns of a value.
 """
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from infra.base.storage import Storage
 from ingest.schema import Schema
+from ps.checkpoints.manifest import CheckpointManifest, read_manifest
+from ps.checkpoints.restore import ModelSettings, restore
 from ps.config import DenseRule, RowConfig
-from ps.cuts.manifest import CutManifest, read_manifest
-from ps.cuts.restore import ModelSettings, restore
 from ps.dense.range import DenseRange
 from ps.errors import OutOfOrder
 from ps.protocol import WHOLE
@@ -42,9 +42,9 @@ class RunModel:
 
 @dataclass(frozen=True, eq=False)
 class ReadModel:
-    """The model of one cut."""
+    """The model of one checkpoint."""
 
-    manifest: CutManifest
+    manifest: CheckpointManifest
     keys_R: NDArray[np.int64]
     """the 64 bits of each key as a signed integer, which torch can search; ascending"""
     values_RW: NDArray[Any]
@@ -53,7 +53,7 @@ class ReadModel:
 
 
 def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
-    """All of a cut, verified; raises CutDamaged, which names the file, or Disagreement if it is of another run."""
+    """All of a checkpoint, verified; raises CheckpointDamaged, which names the file, or Disagreement (another run)."""
     rule = DenseRule(of.model.dense_optimizer, of.model.dense_rate)
     settings = ModelSettings(of.rows, of.seed, CHUNK_ROWS, rule)
     restored = restore(storage, number, settings, of.run, 0, 1)
@@ -72,7 +72,7 @@ def build(of: RunModel) -> ClickModel:
 
 
 def put_dense(module: ClickModel, config: ModelConfig, found: DenseRange) -> None:
-    """Gives a module the weights of a cut, if they were ever handed in."""
+    """Gives a module the weights of a checkpoint, if they were ever handed in."""
     try:
         whole = found.read(WHOLE)
     except OutOfOrder:

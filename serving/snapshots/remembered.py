@@ -1,4 +1,4 @@
-"""What this server served last, beside the cuts: retention keeps it there, and a restart does not go back unnoticed."""
+"""What this server served last, kept beside the checkpoints so that a restart does not go back unnoticed."""
 
 from time import monotonic, time
 
@@ -6,13 +6,13 @@ import structlog
 
 from infra.base.errors import StorageError
 from infra.base.storage import Storage
-from ps.cuts.choice import Choice
-from ps.cuts.manifest import CutManifest
-from ps.cuts.served import ServedRecord, read_served, remove_unfinished, write_served
+from ps.checkpoints.choice import Choice
+from ps.checkpoints.manifest import CheckpointManifest
+from ps.checkpoints.served import ServedRecord, read_served, remove_unfinished, write_served
 from serving.versions import Version, version_of
 
 PAUSE_SECONDS = 5.0
-"""between two records: the newest good cuts are kept anyway, so nothing is lost meanwhile"""
+"""between two records: the newest good checkpoints are kept anyway, so nothing is lost meanwhile"""
 AGAIN_SECONDS = 3600.0
 """after which what has not changed is written again, so that the server does not count as gone"""
 
@@ -42,7 +42,7 @@ class Remembered:
         except StorageError as error:
             structlog.get_logger().warning("what was served last cannot be read", reason=str(error))
 
-    def setback(self, served: CutManifest | None, choice: Choice) -> str:
+    def setback(self, served: CheckpointManifest | None, choice: Choice) -> str:
         """Why something older is served than before the process was started; empty: it is not, or a person wants it."""
         before = self._before
         if before is None or served is None:
@@ -51,11 +51,12 @@ class Remembered:
             self._before = None
             return ""
         return (
-            f"cut {served.number} after step {served.step} is served, and cut {before.cut} after step {before.step} "
+            f"checkpoint {served.number} after step {served.step} is served, and checkpoint {before.checkpoint} "
+            f"after step {before.step} "
             "was before this server was started; expected that or a newer one; restore its files, or wait for one"
         )
 
-    def keep(self, served: CutManifest | None, choice: Choice) -> None:
+    def keep(self, served: CheckpointManifest | None, choice: Choice) -> None:
         """Writes down what is served, every few seconds at most, and not what is older than before the start.
 
         A storage that refuses is warned of once.
@@ -66,12 +67,12 @@ class Remembered:
         if now - self._written_at < (AGAIN_SECONDS if told == self._written else PAUSE_SECONDS):
             return
         self._written_at = now
-        (line, step, cut), is_pinned = told
+        (line, step, checkpoint), is_pinned = told
         try:
-            write_served(self._storage, self._name, ServedRecord(cut, line, step, is_pinned, time()))
+            write_served(self._storage, self._name, ServedRecord(checkpoint, line, step, is_pinned, time()))
         except StorageError as error:
             if not self._is_refused:
-                hint = "what is served is not on record; it is kept only while it is one of the newest good cuts"
+                hint = "what is served is not on record; it is kept only while it is one of the newest good checkpoints"
                 structlog.get_logger().warning(hint, reason=str(error))
             self._is_refused = True
             return

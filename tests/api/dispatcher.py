@@ -23,7 +23,7 @@ from dispatch.progress.status import AlphaMode, Status, WorkerStatus
 from infra.base.wire import bind
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
-from tests.dispatch.journal.test_cut_segments import step
+from tests.dispatch.journal.test_checkpoint_segments import step
 from tests.dispatch.journal.test_run import begun_in, job_in
 
 RUN = "r"

@@ -19,7 +19,7 @@ class SlowStore:
         self.begun.set()
         await self.may_end.wait()
         self.is_read_to_the_end = True
-        return tuple(StoredEvent("r", after + 1 + number, 0, "cut", {}, 0.0) for number in range(limit))
+        return tuple(StoredEvent("r", after + 1 + number, 0, "checkpoint", {}, 0.0) for number in range(limit))
 
 
 def stream_of(store: SlowStore) -> EventStream:
@@ -52,4 +52,4 @@ def test_no_more_than_a_page_is_kept_for_a_client_that_does_not_take_it() -> Non
         store.may_end.set()
         return await anext(stream_of(store).lines())
 
-    assert asyncio.run(first()).count(b"event: cut") == PAGE <= 100
+    assert asyncio.run(first()).count(b"event: checkpoint") == PAGE <= 100

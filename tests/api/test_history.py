@@ -10,14 +10,14 @@ import pytest
 from dispatch.errors import DispatchError
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalTail
-from dispatch.journal.records import CutTaken
+from dispatch.journal.records import CheckpointTaken
 from dispatch.journal.run import RunJournal
 from ingest.streams.position import Position
 from tests.api.dispatcher import PretendDispatcher
 from tests.api.serving import Served, until
 from tests.api.store.journals import Frame, Reference, Row, commanded, figures
 from tests.api.test_routes import events
-from tests.dispatch.journal.test_cut_segments import step
+from tests.dispatch.journal.test_checkpoint_segments import step
 from tests.dispatch.journal.test_run import TERMS
 
 STEPS = 40
@@ -35,10 +35,10 @@ def reference(api: Served, dispatcher: PretendDispatcher) -> Reference:
     journal = dispatcher.journal
     trained(journal, 1, 20)
     for number in (1, 2):
-        journal.begin_cut(number, 20, {0: Position(20)}, 40)
-        journal.take_cut(CutTaken(number, 20, {0: Position(20)}, 40, 70.0))
+        journal.begin_checkpoint(number, 20, {0: Position(20)}, 40)
+        journal.take_checkpoint(CheckpointTaken(number, 20, {0: Position(20)}, 40, 70.0))
     trained(journal, 21, 30)
-    journal.begin_cut(3, 30, {0: Position(30)}, 60)
+    journal.begin_checkpoint(3, 30, {0: Position(30)}, 60)
     for text in ("gone", "gone again"):
         journal.fault(30, DispatchError(text))
     journal.redecide(2, 20)
@@ -71,7 +71,7 @@ def test_steps_are_those_of_the_journal(api: Served, reference: Reference) -> No
     assert whole["clicks"] == sum(row["clicks"] for row in expected)
 
 
-@pytest.mark.parametrize("kind", ["cuts", "faults", "generations"])
+@pytest.mark.parametrize("kind", ["checkpoints", "faults", "generations"])
 def test_lists_are_those_of_the_journal_newest_first(api: Served, reference: Reference, kind: str) -> None:
     found: Any = getattr(reference, kind)
     rows = [row for _, row in sorted(found.items())] if isinstance(found, dict) else found

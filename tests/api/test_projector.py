@@ -21,7 +21,7 @@ from dispatch.journal.log import identity_of
 from dispatch.journal.run import RunJournal
 from tests.api.dispatcher import PretendDispatcher
 from tests.api.serving import serving
-from tests.dispatch.journal.test_cut_segments import step
+from tests.dispatch.journal.test_checkpoint_segments import step
 from tests.dispatch.journal.test_run import begun_in, job_in
 
 

@@ -115,9 +115,9 @@ def test_history_is_paged(api: Served, dispatcher: PretendDispatcher) -> None:
     assert api.get("/v1/runs/r/commands?after=nonsense").status == 400
 
 
-def test_generations_cuts_faults_and_steps_are_lists(api: Served) -> None:
+def test_generations_checkpoints_faults_and_steps_are_lists(api: Served) -> None:
     assert api.get("/v1/runs/r/generations").json["items"][0]["number"] == 1
-    for name in ("cuts", "faults", "steps"):
+    for name in ("checkpoints", "faults", "steps"):
         assert api.get(f"/v1/runs/r/{name}").json == {"items": [], "next": None}
 
 

@@ -8,7 +8,7 @@ One after the other, while a device sends and readers ask:
 2. both servers are killed when every version that retention keeps by number is held back: the same version is served
 3. labels are right again: a newer version goes out
 4. somebody starts a second shard and a second worker under names that are taken
-5. a file of the newest cut cannot be read, and a worker is killed
+5. a file of the newest checkpoint cannot be read, and a worker is killed
 6. a request is sent three times under one key, and the API is killed in between
 
 Prints a table, and exits with 1 if anything was not as promised: no answer from a version that was held back, none from
@@ -48,7 +48,7 @@ from infra.verify.leftovers import processes_of
 from ingest.codec.json_events import encode_json
 from ingest.convert import Event
 from ingest.producing.synthetic import synthetic_events
-from ps.cuts.manifest import manifest_numbers
+from ps.checkpoints.manifest import manifest_numbers
 from tests.brokers import running_broker
 from tests.control_plane.outage import say
 from tests.databases import running_postgres
@@ -59,7 +59,7 @@ RUN, RATE = "bad-day", 800.0
 KEPT = 2
 SETTINGS = (
     *(f"run={RUN}", "stream.batch=128", "stream.partitions=2", "rows.dim=8", "api.port=0", "serving.port=0"),
-    *("dispatch.workers=2", "ps.shards=1", "cuts.seconds=2", f"cuts.kept={KEPT}"),
+    *("dispatch.workers=2", "ps.shards=1", "checkpoints.seconds=2", f"checkpoints.kept={KEPT}"),
 )
 WAIT_SECONDS = 300.0
 LOOK_SECONDS = 0.2
@@ -70,7 +70,7 @@ NO_CLICKS = "no-clicks"
 SECOND = "serve-b"
 SENT_TIMES = 3
 MOST_TRIES = 5
-"""to have a cut be the newest that a recovery finds"""
+"""to have a checkpoint be the newest that a recovery finds"""
 
 
 class ForgetfulDevice(Device):
@@ -131,9 +131,9 @@ class BadDay:
         finally:
             asked.close()
 
-    def cut_of(self, server: str) -> int:
+    def checkpoint_of(self, server: str) -> int:
         told = self.current(server)
-        return 0 if told is None else int(told["snapshot"]["version"]["cut"])
+        return 0 if told is None else int(told["snapshot"]["version"]["checkpoint"])
 
     def step(self) -> int:
         return read_history(self.folder / "journal").step
@@ -147,14 +147,14 @@ class BadDay:
     def process(self, name: str) -> psutil.Process:
         return dict(processes_of(self.folder))[name]
 
-    def cuts(self) -> list[int]:
-        return manifest_numbers(Storage.at(self.folder / "cuts"))
+    def checkpoints(self) -> list[int]:
+        return manifest_numbers(Storage.at(self.folder / "checkpoints"))
 
     # ── what happens ──────────────────────────────────────────────────────────────────────────────────────────────────
     def begin(self) -> None:
-        self.wait("versions of both servers", lambda: self.cut_of("serve") and self.cut_of(SECOND))
-        first = self.cut_of("serve")
-        self.wait("newer versions", lambda: min(self.cut_of("serve"), self.cut_of(SECOND)) > first + KEPT)
+        self.wait("versions of both servers", lambda: self.checkpoint_of("serve") and self.checkpoint_of(SECOND))
+        first = self.checkpoint_of("serve")
+        self.wait("newer versions", lambda: min(self.checkpoint_of("serve"), self.checkpoint_of(SECOND)) > first + KEPT)
 
     def lose_clicks(self) -> None:
         """1 and 2 of the list above."""
@@ -162,27 +162,37 @@ class BadDay:
         (self.folder / NO_CLICKS).touch()
         began = time.monotonic()
         held = self.wait("a version that is held back", lambda: self.held_after(last))
-        self.note("labels collapse to 0", f"cut {held[0]} held back after {time.monotonic() - began:.1f} s", ok=True)
-        there = set(self.cuts())
-        self.wait("cuts of that time to go", lambda: len(self.held_after(last)) > 2 * KEPT and self._is_outlived(there))
-        before = self.cut_of("serve"), self.cut_of(SECOND)
+        self.note(
+            "labels collapse to 0", f"checkpoint {held[0]} held back after {time.monotonic() - began:.1f} s", ok=True
+        )
+        there = set(self.checkpoints())
+        self.wait(
+            "checkpoints of that time to go", lambda: len(self.held_after(last)) > 2 * KEPT and self._is_outlived(there)
+        )
+        before = self.checkpoint_of("serve"), self.checkpoint_of(SECOND)
         why = (self.current("serve") or {})["failure"]
         self.note("why nothing newer is served", why, ok="held back" in why)
         self._kill_servers()
-        after = self.wait("both servers", lambda: (a := self.cut_of("serve")) and (b := self.cut_of(SECOND)) and (a, b))
+        after = self.wait(
+            "both servers", lambda: (a := self.checkpoint_of("serve")) and (b := self.checkpoint_of(SECOND)) and (a, b)
+        )
         newest = max(self.witness.versions)
         self.note(
-            "both servers killed", f"cuts {before} before, {after} after; the newest is {newest}", before == after
+            "both servers killed",
+            f"checkpoints {before} before, {after} after; the newest is {newest}",
+            before == after,
         )
 
     def held_after(self, number: int) -> list[int]:
-        """Cuts after that one that are held back."""
+        """Checkpoints after that one that are held back."""
         versions = dict(self.witness.versions).items()
-        return sorted(cut for cut, manifest in versions if cut > number and not manifest.verdict.is_good)
+        return sorted(
+            checkpoint for checkpoint, manifest in versions if checkpoint > number and not manifest.verdict.is_good
+        )
 
     def _is_outlived(self, there: set[int]) -> bool:
-        """Whether of the cuts that were there only those are that are good."""
-        left = there & set(self.cuts())
+        """Whether of the checkpoints that were there only those are that are good."""
+        left = there & set(self.checkpoints())
         return all(self.witness.versions[number].verdict.is_good for number in left)
 
     def _kill_servers(self) -> None:
@@ -195,8 +205,8 @@ class BadDay:
         """3 of the list above."""
         before, began = max(self.witness.versions), time.monotonic()
         (self.folder / NO_CLICKS).unlink()
-        self.wait("a newer version", lambda: min(self.cut_of("serve"), self.cut_of(SECOND)) > before)
-        found = f"cut {self.cut_of('serve')} served after {time.monotonic() - began:.1f} s"
+        self.wait("a newer version", lambda: min(self.checkpoint_of("serve"), self.checkpoint_of(SECOND)) > before)
+        found = f"checkpoint {self.checkpoint_of('serve')} served after {time.monotonic() - began:.1f} s"
         self.note("labels are right again", found, ok=True)
 
     def start_strays(self) -> None:
@@ -221,14 +231,20 @@ class BadDay:
         for _ in range(MOST_TRIES):
             log = self.folder / "logs" / "dispatcher.log"
             told = len(log.read_text())
-            with hidden_files(self.folder / "cuts" / f"{self.cuts()[-1]:08d}") as number:
+            with hidden_files(self.folder / "checkpoints" / f"{self.checkpoints()[-1]:08d}") as number:
                 worker = self.process("worker-0")
                 worker.kill()
                 step = self.goes_on("a file that cannot be read")
-            if f"cut {number} cannot be read" in log.read_text()[told:]:
-                self.note("cut that cannot be read, worker killed", f"cut {number}; goes on at step {step}", ok=True)
+            if f"checkpoint {number} cannot be read" in log.read_text()[told:]:
+                self.note(
+                    "checkpoint that cannot be read, worker killed",
+                    f"checkpoint {number}; goes on at step {step}",
+                    ok=True,
+                )
                 return
-        self.note("cut that cannot be read, worker killed", f"no recovery met it in {MOST_TRIES} tries", ok=False)
+        self.note(
+            "checkpoint that cannot be read, worker killed", f"no recovery met it in {MOST_TRIES} tries", ok=False
+        )
 
     def repeat_a_request(self) -> None:
         """6 of the list above."""
@@ -277,7 +293,7 @@ class BadDay:
 
 @contextmanager
 def hidden_files(folder: Path) -> Iterator[int]:
-    """While inside, reading the files of a cut fails; gives the number of the cut."""
+    """While inside, reading the files of a checkpoint fails; gives the number of the checkpoint."""
     files = [file for file in folder.iterdir() if file.is_file()]
     for file in files:
         file.rename(file.with_name(f"hidden-{file.name}"))
@@ -286,7 +302,7 @@ def hidden_files(folder: Path) -> Iterator[int]:
         yield int(folder.name)
     finally:
         for file in files:
-            with suppress(FileNotFoundError):  # retention has removed the cut
+            with suppress(FileNotFoundError):  # retention has removed the checkpoint
                 file.rmdir()
                 file.with_name(f"hidden-{file.name}").rename(file)
 

@@ -20,9 +20,9 @@ from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
     Begun,
+    CheckpointBegun,
+    CheckpointTaken,
     Commanded,
-    CutBegun,
-    CutTaken,
     Ended,
     Faulted,
     GenerationStarted,
@@ -40,7 +40,7 @@ KEYS = {
     "generations": ("number",),
     "steps": ("level", "bucket"),
     "alpha_changes": ("version", "place"),
-    "cuts": ("number",),
+    "checkpoints": ("number",),
     "faults": ("version", "place"),
     "events": ("version", "place"),
     "commands": ("id",),
@@ -95,10 +95,10 @@ class Folded:
             case GenerationStarted():
                 self.run.update(state="running", ended_at=None)
                 self._enter("generations", (record.number,), record, version, at, "replicas")
-            case CutBegun():
-                self._cut(record, version, "begun", at)
-            case CutTaken():
-                self._cut(record, version, "taken", at)
+            case CheckpointBegun():
+                self._checkpoint(record, version, "begun", at)
+            case CheckpointTaken():
+                self._checkpoint(record, version, "taken", at)
             case Faulted():
                 self.tables["faults"][key] = named(record) | {"version": version, "place": place, "at": at}
             case AlphaChanged():
@@ -115,13 +115,15 @@ class Folded:
         row = named(record) | {"version": version, "at": at}
         self.tables[table][key] = {name: value for name, value in row.items() if name not in left_out}
 
-    def _cut(self, record: CutBegun | CutTaken, version: int, state: str, at: float | None) -> None:
+    def _checkpoint(
+        self, record: CheckpointBegun | CheckpointTaken, version: int, state: str, at: float | None
+    ) -> None:
         positions = {
             str(partition): {"offset": position.offset, "index": position.index}
             for partition, position in record.positions.items()
         }
         row = {"number": record.number, "step": record.step, "samples": record.samples, "positions": positions}
-        self.tables["cuts"][record.number,] = row | {"state": state, "version": version, "at": at}
+        self.tables["checkpoints"][record.number,] = row | {"state": state, "version": version, "at": at}
 
     def _command(self, record: Commanded, key: tuple[int, int]) -> None:
         version, place = key
@@ -152,9 +154,9 @@ class Folded:
                 steps[1, record.step] |= figures | {"steps": 1, "first_at": when, "last_at": when}
             case Redecided():
                 self.tables["steps"] = {key: row for key, row in steps.items() if key[1] <= record.step}
-                for cut in self.tables["cuts"].values():
-                    if cut["step"] > record.step:
-                        cut["state"] = "void"
+                for checkpoint in self.tables["checkpoints"].values():
+                    if checkpoint["step"] > record.step:
+                        checkpoint["state"] = "void"
 
     def _sum_up(self) -> None:
         """Coarser levels, each from the single steps."""

@@ -46,7 +46,7 @@ SETTINGS = (
     *(f"run={RUN}", "stream.batch=64", "stream.linger_seconds=0.2", "rows.dim=4", "api.port=0"),
     *("dispatch.workers=2", "dispatch.policy=esd:1", "dispatch.silence_seconds=20", "ps.shards=1"),
     "dispatch.alpha_dwell_seconds=0.1",
-    *("cuts.seconds=1", "cuts.kept=100000"),
+    *("checkpoints.seconds=1", "checkpoints.kept=100000"),
 )
 FAULTS = (
     *("api:command_stored:kill", "dispatcher:command_received:kill", "dispatcher:command_journalled:kill"),
@@ -307,7 +307,7 @@ class Steered:
 
     def _rests(self) -> bool:
         history = read_history(self.folder / "journal")
-        return bool(history.cuts) and history.cuts[-1].step == history.step
+        return bool(history.checkpoints) and history.checkpoints[-1].step == history.step
 
     def _change_members(self) -> None:
         """2 → 3 → 2 → 1 workers, while the run trains."""

@@ -72,7 +72,7 @@ def test_a_batch_gets_its_step_and_its_dead_letters_are_counted(tmp_path: Path) 
     assert len(list(read_dead_letters(tmp_path / "log"))) == 1
 
 
-def test_an_event_dated_ahead_does_not_make_a_cut_young_for_ever(tmp_path: Path) -> None:
+def test_an_event_dated_ahead_does_not_make_a_checkpoint_young_for_ever(tmp_path: Path) -> None:
     dated_ahead = msgspec.structs.replace(events(1)[0], event_time=time() + 1e6)
     with closing(LogWriter(tmp_path / "log", "clicks", 1)) as writer:
         writer.append(0, [(None, encode_json(dated_ahead))])

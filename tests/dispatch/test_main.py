@@ -54,7 +54,7 @@ from ingest.kafka.config import KafkaConfig
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.opening import open_letters
-from ps.config import CutConfig, RowConfig
+from ps.config import CheckpointConfig, RowConfig
 from tests.ingest.topics import SYNTHETIC, events
 from tests.ps.doubles import RUN, SEED, running_shards
 
@@ -125,7 +125,7 @@ def dispatched(
         listener[0].start()
 
     endpoint = f"tcp://127.0.0.1:{free_port()}"
-    with running_shards(RowConfig(dim=2), dispatcher=endpoint, storage=str(folder / "cuts")):
+    with running_shards(RowConfig(dim=2), dispatcher=endpoint, storage=str(folder / "checkpoints")):
         job = DispatchJob(
             run=RUN,
             seed=SEED,
@@ -135,8 +135,8 @@ def dispatched(
             schema=SYNTHETIC,
             rows=RowConfig(dim=2),
             shards=1,
-            storage=str(folder / "cuts"),
-            cuts=CutConfig(seconds=0),
+            storage=str(folder / "checkpoints"),
+            checkpoints=CheckpointConfig(seconds=0),
             stop_at_end=stop_at_end,
         )
         error: BaseException | None = None
@@ -303,8 +303,8 @@ def test_bad_events_without_a_good_one_are_dead_lettered(tmp_path: Path) -> None
     reader.close()
 
 
-class HiddenCuts:
-    """Storage that does not say which cuts there are, so many times; asks a dispatcher to stop after so many tries."""
+class HiddenCheckpoints:
+    """Storage that fails to list its checkpoints so many times; asks a dispatcher to stop after so many tries."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, stop: Stop | None = None) -> None:
         self.tries, listing = 0, Storage.names
@@ -315,7 +315,7 @@ class HiddenCuts:
                 return listing(storage)
             if self.tries == times and stop is not None:
                 stop.request("test")
-            raise StorageError("cannot list the cuts: Input/output error")
+            raise StorageError("cannot list the checkpoints: Input/output error")
 
         monkeypatch.setattr(Storage, "names", names)
 
@@ -338,31 +338,31 @@ def start_dispatcher(folder: Path, stop: Stop) -> tuple[Status, list[str]]:
     LogWriter(folder / "log", "clicks", 1).close()
     stream = StreamConfig(folder=folder / "log", batch=BATCH, linger_seconds=0)
     job = DispatchJob(RUN, SEED, folder, stream, DispatchConfig(workers=1), SYNTHETIC, RowConfig(dim=2), shards=1)
-    job = replace(job, storage=str(folder / "cuts"))
+    job = replace(job, storage=str(folder / "checkpoints"))
     source = LogReader(folder / "log", "clicks")
     with capture_logs() as logs, closing(source), closing(open_letters(stream, KafkaConfig(), RUN)) as letters:
         status = run_dispatcher(job, source, letters, stop, lambda *_: None, Meter(CollectorRegistry()))
     return status, [line["fault"] for line in logs if "fault" in line]
 
 
-def test_storage_that_does_not_list_the_cuts_is_asked_again_with_pauses_that_double(
+def test_storage_that_does_not_list_the_checkpoints_is_asked_again_with_pauses_that_double(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_pauses: list[float]
 ) -> None:
     stop = Stop()
-    hidden = HiddenCuts(monkeypatch, times=6)
+    hidden = HiddenCheckpoints(monkeypatch, times=6)
     monkeypatch.setattr("dispatch.replay.assemble", lambda *_: stop.request("test"))
     _, faults = start_dispatcher(tmp_path, stop)
     assert hidden.tries > 6
     assert quick_pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, LONGEST_PAUSE_SECONDS]
     assert len(faults) == 6
-    assert all("which cuts there are cannot be read" in fault and "Input/output" in fault for fault in faults)
+    assert all("which checkpoints there are cannot be read" in fault and "Input/output" in fault for fault in faults)
 
 
-def test_a_stop_is_taken_while_storage_does_not_list_the_cuts(
+def test_a_stop_is_taken_while_storage_does_not_list_the_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_pauses: list[float]
 ) -> None:
     stop = Stop()
-    hidden = HiddenCuts(monkeypatch, times=3, stop=stop)
+    hidden = HiddenCheckpoints(monkeypatch, times=3, stop=stop)
     status, faults = start_dispatcher(tmp_path, stop)
     assert (hidden.tries, len(faults), len(quick_pauses)) == (3, 3, 3)
-    assert "which cuts there are cannot be read" in " ".join(status.troubles)
+    assert "which checkpoints there are cannot be read" in " ".join(status.troubles)

@@ -46,7 +46,7 @@ def empty_caches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def flush_underway(coordinator: Coordinator, step: int) -> None:
     """A flush right behind a step that was just ordered; nobody waits for it."""
     assert coordinator.intake.step == step
-    coordinator._order_flush(coordinator.training.decider, cut=0)
+    coordinator._order_flush(coordinator.training.decider, checkpoint=0)
 
 
 def train_fixed(

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from dispatch.control.live_client import LiveClient
 from infra.base.storage import Storage
-from ps.cuts.files import read_columns
-from ps.cuts.manifest import manifest_numbers, read_manifest
-from ps.cuts.publication import DeliveredFiles, Deliveries
+from ps.checkpoints.files import read_columns
+from ps.checkpoints.manifest import manifest_numbers, read_manifest
+from ps.checkpoints.publication import DeliveredFiles, Deliveries
 from ps.errors import PsError
 
 ANSWER_SECONDS = 1.5
@@ -22,25 +22,25 @@ class Heard(NamedTuple):
 
     line: int
     step: int
-    cut: int
+    checkpoint: int
 
 
 class StandIn:
-    """Tells a dispatcher that it serves, and reads the newest files of every cut that it hears of."""
+    """Tells a dispatcher that it serves, and reads the newest files of every checkpoint that it hears of."""
 
     def __init__(
-        self, run: str, endpoint: Callable[[], str | None], cuts: Path, answer_seconds: float = ANSWER_SECONDS
+        self, run: str, endpoint: Callable[[], str | None], checkpoints: Path, answer_seconds: float = ANSWER_SECONDS
     ) -> None:
         """endpoint: where the dispatcher is now; None while that is not known; answer_seconds: until it asks again."""
         self._answer_seconds = answer_seconds
         self._endpoint, self._client = endpoint, LiveClient("tcp://127.0.0.1:1", run, None, "stand-in")
         self._deliveries = Deliveries()
-        self.files = DeliveredFiles(Storage.at(cuts), self._deliveries)
+        self.files = DeliveredFiles(Storage.at(checkpoints), self._deliveries)
         self.delivered = 0
         """files that had arrived when they were read"""
         self.heard: list[Heard] = []
         self.unreadable: list[int] = []
-        """cuts that could not be read, and are still there"""
+        """checkpoints that could not be read, and are still there"""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -59,20 +59,22 @@ class StandIn:
                     self._over.wait(0.05)
                     continue
                 self._client.move(endpoint)
-                said = self._client.live(served.line, served.step, served.cut, time.time(), known=served.cut)
+                said = self._client.live(
+                    served.line, served.step, served.checkpoint, time.time(), known=served.checkpoint
+                )
                 told = self._client.tell(said, self._answer_seconds)
-                if told is not None and told.cut not in (0, served.cut):
-                    served = Heard(told.line, told.step, told.cut)
+                if told is not None and told.checkpoint not in (0, served.checkpoint):
+                    served = Heard(told.line, told.step, told.checkpoint)
                     self.heard.append(served)
                     self._deliveries.follow(told.publishers)
-                    self._read(told.cut)
+                    self._read(told.checkpoint)
 
-    def _read(self, cut: int) -> None:
+    def _read(self, checkpoint: int) -> None:
         try:
-            newest = [shard.files[-1] for shard in read_manifest(self.files, cut).shards]
+            newest = [shard.files[-1] for shard in read_manifest(self.files, checkpoint).shards]
             self.delivered += self.files.collect(newest)
             for file in newest:
                 read_columns(self.files, file)
         except PsError:  # it may have been removed meanwhile
-            if cut in manifest_numbers(self.files):
-                self.unreadable.append(cut)
+            if checkpoint in manifest_numbers(self.files):
+                self.unreadable.append(checkpoint)

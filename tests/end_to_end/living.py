@@ -39,7 +39,7 @@ SILENCE_SECONDS = 30
 SETTINGS = (
     *(f"run={RUN}", f"stream.batch={BATCH}", "stream.linger_seconds=0.1", "rows.dim=4", "api.port=0"),
     *("dispatch.workers=2", f"dispatch.silence_seconds={SILENCE_SECONDS}", "ps.shards=2"),
-    *("cuts.seconds=1", "cuts.kept=100000"),
+    *("checkpoints.seconds=1", "checkpoints.kept=100000"),
 )
 KILLED = ("dispatcher", "worker-1", "ps-0")
 ENDED = "ps-1"
@@ -94,7 +94,7 @@ class Facts:
     heard: tuple[Heard, ...] = ()
     """all versions that somebody who serves the model was told of"""
     unreadable: tuple[int, ...] = ()
-    """cuts among them that could not be read"""
+    """checkpoints among them that could not be read"""
     left: list[str] = field(default_factory=list)
     """processes that were there after an orderly end"""
 
@@ -107,7 +107,7 @@ class Life:
         self.stream = StreamConfig(folder=folder / "log", partitions=2)
         self.summary = folder / "summary.json"
         self.process: subprocess.Popen[Any] | None = None
-        self.server = StandIn(RUN, self.feed, self.folder / "cuts")
+        self.server = StandIn(RUN, self.feed, self.folder / "checkpoints")
         self._seen = (0, 0)
         """bytes of the journal when it was last read, and the last step in it"""
 
@@ -186,14 +186,14 @@ class Life:
     def written(self) -> dict[str, bytes | None]:
         """Every file of the run's folder with its content; without that where the run itself adds to it.
 
-        Cuts, the journal and what is served come and go.
+        Checkpoints, the journal and what is served come and go.
         """
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         named = {path.relative_to(self.folder): path for path in files}
         return {
             str(name): path.read_bytes() if name.parts[0] == "endpoints" else None
             for name, path in named.items()
-            if name.parts[0] not in ("cuts", "journal")
+            if name.parts[0] not in ("checkpoints", "journal")
         }
 
     def stop_processes(self) -> None:

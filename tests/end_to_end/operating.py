@@ -86,11 +86,11 @@ def wait_for_more(plan: Plan, steps: int) -> None:
 
 
 def wait_until_at_rest(plan: Plan) -> None:
-    """Until a run that is paused has taken the cut behind its last step."""
+    """Until a run that is paused has taken the checkpoint behind its last step."""
 
     def has_rested() -> bool:
         history = history_of(plan)
-        return bool(history.cuts) and history.cuts[-1].step == history.step
+        return bool(history.checkpoints) and history.checkpoints[-1].step == history.step
 
     wait_for(has_rested, "the run is at rest")
 

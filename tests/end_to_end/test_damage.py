@@ -1,8 +1,8 @@
 """A short run of real commands, and damage to every file of it, read again as the product reads it.
 
 Whatever happens to one file, a reader gets exactly what was there, or an error of ours that names the file; of the
-journal, which ends with a torn tail after a crash, it may also get a part from the beginning if the file was cut, and
-without its oldest file, which a run drops when no cut needs it any more, what follows it.
+journal, which ends with a torn tail after a crash, it may also get a part from the beginning if the file was
+checkpoint, and without its oldest file, which a run drops when no checkpoint needs it any more, what follows it.
 """
 
 import json
@@ -18,8 +18,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from dispatch.cuts.survey import verify_cuts
-from dispatch.journal.history import read_cuts, read_manifests
+from dispatch.checkpoints.survey import verify_checkpoints
+from dispatch.journal.history import read_checkpoints, read_manifests
 from dispatch.journal.log import JournalWriter
 from infra.base.errors import FreshetError
 from infra.base.storage import Storage
@@ -31,8 +31,8 @@ from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.log.frames import frame_bytes
 from ingest.log.segments import SEGMENT
-from ps.cuts.manifest import manifest_name, manifest_numbers
-from ps.errors import CutDamaged
+from ps.checkpoints.manifest import manifest_name, manifest_numbers
+from ps.errors import CheckpointDamaged
 from tests.end_to_end.processes import run, start
 from trainer.dense import Dense, load_dense
 from trainer.models.registry import build_model
@@ -42,7 +42,7 @@ CASES = 2
 """random cases of each kind and file in one round"""
 SETTINGS = (
     *("stream.batch=32", "stream.segment_bytes=8192", "dispatch.workers=1", "ps.shards=1", "api.port=0"),
-    "cuts.seconds=0.01",
+    "checkpoints.seconds=0.01",
 )
 Look = Callable[[Path], Any]
 
@@ -156,14 +156,17 @@ def read_weights(folder: Path) -> bytes:
     return b"".join(tensor.numpy().tobytes() for _, tensor in dense.named())
 
 
-def verify_all_cuts(folder: Path) -> list[Any]:
-    """As ``freshet cuts verify`` and ``freshet verify`` do: those on record are there, and all are whole."""
-    storage, on_record = Storage.at(folder / "cuts"), {cut.number for cut in read_cuts(folder / "journal").cuts}
-    verdicts = list(verify_cuts(storage, manifest_numbers(storage)))
+def verify_all_checkpoints(folder: Path) -> list[Any]:
+    """As ``freshet checkpoints verify`` and ``freshet verify`` do: those on record are there, and all are whole."""
+    storage, on_record = (
+        Storage.at(folder / "checkpoints"),
+        {checkpoint.number for checkpoint in read_checkpoints(folder / "journal").checkpoints},
+    )
+    verdicts = list(verify_checkpoints(storage, manifest_numbers(storage)))
     damage = [problem for verdict in verdicts for problem in verdict.damage]
     gone = [manifest_name(number) for number in sorted(on_record - {verdict.number for verdict in verdicts})]
     if damage or gone:
-        raise CutDamaged("; ".join([*damage, *gone]))
+        raise CheckpointDamaged("; ".join([*damage, *gone]))
     return verdicts
 
 
@@ -175,7 +178,7 @@ LOOKS: dict[str, tuple[Look, ...]] = {
     "settings.json": (read_settings,),
     "journal": (read_steps, replay, reopen_journal),
     "dense.safetensors": (read_weights,),
-    "cuts": (verify_all_cuts,),
+    "checkpoints": (verify_all_checkpoints,),
     "log/clicks": (read_events, replay, reopen_events),
     "log/dead-letters": (read_letters, reopen_letters),
     "": (read_logs,),
@@ -185,9 +188,9 @@ LOOKS: dict[str, tuple[Look, ...]] = {
 # ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def damages(content: bytes, chance: random.Random, cases: int) -> Iterator[tuple[str, bytes | None]]:
     """(kind, what is left of the file); None: it is gone, or a folder is in its place."""
-    yield from (("deleted", None), ("folder", None), ("cut", b""))
-    for cut in boundaries(content, chance, cases):
-        yield "cut", content[:cut]
+    yield from (("deleted", None), ("folder", None), ("checkpoint", b""))
+    for checkpoint in boundaries(content, chance, cases):
+        yield "checkpoint", content[:checkpoint]
     for _ in range(cases if content else 0):
         flipped = bytearray(content)
         flipped[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
@@ -195,7 +198,7 @@ def damages(content: bytes, chance: random.Random, cases: int) -> Iterator[tuple
         start = chance.randrange(len(content))
         zeros = chance.randrange(1, len(content) - start + 1)
         rest = content[start + zeros :]
-        yield "zeroed" if rest else "cut", content[:start] + b"\0" * zeros + rest
+        yield "zeroed" if rest else "checkpoint", content[:start] + b"\0" * zeros + rest
         yield "appended", content + chance.randbytes(chance.randrange(1, 100))
 
 
@@ -230,11 +233,11 @@ def restore(folder: Path, finished: Path, file: Path) -> None:
 
 
 def is_a_part(found: list[Any], whole: list[Any], file: Path, kind: str, oldest: Path) -> bool:
-    """Whether it is what a journal may still tell: all up to a place, or all from a cut on, as after a trim.
+    """Whether it is what a journal may still tell: all up to a place, or all from a checkpoint on, as after a trim.
 
     oldest: its first segment
     """
-    if file.parts[0] != "journal" or kind not in ("cut", "deleted"):
+    if file.parts[0] != "journal" or kind not in ("checkpoint", "deleted"):
         return False
     is_oldest = file == oldest and kind == "deleted"
     return found == whole[: len(found)] or (is_oldest and found == whole[-len(found) :])
@@ -252,7 +255,7 @@ def look_again(look: Look, folder: Path, path: Path) -> Any:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about power cuts."""
+    """Nothing here is about power checkpoints."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda file: None)
 
@@ -264,7 +267,7 @@ def test_damage_to_any_file_of_a_run_is_named_or_changes_nothing(
     chance = random.Random(SEED)
     files = sorted(path.relative_to(finished) for path in finished.rglob("*") if path.is_file())
     assert len(files) > 25
-    assert sum(file.parts[0] == "cuts" for file in files) > 3
+    assert sum(file.parts[0] == "checkpoints" for file in files) > 3
     oldest = next(file for file in files if file.match("journal/*.log"))  # the first ones may have been trimmed
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
@@ -274,7 +277,9 @@ def test_damage_to_any_file_of_a_run_is_named_or_changes_nothing(
         for kind, left in damages((finished / file).read_bytes(), chance, CASES * fuzz_rounds):
             for look in looks:
                 spoil(folder / file, kind, left)
-                if not (file.parts[0] == "journal" and kind in ("cut", "deleted")):  # without its end it may go on
+                if not (
+                    file.parts[0] == "journal" and kind in ("checkpoint", "deleted")
+                ):  # without its end it may go on
                     with pytest.raises(FreshetError):
                         check_free(folder)
                 found, whole = look_again(look, folder, folder / file), expected[look]

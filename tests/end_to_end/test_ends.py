@@ -65,7 +65,7 @@ def test_another_worker_saves_the_weights_if_the_first_one_cannot(
     monkeypatch.setattr("trainer.main.save_dense", fail_once)
     with capture_logs() as logs, pytest.raises(OSError, match="the disk is full"):
         train(plan := Plan(write_topic(256), workers=2, replace_seconds=0.2))
-    faults = [line["fault"] for line in logs if line["event"] == "the run goes back to its last cut"]
+    faults = [line["fault"] for line in logs if line["event"] == "the run goes back to its last checkpoint"]
     assert len(faults) == 1
     assert faults[0].startswith("lost worker worker-0")
     assert [line["worker"] for line in logs if line["event"] == "left"] == ["worker-1"]

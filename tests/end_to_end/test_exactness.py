@@ -131,7 +131,7 @@ def test_batches_split_as_a_whole_or_unevenly_equal_one_process(write_topic: Wri
 
 
 @pytest.mark.parametrize("policy", ["joint:4:elastic", "esd:1"])
-def test_decisions_cut_short_are_counted_and_change_nothing(
+def test_decisions_shortened_short_are_counted_and_change_nothing(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     monkeypatch.setattr("dispatch.progress.feedback.Feedback.busy_seconds", 1e-6)
@@ -143,7 +143,7 @@ def test_decisions_cut_short_are_counted_and_change_nothing(
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
     assert result.status.decisions.cut_short >= STEPS - 1
     assert result.status.decisions.deadline_misses == STEPS
-    assert registry.get_sample_value("freshet_decisions_cut_total") == result.status.decisions.cut_short
+    assert registry.get_sample_value("freshet_decisions_shortened_total") == result.status.decisions.cut_short
     assert registry.get_sample_value("freshet_deadline_misses_total") == STEPS
 
 

@@ -1,4 +1,4 @@
-"""A disk that is full: a cut that finds no room costs that cut alone, and training waits for room for its journal."""
+"""A full disk: a checkpoint without room is lost alone, and training waits for room for its journal."""
 
 import time
 from dataclasses import replace
@@ -11,8 +11,8 @@ from dispatch.journal.history import read_history
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import Status
 from infra.base.storage import Storage
-from ps.config import CutConfig
-from ps.cuts.manifest import manifest_numbers
+from ps.checkpoints.manifest import manifest_numbers
+from ps.config import CheckpointConfig
 from tests.disks import fill, small_disk
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden
@@ -21,11 +21,11 @@ from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, model_of, trai
 STEPS, BATCH = 60, 64
 
 
-def plan_on(folder: Path, write_topic: WriteTopic, cuts: CutConfig) -> Plan:
+def plan_on(folder: Path, write_topic: WriteTopic, checkpoints: CheckpointConfig) -> Plan:
     """A run in that folder, with its events in another."""
     events = write_topic(STEPS * BATCH)
     (folder / "log").symlink_to(events / "log")
-    return Plan(folder, cache_rows=300, cuts=cuts)
+    return Plan(folder, cache_rows=300, checkpoints=checkpoints)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_training_waits_for_room_for_its_journal_and_loses_nothing(
     tmp_path: Path, write_topic: WriteTopic, told: list[Status]
 ) -> None:
     with small_disk(tmp_path / "disk", 16_384) as disk, capture_logs() as logs:
-        plan = plan_on(disk, write_topic, CutConfig(seconds=0))
+        plan = plan_on(disk, write_topic, CheckpointConfig(seconds=0))
 
         def make_room(_threads: Threads, _dispatcher: str, _shards: tuple[str, ...]) -> None:
             wait_for_steps(plan, 5)
@@ -71,17 +71,19 @@ def test_training_waits_for_room_for_its_journal_and_loses_nothing(
         assert model_of(train(golden(replace(plan, folder=disk)))) == model_of(result)
 
 
-def test_a_cut_without_room_costs_that_cut_alone(tmp_path: Path, write_topic: WriteTopic, told: list[Status]) -> None:
+def test_a_checkpoint_without_room_costs_that_checkpoint_alone(
+    tmp_path: Path, write_topic: WriteTopic, told: list[Status]
+) -> None:
     with small_disk(tmp_path / "disk", 5_000) as disk, capture_logs() as logs:
-        folder = tmp_path / "of cuts"
+        folder = tmp_path / "of checkpoints"
         folder.mkdir()
-        (folder / "cuts").symlink_to(disk)
-        plan = plan_on(folder, write_topic, CutConfig(seconds=0.001, kept=1000))
+        (folder / "checkpoints").symlink_to(disk)
+        plan = plan_on(folder, write_topic, CheckpointConfig(seconds=0.001, kept=1000))
         result = train(plan)
         assert result.status.samples == STEPS * BATCH
-        assert any(line["event"].startswith("cut failed") for line in logs), "there was room for all cuts"
-        assert any("no cut could be taken" in trouble for status in told for trouble in status.troubles)
+        assert any(line["event"].startswith("checkpoint failed") for line in logs), "there was room for all checkpoints"
+        assert any("no checkpoint could be taken" in trouble for status in told for trouble in status.troubles)
         history = read_history(folder / "journal")
-        taken = [cut.number for cut in history.cuts]
+        taken = [checkpoint.number for checkpoint in history.checkpoints]
         assert taken
-        assert manifest_numbers(Storage.at(folder / "cuts")) == taken
+        assert manifest_numbers(Storage.at(folder / "checkpoints")) == taken

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dispatch.cuts import reference, retention
+from dispatch.checkpoints import reference, retention
 from dispatch.job import GateRule, Publishing
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
@@ -17,9 +17,9 @@ from infra.kafka.broker import free_port
 from ingest.errors import SourceUnavailable
 from ingest.log.embedded import LogReader
 from ingest.streams.source import Record
+from ps.checkpoints.manifest import CheckpointManifest, manifest_numbers, read_manifest
+from ps.checkpoints.publication import Deliveries
 from ps.config import RowConfig
-from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
-from ps.cuts.publication import Deliveries
 from serving.copies import Copies, ModelSpec
 from serving.follow import Follower
 from serving.news import DispatcherNews
@@ -62,8 +62,8 @@ class WrongForAWhile(LogReader):
     def _is_judged(self, end: int) -> bool:
         """Whether the version behind these events has been, and if its labels are right, by what is served."""
         return any(
-            cut.step * BATCH == end and (end == WRONG or cut.figures.reference_step > 0)
-            for cut in manifests(self._run_folder)
+            checkpoint.step * BATCH == end and (end == WRONG or checkpoint.figures.reference_step > 0)
+            for checkpoint in manifests(self._run_folder)
         )
 
 
@@ -74,8 +74,8 @@ def _unclicked(record: Record) -> Record:
     return msgspec.structs.replace(record, payload=msgspec.json.encode({**event, "label": 0}))
 
 
-def manifests(folder: Path) -> list[CutManifest]:
-    storage = Storage.at(folder / "cuts")
+def manifests(folder: Path) -> list[CheckpointManifest]:
+    storage = Storage.at(folder / "checkpoints")
     return [read_manifest(storage, number) for number in manifest_numbers(storage)]
 
 
@@ -85,7 +85,7 @@ def following(plan: Plan) -> Iterator[tuple[Copies, ServedVersions]]:
     copies = Copies(ModelSpec(RUN, SEED, plan.scaled_rows, plan.model, schema.fields, schema.dense))
     news = ServedVersions(plan.feed, QuestionScorer(copies, meter))
     with closing(Deliveries()) as deliveries:
-        follower = Follower(Storage.at(plan.folder / "cuts"), copies, news, meter, deliveries)
+        follower = Follower(Storage.at(plan.folder / "checkpoints"), copies, news, meter, deliveries)
         follower.start()
         try:
             yield copies, news
@@ -111,14 +111,18 @@ def test_versions_that_learnt_that_nobody_clicks_are_never_served_and_the_first_
     )
     with following(plan) as (copies, news):
         result = train(plan)
-    cuts = {cut.number: cut for cut in manifests(folder)}
-    wrong = [cut for cut in cuts.values() if CALM < (cut.step - 4) * BATCH < WRONG]
-    good_after = [cut.step for cut in cuts.values() if cut.step * BATCH > WRONG and cut.verdict.is_good]
-    served = [cuts[version.cut] for version in news.versions]
+    checkpoints = {checkpoint.number: checkpoint for checkpoint in manifests(folder)}
+    wrong = [checkpoint for checkpoint in checkpoints.values() if CALM < (checkpoint.step - 4) * BATCH < WRONG]
+    good_after = [
+        checkpoint.step
+        for checkpoint in checkpoints.values()
+        if checkpoint.step * BATCH > WRONG and checkpoint.verdict.is_good
+    ]
+    served = [checkpoints[version.checkpoint] for version in news.versions]
     assert wrong
-    assert not any(cut.verdict.is_good for cut in wrong)
-    assert all(cut.figures.reference_step * BATCH <= CALM + 4 * BATCH for cut in wrong)
-    assert all(cut.verdict.is_good for cut in served)
+    assert not any(checkpoint.verdict.is_good for checkpoint in wrong)
+    assert all(checkpoint.figures.reference_step * BATCH <= CALM + 4 * BATCH for checkpoint in wrong)
+    assert all(checkpoint.verdict.is_good for checkpoint in served)
     assert good_after
     assert copies.served is not None
     assert copies.served.step == max(good_after)

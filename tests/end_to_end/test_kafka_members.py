@@ -15,7 +15,7 @@ from infra.kafka.broker import Broker
 from ingest.codec.json_events import encode_json
 from ingest.kafka.letter_topic import read_kafka_letters
 from ingest.kafka.source import KafkaSource
-from ps.config import CutConfig, RowConfig
+from ps.config import CheckpointConfig, RowConfig
 from tests.brokers import TestBroker, fill_topic, running_broker
 from tests.end_to_end.interrupting import golden
 from tests.end_to_end.operating import (
@@ -75,7 +75,7 @@ def test_members_pauses_a_crash_and_an_outage_amid_the_recovery_cost_no_event(
             policy="esd:1",
             batch=16,
             rows=RowConfig(dim=4),
-            cuts=CutConfig(seconds=0, kept=100),
+            checkpoints=CheckpointConfig(seconds=0, kept=100),
             stop_at_end=False,
             open_source=lambda: KafkaSource(config, topic),
             kafka=config,

@@ -141,7 +141,7 @@ def test_members_change_on_command_while_a_run_is_paused(facts: Facts) -> None:
     assert said["workers add"] == "worker worker-2 is being started"
     assert "worker-2 training" in said["workers list"]
     assert said["workers drain worker-0"] == f"worker worker-0 leaves after step {at}"
-    assert said["workers remove worker-1"] == "worker worker-1 is removed; the others go back to the last cut"
+    assert said["workers remove worker-1"] == "worker worker-1 is removed; the others go back to the last checkpoint"
     assert said["resume"] == f"goes on after step {at}"
     three, two, one = facts.members
     assert [*three, *two, *one] == ["worker-0", "worker-1", "worker-2", at, "worker-1", "worker-2", at, "worker-2", at]
@@ -165,7 +165,9 @@ def test_a_run_that_went_through_all_this_is_what_it_promises(life: Life, tmp_pa
     found = {each["name"]: each["ok"] for each in json.loads((tmp_path / "findings.json").read_text())}
     not_yet = {"no unreferenced file": None}  # of a run that can go on, which removes those itself
     assert {name: ok for name, ok in found.items() if not ok} == not_yet
-    assert found["faults fired"] is found["cuts whole"] is found["events add up"] is found["letters unique"] is True
+    assert (
+        found["faults fired"] is found["checkpoints whole"] is found["events add up"] is found["letters unique"] is True
+    )
 
 
 def test_every_rejected_event_is_one_dead_letter(life: Life, history: History) -> None:

@@ -44,7 +44,7 @@ class Machines:
         addresses = {address: f"tcp://127.0.0.1:{free_port()}" for address in re.findall(r"tcp://[\d.:]+", text)}
         for address, here in addresses.items():
             text = text.replace(address, here)
-        text = text.replace("s3://models/edge", f"{place}/cuts").replace('"kafka"', '"log"')
+        text = text.replace("s3://models/edge", f"{place}/checkpoints").replace('"kafka"', '"log"')
         self._text = re.sub(r"postgresql://[^\"]+", f"sqlite:///{place}/tokens.db", text)
         path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
         small = {"STREAM__BATCH": "64", "STREAM__LINGER_SECONDS": "0.1", "MODEL__MLP": "8", "API__PORT": "0"}

@@ -12,7 +12,7 @@ from dispatch.peers.roster import Roster
 from dispatch.placement.rows.directory import Directory
 from infra.base.process import Stop
 from ingest.letters.embedded import read_dead_letters
-from ps.config import CutConfig, RowConfig
+from ps.config import CheckpointConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden, interrupt
 from tests.end_to_end.operating import (
@@ -36,7 +36,7 @@ from tests.end_to_end.threads import Plan, Result, Threads, model_of, start_work
 from trainer.errors import Removed
 
 EVENTS, BATCH = 4_000, 32
-OFTEN, NEVER = CutConfig(seconds=0.1, kept=100), CutConfig(seconds=0, kept=100)
+OFTEN, NEVER = CheckpointConfig(seconds=0.1, kept=100), CheckpointConfig(seconds=0, kept=100)
 ROWS = RowConfig(dim=4)
 
 
@@ -108,13 +108,13 @@ class Operator:
         at = history_of(plan).step
         assert tell(plan, "resume") == f"goes on after step {at}"
         wait_for_more(plan, 1)
-        cuts = len(history_of(plan).cuts)
-        tell(plan, "cut")
-        wait_for(lambda: len(history_of(plan).cuts) > cuts, "a cut is taken")
+        checkpoints = len(history_of(plan).checkpoints)
+        tell(plan, "checkpoint")
+        wait_for(lambda: len(history_of(plan).checkpoints) > checkpoints, "a checkpoint is taken")
 
 
 @pytest.mark.parametrize(
-    ("policy", "cuts", "more"),
+    ("policy", "checkpoints", "more"),
     [
         ("esd:1", NEVER, {"reduce": "ring", "rows": RowConfig(dim=4, optimizer="rowwise_adagrad")}),
         ("het", OFTEN, {"reduce": "hub", "rows": RowConfig(dim=4, optimizer="sgd"), "write_behind": 0.5}),
@@ -123,16 +123,16 @@ class Operator:
     ],
 )
 def test_members_and_pauses_change_no_bit(
-    write_topic: WriteTopic, policy: str, cuts: CutConfig, more: dict[str, Any]
+    write_topic: WriteTopic, policy: str, checkpoints: CheckpointConfig, more: dict[str, Any]
 ) -> None:
     settings: dict[str, Any] = {"batch": BATCH, "rows": ROWS, "replace_seconds": 600.0, "stop_at_end": False, **more}
-    plan = operated(write_topic(EVENTS, poison=0.05), policy=policy, cuts=cuts, **settings)
+    plan = operated(write_topic(EVENTS, poison=0.05), policy=policy, checkpoints=checkpoints, **settings)
     operator = Operator(plan)
     result = train(plan, operator.seen, stopping(operator.seen, operator.act))
     with pytest.raises(Removed, match="worker 'worker-5' was removed from the run"):
         operator.removed.join()
     drained = [("drain", name) for name in ("worker-0", "worker-3", "worker-2")]
-    assert commands_of(plan) == [*drained, ("remove", "worker-5"), ("pause", ""), ("resume", ""), ("cut", "")]
+    assert commands_of(plan) == [*drained, ("remove", "worker-5"), ("pause", ""), ("resume", ""), ("checkpoint", "")]
     assert history_of(plan).draining == frozenset()
     expect_whole(plan, result)
 
@@ -200,7 +200,7 @@ def test_a_worker_may_leave_during_a_replay_and_goes_when_it_is_over(
 def test_a_pause_survives_a_crash_and_a_restart_and_a_command_has_one_effect(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = operated(write_topic(1_280, poison=0.05), policy="random", batch=BATCH, rows=ROWS, cuts=OFTEN)
+    plan = operated(write_topic(1_280, poison=0.05), policy="random", batch=BATCH, rows=ROWS, checkpoints=OFTEN)
     stop, states = Stop(), list[str]()
 
     def pause(*_: object) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from dispatch.cuts import retention
+from dispatch.checkpoints import retention
 from dispatch.job import GateRule, Publishing
 from infra.base.storage import Storage
 from infra.kafka.broker import free_port
 from ingest.streams.source import Record
-from ps.config import CutConfig, RowConfig
-from ps.cuts.manifest import CutManifest, manifest_numbers, read_manifest
+from ps.checkpoints.manifest import CheckpointManifest, manifest_numbers, read_manifest
+from ps.config import CheckpointConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.crashing import Strike, check_run, train_struck
 from tests.end_to_end.listening import Heard, StandIn
@@ -27,7 +27,7 @@ AT_ONCE = Publishing(seconds=0.0)
 
 @contextmanager
 def served(plan: Plan) -> Iterator[StandIn]:
-    with closing(StandIn(RUN, lambda: plan.feed, plan.folder / "cuts", answer_seconds=0.2)) as there:
+    with closing(StandIn(RUN, lambda: plan.feed, plan.folder / "checkpoints", answer_seconds=0.2)) as there:
         there.start()
         yield there
 
@@ -37,8 +37,8 @@ def planned(folder: Path, **values: Any) -> Plan:
     return Plan(folder, **{**fixed, **values})
 
 
-def manifests(plan: Plan) -> list[CutManifest]:
-    storage = Storage.at(plan.folder / "cuts")
+def manifests(plan: Plan) -> list[CheckpointManifest]:
+    storage = Storage.at(plan.folder / "checkpoints")
     return [read_manifest(storage, number) for number in manifest_numbers(storage)]
 
 
@@ -58,10 +58,10 @@ def test_versions_go_out_while_somebody_serves_and_change_no_bit(keeps_all: None
     assert server.heard == sorted(server.heard)
     assert server.delivered > 0
     assert server.unreadable == []
-    published = [cut for cut in manifests(plan) if cut.is_publication]
-    assert {cut for _, _, cut in server.heard} <= {cut.number for cut in manifests(plan)}
+    published = [checkpoint for checkpoint in manifests(plan) if checkpoint.is_publication]
+    assert {checkpoint for _, _, checkpoint in server.heard} <= {checkpoint.number for checkpoint in manifests(plan)}
     assert len(published) >= 3
-    assert all(cut.figures.newest_event_seconds > 0 for cut in published)
+    assert all(checkpoint.figures.newest_event_seconds > 0 for checkpoint in published)
     found = result.status.served
     assert found.servers == 1
     assert found.step > 0
@@ -94,13 +94,13 @@ def test_versions_are_held_back_while_nobody_clicks_and_good_again_later_althoug
     rule = GateRule(samples=256)
 
     def has_wrong_version() -> bool:
-        return any(48 <= cut.step <= 52 for cut in manifests(plan))
+        return any(48 <= checkpoint.step <= 52 for checkpoint in manifests(plan))
 
     source = {"open_source": lambda: Unclicked(folder, Unclicked.last, has_wrong_version)}
     plan = planned(folder, publishing=Publishing(0.0, rule), **source)
     with served(plan):
         train(plan)
-    held = {cut.step: cut.verdict.reasons for cut in manifests(plan)}
+    held = {checkpoint.step: checkpoint.verdict.reasons for checkpoint in manifests(plan)}
     wrong = [reasons for step, reasons in held.items() if 48 <= step <= 52]
     assert wrong
     assert all("0 of the latest 256 samples are clicks" in " ".join(reasons) for reasons in wrong)
@@ -120,7 +120,9 @@ def test_publishing_goes_on_after_crashes_and_never_goes_back(write_topic: Write
         return all(strike.victim for strike in strikes) and heard[-1:] > [Heard(0, 20, 0)]
 
     plan = planned(
-        folder, open_source=lambda: Withheld(folder, 28 * 32, is_over), cuts=CutConfig(seconds=0.3, kept=1000)
+        folder,
+        open_source=lambda: Withheld(folder, 28 * 32, is_over),
+        checkpoints=CheckpointConfig(seconds=0.3, kept=1000),
     )
     with served(plan) as server:
         heard = server.heard
@@ -138,10 +140,10 @@ def test_versions_of_void_steps_are_followed_by_those_of_a_higher_line(write_top
         return bool(strike.victim) and heard[-1:] > [Heard(1, 0, 0)]
 
     source = {"open_source": lambda: Withheld(folder, 20 * 32, is_over)}
-    plan = planned(folder, **source, replace_seconds=0.1, cuts=CutConfig(seconds=0.3, kept=1000))
+    plan = planned(folder, **source, replace_seconds=0.1, checkpoints=CheckpointConfig(seconds=0.3, kept=1000))
     with served(plan) as server:
         heard = server.heard
         result = train_struck(plan, strike)
     assert result.status.samples == events
     assert server.heard == sorted(server.heard)
-    assert server.heard[-1].line == 1 == max(cut.line for cut in manifests(plan))
+    assert server.heard[-1].line == 1 == max(checkpoint.line for checkpoint in manifests(plan))

@@ -25,9 +25,9 @@ from infra.kafka.broker import free_port
 from ingest.batches.batch import Batch
 from ingest.batches.replay import GoesOn
 from ingest.letters.embedded import read_dead_letters
+from ps.checkpoints.manifest import manifest_numbers, read_manifest
 from ps.client import ShardClient
-from ps.config import CutConfig, RowConfig
-from ps.cuts.manifest import manifest_numbers, read_manifest
+from ps.config import CheckpointConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic, write_clicks
 from tests.end_to_end.crashing import patient_for
 from tests.end_to_end.interrupting import golden, interrupt
@@ -168,16 +168,18 @@ def test_what_is_left_of_the_samples_is_trained_after_an_interruption(write_topi
 
 
 @pytest.mark.parametrize("of", ["shard", "dispatcher"])
-def test_a_resume_whose_newest_cut_is_damaged_begins_with_the_one_before(write_topic: WriteTopic, of: str) -> None:
+def test_a_resume_whose_newest_checkpoint_is_damaged_begins_with_the_one_before(
+    write_topic: WriteTopic, of: str
+) -> None:
     whole = Plan(write_topic(LONG, "whole"), policy="random", silence_seconds=20.0)
-    killed = replace(whole, folder=write_topic(LONG, "killed"), cuts=CutConfig(seconds=0.001, kept=100))
+    killed = replace(whole, folder=write_topic(LONG, "killed"), checkpoints=CheckpointConfig(seconds=0.001, kept=100))
     expected = train(whole)
     interrupt(killed, 33)
-    storage = Storage.at(killed.folder / "cuts")
+    storage = Storage.at(killed.folder / "checkpoints")
     *_, before, newest = manifest_numbers(storage)
     manifest = read_manifest(storage, newest)
     part = manifest.dispatcher if of == "dispatcher" else manifest.shards[0].files[-1]
-    path = killed.folder / "cuts" / part.name
+    path = killed.folder / "checkpoints" / part.name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
@@ -254,8 +256,8 @@ def test_a_dispatcher_whose_stream_is_away_during_the_replay_is_there_for_everyo
     plan, told = operated(write_topic(STEPS * BATCH)), list[str]()
     interrupt(plan, 9)
     away = paused(plan, 4, lambda: bool(told))
-    result = train(away, beside=lambda *_: told.append(tell(plan, "cut")))
-    assert told == ["a cut is taken after step 9"], "the newest on record, and not the one that is trained again"
+    result = train(away, beside=lambda *_: told.append(tell(plan, "checkpoint")))
+    assert told == ["a checkpoint is taken after step 9"], "the newest on record, and not the one that is trained again"
     assert result.status.samples == STEPS * BATCH
     assert read_history(plan.folder / "journal").last_generation == 3, "nobody was lost"
 
@@ -266,14 +268,14 @@ def test_a_command_after_steps_were_declared_void_is_answered_with_the_newest_th
     plan, told = operated(write_topic(STEPS * BATCH), replace_seconds=0.2), list[str]()
     interrupt(plan, 9)
 
-    def cut(*_: object) -> None:
+    def checkpoint(*_: object) -> None:
         wait_for(lambda: redecided(plan) == 1, "the steps on record are void")
         wait_for(lambda: has_generation(plan, 2), "they are decided anew")
-        told.append(tell(plan, "cut"))
+        told.append(tell(plan, "checkpoint"))
 
     with patient_for(lambda: 1):
-        train(replace(paused(plan, 4, lambda: bool(told)), workers=1), beside=cut)
-    assert int(told[0].removeprefix("a cut is taken after step ")) < 9
+        train(replace(paused(plan, 4, lambda: bool(told)), workers=1), beside=checkpoint)
+    assert int(told[0].removeprefix("a checkpoint is taken after step ")) < 9
     assert history_of(plan).samples == STEPS * BATCH
 
 
@@ -294,7 +296,7 @@ def test_a_stop_while_the_stream_is_away_during_the_replay_is_heard(
     assert train(plan).status.samples == STEPS * BATCH
 
 
-def test_a_shard_that_served_an_earlier_dispatcher_goes_back_to_the_cut(
+def test_a_shard_that_served_an_earlier_dispatcher_goes_back_to_the_checkpoint(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = Plan(write_topic(STEPS * BATCH, "whole"), policy="random", silence_seconds=20.0)

@@ -13,9 +13,9 @@ from dispatch.placement.rows.index import Index
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
 from infra.kafka.broker import free_port
-from ps.config import CutConfig, RowConfig
-from ps.cuts.manifest import manifest_numbers, read_manifest
-from ps.cuts.publication import Deliveries
+from ps.checkpoints.manifest import manifest_numbers, read_manifest
+from ps.checkpoints.publication import Deliveries
+from ps.config import CheckpointConfig, RowConfig
 from ps.start import start_rows
 from serving.copies import Copies, ModelCopy, ModelSpec
 from serving.follow import Follower
@@ -31,10 +31,12 @@ from trainer.models.registry import build_model
 @pytest.mark.parametrize(("workers", "shards", "optimizer"), [(2, 3, "adam"), (1, 1, "sgd")])
 def test_what_is_served_is_what_was_trained(write_topic: WriteTopic, workers: int, shards: int, optimizer: str) -> None:
     model = SMALL_MODEL.model_copy(update={"dense_optimizer": optimizer})
-    cuts = CutConfig(seconds=0.001, kept=1000)
-    plan = Plan(write_topic(12 * 64), workers, shards=shards, rows=RowConfig(dim=8), model=model, cuts=cuts)
+    checkpoints = CheckpointConfig(seconds=0.001, kept=1000)
+    plan = Plan(
+        write_topic(12 * 64), workers, shards=shards, rows=RowConfig(dim=8), model=model, checkpoints=checkpoints
+    )
     result = train(plan)
-    storage, schema = Storage.at(plan.folder / "cuts"), plan.schema
+    storage, schema = Storage.at(plan.folder / "checkpoints"), plan.schema
     numbers = manifest_numbers(storage)
     copy = ModelCopy(ModelSpec(RUN, SEED, plan.scaled_rows, model, schema.fields, schema.dense))
     for number in numbers:  # base and deltas as they came
@@ -80,7 +82,7 @@ def test_a_server_follows_a_run_that_publishes_for_it(write_topic: WriteTopic) -
     meter, news = Meter(CollectorRegistry()), HeardNews(feed)
     plan = paused(plan, 40, lambda: len(news.versions) >= 3)
     with closing(Deliveries()) as deliveries:
-        follower = Follower(Storage.at(plan.folder / "cuts"), copies, news, meter, deliveries)
+        follower = Follower(Storage.at(plan.folder / "checkpoints"), copies, news, meter, deliveries)
         follower.start()
         try:
             result = train(plan)
@@ -89,6 +91,6 @@ def test_a_server_follows_a_run_that_publishes_for_it(write_topic: WriteTopic) -
     assert len(news.versions) >= 3
     assert news.versions == sorted(news.versions)
     assert meter.registry.get_sample_value("freshet_serving_delivered_files_total")
-    assert not meter.registry.get_sample_value("freshet_serving_damaged_cuts_total")
-    assert result.status.served.cut in {version.cut for version in news.versions}
+    assert not meter.registry.get_sample_value("freshet_serving_damaged_checkpoints_total")
+    assert result.status.served.checkpoint in {version.checkpoint for version in news.versions}
     assert result.status.served.freshness.events > 0

@@ -18,14 +18,14 @@ import pytest
 from api.job import database_url
 from infra.base.storage import Storage
 from infra.run.supervision.nursery import as_started
-from ps.cuts.manifest import manifest_numbers
-from ps.cuts.served import read_served, served_now
+from ps.checkpoints.manifest import manifest_numbers
+from ps.checkpoints.served import read_served, served_now
 from tests.api.serving import Served, new_token, until
 from tests.end_to_end.processes import named, start, wait_until
 
 SETTINGS = (
     *("stream.batch=64", "dispatch.workers=1", "dispatch.links_gbit=", "ps.shards=1", "run=shown"),
-    *("cuts.seconds=0.5", "serving.port=0", "serving.processes=2", "api.port=0", "model.mlp=8"),
+    *("checkpoints.seconds=0.5", "serving.port=0", "serving.processes=2", "api.port=0", "model.mlp=8"),
 )
 EVENT = {"fields": {"user": 1, "item": 2}}
 
@@ -116,12 +116,12 @@ def test_predictions_follow_the_training(live: Path) -> None:
     server = server_of(live)
     first = server.ask("POST", "/v1/predict", EVENT).json["version"]["step"]
     until(lambda: server.ask("POST", "/v1/predict", EVENT).json["version"]["step"] > first)
-    assert server.ask("POST", "/v1/predict", EVENT).json["version"]["cut"] <= newest(live)
+    assert server.ask("POST", "/v1/predict", EVENT).json["version"]["checkpoint"] <= newest(live)
 
 
 def test_each_server_has_on_record_what_it_serves(live: Path) -> None:
-    storage = Storage.at(live / "cuts")
-    until(lambda: {record.cut > 0 for record in served_now(storage, time.time())} == {True})
+    storage = Storage.at(live / "checkpoints")
+    until(lambda: {record.checkpoint > 0 for record in served_now(storage, time.time())} == {True})
     assert [read_served(storage, name) is not None for name in ("serve", "serve-1")] == [True, True]
 
 
@@ -174,4 +174,4 @@ def name_of(process: psutil.Process) -> str:
 
 
 def newest(live: Path) -> int:
-    return manifest_numbers(Storage.at(live / "cuts"))[-1]
+    return manifest_numbers(Storage.at(live / "checkpoints"))[-1]

@@ -22,7 +22,7 @@ from dispatch.journal.log import read_records
 from dispatch.journal.records import AlphaChanged, Commanded, Faulted, GenerationStarted, StepDecided, StepDone
 from dispatch.placement.assign.worth import Worth
 from infra.base.process import ProcessPlace, Stop
-from ps.config import CutConfig, RowConfig
+from ps.config import CheckpointConfig, RowConfig
 from tests.control_plane.folding import read_journal
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.crashing import Strike, train_struck
@@ -47,7 +47,7 @@ SETTINGS: dict[str, Any] = {
     "batch": BATCH,
     "rows": RowConfig(dim=4),
     "stop_at_end": False,
-    "cuts": CutConfig(seconds=0, kept=100),
+    "checkpoints": CheckpointConfig(seconds=0, kept=100),
 }
 Act = Callable[[Plan], object]
 
@@ -239,7 +239,7 @@ def test_while_the_kernels_of_a_policy_are_compiled_the_dispatcher_is_there_for_
         set_to(plan, "policy", "het")
         assert began.wait(WAIT_SECONDS)
         decided = len(history_of(plan).steps)
-        set_to(plan, "cut")
+        set_to(plan, "checkpoint")
         assert len(history_of(plan).steps) == decided, "nothing is decided until the policy can decide"
         may_end.set()
 
@@ -265,7 +265,7 @@ def test_a_command_has_one_effect_though_the_dispatcher_dies_before_it_answers(
 
 
 def test_what_was_set_survives_a_restart_and_trimming(write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {**SETTINGS, "cuts": CutConfig(seconds=0, kept=1)}
+    settings = {**SETTINGS, "checkpoints": CheckpointConfig(seconds=0, kept=1)}
     plan = operated(write_topic(EVENTS), **settings)
     dies, alphas, answers = Stop(), list[float](), list[Accepted]()
     crash_once(monkeypatch, Coordinator, "order", lambda *_: dies.requested)
@@ -273,7 +273,7 @@ def test_what_was_set_survives_a_restart_and_trimming(write_topic: WriteTopic, m
     def act(plan: Plan) -> None:
         answers.append(set_to(plan, "alpha", "0.25", key="k"))
         set_to(plan, "link", "0.5", "worker-1")
-        set_to(plan, "cut")
+        set_to(plan, "checkpoint")
         wait_for(lambda: history_of(plan).commands == (), "the commands are trimmed")
         dies.request("now")
         supply(plan, 4)
@@ -281,7 +281,7 @@ def test_what_was_set_survives_a_restart_and_trimming(write_topic: WriteTopic, m
         wait_for(lambda: history_of(plan).last_generation > 2, "it trains again")
         wait_for_more(plan, 1)
         answers.append(set_to(plan, "alpha", "0.25", key="k"))
-        records = read_records(plan.folder / "journal")  # now: the cut at the end trims them, too
+        records = read_records(plan.folder / "journal")  # now: the checkpoint at the end trims them, too
         alphas.extend(record.alpha for record in records if isinstance(record, StepDecided))
 
     with restarted(monkeypatch, plan) as crashes:
@@ -295,14 +295,14 @@ def test_what_was_set_survives_a_restart_and_trimming(write_topic: WriteTopic, m
 def test_a_drain_is_not_forgotten_when_its_record_is_trimmed_and_the_dispatcher_dies(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change of members takes a cut, which drops the record of the drain; then the dispatcher dies."""
-    settings = {**SETTINGS, "cuts": CutConfig(seconds=0, kept=1)}
+    """The change of members takes a checkpoint, which drops the record of the drain; then the dispatcher dies."""
+    settings = {**SETTINGS, "checkpoints": CheckpointConfig(seconds=0, kept=1)}
     plan = operated(write_topic(EVENTS), **settings)
 
     def dies(coordinator: Coordinator, *_: object) -> bool:
         if coordinator.commands.desired.draining != ("worker-1",):
             return False
-        while history_of(plan).commands:  # until the cut behind the last step is the only one
+        while history_of(plan).commands:  # until the checkpoint behind the last step is the only one
             coordinator.poll()
         return True
 

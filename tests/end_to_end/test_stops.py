@@ -24,7 +24,7 @@ def history_of(plan: Plan) -> History:
 
 
 @pytest.mark.parametrize("reduce", ["hub", "ring"])
-def test_a_run_that_was_stopped_goes_on_from_its_cut_and_equals_its_replay(
+def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_and_equals_its_replay(
     write_topic: WriteTopic, reduce: Reduce
 ) -> None:
     common: dict[str, Any] = {"rows": RowConfig(dim=5), "batch": 32, "reduce": reduce}
@@ -39,7 +39,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_cut_and_equals_its_replay(
     assert (history.ended, first.status.samples < EVENTS) == (None, True)
     assert history.stopped is not None
     assert (history.stopped.reason, history.stopped.step) == ("SIGTERM", history.step)
-    assert history.cuts[-1].step == history.step
+    assert history.checkpoints[-1].step == history.step
     replay = golden(plan, folder=plan.folder.parent / "stopped")
     assert model_of(train(replay)) == model_of(first)
     replayed = history_of(replay).ended

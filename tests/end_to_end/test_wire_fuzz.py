@@ -25,7 +25,7 @@ from ps.protocol import (
     TO_SHARD,
     WHOLE,
     Announce,
-    CutCommitted,
+    CheckpointCommitted,
     Open,
     Peek,
     PeekArrays,
@@ -76,9 +76,9 @@ def misplaced_at_shard(step: int) -> Iterator[Message]:
     yield placed(Announce, generation=7)
     for restore in (GO_ON, EMPTY_MODEL, 1):
         yield placed(Open, workers=2, restore=restore, how="who sends it")
-    yield placed(CutCommitted, cut=1, how="who sends it")
-    yield placed(CutCommitted, generation=7)
-    yield placed(Announce, [b""] * 6, step=LATER, phase=FLUSH, cut=1, how="who sends it")
+    yield placed(CheckpointCommitted, checkpoint=1, how="who sends it")
+    yield placed(CheckpointCommitted, generation=7)
+    yield placed(Announce, [b""] * 6, step=LATER, phase=FLUSH, checkpoint=1, how="who sends it")
     yield placed(Announce, [b""] * 6, step=LATER, how="who sends it")
     yield placed(Announce, [b""] * 6)
     for pushers, fingerprints in (([5], 1), ([0, 0], 2), ([0], 2)):

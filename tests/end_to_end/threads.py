@@ -48,7 +48,7 @@ from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
 from ingest.streams.source import Source
 from ps.client import ShardClient
-from ps.config import CutConfig, DenseRule, PsConfig, RowConfig
+from ps.config import CheckpointConfig, DenseRule, PsConfig, RowConfig
 from ps.main import ShardJob, run_shard
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
 from trainer.job import WorkerJob
@@ -60,7 +60,7 @@ SEED = 7
 WAIT_SECONDS = 100.0
 """less than a test may take, and longer than a busy machine takes for anything"""
 ROWS = RowConfig()
-NO_CUTS = CutConfig(seconds=0, kept=1000)
+NO_CHECKPOINTS = CheckpointConfig(seconds=0, kept=1000)
 """none but those that a change of members needs, and the whole journal stays"""
 SMALL_MODEL = ModelConfig(mlp=(16, 8), cross_layers=1)
 
@@ -115,7 +115,7 @@ class Plan:
     golden: Path | None = None
     """folder of a run whose journal is trained again, instead of new batches"""
     last_step: int | None = None
-    cuts: CutConfig = NO_CUTS
+    checkpoints: CheckpointConfig = NO_CHECKPOINTS
     write_behind: float = 0.0
     control: str = PRIVATE
     """where the dispatcher takes commands"""
@@ -221,8 +221,8 @@ def shard_job(plan: Plan, number: int, dispatcher: str) -> ShardJob:
         dispatcher_endpoint=dispatcher,
         dense=DenseRule(plan.model.dense_optimizer, plan.model.dense_rate),
         agreement=plan.agreement,
-        storage=str((plan.golden or plan.folder) / "cuts"),
-        cuts=plan.cuts,
+        storage=str((plan.golden or plan.folder) / "checkpoints"),
+        checkpoints=plan.checkpoints,
     )
 
 
@@ -310,8 +310,8 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
         ),
         schema=plan.schema,
         shards=plan.shards,
-        storage=str((plan.golden or plan.folder) / "cuts"),
-        cuts=plan.cuts,
+        storage=str((plan.golden or plan.folder) / "checkpoints"),
+        checkpoints=plan.checkpoints,
         publishing=plan.publishing,
         dense=DenseJob(plan.dense_bytes, reduce=plan.reduce),
         agreement=plan.agreement,

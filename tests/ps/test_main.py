@@ -17,8 +17,8 @@ from infra.base.process import Stop
 from infra.base.storage import Storage
 from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, load_curve, send
 from infra.kafka.broker import free_port
+from ps.checkpoints.manifest import CheckpointManifest, ShardPart, write_manifest
 from ps.config import PsConfig, RowConfig
-from ps.cuts.manifest import CutManifest, ShardPart, write_manifest
 from ps.main import run_shard
 from ps.optimizers import update_reference
 from ps.parts import settle_reference
@@ -26,8 +26,8 @@ from ps.phases import FLUSH, TRAIN
 from ps.protocol import (
     Announce,
     AnnounceArrays,
-    CutCommitted,
-    CutSaved,
+    CheckpointCommitted,
+    CheckpointSaved,
     Digest,
     Heard,
     Ledger,
@@ -303,7 +303,17 @@ def test_round_that_cannot_be_applied_breaks_the_generation_but_not_the_shard(on
         [b"\x85\xa1x" + b"\x91" * 100_000 + b"\xc0\xa4type\xa5Count\xa3run\xa4test\xaageneration\x01\xa4step\x00"],
         [b"\x85\xa1x" + b"\x91" * 10_000 + b"\xc0\xa4type\xa5Count\xa3run\xa4test\xaageneration\x01\xa4step\x00"],
     ],
-    ids=["empty", "garbage", "type", "missing frame", "cut frame", "extra frame", "impossible step", "long", "deep"],
+    ids=[
+        "empty",
+        "garbage",
+        "type",
+        "missing frame",
+        "checkpoint frame",
+        "extra frame",
+        "impossible step",
+        "long",
+        "deep",
+    ],
 )
 def test_malformed_message_is_refused_and_the_shard_goes_on(one_shard: ShardStage, frames: list[bytes]) -> None:
     peer = one_shard.peer()
@@ -388,19 +398,19 @@ def test_endpoint_that_cannot_be_bound_is_a_clear_error() -> None:
         run_shard(job, Stop(), lambda _: None)
 
 
-def test_cut_is_taken_while_the_shard_serves_and_restored_by_another(tmp_path: Path) -> None:
+def test_checkpoint_is_taken_while_the_shard_serves_and_restored_by_another(tmp_path: Path) -> None:
     rows = np.arange(2 * SHAPE.total, dtype=np.float32)
     with stage(ROWS, storage=str(tmp_path)) as first:
         announcer = first.announcer
         announcer.announce(0, new={0: 100, 1: 101}, pushes={0: ([0, 1], [])}, changed={0: 0, 1: 0})
         announcer.peers[0].send(Push, owned(ints(0, 1), rows), phase=TRAIN, worker=0)
-        announcer.peers[0].send(Announce, AnnounceArrays(), phase=FLUSH, pushers=[], cut=1)
+        announcer.peers[0].send(Announce, AnnounceArrays(), phase=FLUSH, pushers=[], checkpoint=1)
         saved, _ = announcer.peers[0].receive()
-        assert isinstance(saved, CutSaved)
+        assert isinstance(saved, CheckpointSaved)
         told: dict[str, Any] = {"generation": 1, "at_seconds": 0.0, "dispatcher": saved.parts[0]}
         shards = (ShardPart(0, saved.rows, tuple(saved.parts)),)
-        write_manifest(Storage.at(tmp_path), CutManifest(run=RUN, number=1, step=0, shards=shards, **told))
-        announcer.peers[0].send(CutCommitted, cut=1)
+        write_manifest(Storage.at(tmp_path), CheckpointManifest(run=RUN, number=1, step=0, shards=shards, **told))
+        announcer.peers[0].send(CheckpointCommitted, checkpoint=1)
         digest = announcer.peers[0].ask(Digest)[0].digest
     with stage(ROWS, storage=str(tmp_path)) as second:
         peer = second.announcer.peers[0]

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from infra.base.telemetry import Meter, Refusals
 from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused
+from ps.checkpoints.restore import ModelSettings
 from ps.config import RowConfig
-from ps.cuts.restore import ModelSettings
 from ps.main import answer
 from ps.phases import TRAIN
 from ps.protocol import TO_SHARD, Announce, AnnounceArrays, Open, Peek, PeekArrays, Pull, PullArrays, Push, Rows

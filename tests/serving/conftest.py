@@ -12,8 +12,8 @@ from tests.serving.trained import Trained
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Three cuts, of which the second is held back."""
-    trained = Trained(tmp_path_factory.mktemp("served") / "cuts")
+    """Three checkpoints, of which the second is held back."""
+    trained = Trained(tmp_path_factory.mktemp("served") / "checkpoints")
     trained.train().take()
     trained.train().take("logloss 0.9")
     trained.train().take()
@@ -28,4 +28,4 @@ def server(run: Trained) -> Iterator[Served]:
 
 @pytest.fixture
 def own_folder(tmp_path: Path) -> Path:
-    return tmp_path / "cuts"
+    return tmp_path / "checkpoints"

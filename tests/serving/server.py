@@ -26,7 +26,7 @@ from tests.serving.trained import SCHEMA, Trained
 def serving(
     run: Trained, is_ready: bool = True, shares: int = 0, log: Path | None = None, **settings: Any
 ) -> Iterator[Served]:
-    """Serves a run's cuts; shares: the port of another server; settings: of serving, or limits of the API.
+    """Serves a run's checkpoints; shares: the port of another server; settings: of serving, or limits of the API.
 
     log: the embedded log that the run's events come from.
     """

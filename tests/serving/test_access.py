@@ -29,7 +29,7 @@ SCOPE_OF = {
     ("PUT", "/v1/snapshots/pin"): "control",
     ("DELETE", "/v1/snapshots/pin"): "control",
     ("POST", "/v1/snapshots/rollback"): "control",
-    ("POST", "/v1/snapshots/{cut}/release"): "control",
+    ("POST", "/v1/snapshots/{checkpoint}/release"): "control",
     ("GET", "/healthz"): OPEN_TO_ALL,
     ("GET", "/readyz"): OPEN_TO_ALL,
 }
@@ -54,14 +54,14 @@ def test_no_route_lets_a_wrong_token_pass(server: Served, kind: str) -> None:
         for method, path, needed in OPERATIONS:
             if needed == scope:
                 body = b"{broken" if method != "GET" else None
-                answer = server.ask(method, re.sub(r"\{cut\}", "1", path), body, token=token)
+                answer = server.ask(method, re.sub(r"\{checkpoint\}", "1", path), body, token=token)
                 assert (path, answer.status) == (path, 401 if kind in refused else 403)
                 assert answer.headers["Content-Type"] == "application/problem+json"
 
 
-@pytest.mark.parametrize("cut", ["0", "-1", "1e3", "..", "%2e%2e", "9" * 400, "%00", "1%2f..%2f2"])
-def test_no_cut_of_a_path_reaches_a_file(server: Served, cut: str) -> None:
-    assert server.ask("POST", f"/v1/snapshots/{cut}/release", {}).status in (400, 404, 405, 422)
+@pytest.mark.parametrize("checkpoint", ["0", "-1", "1e3", "..", "%2e%2e", "9" * 400, "%00", "1%2f..%2f2"])
+def test_no_checkpoint_of_a_path_reaches_a_file(server: Served, checkpoint: str) -> None:
+    assert server.ask("POST", f"/v1/snapshots/{checkpoint}/release", {}).status in (400, 404, 405, 422)
 
 
 def test_large_and_slow_bodies_are_refused(run: Trained) -> None:

@@ -26,10 +26,10 @@ def predicted(server: Served, body: Any) -> Any:
     return answer.json
 
 
-def test_packed_samples_get_the_predictions_of_the_newest_good_cut(server: Served, run: Trained) -> None:
+def test_packed_samples_get_the_predictions_of_the_newest_good_checkpoint(server: Served, run: Trained) -> None:
     told = predicted(server, PACKED)
     assert np.abs(np.array(told["probabilities"]) - run.expected[3]).max() < 1e-6
-    assert told["version"] == {"line": 0, "step": 6, "cut": 3}
+    assert told["version"] == {"line": 0, "step": 6, "checkpoint": 3}
     assert told["age_seconds"] > 0
 
 
@@ -95,7 +95,11 @@ def test_every_bad_sample_is_named(server: Served) -> None:
 
 def test_versions_are_listed_with_what_speaks_against_them(server: Served) -> None:
     items = server.get("/v1/snapshots").json["items"]
-    assert [(item["version"]["cut"], item["reasons"]) for item in items] == [(3, []), (2, ["logloss 0.9"]), (1, [])]
+    assert [(item["version"]["checkpoint"], item["reasons"]) for item in items] == [
+        (3, []),
+        (2, ["logloss 0.9"]),
+        (1, []),
+    ]
     assert [item["is_served"] for item in items] == [True, False, False]
     current = server.get("/v1/snapshots/current").json
     assert (current["snapshot"]["version"], current["failure"]) == (items[0]["version"], "")
@@ -109,13 +113,13 @@ def test_pin_rollback_release_and_restart(own_folder: Path) -> None:
 
         def current(method: str, path: str, body: Any = None) -> tuple[int, bool]:
             snapshot = server.ask(method, path, body).json["snapshot"]
-            return snapshot["version"]["cut"], snapshot["is_pinned"]
+            return snapshot["version"]["checkpoint"], snapshot["is_pinned"]
 
         assert server.ask("POST", "/v1/snapshots/rollback", {}).status == 409
         run.train().take()
         run.train().take()
-        until(lambda: predicted(server, PACKED)["version"]["cut"] == 3)
-        assert server.get("/v1/snapshots/current").json["previous"]["cut"] == 2
+        until(lambda: predicted(server, PACKED)["version"]["checkpoint"] == 3)
+        assert server.get("/v1/snapshots/current").json["previous"]["checkpoint"] == 2
         assert current("POST", "/v1/snapshots/rollback", {"reason": "odd"}) == (2, True)
         assert current("POST", "/v1/snapshots/rollback", {}) == (1, True)
         assert server.ask("POST", "/v1/snapshots/rollback", {}).status == 409
@@ -123,12 +127,12 @@ def test_pin_rollback_release_and_restart(own_folder: Path) -> None:
         run.train().take("logloss is 0.9")
         until(lambda: server.get("/v1/snapshots/current").json["failure"] != "")
         told = server.get("/v1/snapshots/current").json["failure"]
-        assert "1 newer version is held back; the newest, cut 4 after step 8: logloss is 0.9;" in told
-        assert current("PUT", "/v1/snapshots/pin", {"cut": 4}) == (4, True)
+        assert "1 newer version is held back; the newest, checkpoint 4 after step 8: logloss is 0.9;" in told
+        assert current("PUT", "/v1/snapshots/pin", {"checkpoint": 4}) == (4, True)
         assert np.abs(np.array(predicted(server, PACKED)["probabilities"]) - run.expected[4]).max() < 1e-6
-        assert server.ask("PUT", "/v1/snapshots/pin", {"cut": 77}).status == 404
+        assert server.ask("PUT", "/v1/snapshots/pin", {"checkpoint": 77}).status == 404
     with serving(run) as server:
-        assert predicted(server, PACKED)["version"]["cut"] == 4
+        assert predicted(server, PACKED)["version"]["checkpoint"] == 4
         assert current("DELETE", "/v1/snapshots/pin") == (3, False)
         assert current("POST", "/v1/snapshots/4/release", {}) == (4, False)
         assert server.ask("POST", "/v1/snapshots/77/release", {}).status == 404
@@ -142,12 +146,12 @@ def test_what_the_command_line_refuses_is_refused_over_rest_in_the_same_words(ow
         released = server.ask("POST", "/v1/snapshots/1/release", {})
         unpinned = server.ask("DELETE", "/v1/snapshots/pin")
     assert (released.status, unpinned.status) == (409, 409)
-    assert "cut 1 is not held back; expected one that is" in released.json["detail"]
+    assert "checkpoint 1 is not held back; expected one that is" in released.json["detail"]
     assert "no version is pinned; expected one that is" in unpinned.json["detail"]
     assert not (own_folder / "serving.json").exists()
 
 
-def test_without_a_cut_it_is_not_ready_and_becomes_so(own_folder: Path) -> None:
+def test_without_a_checkpoint_it_is_not_ready_and_becomes_so(own_folder: Path) -> None:
     run = Trained(own_folder)
     with serving(run, is_ready=False) as server:
         assert server.get("/healthz").status == 200
@@ -157,14 +161,14 @@ def test_without_a_cut_it_is_not_ready_and_becomes_so(own_folder: Path) -> None:
         assert server.get("/v1/snapshots/current").status == 503
         run.train().take()
         until(lambda: server.get("/readyz").status == 200)
-        assert predicted(server, PACKED)["version"]["cut"] == 1
+        assert predicted(server, PACKED)["version"]["checkpoint"] == 1
 
 
 def test_two_servers_share_a_port(run: Trained, server: Served) -> None:
     with serving(run, shares=server.port) as other:
         assert other.port == server.port
         for _ in range(8):  # connections go to either
-            assert predicted(server, PACKED)["version"]["cut"] == 3
+            assert predicted(server, PACKED)["version"]["checkpoint"] == 3
 
 
 def test_metrics_tell_what_is_served(server: Served) -> None:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from infra.base.telemetry import Meter
 from ingest.samples import Samples, join_samples
-from ps.cuts.manifest import read_manifest
+from ps.checkpoints.manifest import read_manifest
 from serving.copies import Copies, ModelCopy
 from serving.engine import Engine
 from serving.errors import NothingServed
@@ -43,8 +43,8 @@ def engine(copies: Copies) -> Iterator[Engine]:
     made.close()
 
 
-def go_to(copies: Copies, trained: Trained, cut: int) -> None:
-    load(trained.storage, read_manifest(trained.storage, cut), copies.standby)
+def go_to(copies: Copies, trained: Trained, checkpoint: int) -> None:
+    load(trained.storage, read_manifest(trained.storage, checkpoint), copies.standby)
     copies.swap()
 
 
@@ -80,14 +80,14 @@ def test_a_request_of_several_slices_is_of_one_version(engine: Engine, copies: C
     asking = [engine.submit(repeated(6)) for _ in range(8)]
     go_to(copies, trained, 2)
     asking += [engine.submit(repeated(6)) for _ in range(2)]
-    cuts = []
+    checkpoints = []
     for each in asking:
         predicted = each.result(30)
-        cuts.append(predicted.manifest.number)
-        wanted = np.tile(trained.expected[cuts[-1]], 6)
+        checkpoints.append(predicted.manifest.number)
+        wanted = np.tile(trained.expected[checkpoints[-1]], 6)
         assert np.abs(predicted.probabilities_B - wanted).max() < 1e-6
-    assert cuts == sorted(cuts)
-    assert cuts[-1] == 2
+    assert checkpoints == sorted(checkpoints)
+    assert checkpoints[-1] == 2
 
 
 def test_no_answer_mixes_versions_while_they_are_swapped(engine: Engine, copies: Copies, trained: Trained) -> None:
@@ -98,17 +98,17 @@ def test_no_answer_mixes_versions_while_they_are_swapped(engine: Engine, copies:
     def ask() -> None:
         while not over.is_set():
             predicted = engine.submit(PROBE).result(30)
-            cut = predicted.manifest.number
-            assert np.abs(predicted.probabilities_B - trained.expected[cut]).max() < 1e-6
-            seen.add(cut)
+            checkpoint = predicted.manifest.number
+            assert np.abs(predicted.probabilities_B - trained.expected[checkpoint]).max() < 1e-6
+            seen.add(checkpoint)
 
     clients = [threading.Thread(target=ask) for _ in range(3)]
     for client in clients:
         client.start()
     try:
-        for cut in range(2, 7):
-            go_to(copies, trained, cut)
-            until(lambda cut=cut: cut in seen)  # type: ignore[misc]
+        for checkpoint in range(2, 7):
+            go_to(copies, trained, checkpoint)
+            until(lambda checkpoint=checkpoint: checkpoint in seen)  # type: ignore[misc]
     finally:
         over.set()
         for client in clients:

@@ -8,13 +8,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from dispatch.cuts.retention import discard_after, drop_old
+from dispatch.checkpoints.retention import discard_after, drop_old
 from infra.base.errors import StorageError
 from infra.base.storage import Storage
 from infra.base.telemetry import DoublingPauses, Meter
-from ps.cuts.choice import Choice, write_choice
-from ps.cuts.manifest import manifest_name
-from ps.cuts.served import read_served
+from ps.checkpoints.choice import Choice, write_choice
+from ps.checkpoints.manifest import manifest_name
+from ps.checkpoints.served import read_served
 from serving.copies import Copies
 from serving.follow import Follower, PolledNews
 from serving.versions import Version
@@ -40,7 +40,7 @@ class Following:
         self.follower = Follower(trained.storage, self.copies, self.news, Meter(CollectorRegistry()))
 
     def turn(self) -> int:
-        """Returns the cut that is served then, with its own predictions."""
+        """Returns the checkpoint that is served then, with its own predictions."""
         self.follower.turn()
         with self.copies.reading() as (copy, manifest):
             assert np.abs(copy.predict(PROBE) - self.trained.expected[manifest.number]).max() < 1e-6
@@ -53,7 +53,7 @@ class Following:
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Trained:
-    """A run with one cut."""
+    """A run with one checkpoint."""
     made = Trained(tmp_path)
     made.train().take()
     return made
@@ -118,16 +118,16 @@ def test_unpinning_may_go_back_to_an_older_good_version(trained: Trained) -> Non
 
 
 def damage_a_file(trained: Trained) -> None:
-    (file,) = trained.folder.glob(f"{trained.cut:08d}/shard-0-*")
+    (file,) = trained.folder.glob(f"{trained.checkpoint:08d}/shard-0-*")
     file.write_bytes(b"nonsense")
 
 
 def damage_the_manifest(trained: Trained) -> None:
-    (trained.folder / manifest_name(trained.cut)).write_bytes(b"nonsense")
+    (trained.folder / manifest_name(trained.checkpoint)).write_bytes(b"nonsense")
 
 
 @pytest.mark.parametrize("damage", [damage_a_file, damage_the_manifest])
-def test_a_damaged_cut_is_left_out_and_a_later_one_is_served(
+def test_a_damaged_checkpoint_is_left_out_and_a_later_one_is_served(
     damage: Callable[[Trained], None], trained: Trained
 ) -> None:
     following = Following(trained)
@@ -162,7 +162,7 @@ def test_a_pin_that_cannot_be_read_is_told_and_what_is_served_stays(trained: Tra
     following = Following(trained)
     following.turn()
     assert following.want(pinned=9) == 1
-    assert "cut 9 is pinned" in following.follower.state.failure
+    assert "checkpoint 9 is pinned" in following.follower.state.failure
     (trained.folder / "serving.json").write_bytes(b"nonsense")
     assert following.turn() == 1
     assert "cannot be read" in following.follower.state.failure
@@ -210,10 +210,12 @@ def test_a_start_with_something_older_says_so_until_something_newer_comes(traine
     for _ in range(2):  # the second start as the first
         following = Following(trained)
         assert following.turn() == 1
-        assert "cut 1 after step 2 is served, and cut 2 after step 4 was" in following.follower.state.failure
+        assert (
+            "checkpoint 1 after step 2 is served, and checkpoint 2 after step 4 was" in following.follower.state.failure
+        )
     trained.train().take()
     assert (following.turn(), following.follower.state.failure) == (3, "")
-    assert read_served(trained.storage, "serve").cut == 3  # type: ignore[union-attr]
+    assert read_served(trained.storage, "serve").checkpoint == 3  # type: ignore[union-attr]
 
 
 def test_going_back_because_a_person_wants_it_is_no_setback(trained: Trained) -> None:
@@ -230,7 +232,7 @@ def test_what_is_served_is_written_down_now_and_then(trained: Trained, monkeypat
     for seconds in (0.0, 1.0, 10.0):
         clock[0] += seconds
         following.turn()
-        found.append(read_served(trained.storage, "serve").cut)  # type: ignore[union-attr]
+        found.append(read_served(trained.storage, "serve").checkpoint)  # type: ignore[union-attr]
         trained.train(1).take()
     assert found == [1, 1, 3]
 
@@ -251,7 +253,7 @@ def test_a_storage_that_takes_no_record_keeps_nobody_from_serving(
     record.rmdir()
     record.write_bytes(b"nonsense")
     assert Following(trained).turn() == 1
-    assert read_served(trained.storage, "serve").cut == 1  # type: ignore[union-attr]
+    assert read_served(trained.storage, "serve").checkpoint == 1  # type: ignore[union-attr]
 
 
 def test_versions_that_follow_each_other_are_not_logged_each_and_changes_are(trained: Trained) -> None:
@@ -259,10 +261,10 @@ def test_versions_that_follow_each_other_are_not_logged_each_and_changes_are(tra
     following.follower._pauses = DoublingPauses(lambda: 0.0)
 
     def logged(act: Callable[[], int]) -> list[int]:
-        """The cuts that were logged as served."""
+        """The checkpoints that were logged as served."""
         with capture_logs() as logs:
             act()
-        return [line["cut"] for line in logs if line["event"] == "serves"]
+        return [line["checkpoint"] for line in logs if line["event"] == "serves"]
 
     assert logged(following.turn) == [1]
     for _ in range(3):
@@ -274,7 +276,7 @@ def test_versions_that_follow_each_other_are_not_logged_each_and_changes_are(tra
     assert logged(lambda: following.want(released=(5,))) == []  # served before for that reason
 
 
-def test_a_cut_that_stays_damaged_is_logged_once(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_stays_damaged_is_logged_once(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     following = Following(trained)
     following.turn()
     trained.train().take()
@@ -284,4 +286,4 @@ def test_a_cut_that_stays_damaged_is_logged_once(trained: Trained, monkeypatch: 
     with capture_logs() as logs:
         for _ in range(5):
             assert following.turn() == 1
-    assert [line["cut"] for line in logs if line["event"] == "cut is left out"] == [2]
+    assert [line["checkpoint"] for line in logs if line["event"] == "checkpoint is left out"] == [2]

@@ -1,4 +1,4 @@
-"""A cut into memory: the predictions of the model that was trained, whatever way the files took."""
+"""A checkpoint into memory: the predictions of the model that was trained, whatever way the files took."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from ps.checkpoints.manifest import read_manifest
 from ps.config import RowConfig
-from ps.cuts.manifest import read_manifest
 from serving.copies import ModelCopy
 from serving.loading import Plan, load
 from tests.serving.trained import PROBE, Trained
@@ -17,15 +17,15 @@ from trainer.config import ModelConfig, ModelName
 MODELS: tuple[ModelName, ...] = ("wdl", "deepfm", "dcn", "dlrm", "ncf")
 
 
-def bring(copy: ModelCopy, trained: Trained, cut: int) -> Plan:
-    return load(trained.storage, read_manifest(trained.storage, cut), copy)
+def bring(copy: ModelCopy, trained: Trained, checkpoint: int) -> Plan:
+    return load(trained.storage, read_manifest(trained.storage, checkpoint), copy)
 
 
-def check(copy: ModelCopy, trained: Trained, cut: int) -> None:
-    """The copy predicts what the trained model did when the cut was taken."""
+def check(copy: ModelCopy, trained: Trained, checkpoint: int) -> None:
+    """The copy predicts what the trained model did when the checkpoint was taken."""
     assert copy.manifest is not None
-    assert copy.manifest.number == cut
-    assert np.abs(copy.predict(PROBE) - trained.expected[cut]).max() < 1e-6
+    assert copy.manifest.number == checkpoint
+    assert np.abs(copy.predict(PROBE) - trained.expected[checkpoint]).max() < 1e-6
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -38,11 +38,15 @@ def test_predictions_equal_those_of_the_trained_model(name: ModelName, tmp_path:
     for _ in range(3):  # deltas
         bring(followed, trained, trained.train().take())
     trained.compact()
-    check(followed, trained, trained.cut)
+    check(followed, trained, trained.checkpoint)
     newest = trained.train().take()
     assert len(bring(followed, trained, newest).files) == trained.shards  # the merged files are as old as the copy
     check(followed, trained, newest)
-    assert bring(kept, trained, newest).since == (0, 2, base)  # it missed three cuts, of which merged files are left
+    assert bring(kept, trained, newest).since == (
+        0,
+        2,
+        base,
+    )  # it missed three checkpoints, of which merged files are left
     check(kept, trained, newest)
     trained.deal(3)
     dealt = trained.train().take()

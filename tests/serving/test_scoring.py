@@ -16,9 +16,9 @@ def question_of(samples: Samples) -> tuple[int, QuestionArrays]:
     return len(samples), QuestionArrays(samples.keys_BF.reshape(-1), samples.dense_BN.reshape(-1))
 
 
-def serving(run: Trained, cut: int) -> Copies:
+def serving(run: Trained, checkpoint: int) -> Copies:
     copies = Copies(run.spec)
-    load(run.storage, read_served_manifest(run.storage, cut), copies.standby)
+    load(run.storage, read_served_manifest(run.storage, checkpoint), copies.standby)
     copies.swap()
     return copies
 
@@ -28,7 +28,7 @@ def test_a_question_is_answered_by_the_version_that_is_served_known_keys_or_not(
     scorer = QuestionScorer(serving(run, run.take()), Meter(CollectorRegistry()))
     answer = scorer(*question_of(PROBE))
     assert answer is not None
-    assert (answer.line, answer.step, answer.cut) == (0, run.step, 1)
+    assert (answer.line, answer.step, answer.checkpoint) == (0, run.step, 1)
     assert np.abs(answer.probabilities_B - run.expected[1]).max() < 1e-6
 
 

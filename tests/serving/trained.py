@@ -1,4 +1,4 @@
-"""A model that is trained the plain way, and cuts of it as shards write them: the same stores, files and merges."""
+"""A model that is trained the plain way, and checkpoints of it with the shards' own stores, files and merges."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from infra.base.storage import Storage
 from ingest.samples import Samples
 from ingest.schema import load_schema
+from ps.checkpoints.files import new_name, write_columns
+from ps.checkpoints.gather import RowCopy
+from ps.checkpoints.manifest import CheckpointManifest, ShardPart, Verdict, write_manifest
+from ps.checkpoints.merge import merge
+from ps.checkpoints.restore import dealt
 from ps.config import RowConfig
-from ps.cuts.files import new_name, write_columns
-from ps.cuts.gather import RowCopy
-from ps.cuts.manifest import CutManifest, ShardPart, Verdict, write_manifest
-from ps.cuts.merge import merge
-from ps.cuts.restore import dealt
 from ps.protocol import FilePart
 from ps.store import NEVER, Store
 from serving.copies import ModelSpec
@@ -55,7 +55,7 @@ def probabilities(logits_B: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @dataclass
 class Trained:
-    """A run of one model; cuts are numbered from 1."""
+    """A run of one model; checkpoints are numbered from 1."""
 
     folder: Path
     model: ModelConfig = field(default_factory=lambda: ModelConfig(mlp=(8,), cross_layers=1))
@@ -65,9 +65,9 @@ class Trained:
     def __post_init__(self) -> None:
         self.storage = Storage.at(self.folder)
         self.reference = Reference(self.rows, self.model, SCHEMA.fields, SCHEMA.dense, SEED)
-        self.line = self.step = self.cut = self._since = 0
+        self.line = self.step = self.checkpoint = self._since = 0
         self.expected: dict[int, NDArray[np.float32]] = {}
-        """probabilities of the probe, by cut"""
+        """probabilities of the probe, by checkpoint"""
         self._versions: list[int] = []
         self._keys: list[int] = []
         self._saved: dict[int, Any] = {}
@@ -92,12 +92,12 @@ class Trained:
         return self
 
     def take(self, *reasons: str, at_seconds: float = 0.0) -> int:
-        """A cut, held back if there are reasons; returns its number."""
-        self.cut += 1
+        """A checkpoint, held back if there are reasons; returns its number."""
+        self.checkpoint += 1
         parts = [self._part(shard) for shard in range(self.shards)]
-        manifest = CutManifest(
+        manifest = CheckpointManifest(
             run=RUN,
-            number=self.cut,
+            number=self.checkpoint,
             step=self.step,
             generation=1,
             at_seconds=at_seconds,
@@ -110,25 +110,25 @@ class Trained:
         self._since, self._known = self.step, len(self._keys)
         self._chains = [part.files for part in parts]
         probe = deepcopy(self.reference)
-        self.expected[self.cut] = probabilities(probe.step(PROBE.keys_BF, PROBE.dense_BN, PROBE.labels_B))
+        self.expected[self.checkpoint] = probabilities(probe.step(PROBE.keys_BF, PROBE.dense_BN, PROBE.labels_B))
         kept = self.reference, self._versions, self._keys, self.step, self._since, self._known, self._chains
-        self._saved[self.cut] = deepcopy(kept)
-        return self.cut
+        self._saved[self.checkpoint] = deepcopy(kept)
+        return self.checkpoint
 
     def compact(self, first: int = 0) -> None:
-        """Merges files of the newest cut, from the first on, as shards do while training goes on."""
+        """Merges files of the newest checkpoint, from the first on, as shards do while training goes on."""
         for shard, chain in enumerate(self._chains):
-            merged = merge(self.storage, chain[first:], self.cut, shard, first == 0)
+            merged = merge(self.storage, chain[first:], self.checkpoint, shard, first == 0)
             self._chains[shard] = (*chain[:first], merged)
 
     def deal(self, shards: int) -> None:
-        """The run goes on with another number of shards: the next cut begins a chain."""
+        """The run goes on with another number of shards: the next checkpoint begins a chain."""
         self.shards, self._since, self._known = shards, NEVER, 0
         self._chains = [()] * shards
 
-    def decide_anew(self, cut: int) -> None:
-        """Goes back to a cut, and begins a line."""
-        kept = deepcopy(self._saved[cut])
+    def decide_anew(self, checkpoint: int) -> None:
+        """Goes back to a checkpoint, and begins a line."""
+        kept = deepcopy(self._saved[checkpoint])
         self.reference, self._versions, self._keys, self.step, self._since, self._known, self._chains = kept
         self.line += 1
 
@@ -142,7 +142,7 @@ class Trained:
         copy = RowCopy(store, self._since, dealt(self._known, shard, self.shards), len(store))
         while not copy.is_complete:
             copy.go_on()
-        name = new_name(self.cut, "shard", shard)
+        name = new_name(self.checkpoint, "shard", shard)
         part = write_columns(self.storage, name, copy.columns(self._dense(shard)))
         return ShardPart(shard, len(keys), (*self._chains[shard], part))
 

@@ -113,7 +113,7 @@ class Esd:
             cost_Bn = self._opt.costs(situation)
             at_B = self._mix(cost_Bn, situation.capacity_n, alpha, self._criterion, self._opt.again)
         self._pace.learn(alpha, situation, perf_counter() - began)
-        return Assignment(at_B, was_cut=alpha < situation.alpha)
+        return Assignment(at_B, was_shortened=alpha < situation.alpha)
 
 
 def share_of(samples: int, alpha: float) -> int:

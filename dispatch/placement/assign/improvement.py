@@ -56,10 +56,10 @@ class Joint:
         at_B = self._start(situation, share)
         self._pace.learn(share, situation, perf_counter() - began)
         if share < wanted or not rounds:
-            return Assignment(at_B, was_cut=share < wanted)
+            return Assignment(at_B, was_shortened=share < wanted)
         deadline = None if situation.budget_seconds is None else began + situation.budget_seconds
         at_B, done = improve_until(deadline, situation, at_B, rounds, self._seed, self._opt.again)
-        return Assignment(at_B, was_cut=done < rounds)
+        return Assignment(at_B, was_shortened=done < rounds)
 
     def _start(self, situation: Situation, share: float) -> I32:
         """Where the rounds begin: that share of the samples by Opt, the others by Heu."""

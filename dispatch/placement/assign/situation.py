@@ -47,7 +47,7 @@ class Assignment(NamedTuple):
     """A policy's answer."""
 
     worker_B: I32
-    was_cut: bool = False
+    was_shortened: bool = False
     """whether the policy shortened its work to meet the deadline"""
 
 

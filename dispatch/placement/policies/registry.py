@@ -41,13 +41,13 @@ def parse_spec(text: str) -> Spec:
         spec = _parse(name, parameters) if name in SPECS else None
     except WrongParameter as wrong:
         raise ConfigError(
-            f"policy cannot be built; {wrong.name} of {_cut(text)} is {_cut(wrong.written)}; expected "
+            f"policy cannot be built; {wrong.name} of {_checkpoint(text)} is {_checkpoint(wrong.written)}; expected "
             f"{wrong.expected}; correct dispatch.policy, for example to {_meant(text) or repr(wrong.example)}"
         ) from wrong
     if spec is None:
         choices = ", ".join(known.form for known in SPECS.values())
         raise ConfigError(
-            f"policy cannot be built; got {_cut(text)}; expected one of {choices}; all but het and fae may "
+            f"policy cannot be built; got {_checkpoint(text)}; expected one of {choices}; all but het and fae may "
             f"end in :{FULL}; correct dispatch.policy{f', perhaps to {meant}' if (meant := _meant(text)) else ''}"
         )
     return spec
@@ -73,7 +73,7 @@ def _meant(text: str) -> str:
     return repr(":".join((name, *parameters))) if is_policy else ""
 
 
-def _cut(text: str) -> str:
+def _checkpoint(text: str) -> str:
     """What was written, in quotes, at a length that fits into a line."""
     return repr(text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…")
 

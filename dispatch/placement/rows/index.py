@@ -49,7 +49,7 @@ class Index:
         _rehash(index._table, index._keys, index.count)
         if (known := int(np.count_nonzero(index._table != EMPTY))) != keys.size:
             raise DuplicateKeys(
-                f"{keys.size} rows have {known} different keys; expected one row a key; go back to another cut"
+                f"{keys.size} rows have {known} different keys; expected one row a key; go back to another checkpoint"
             )
         return index
 

@@ -175,7 +175,7 @@ def make_round(
     settled_2 = lines.settled_2[: lines.counts[2]]
     push_groups = _grouped(pushes, n, shards, rows, late_from)
     pull_groups = _grouped(pulls, n, shards, rows, late_from)
-    cuts = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
+    checkpoints = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
     fields = 0 if uses is None else uses.positions.size // max(1, uses.samples.size)
     workers = tuple(
         WorkerPlan(
@@ -184,19 +184,21 @@ def make_round(
             pull_full=pull_groups[2 * j],
             pull_values=pull_groups[2 * j + 1],
             use=uses.of(j, fields) if uses is not None else None,
-            use_slots=slots[cuts[j] : cuts[j + 1]],
+            use_slots=slots[checkpoints[j] : checkpoints[j + 1]],
         )
         for j in range(n)
     )
     early, late, evicted = _shard_plans(n, shards, pushes, settled_2, rows, late_from)
-    return RoundPlan(workers, early, late, evicted, _traffic(n, pushes, pulls, np.diff(cuts)))
+    return RoundPlan(workers, early, late, evicted, _traffic(n, pushes, pulls, np.diff(checkpoints)))
 
 
 def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> list[Moves]:
     """Moves by (worker, kind of 2, phase, shard), stable; one Moves for each (worker, kind)."""
     rows, slots, starts = _group(moves_4, n, shards, states, late_from)
-    cuts = starts[::shards].tolist()
-    places = zip(cuts[:-1:ROUNDS], cuts[1::ROUNDS], cuts[2::ROUNDS], cuts[3::ROUNDS], strict=True)
+    checkpoints = starts[::shards].tolist()
+    places = zip(
+        checkpoints[:-1:ROUNDS], checkpoints[1::ROUNDS], checkpoints[2::ROUNDS], checkpoints[3::ROUNDS], strict=True
+    )
     return [
         Moves(rows[first:end], slots[first:end], late - first, end - evicted) if first < end else NOTHING_MOVES
         for first, late, evicted, end in places
@@ -239,15 +241,15 @@ def _shard_plans(
 ) -> list[tuple[ShardPlan, ...]]:
     """By phase."""
     pushing, pushed, fresh_2 = _pushed(pushes, settled_2, n, shards, states, late_from)
-    fresh, fresh_steps, fresh_cuts = _by_shard(fresh_2, states, shards, late_from)
-    settled, _, settled_cuts = _by_shard(settled_2, states, shards, late_from)
+    fresh, fresh_steps, fresh_checkpoints = _by_shard(fresh_2, states, shards, late_from)
+    settled, _, settled_checkpoints = _by_shard(settled_2, states, shards, late_from)
     plans = [
         ShardPlan(
             pushers=tuple(np.flatnonzero(pushing[part]).tolist()),
             pushed=pushed[part][pushing[part]],
-            settled=settled[settled_cuts[part] : settled_cuts[part + 1]],
-            fresh=fresh[fresh_cuts[part] : fresh_cuts[part + 1]],
-            fresh_steps=fresh_steps[fresh_cuts[part] : fresh_cuts[part + 1]],
+            settled=settled[settled_checkpoints[part] : settled_checkpoints[part + 1]],
+            fresh=fresh[fresh_checkpoints[part] : fresh_checkpoints[part + 1]],
+            fresh_steps=fresh_steps[fresh_checkpoints[part] : fresh_checkpoints[part + 1]],
         )
         for part in range(ROUNDS * shards)
     ]
@@ -282,20 +284,22 @@ def _pushed(
 
 @kernel
 def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tuple[I64, I64, I64]:
-    """Rows by (phase, shard), stable, in numbers of that shard; the step that changed each; and the cuts."""
-    cuts = np.zeros(ROUNDS * shards + 1, np.int64)
+    """Rows by (phase, shard), stable, in numbers of that shard; the step that changed each; and the checkpoints."""
+    checkpoints = np.zeros(ROUNDS * shards + 1, np.int64)
     for i in range(rows_2.shape[0]):
-        cuts[rows_2[i, 0] % shards + shards * phase_of(states, rows_2[i, 0], late_from, rows_2[i, 1] != 0) + 1] += 1
+        checkpoints[
+            rows_2[i, 0] % shards + shards * phase_of(states, rows_2[i, 0], late_from, rows_2[i, 1] != 0) + 1
+        ] += 1
     for part in range(ROUNDS * shards):
-        cuts[part + 1] += cuts[part]
-    at = cuts.copy()
+        checkpoints[part + 1] += checkpoints[part]
+    at = checkpoints.copy()
     numbers, steps = np.empty(rows_2.shape[0], np.int64), np.empty(rows_2.shape[0], np.int64)
     for i in range(rows_2.shape[0]):
         row = rows_2[i, 0]
         part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, 1] != 0)
         numbers[at[part]], steps[at[part]] = row // shards, step_of(states, row)
         at[part] += 1
-    return numbers, steps, cuts
+    return numbers, steps, checkpoints
 
 
 def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:

@@ -35,7 +35,7 @@ METRICS = (
     _metric("step_interval_seconds", "gauge", DISPATCHER, "Median time from the end of one step to that of the next."),
     _metric("generation", "gauge", DISPATCHER, "Number of the current generation of members."),
     _metric("journal_version", "gauge", DISPATCHER, "Version of the run's journal: how many appends it has had."),
-    _metric("faults_total", "counter", DISPATCHER, "Losses after which the run went back to its last cut."),
+    _metric("faults_total", "counter", DISPATCHER, "Losses after which the run went back to its last checkpoint."),
     # ── events ────────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("lag_events", "gauge", DISPATCHER, "Events in the stream that are not in a batch yet."),
     _metric("dead_letters_total", "counter", DISPATCHER, "Events that were rejected and kept as dead letters."),
@@ -49,7 +49,7 @@ METRICS = (
     _metric("not_finite_total", "counter", DISPATCHER, "Predictions that were not numbers."),
     # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("decide_seconds", "histogram", DISPATCHER, "How long it took to decide who trains what."),
-    _metric("decisions_cut_total", "counter", DISPATCHER, "Decisions that were shortened to meet the deadline."),
+    _metric("decisions_shortened_total", "counter", DISPATCHER, "Decisions that were shortened to meet the deadline."),
     _metric("deadline_misses_total", "counter", DISPATCHER, "Decisions that took longer than the workers were busy."),
     _metric("alpha", "gauge", DISPATCHER, "Share of exact assignment in force, from 0 to 1."),
     _metric("link_bytes_per_second", "gauge", DISPATCHER, "Measured speed of a worker's link.", "worker"),
@@ -69,17 +69,18 @@ METRICS = (
         "counter",
         DISPATCHER,
         "Rows moved since the start of the run: miss_pulls, update_pushes, evict_pushes, behind_pushes (ahead of a "
-        "cut), flush_pushes, all_reduces.",
+        "checkpoint), flush_pushes, all_reduces.",
         "worker",
         "kind",
     ),
-    # ── cuts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-    _metric("cuts_total", "counter", DISPATCHER, "Cuts that were taken."),
-    _metric("cuts_failed_total", "counter", DISPATCHER, "Cuts that could not be taken."),
-    _metric("cut_seconds", "histogram", DISPATCHER, "From the beginning of a cut to its manifest."),
-    _metric("cut_step", "gauge", DISPATCHER, "Step of the newest cut."),
+    # ── checkpoints
+    # ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    _metric("checkpoints_total", "counter", DISPATCHER, "Checkpoints that were taken."),
+    _metric("checkpoints_failed_total", "counter", DISPATCHER, "Checkpoints that could not be taken."),
+    _metric("checkpoint_seconds", "histogram", DISPATCHER, "From the beginning of a checkpoint to its manifest."),
+    _metric("checkpoint_step", "gauge", DISPATCHER, "Step of the newest checkpoint."),
     # ── versions that are served ──────────────────────────────────────────────────────────────────────────────────────
-    _metric("versions_held_total", "counter", DISPATCHER, "Cuts whose model was held back from being served."),
+    _metric("versions_held_total", "counter", DISPATCHER, "Checkpoints whose model was held back from being served."),
     _metric("version_held", "gauge", DISPATCHER, "1 if the newest version is held back, else 0."),
     _metric("servers", "gauge", DISPATCHER, "Servers that have said what they serve in the latest seconds."),
     _metric("served_step", "gauge", DISPATCHER, "Step of the version that is served."),
@@ -133,9 +134,9 @@ METRICS = (
     _metric("serving_load_seconds", "histogram", SERVER, "How long it took to load a version from its files."),
     _metric("serving_score_seconds", "histogram", SERVER, "How long it took to score samples for the gate."),
     _metric("serving_delivered_files_total", "counter", SERVER, "Files read as shards had published them."),
-    _metric("serving_damaged_cuts_total", "counter", SERVER, "Attempts to load a cut that was damaged."),
+    _metric("serving_damaged_checkpoints_total", "counter", SERVER, "Attempts to load a checkpoint that was damaged."),
     _metric("serving_step", "gauge", SERVER, "Step of the version that is served."),
-    _metric("serving_age_seconds", "gauge", SERVER, "Time since the cut was taken that is served."),
+    _metric("serving_age_seconds", "gauge", SERVER, "Time since the checkpoint was taken that is served."),
     _metric("serving_rows", "gauge", SERVER, "Rows of the version that is served."),
     _metric("serving_bytes", "gauge", SERVER, "Memory of both copies of the model."),
     # ── delayed labels ────────────────────────────────────────────────────────────────────────────────────────────────

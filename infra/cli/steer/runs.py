@@ -75,7 +75,7 @@ def create(
 @app.command("stop")
 @grouped
 def stop(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions) -> None:
-    """Stop a run in order: it takes a cut, and can go on later.
+    """Stop a run in order: it takes a checkpoint, and can go on later.
 
     Example: freshet runs stop --run clicks --reason "maintenance"
     """

@@ -62,7 +62,7 @@ def drain(
     how: CommandOptions,
     where: ApiOptions,
 ) -> None:
-    """Have a worker leave in an orderly way: after a cut, at a step boundary, at no cost.
+    """Have a worker leave in an orderly way: after a checkpoint, at a step boundary, at no cost.
 
     Example: freshet workers drain worker-3
     """

@@ -13,9 +13,9 @@ from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
     Begun,
+    CheckpointBegun,
+    CheckpointTaken,
     Commanded,
-    CutBegun,
-    CutTaken,
     Ended,
     Faulted,
     GenerationStarted,
@@ -57,13 +57,13 @@ def done(step: int, loss: float = 1.5) -> StepDone:
     return StepDone(step, 7, figures(step, loss))
 
 
-def cut_begun(number: int, step: int, at_seconds: float = 49.0) -> CutBegun:
+def checkpoint_begun(number: int, step: int, at_seconds: float = 49.0) -> CheckpointBegun:
     known = 8 * step, begun(), generation(0)
-    return CutBegun(number, step, {0: Position(9, 1)}, *known, at_seconds=at_seconds)
+    return CheckpointBegun(number, step, {0: Position(9, 1)}, *known, at_seconds=at_seconds)
 
 
-def cut_taken(number: int, step: int) -> CutTaken:
-    return CutTaken(number, step, {0: Position(9, 1)}, 8 * step, 50.0)
+def checkpoint_taken(number: int, step: int) -> CheckpointTaken:
+    return CheckpointTaken(number, step, {0: Position(9, 1)}, 8 * step, 50.0)
 
 
 def commanded(name: str, verb: str = "pause", value: str = "", step: int = 1) -> Commanded:
@@ -92,7 +92,7 @@ class Reference:
         self.steps: dict[int, Row] = {}
         self.generations: dict[int, Row] = {}
         self.alpha_changes: list[Row] = []
-        self.cuts: dict[int, Row] = {}
+        self.checkpoints: dict[int, Row] = {}
         self.faults: list[Row] = []
         self.events: list[Row] = []
         self.last_at: Any = None
@@ -114,7 +114,7 @@ class Reference:
         key = {"version": version, "place": place}
         if not isinstance(record, StepDecided | StepDone):
             body = msgspec.json.decode(msgspec.json.encode(record))
-            restated = record.generation.at_seconds if isinstance(record, CutBegun) else 0.0
+            restated = record.generation.at_seconds if isinstance(record, CheckpointBegun) else 0.0
             kind, at = body.pop("is"), body.pop("at_seconds")
             self.last_at = at or self.last_at or restated or WHEN_READ
             self.events.append(key | {"kind": kind, "body": body, "at": self.last_at})
@@ -128,13 +128,13 @@ class Reference:
             case GenerationStarted():
                 self.generations[record.number] = self._generation(record, version)
                 self.run |= {"state": "running", "ended_at": None}
-            case CutBegun():
+            case CheckpointBegun():
                 if self.run["state"] == "seen":
                     self._begin(record.begun)
                 self.generations.setdefault(record.generation.number, self._generation(record.generation, version))
-                self.cuts[record.number] = self._cut(record, "begun", self.last_at, version)
-            case CutTaken():
-                self.cuts[record.number] = self._cut(record, "taken", record.at_seconds, version)
+                self.checkpoints[record.number] = self._checkpoint(record, "begun", self.last_at, version)
+            case CheckpointTaken():
+                self.checkpoints[record.number] = self._checkpoint(record, "taken", record.at_seconds, version)
             case Redecided():
                 self._void(record.step)
             case Stopped() | Ended():
@@ -184,14 +184,14 @@ class Reference:
         told = {"members": list(record.members), "uses_hub": record.uses_hub, "base": record.base}
         return told | {"number": record.number, "reason": record.reason, "at": record.at_seconds, "version": version}
 
-    def _cut(self, record: CutBegun | CutTaken, state: str, at: float | None, version: int) -> Row:
+    def _checkpoint(self, record: CheckpointBegun | CheckpointTaken, state: str, at: float | None, version: int) -> Row:
         where = {str(number): msgspec.to_builtins(place) for number, place in record.positions.items()}
         named = {"number": record.number, "step": record.step, "samples": record.samples, "positions": where}
         return named | {"state": state, "at": at, "version": version}
 
     def _void(self, step: int) -> None:
         self.steps = {number: row for number, row in self.steps.items() if number <= step}
-        for row in self.cuts.values():
+        for row in self.checkpoints.values():
             if row["step"] > step:
                 row["state"] = "void"
 

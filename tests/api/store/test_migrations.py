@@ -107,7 +107,7 @@ def test_events_that_have_no_time_get_that_of_the_event_before(database: str) ->
         columns = "name, folder, topic, settings, code, state, version"
         connection.execute(text(f"INSERT INTO runs ({columns}) VALUES ('r', '', '', '{{}}', '', 'seen', 0)"))
         for version, at in enumerate(("NULL", "5.0", "NULL", "7.0")):
-            connection.execute(text(f"INSERT INTO events VALUES ('r', {version}, 0, 'cut', '{{}}', {at})"))
+            connection.execute(text(f"INSERT INTO events VALUES ('r', {version}, 0, 'checkpoint', '{{}}', {at})"))
 
     migrate(database)
     on(database, older)
@@ -125,7 +125,7 @@ def test_a_difference_would_be_found(database: str) -> None:
 def test_a_database_of_a_newer_freshet_is_refused(database: str) -> None:
     migrate(database)
     on(database, lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '9999'")))
-    with pytest.raises(ConfigError, match="its schema is 9999; expected 0003 or an older one"):
+    with pytest.raises(ConfigError, match="its schema is 9999; expected 0004 or an older one"):
         migrate(database)
 
 

@@ -20,8 +20,8 @@ from api.store.rows import NewCommand
 from api.store.store import SqlStore
 from api.store.tables import (
     AlphaChangeRow,
+    CheckpointRow,
     CommandRow,
-    CutRow,
     EventRow,
     FaultRow,
     GenerationRow,
@@ -36,9 +36,9 @@ from tests.api.store.journals import (
     Frame,
     Reference,
     Row,
+    checkpoint_begun,
+    checkpoint_taken,
     commanded,
-    cut_begun,
-    cut_taken,
     decided,
     done,
     page,
@@ -70,7 +70,7 @@ async def tables(database: Database, run: str, reference: Reference) -> dict[str
             "run": await read(RunRow, [reference.run]),
             "generations": await read(GenerationRow, list(reference.generations.values())),
             "alpha_changes": await read(AlphaChangeRow, reference.alpha_changes),
-            "cuts": await read(CutRow, list(reference.cuts.values())),
+            "checkpoints": await read(CheckpointRow, list(reference.checkpoints.values())),
             "faults": await read(FaultRow, reference.faults),
             "events": await read(EventRow, reference.events),
             "commands": await read(CommandRow, list(reference.commands.values())),
@@ -83,7 +83,7 @@ def expected(reference: Reference) -> dict[str, Any]:
         "run": [reference.run],
         "generations": [row for _, row in sorted(reference.generations.items())],
         "alpha_changes": reference.alpha_changes,
-        "cuts": [row for _, row in sorted(reference.cuts.items())],
+        "checkpoints": [row for _, row in sorted(reference.checkpoints.items())],
         "faults": reference.faults,
         "events": reference.events,
         "commands": [row for _, row in sorted(reference.commands.items())],
@@ -96,7 +96,7 @@ def expected(reference: Reference) -> dict[str, Any]:
 def journal(draw: st.DrawFn) -> list[list[AnyRecord]]:
     """Frames of a run of a hundred steps at most, with everything that a journal may hold."""
     frames: list[list[AnyRecord]] = [[journals.begun()], [journals.generation(0)]]
-    step, cut = draw(st.sampled_from([0, 14, 250])), 0
+    step, checkpoint = draw(st.sampled_from([0, 14, 250])), 0
     for kind in draw(st.lists(st.integers(0, 14), max_size=40)):
         small = draw(st.integers(0, 40))
         if kind <= 4:
@@ -107,14 +107,16 @@ def journal(draw: st.DrawFn) -> list[list[AnyRecord]]:
         elif kind <= 6:
             frames.append([StepDone(max(0, step - small % 3), 1) if kind == 5 else done(max(0, step - small % 20))])
         elif kind == 7:
-            cut += 1
-            frames.append([cut_begun(cut, step, at_seconds=0.0 if small < 20 else 49.0)])  # older code told no time
+            checkpoint += 1
+            frames.append(
+                [checkpoint_begun(checkpoint, step, at_seconds=0.0 if small < 20 else 49.0)]
+            )  # older code told no time
         elif kind == 8:
-            frames.append([cut_taken(cut, max(0, step - 1))])
+            frames.append([checkpoint_taken(checkpoint, max(0, step - 1))])
         elif kind == 9:
             step = max(0, step - small)
             at_seconds = 0.0 if small % 2 else 65.0
-            frames.append([Redecided(cut, step, at_seconds), journals.generation(small % 5, cut)])
+            frames.append([Redecided(checkpoint, step, at_seconds), journals.generation(small % 5, checkpoint)])
         elif kind == 10:
             frames.append([commanded(COMMANDS[small % 3]), commanded("x", "alpha", "auto")])
         elif kind == 11:
@@ -231,20 +233,20 @@ def test_a_page_taken_in_twice_changes_nothing(database: str) -> None:
     asyncio.run(run())
 
 
-def test_a_trimmed_journal_leaves_a_gap_and_goes_on_behind_its_cut(database: str) -> None:
+def test_a_trimmed_journal_leaves_a_gap_and_goes_on_behind_its_checkpoint(database: str) -> None:
     async def run() -> None:
         store = await SqlStore.open(database)
         frames: list[Frame] = [
             [journals.begun()],
             *trained(1, 20),
             *trained(13, 18),
-            [cut_begun(1, 8)],
+            [checkpoint_begun(1, 8)],
             *trained(9, 10),
         ]
         await store.runs.project("run", page(frames, 0, 41))
         await store.runs.project("run", page(frames, 53))
         events = await store.runs.events("run", 1)
-        assert [(one.kind, one.version) for one in events] == [("gap", 53), ("cut begun", 54)]
+        assert [(one.kind, one.version) for one in events] == [("gap", 53), ("checkpoint begun", 54)]
         assert events[0].body == {"first": 42, "last": 53}
         assert [point.last_step for point in await store.runs.steps("run")] == list(range(1, 11))
         await store.close()
@@ -258,14 +260,14 @@ def test_an_event_without_a_time_has_that_of_the_event_before_it(database: str) 
         frames: list[Frame] = [
             [journals.begun()],
             *trained(1, 2),
-            [cut_begun(1, 2, at_seconds=0.0)],
-            [cut_taken(1, 2)],
+            [checkpoint_begun(1, 2, at_seconds=0.0)],
+            [checkpoint_taken(1, 2)],
             [Redecided(1, 2)],
         ]
         await store.runs.project("run", page(frames, 0, 7))
         await store.runs.project("run", page(frames, 7))
         told = [(one.kind, one.at) for one in await store.runs.events("run")]
-        assert told == [("begun", 5.0), ("cut begun", 5.0), ("cut", 50.0), ("redecided", 50.0)]
+        assert told == [("begun", 5.0), ("checkpoint begun", 5.0), ("checkpoint", 50.0), ("redecided", 50.0)]
         await store.close()
 
     asyncio.run(run())

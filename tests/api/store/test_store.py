@@ -16,7 +16,7 @@ from api.store.tables import FANOUT, LEVELS, StepRow
 from dispatch.journal.records import Redecided
 from infra.base.errors import ConfigError
 from tests.api.store import journals
-from tests.api.store.journals import Frame, cut_begun, cut_taken, done, page, trained
+from tests.api.store.journals import Frame, checkpoint_begun, checkpoint_taken, done, page, trained
 
 
 def on(url: str, ask: Callable[[SqlStore], Awaitable[None]]) -> None:
@@ -160,8 +160,8 @@ def test_pruned_steps_are_read_from_a_coarser_level_and_survive_a_void(database:
         frames: list[Frame] = [
             [journals.begun()],
             [done(step) for step in range(1, 601)],
-            [cut_begun(1, 500)],
-            [cut_taken(1, 500)],
+            [checkpoint_begun(1, 500)],
+            [checkpoint_taken(1, 500)],
         ]
         await store.runs.project("run", page(frames))
         assert await store.prune(Retention(steps={1: 32})) == 495

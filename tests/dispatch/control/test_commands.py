@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import zmq
 
+from dispatch.checkpoints.state import Decided, DispatcherState, load_state, save_state
 from dispatch.control.checking import CommandCheck
 from dispatch.control.client import tell
 from dispatch.control.commands import Commands
 from dispatch.control.protocol import Accepted, Command, Verb
 from dispatch.control.server import ControlSocket
-from dispatch.cuts.state import Decided, DispatcherState, load_state, save_state
 from dispatch.errors import CommandRefused
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalTail, read_records
@@ -24,8 +24,8 @@ from dispatch.journal.run import RunJournal
 from dispatch.peers.crew import Crew
 from infra.base.process import Stop
 from ingest.streams.position import Position
-from tests.dispatch.cuts.cuts import decided, trained
-from tests.dispatch.journal.test_cut_segments import step
+from tests.dispatch.checkpoints.checkpoints import decided, trained
+from tests.dispatch.journal.test_checkpoint_segments import step
 from tests.dispatch.journal.test_run import begun_in, job_in
 
 RUN = "r"
@@ -58,7 +58,7 @@ class Dispatcher:
 
 @contextmanager
 def dispatcher_in(folder: Path, saved: Decided | None = None) -> Iterator[Dispatcher]:
-    """saved: with the cut that it goes back to"""
+    """saved: with the checkpoint that it goes back to"""
     with ExitStack() as resources:
         yield Dispatcher(folder, saved, resources)
 
@@ -86,7 +86,7 @@ def test_it_does_so_when_the_record_of_the_command_has_been_trimmed(tmp_path: Pa
         answer = first.give("a")
         first.journal.append_step(step(1))
         saved = decided(step=1, answers=first.commands.answers)
-        first.journal.begin_cut(1, 1, {0: Position(1)}, 2)
+        first.journal.begin_checkpoint(1, 1, {0: Position(1)}, 2)
         first.journal.trim(1)
     assert not any(isinstance(record, Commanded) for record in read_records(tmp_path / JOURNAL))
     loaded = load_state(save_state(DispatcherState(1, saved, trained())))

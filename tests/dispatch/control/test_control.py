@@ -107,7 +107,7 @@ def test_a_command_that_was_not_read_is_sent_again_with_its_id(control: ControlS
             accept(control, asked)
 
     thread, _ = serve(control, answer_the_second, requests=2)
-    asked = Command(run=RUN, generation=-1, step=-1, id="k", verb="cut")
+    asked = Command(run=RUN, generation=-1, step=-1, id="k", verb="checkpoint")
     assert ask(control.endpoint, asked, CONTROL, again_seconds=0.05).id == "k"
     thread.join()
     assert seen == ["k", "k"]

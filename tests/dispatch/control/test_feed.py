@@ -21,11 +21,11 @@ from dispatch.journal import readers
 from dispatch.journal.history import read_history
 from dispatch.journal.log import read_records
 from dispatch.journal.readers import JournalReaders
-from dispatch.journal.records import AnyRecord, CutTaken, StepDecided
+from dispatch.journal.records import AnyRecord, CheckpointTaken, StepDecided
 from dispatch.journal.run import RunJournal
 from infra.base.wire import Codec, Refused, connect, guarded, load_curve, receive, write_curve
 from ingest.streams.position import Position
-from tests.dispatch.journal.test_cut_segments import step
+from tests.dispatch.journal.test_checkpoint_segments import step
 from tests.dispatch.journal.test_run import begun_in, job_in
 from tests.malformed import spoiled_messages, valid_message
 
@@ -102,8 +102,8 @@ def test_nothing_new_is_an_empty_page_in_time(
 
 def test_what_was_dropped_is_passed_over_and_told(journal: RunJournal, endpoint: str) -> None:
     journal.append_step(step(1))
-    journal.begin_cut(1, 1, {0: Position(1)}, 2)
-    journal.take_cut(CutTaken(1, 1, {0: Position(1)}, 2))
+    journal.begin_checkpoint(1, 1, {0: Position(1)}, 2)
+    journal.take_checkpoint(CheckpointTaken(1, 1, {0: Position(1)}, 2))
     read_feed(endpoint, RUN, 2, reader="a")
     journal.trim(1)
     page = read_feed(endpoint, RUN, 0)
@@ -111,9 +111,9 @@ def test_what_was_dropped_is_passed_over_and_told(journal: RunJournal, endpoint:
     assert [each.version for each in page.records] == [3, 4]
 
 
-def test_what_no_cut_needs_is_read_as_long_as_nobody_has(journal: RunJournal, endpoint: str) -> None:
+def test_what_no_checkpoint_needs_is_read_as_long_as_nobody_has(journal: RunJournal, endpoint: str) -> None:
     journal.append_step(step(1))
-    journal.begin_cut(1, 1, {0: Position(1)}, 2)
+    journal.begin_checkpoint(1, 1, {0: Position(1)}, 2)
     journal.trim(1)
     assert read_history(journal.own_folder).base.number == 1
     assert [version for version, _ in read_all(endpoint)] == [1, 1, 2, 3]
@@ -123,7 +123,7 @@ def test_what_the_slower_of_two_readers_has_not_read_stays_also_for_the_next_dis
     journal: RunJournal, endpoint: str, tmp_path: Path
 ) -> None:
     journal.append_step(step(1))
-    journal.begin_cut(1, 1, {0: Position(1)}, 2)
+    journal.begin_checkpoint(1, 1, {0: Position(1)}, 2)
     for reader, cursor in (("slow", 1), ("fast", 3)):
         read_feed(endpoint, RUN, cursor, reader=reader)
     journal.trim(1)
@@ -138,7 +138,7 @@ def test_a_reader_that_was_silent_for_a_day_is_forgotten_aloud(
     journal: RunJournal, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal.append_step(step(1))
-    journal.begin_cut(1, 1, {0: Position(1)}, 2)
+    journal.begin_checkpoint(1, 1, {0: Position(1)}, 2)
     read_feed(endpoint, RUN, 1, reader="slow")
     monkeypatch.setattr(readers, "time", lambda: time() + 1.5 * readers.FORGOTTEN_SECONDS)
     read_feed(endpoint, RUN, 3, reader="fast")

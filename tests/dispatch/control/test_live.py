@@ -61,10 +61,10 @@ def test_server_is_heard_and_hears_of_the_newest_version(journal: RunJournal) ->
     with serving(journal, audience) as endpoint, client(endpoint) as served:
         told = served.tell(served.live(1, 30, 6, 1e9, known=6))
         assert told is not None
-        assert (told.cut, told.line, told.step, len(told.publishers)) == (7, 1, 40, 2)
+        assert (told.checkpoint, told.line, told.step, len(told.publishers)) == (7, 1, 40, 2)
         assert read_feed(endpoint, RUN, 0).records
     live = waited(audience.take)[0]
-    assert (live.line, live.step, live.cut, live.at_seconds, live.name) == (1, 30, 6, 1e9, "a")
+    assert (live.line, live.step, live.checkpoint, live.at_seconds, live.name) == (1, 30, 6, 1e9, "a")
     assert audience.servers == 1
 
 
@@ -80,7 +80,7 @@ def test_server_that_knows_the_newest_version_hears_of_the_next_as_soon_as_it_ex
         assert told == []
         audience.announce(1, 0, 5)
         asking.join(60)
-    assert [(newest.cut, newest.step) for newest in told if newest is not None] == [(1, 5)]
+    assert [(newest.checkpoint, newest.step) for newest in told if newest is not None] == [(1, 5)]
 
 
 def test_server_that_knows_the_newest_version_is_answered_after_a_while(
@@ -90,7 +90,7 @@ def test_server_that_knows_the_newest_version_is_answered_after_a_while(
     with serving(journal, Audience()) as endpoint, client(endpoint) as served:
         told = served.tell(served.live(0, -1, 0, 0.0))
     assert told is not None
-    assert (told.cut, told.publishers) == (0, ())
+    assert (told.checkpoint, told.publishers) == (0, ())
 
 
 def test_server_survives_a_dispatcher_that_is_away_and_comes_back(journal: RunJournal) -> None:
@@ -98,12 +98,12 @@ def test_server_survives_a_dispatcher_that_is_away_and_comes_back(journal: RunJo
     audience.announce(1, 0, 5)
     with client(endpoint) as served:
         assert served.tell(served.live(0, -1, 0, 0.0), 0.01) is None
-        for cut in (2, 3):
+        for checkpoint in (2, 3):
             with serving(journal, audience, endpoint):
-                audience.announce(cut, 0, 5 * cut)
-                while (told := served.tell(served.live(0, 5, 1, 0.0, known=cut - 1), 0.2)) is None:
+                audience.announce(checkpoint, 0, 5 * checkpoint)
+                while (told := served.tell(served.live(0, 5, 1, 0.0, known=checkpoint - 1), 0.2)) is None:
                     pass
-                assert told.cut == cut
+                assert told.checkpoint == checkpoint
             assert served.tell(served.live(0, 5, 1, 0.0), 0.01) is None
 
 
@@ -132,10 +132,10 @@ def test_servers_are_forgotten_after_some_seconds(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(audience_module, "monotonic", lambda: now[0])
     audience = Audience()
     for name in ("a", "b"):
-        audience.hear(Live(run=RUN, generation=-1, step=1, line=0, cut=1, at_seconds=0.0, name=name))
+        audience.hear(Live(run=RUN, generation=-1, step=1, line=0, checkpoint=1, at_seconds=0.0, name=name))
     audience.take()
     now[0] = 9.0
-    audience.hear(Live(run=RUN, generation=-1, step=1, line=0, cut=1, at_seconds=0.0, name="b"))
+    audience.hear(Live(run=RUN, generation=-1, step=1, line=0, checkpoint=1, at_seconds=0.0, name="b"))
     audience.take()
     assert audience.servers == 2
     now[0] = 11.0
@@ -149,8 +149,8 @@ def test_announcements_never_go_back() -> None:
     audience.announce(5, 0, 15)
     assert audience.newest == (4, 0, 20)
     audience.withdraw(1)
-    assert audience.newest.cut == 0
+    assert audience.newest.checkpoint == 0
     audience.announce(6, 0, 30)
-    assert audience.newest.cut == 0
+    assert audience.newest.checkpoint == 0
     audience.announce(7, 1, 12)
     assert audience.newest == (7, 1, 12)

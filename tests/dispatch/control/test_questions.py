@@ -6,12 +6,12 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
+from dispatch.checkpoints.reference import ReferenceAnswer
 from dispatch.control import questions as questions_module
 from dispatch.control.audience import Audience
 from dispatch.control.live_client import LiveClient, ScoredQuestion
 from dispatch.control.protocol import Live, QuestionArrays, Scores
 from dispatch.control.questions import IGNORED_SECONDS, NEXT_SECONDS, OpenQuestion, Questions
-from dispatch.cuts.reference import ReferenceAnswer
 from dispatch.journal.run import RunJournal
 from ingest.samples import Samples
 from tests.dispatch.control.test_live import RUN, journal, serving
@@ -25,13 +25,13 @@ SAMPLES = Samples(
 )
 
 
-def live(name: str, cut: int = 4, can_score: bool = True) -> Live:
+def live(name: str, checkpoint: int = 4, can_score: bool = True) -> Live:
     at = {"run": RUN, "generation": -1, "step": 20}
-    return Live(**at, line=0, cut=cut, at_seconds=0.0, name=name, can_score=can_score)  # type: ignore[arg-type]
+    return Live(**at, line=0, checkpoint=checkpoint, at_seconds=0.0, name=name, can_score=can_score)  # type: ignore[arg-type]
 
 
 def scores(question: int) -> Scores:
-    return Scores(run=RUN, generation=-1, step=20, question=question, line=0, cut=4, name="a")
+    return Scores(run=RUN, generation=-1, step=20, question=question, line=0, checkpoint=4, name="a")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_server_that_waits_is_asked_and_says_which_version_has_scored(journal:
 
     def score(samples: int, arrays: QuestionArrays) -> ScoredQuestion:
         asked.append((samples, arrays))
-        return ScoredQuestion(np.array([0.1, 0.2, 0.3], np.float32), line=0, step=20, cut=4)
+        return ScoredQuestion(np.array([0.1, 0.2, 0.3], np.float32), line=0, step=20, checkpoint=4)
 
     audience, is_over = Audience(), threading.Event()
     with serving(journal, audience) as endpoint:
@@ -66,7 +66,7 @@ def test_a_server_that_waits_is_asked_and_says_which_version_has_scored(journal:
         is_over.set()
         thread.join()
         client.close()
-    assert (found.cut, found.step, found.probabilities_B.tolist()) == (4, 20, pytest.approx([0.1, 0.2, 0.3]))
+    assert (found.checkpoint, found.step, found.probabilities_B.tolist()) == (4, 20, pytest.approx([0.1, 0.2, 0.3]))
     ((samples, arrays),) = asked
     assert samples == 3
     assert arrays.keys.tolist() == list(range(12))
@@ -82,7 +82,7 @@ def asked_of_a(questions: Questions) -> "tuple[Future[ReferenceAnswer], OpenQues
     return answer, question
 
 
-@pytest.mark.parametrize("told", [None, live("a", cut=0), live("a", can_score=False)])
+@pytest.mark.parametrize("told", [None, live("a", checkpoint=0), live("a", can_score=False)])
 def test_nobody_is_asked_where_nobody_can_answer(told: Live | None) -> None:
     questions = Questions()
     if told is not None:
@@ -105,7 +105,7 @@ def test_a_question_goes_to_one_server_and_to_the_next_if_that_is_silent(now: li
     assert second is first
     assert questions.answer(scores(first.number), np.full(3, 0.5, np.float32)) is None
     assert answer is not None
-    assert answer.result(0).cut == 4
+    assert answer.result(0).checkpoint == 4
     assert questions.take(live("c")) is None
 
 

@@ -63,15 +63,17 @@ def test_a_stop_lasts_until_the_run_has_stopped() -> None:
     assert not follow(desired, told("stopped")).is_stopping
 
 
-def test_records_that_a_cut_has_seen_change_nothing_when_they_are_followed_again(
+def test_records_that_a_checkpoint_has_seen_change_nothing_when_they_are_followed_again(
     fuzz_rounds: int, fuzz_seed: int
 ) -> None:
     rng = random.Random(fuzz_seed)
     for _ in range(200 * fuzz_rounds):
         records = [_any_record(rng) for _ in range(rng.randrange(12))]
-        cut_at, kept_from = sorted((rng.randrange(len(records) + 1), rng.randrange(len(records) + 1)), reverse=True)
-        at_cut = follow_all(Desired(), records[:cut_at])
-        assert follow_all(at_cut, records[kept_from:]) == follow_all(Desired(), records)
+        checkpoint_at, kept_from = sorted(
+            (rng.randrange(len(records) + 1), rng.randrange(len(records) + 1)), reverse=True
+        )
+        at_checkpoint = follow_all(Desired(), records[:checkpoint_at])
+        assert follow_all(at_checkpoint, records[kept_from:]) == follow_all(Desired(), records)
 
 
 def test_what_is_wanted_survives_a_file() -> None:

@@ -1,4 +1,4 @@
-"""Any run with cuts, void steps, restarts and dropped segments, against a model of it in a few plain containers."""
+"""Any run with checkpoints, void steps, restarts and dropped segments, against a plain model of it."""
 
 import os
 from dataclasses import dataclass, field
@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.journal.history import History, read_cuts, read_history
+from dispatch.journal.history import History, read_checkpoints, read_history
 from dispatch.journal.log import JournalWriter
-from dispatch.journal.records import Begun, CutBegun, CutTaken, GenerationStarted, Redecided, StepDecided, StepDone
+from dispatch.journal.records import (
+    Begun,
+    CheckpointBegun,
+    CheckpointTaken,
+    GenerationStarted,
+    Redecided,
+    StepDecided,
+    StepDone,
+)
 from ingest.batches.manifest import Manifest
 from ingest.streams.position import Position, Range
 
@@ -35,12 +43,12 @@ class Model:
     void: dict[int, Manifest] = field(default_factory=dict)
     digests: dict[int, int] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
-    """step of each cut by number"""
+    """step of each checkpoint by number"""
     taken: set[int] = field(default_factory=set)
     generation: GenerationStarted = FIRST
     numbers: int = 0
     oldest: int = 0
-    """the cut from which on nothing was dropped"""
+    """the checkpoint from which on nothing was dropped"""
 
     def place(self, step: int) -> Position:
         return self.line[step - 1].manifest.ranges[0].end if step else Position(4)
@@ -82,18 +90,18 @@ class Run:
         self.journal.append(model.generation)
 
     def begin(self, model: Model, choice: int) -> None:
-        step = max(len(model.line) - choice // 5, *model.begun.values(), 0)  # never before an earlier cut
+        step = max(len(model.line) - choice // 5, *model.begun.values(), 0)  # never before an earlier checkpoint
         model.numbers += 1
         model.begun[model.numbers] = step
         positions = {0: model.place(step)}
-        cut = CutBegun(model.numbers, step, positions, model.samples(step), BEGUN, model.generation)
-        self.journal.begin_cut(cut)
+        checkpoint = CheckpointBegun(model.numbers, step, positions, model.samples(step), BEGUN, model.generation)
+        self.journal.begin_checkpoint(checkpoint)
 
     def take(self, model: Model, choice: int) -> None:
         if model.numbers in model.begun.keys() - model.taken:
             step = model.begun[model.numbers]
             model.taken.add(model.numbers)
-            self.journal.append(CutTaken(model.numbers, step, {0: model.place(step)}, model.samples(step)))
+            self.journal.append(CheckpointTaken(model.numbers, step, {0: model.place(step)}, model.samples(step)))
 
     def redecide(self, model: Model, choice: int) -> None:
         bases = sorted(number for number in {0, *model.taken} if number >= model.oldest)
@@ -122,9 +130,11 @@ class Run:
         model = self.model
         for number in [number for number in {0, *model.begun} if number >= model.oldest]:
             self.check_one(read_history(self.folder, number), model.begun.get(number, 0))
-        cuts = read_cuts(self.folder)
-        assert {cut.number for cut in cuts.cuts} >= {n for n in model.taken if n >= model.oldest}
-        assert {cut.number for cut in cuts.begun_cuts} <= model.begun.keys()
+        checkpoints = read_checkpoints(self.folder)
+        assert {checkpoint.number for checkpoint in checkpoints.checkpoints} >= {
+            n for n in model.taken if n >= model.oldest
+        }
+        assert {checkpoint.number for checkpoint in checkpoints.begun_checkpoints} <= model.begun.keys()
 
     def check_one(self, history: History, base: int) -> None:
         model = self.model
@@ -134,7 +144,7 @@ class Run:
         assert history.digests == {step: digest for step, digest in model.digests.items() if step > base}
         assert list(history.to_redecide) == [model.void[step] for step in sorted(model.void)]
         assert (history.newest, history.begun) == (model.generation, BEGUN)
-        assert history.last_cut == model.numbers
+        assert history.last_checkpoint == model.numbers
 
 
 @settings(max_examples=80, deadline=None)

@@ -1,4 +1,4 @@
-"""The journal of a run that takes cuts, goes back to one, and runs out of room."""
+"""The journal of a run that takes checkpoints, goes back to one, and runs out of room."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,14 +15,14 @@ from structlog.testing import capture_logs
 from dispatch.config import DispatchConfig
 from dispatch.errors import CrewFailed, JournalFull
 from dispatch.job import DispatchJob, Golden
-from dispatch.journal.history import JOURNAL, read_cuts, read_history
+from dispatch.journal.history import JOURNAL, read_checkpoints, read_history
 from dispatch.journal.log import UNREAD, read_records
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
     Begun,
+    CheckpointTaken,
     Commanded,
-    CutTaken,
     JournalRecord,
     SetChosen,
     StepDecided,
@@ -39,7 +39,7 @@ from ingest.schema import load_schema
 from ingest.streams.position import Position
 from ps.config import RowConfig
 from ps.protocol import EMPTY_MODEL, GO_ON
-from tests.dispatch.journal.test_cut_segments import full, step
+from tests.dispatch.journal.test_checkpoint_segments import full, step
 
 TERMS = GenerationTerms(1, True, 0, 16, Needs(), "test")
 
@@ -61,34 +61,34 @@ def segments(folder: Path) -> tuple[int, int]:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[RunJournal]:
-    """Of a run that has decided steps 1 to 3, taken cut 1 after step 1 and cut 2 after step 3."""
+    """Of a run that has decided steps 1 to 3, taken checkpoint 1 after step 1 and checkpoint 2 after step 3."""
     with closing(RunJournal(job_in(tmp_path))) as made:
         begun_in(made)
         made.append_step(step(1))
-        made.begin_cut(1, 1, {0: Position(1)}, 2)
+        made.begin_checkpoint(1, 1, {0: Position(1)}, 2)
         made.append_step(step(2))
-        made.take_cut(CutTaken(1, 1, {0: Position(1)}, 2))
+        made.take_checkpoint(CheckpointTaken(1, 1, {0: Position(1)}, 2))
         made.append_step(step(3))
-        made.begin_cut(2, 3, {0: Position(3)}, 6)
-        made.take_cut(CutTaken(2, 3, {0: Position(3)}, 6))
+        made.begin_checkpoint(2, 3, {0: Position(3)}, 6)
+        made.take_checkpoint(CheckpointTaken(2, 3, {0: Position(3)}, 6))
         yield made
 
 
-def test_a_run_goes_on_from_a_cut(journal: RunJournal, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_a_checkpoint(journal: RunJournal, tmp_path: Path) -> None:
     journal.close()
     with closing(RunJournal(job_in(tmp_path), base=1)) as again:
         assert [s.step for s in again.history.steps] == [2, 3]
         assert (again.history.samples, again.history.positions) == (6, {0: Position(3)})
         again.start_generation([], None, TERMS, GO_ON)
         again.append_step(step(4, 2))
-        again.begin_cut(3, 4, {0: Position(4)}, 8)
+        again.begin_checkpoint(3, 4, {0: Position(4)}, 8)
         again.trim(3)
     history = read_history(tmp_path / JOURNAL)
     assert (history.base.number, history.last_generation, history.begun) == (3, 2, again.history.begun)
     assert len(list((tmp_path / JOURNAL).glob("*.log"))) == 1
 
 
-def test_a_replay_of_a_trimmed_journal_begins_with_the_oldest_cut(journal: RunJournal, tmp_path: Path) -> None:
+def test_a_replay_of_a_trimmed_journal_begins_with_the_oldest_checkpoint(journal: RunJournal, tmp_path: Path) -> None:
     journal.trim(1)
     with closing(RunJournal(job_in(tmp_path / "golden", Golden(tmp_path)))) as golden:
         assert (golden.history.base.number, golden.history.base.step) == (1, 1)
@@ -96,12 +96,12 @@ def test_a_replay_of_a_trimmed_journal_begins_with_the_oldest_cut(journal: RunJo
         assert golden.generation == 0
 
 
-def test_a_cut_that_was_not_begun_is_begun_when_it_is_taken(journal: RunJournal, tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_not_begun_is_begun_when_it_is_taken(journal: RunJournal, tmp_path: Path) -> None:
     journal.append_step(step(4))
-    journal.take_cut(CutTaken(3, 3, {0: Position(3)}, 6))  # step 4 is on record: it opens no segment
+    journal.take_checkpoint(CheckpointTaken(3, 3, {0: Position(3)}, 6))  # step 4 is on record: it opens no segment
     journal.trim(3)
     assert [s.step for s in read_history(tmp_path / JOURNAL, 3).steps] == [4]
-    assert [cut.number for cut in read_cuts(tmp_path / JOURNAL).cuts] == [2, 3]
+    assert [checkpoint.number for checkpoint in read_checkpoints(tmp_path / JOURNAL).checkpoints] == [2, 3]
 
 
 def test_steps_that_are_decided_anew_take_the_place_of_void_ones(journal: RunJournal, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_steps_that_are_decided_anew_take_the_place_of_void_ones(journal: RunJou
     history = read_history(tmp_path / JOURNAL, 1)
     assert [(s.step, s.manifest.generation) for s in history.steps] == [(2, 2)]
     assert [manifest.step for manifest in history.to_redecide] == [3]
-    assert ([cut.number for cut in history.cuts], history.last_cut) == ([1], 2)
+    assert ([checkpoint.number for checkpoint in history.checkpoints], history.last_checkpoint) == ([1], 2)
 
 
 def test_what_failed_for_lack_of_room_is_done_again_with_the_same_result(
@@ -121,8 +121,8 @@ def test_what_failed_for_lack_of_room_is_done_again_with_the_same_result(
         lambda: journal.redecide(2, 3),
         lambda: journal.start_generation([], None, TERMS, GO_ON),
         lambda: journal.append_step(step(4, 2)),
-        lambda: journal.begin_cut(3, 4, {0: Position(4)}, 8),
-        lambda: journal.take_cut(CutTaken(3, 4, {0: Position(4)}, 8)),
+        lambda: journal.begin_checkpoint(3, 4, {0: Position(4)}, 8),
+        lambda: journal.take_checkpoint(CheckpointTaken(3, 4, {0: Position(4)}, 8)),
     ]
     for attempt in attempts:
         with monkeypatch.context() as patched:
@@ -132,7 +132,7 @@ def test_what_failed_for_lack_of_room_is_done_again_with_the_same_result(
                     attempt()
         attempt()
     history = read_history(tmp_path / JOURNAL, 2)
-    assert ([s.step for s in history.steps], history.last_generation, history.last_cut) == ([4], 2, 3)
+    assert ([s.step for s in history.steps], history.last_generation, history.last_checkpoint) == ([4], 2, 3)
 
 
 def test_a_run_that_cannot_even_begin_for_lack_of_room_begins_later(
@@ -153,7 +153,7 @@ def test_what_nobody_has_read_stays_while_there_is_room(tmp_path: Path) -> None:
         begun_in(kept)
         for number in (1, 2):
             kept.append_step(step(number))
-            kept.begin_cut(number, number, {0: Position(number)}, 2 * number)
+            kept.begin_checkpoint(number, number, {0: Position(number)}, 2 * number)
         kept.trim(2)
         assert segments(tmp_path) == (1, 2)
         kept.readers.note("a", 2)
@@ -168,7 +168,7 @@ def test_what_nobody_has_read_goes_oldest_first_when_there_is_no_room(tmp_path: 
     with closing(RunJournal(job_in(tmp_path, journal_bytes=0))) as small, capture_logs() as logs:
         begun_in(small)
         small.append_step(step(1))
-        small.begin_cut(1, 1, {0: Position(1)}, 2)
+        small.begin_checkpoint(1, 1, {0: Position(1)}, 2)
         small.trim(1)
     assert segments(tmp_path) == (1, 0)
     assert [log["log_level"] for log in logs if "not all have read them" in log["event"]] == ["warning"]
@@ -217,7 +217,7 @@ def test_what_a_run_writes_down_itself_has_the_time_it_was_written(tmp_path: Pat
     with closing(RunJournal(job_in(tmp_path))) as journal:
         begun_in(journal)
         journal.append_step(step(1))
-        journal.take_cut(CutTaken(1, 1, {0: Position(1)}, 2, at_seconds=time()))
+        journal.take_checkpoint(CheckpointTaken(1, 1, {0: Position(1)}, 2, at_seconds=time()))
         journal.append_step(step(2), everybody_takes_part())
         journal.fault(2, CrewFailed("gone"))
         journal.redecide(1, 1)

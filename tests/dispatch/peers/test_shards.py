@@ -10,9 +10,9 @@ from dispatch.errors import ShardDisagrees, ShardRefused
 from dispatch.peers.shards import Shards, _new_rows
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import BatchRows
+from ps.checkpoints.manifest import manifest_name
 from ps.client import ShardClient
 from ps.config import RowConfig
-from ps.cuts.manifest import manifest_name
 from ps.phases import FLUSH
 from tests.ps.doubles import PATIENCE_MILLISECONDS, RUN, running_shards
 
@@ -100,8 +100,8 @@ def test_a_shard_with_other_settings_refuses_to_be_opened() -> None:
         shards.close()
 
 
-@pytest.mark.parametrize(("content", "error"), [(None, "StorageError"), (b"nonsense", "CutDamaged")])
-def test_a_shard_says_whether_a_cut_is_damaged_or_cannot_be_read(
+@pytest.mark.parametrize(("content", "error"), [(None, "StorageError"), (b"nonsense", "CheckpointDamaged")])
+def test_a_shard_says_whether_a_checkpoint_is_damaged_or_cannot_be_read(
     tmp_path: Path, content: bytes | None, error: str
 ) -> None:
     manifest = tmp_path / manifest_name(3)

@@ -35,14 +35,14 @@ def test_a_cache_that_just_holds_the_largest_micro_batch_is_enough() -> None:
         check_cache(cache_rows=33, batch=65, workers=4, fields=2)
 
 
-@pytest.mark.parametrize(("spec", "is_cut"), [("joint:elastic", True), ("joint", True), ("laia", False)])
-def test_a_decision_cut_short_says_so(spec: str, is_cut: bool) -> None:
+@pytest.mark.parametrize(("spec", "is_shortened"), [("joint:elastic", True), ("joint", True), ("laia", False)])
+def test_a_decision_checkpoint_short_says_so(spec: str, is_shortened: bool) -> None:
     parsed = parse_spec(spec)
     policy = parsed.build(0, "cpu")
     decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), policy, parsed.needs, np.ones(2))
     keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
-    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_cut is is_cut
-    assert not decider.decide(2, keys_BF).is_cut
+    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_shortened is is_shortened
+    assert not decider.decide(2, keys_BF).is_shortened
 
 
 def test_a_decision_that_takes_too_long_is_late() -> None:

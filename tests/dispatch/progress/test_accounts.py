@@ -98,7 +98,7 @@ def test_what_came_after_the_mark_is_measured_apart(monkeypatch: pytest.MonkeyPa
     accounts.times.begin(idle=True)
     for number, seconds in enumerate((10.0, 12.0, 16.0)):
         now[0] = seconds
-        accounts.decisions.add(0.001 * (number + 1), is_late=number == 2, is_cut=False)
+        accounts.decisions.add(0.001 * (number + 1), is_late=number == 2, is_shortened=False)
         accounts.add_round("a", MOVED, pulling(number))
         train(accounts, [0, 1, 0, 1])
     accounts.add_round("late", MOVED, pulling(1.0))

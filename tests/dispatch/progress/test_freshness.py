@@ -63,7 +63,7 @@ def test_step_that_is_trained_again_counts_once_and_not_if_it_was_served() -> No
     for step in (1, 2, 3):
         fresh.add(step, arrived(step), event_times(1))
     fresh.live(1, 1e9 + 2)
-    for step in (1, 2, 3):  # back to a cut before step 1
+    for step in (1, 2, 3):  # back to a checkpoint before step 1
         fresh.add(step, arrived(step), event_times(1))
     fresh.live(3, 1e9 + 4)
     assert fresh.status().events == 3

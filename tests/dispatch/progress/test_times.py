@@ -73,15 +73,15 @@ def test_nothing_is_known_before_the_first_step() -> None:
 
 def test_late_and_shortened_decisions_are_counted() -> None:
     times = DecisionTimes()
-    times.add(0.001, is_late=True, is_cut=False)
-    times.add(0.003, is_late=True, is_cut=True)
+    times.add(0.001, is_late=True, is_shortened=False)
+    times.add(0.003, is_late=True, is_shortened=True)
     assert times.status() == DecisionStatus(mean_ms=2.0, deadline_misses=2, cut_short=1)
 
 
 def test_percentiles_leave_out_what_was_decided_before_the_mark() -> None:
     times = DecisionTimes()
-    times.add(9.0, is_late=False, is_cut=False)
+    times.add(9.0, is_late=False, is_shortened=False)
     assert times.percentiles_ms() == (0.0, 0.0)
     times.mark()
-    times.add(0.002, is_late=False, is_cut=False)
+    times.add(0.002, is_late=False, is_shortened=False)
     assert times.percentiles_ms() == (2.0, 2.0)

@@ -1,4 +1,4 @@
-"""Files of cuts in a folder and in a bucket: whole and durable, or not there."""
+"""Files of checkpoints in a folder and in a bucket: whole and durable, or not there."""
 
 import os
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ KINDS = ("folder", "file_url", pytest.param("bucket", marks=pytest.mark.timeout(
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "bucket":
         return Storage.at(request.getfixturevalue("bucket").replace("bucket?", f"bucket/{uuid4().hex}?"))
-    return Storage.at(tmp_path / "cuts" if request.param == "folder" else f"file://{tmp_path}/cuts")
+    return Storage.at(tmp_path / "checkpoints" if request.param == "folder" else f"file://{tmp_path}/checkpoints")
 
 
 def test_what_was_written_is_read_whole_and_in_ranges(storage: Storage) -> None:
@@ -74,7 +74,7 @@ def test_missing_file_is_named(storage: Storage, ask: Any) -> None:
 def test_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     for use in (Storage.read, Storage.delete, lambda storage, name: storage.write(name, [b"x"])):
         with pytest.raises(StorageError, match="no name of a stored file"):
-            use(Storage.at(tmp_path / "cuts"), name)
+            use(Storage.at(tmp_path / "checkpoints"), name)
 
 
 def test_writing_that_breaks_off_leaves_no_file(storage: Storage) -> None:
@@ -89,7 +89,7 @@ def test_writing_that_breaks_off_leaves_no_file(storage: Storage) -> None:
 
 @pytest.mark.parametrize("url", ["s3://", "ftp://host/folder", "s3://bucket?wrong=1"])
 def test_url_that_cannot_be_used_is_a_clear_error(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"correct cuts\.url"):
+    with pytest.raises(ConfigError, match=r"correct checkpoints\.url"):
         Storage.at(url)
 
 
@@ -100,7 +100,7 @@ def test_bucket_that_does_not_exist_is_named(bucket: str) -> None:
 
 def test_full_disk_is_named_and_what_was_there_stays(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 256) as disk:
-        storage = Storage.at(disk / "cuts")
+        storage = Storage.at(disk / "checkpoints")
         storage.write("7/a", [b"kept"])
         filling = fill(disk)
         with pytest.raises(StorageError, match=r"7/b: No space left .*make room"):
@@ -169,5 +169,5 @@ def test_new_folder_is_synced_into_the_one_above(tmp_path: Path, monkeypatch: py
         real(folder)
 
     monkeypatch.setattr(storage_module, "_sync_folder", sync)
-    Storage.at(tmp_path / "cuts").write("7/a", [b"x"])
-    assert synced == [tmp_path, tmp_path / "cuts", tmp_path / "cuts" / "7"]
+    Storage.at(tmp_path / "checkpoints").write("7/a", [b"x"])
+    assert synced == [tmp_path, tmp_path / "checkpoints", tmp_path / "checkpoints" / "7"]

@@ -232,7 +232,9 @@ def report(*findings: Finding, surprises: tuple[str, ...] = ()) -> ChaosReport:
 
 
 def test_a_report_tells_faults_use_and_violations() -> None:
-    bad = report(Finding("letters unique", False, "two"), Finding("cuts whole", None, "-"), surprises=("it ended",))
+    bad = report(
+        Finding("letters unique", False, "two"), Finding("checkpoints whole", None, "-"), surprises=("it ended",)
+    )
     console = Console(width=120, record=True, file=StringIO())
     show_report(bad, console)
     text = console.export_text()

@@ -32,10 +32,10 @@ from infra.cli.chaos import settings_of
 from infra.cli.options import SettingsOptions
 from infra.run.settings import load_settings, store_settings
 from ingest.log.embedded import LogReader, LogWriter
-from ps.cuts.manifest import CutManifest, Verdict
+from ps.checkpoints.manifest import CheckpointManifest, Verdict
 from ps.protocol import FilePart
 
-VERSION = b'{"probabilities": [], "version": {"line": 0, "step": 9, "cut": 3}}'
+VERSION = b'{"probabilities": [], "version": {"line": 0, "step": 9, "checkpoint": 3}}'
 
 
 # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -110,7 +110,7 @@ def test_a_reader_notes_which_version_answers(tmp_path: Path) -> None:
     first, last, asked = read_told(tmp_path / "clients" / "reader.jsonl")
     assert isinstance(first, ReadVersion)
     assert isinstance(last, ReadVersion)
-    assert [(each.step, each.cut, each.answers) for each in (first, last)] == [(9, 3, 2), (12, 4, 1)]
+    assert [(each.step, each.checkpoint, each.answers) for each in (first, last)] == [(9, 3, 2), (12, 4, 1)]
     assert asked == AnsweredRequests(3), "what is asked before the first version is no request"
 
 
@@ -171,9 +171,9 @@ def test_records_are_read_once_however_often_one_looks(tmp_path: Path) -> None:
 
 
 # ── what clients are promised ─────────────────────────────────────────────────────────────────────────────────────────
-def cut(number: int, *reasons: str) -> CutManifest:
+def checkpoint(number: int, *reasons: str) -> CheckpointManifest:
     part = FilePart("file", 1, "00")
-    return CutManifest(
+    return CheckpointManifest(
         run="r",
         number=number,
         step=10 * number,
@@ -186,12 +186,12 @@ def cut(number: int, *reasons: str) -> CutManifest:
 
 
 def read(number: int) -> ReadVersion:
-    return ReadVersion(1.0, 2.0, line=0, step=10 * number, cut=number, answers=5)
+    return ReadVersion(1.0, 2.0, line=0, step=10 * number, checkpoint=number, answers=5)
 
 
 def test_an_answer_of_a_version_that_is_held_back_is_a_violation(tmp_path: Path) -> None:
     witness = Witness(tmp_path)
-    witness.versions = {1: cut(1), 2: cut(2, "logloss")}
+    witness.versions = {1: checkpoint(1), 2: checkpoint(2, "logloss")}
     assert check_verdicts(records_of(read(1), read(2)), witness).ok is False
     found = check_verdicts(records_of(read(1), read(3)), witness)
     assert (found.ok, "1 not checked" in found.found) == (True, True)

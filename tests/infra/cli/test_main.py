@@ -43,7 +43,7 @@ COMMANDS = [
     *("alpha get", "alpha set", "alpha auto"),
     *("token create", "token list", "token revoke"),
     *("topics create", "topics list", "topics describe"),
-    *("cuts list", "cuts show", "cuts verify", "cuts pin", "cuts unpin"),
+    *("checkpoints list", "checkpoints show", "checkpoints verify", "checkpoints pin", "checkpoints unpin"),
     *("snapshots list", "snapshots show", "snapshots diff", "snapshots export"),
     *("snapshots pin", "snapshots unpin", "snapshots rollback", "snapshots release"),
     *("token create", "token list", "token revoke"),

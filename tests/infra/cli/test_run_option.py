@@ -14,9 +14,9 @@ from infra.base.storage import Storage
 from infra.cli.main import app
 from infra.run.folder import claim
 from infra.run.settings import load_settings, store_settings
-from tests.dispatch.cuts.cuts import rows_file, take_cut
+from tests.dispatch.checkpoints.checkpoints import rows_file, take_checkpoint
 from tests.infra.cli.conftest import Invoke
-from tests.infra.cli.test_cuts import KEYS
+from tests.infra.cli.test_checkpoints import KEYS
 from tests.infra.cli.test_members import fake_run
 
 OTHERS = {
@@ -57,29 +57,29 @@ def test_no_option_but_run_names_a_run(name: str, command: Any) -> None:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Path]:
-    """Two runs below ``runs``, and one elsewhere; each has as many cuts as its place in this list says."""
+    """Two runs below ``runs``, and one elsewhere; each has as many checkpoints as its place in this list says."""
     folders = [tmp_path / "elsewhere" / "first", tmp_path / "runs" / "second", tmp_path / "runs" / "third"]
     for number, folder in enumerate(folders, start=1):
         make_run(folder, number)
     return folders
 
 
-def make_run(folder: Path, cuts: int, name: str = "") -> None:
+def make_run(folder: Path, checkpoints: int, name: str = "") -> None:
     store_settings(load_settings(run=name or f"called-{folder.name}", folder=folder))
     (folder / "journal").mkdir()
-    storage = Storage.at(folder / "cuts")
-    for number in range(1, cuts + 1):
-        take_cut(storage, number, (rows_file(storage, range(4), KEYS, cut=number),), 4)
+    storage = Storage.at(folder / "checkpoints")
+    for number in range(1, checkpoints + 1):
+        take_checkpoint(storage, number, (rows_file(storage, range(4), KEYS, checkpoint=number),), 4)
 
 
-def cuts_in(invoke: Invoke, *arguments: str | Path) -> int:
-    done = invoke("cuts", "list", "--json", *arguments)
+def checkpoints_in(invoke: Invoke, *arguments: str | Path) -> int:
+    done = invoke("checkpoints", "list", "--json", *arguments)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return len(json.loads(done.stdout))
 
 
 @pytest.mark.parametrize(
-    ("value", "cuts"),
+    ("value", "checkpoints"),
     [
         ("second", 2),
         ("called-third", 3),
@@ -89,31 +89,33 @@ def cuts_in(invoke: Invoke, *arguments: str | Path) -> int:
     ],
 )
 def test_a_run_is_named_by_its_name_or_its_folder(
-    invoke: Invoke, runs: list[Path], tmp_path: Path, value: str, cuts: int
+    invoke: Invoke, runs: list[Path], tmp_path: Path, value: str, checkpoints: int
 ) -> None:
-    assert cuts_in(invoke, "--run", value.format(tmp_path)) == cuts
+    assert checkpoints_in(invoke, "--run", value.format(tmp_path)) == checkpoints
 
 
 def test_a_folder_here_is_named_without_its_path_unless_a_run_has_that_name(invoke: Invoke, tmp_path: Path) -> None:
     make_run(tmp_path / "mine", 1)
-    assert cuts_in(invoke, "--run", "mine") == 1
+    assert checkpoints_in(invoke, "--run", "mine") == 1
     make_run(tmp_path / "runs" / "mine", 2)
-    assert (cuts_in(invoke, "--run", "mine"), cuts_in(invoke, "--run", "./mine")) == (2, 1)
+    assert (checkpoints_in(invoke, "--run", "mine"), checkpoints_in(invoke, "--run", "./mine")) == (2, 1)
 
 
 def test_the_only_run_is_found_by_itself(invoke: Invoke, tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "one", 3)
-    assert cuts_in(invoke) == 3
+    assert checkpoints_in(invoke) == 3
     assert invoke("snapshots", "list", "--json").returncode == 0
 
 
 def test_of_several_runs_the_only_one_under_way_is_found(invoke: Invoke, runs: list[Path]) -> None:
     with claim(runs[1]):
-        assert cuts_in(invoke) == 2
-    assert invoke("cuts", "list").returncode == 2, "that was the only reason"
+        assert checkpoints_in(invoke) == 2
+    assert invoke("checkpoints", "list").returncode == 2, "that was the only reason"
 
 
-@pytest.mark.parametrize("command", ["cuts list", "cuts show 2", "snapshots list --json", "verify", "replay", "pause"])
+@pytest.mark.parametrize(
+    "command", ["checkpoints list", "checkpoints show 2", "snapshots list --json", "verify", "replay", "pause"]
+)
 def test_several_runs_are_listed_with_a_command_that_names_one(invoke: Invoke, runs: list[Path], command: str) -> None:
     done = invoke(*command.split())
     assert done.returncode == 2
@@ -123,7 +125,7 @@ def test_several_runs_are_listed_with_a_command_that_names_one(invoke: Invoke, r
     assert "no run is named" not in invoke(*printed[1:]).stderr
 
 
-@pytest.mark.parametrize("command", ["cuts list", "snapshots list", "verify", "replay", "serve", "dead-letters"])
+@pytest.mark.parametrize("command", ["checkpoints list", "snapshots list", "verify", "replay", "serve", "dead-letters"])
 def test_an_unknown_name_is_told_with_those_that_are_there(invoke: Invoke, runs: list[Path], command: str) -> None:
     done = invoke(*command.split(), "--run", "secnd")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -133,10 +135,10 @@ def test_an_unknown_name_is_told_with_those_that_are_there(invoke: Invoke, runs:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("cuts", "list", "elsewhere/first"),
-        ("cuts", "show", "elsewhere/first", "1"),
-        ("cuts", "pin", "elsewhere/first", "1"),
-        ("cuts", "verify", "elsewhere/first", "1"),
+        ("checkpoints", "list", "elsewhere/first"),
+        ("checkpoints", "show", "elsewhere/first", "1"),
+        ("checkpoints", "pin", "elsewhere/first", "1"),
+        ("checkpoints", "verify", "elsewhere/first", "1"),
         ("snapshots", "list", "--folder", "elsewhere/first"),
         ("token", "list", "--run-folder", "elsewhere/first"),
     ],
@@ -153,7 +155,7 @@ def test_an_old_spelling_works_and_names_the_new_one(invoke: Invoke, runs: list[
 def test_an_old_spelling_is_a_path_even_if_a_run_has_that_name(invoke: Invoke, tmp_path: Path) -> None:
     make_run(tmp_path / "mine", 1)
     make_run(tmp_path / "runs" / "mine", 2)
-    done = invoke("cuts", "list", "mine", "--json")
+    done = invoke("checkpoints", "list", "mine", "--json")
     assert len(json.loads(done.stdout)) == 1
     assert done.stderr == "freshet: the run is named in an old way; write it as --run ./mine\n"
 

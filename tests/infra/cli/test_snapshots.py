@@ -1,4 +1,4 @@
-"""``freshet snapshots``, on a folder with cuts in it and nobody running."""
+"""``freshet snapshots``, on a folder with checkpoints in it and nobody running."""
 
 import json
 import re
@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from dispatch.cuts.retention import drop_old, pinned_numbers
+from dispatch.checkpoints.retention import drop_old, pinned_numbers
 from infra.base.storage import Storage
 from infra.run.settings import load_settings, store_settings
 from ingest.keys import key_of
-from ps.cuts.choice import read_choice
-from ps.cuts.manifest import CutFigures, Verdict, write_manifest
-from ps.cuts.served import ServedRecord, write_served
+from ps.checkpoints.choice import read_choice
+from ps.checkpoints.manifest import CheckpointFigures, Verdict, write_manifest
+from ps.checkpoints.served import ServedRecord, write_served
 from tests.infra.cli.conftest import Invoke
 from tests.ingest.topics import SMALL_TEXT, write_json
-from tests.serving.snapshots.cuts import make_cut, run_model, sample_events
+from tests.serving.snapshots.checkpoints import make_checkpoint, run_model, sample_events
 
 AT = ("--run", "run")
 MODEL = {"name": "wdl", "mlp": (6, 5)}
@@ -26,37 +26,37 @@ MODEL = {"name": "wdl", "mlp": (6, 5)}
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    """Of the run in a folder ``run``: three cuts, of which the third is held back and has more rows."""
+    """Of the run in a folder ``run``: three checkpoints, of which the third is held back and has more rows."""
     (tmp_path / "small.toml").write_text(SMALL_TEXT)
     stream = {"schema_name": str(tmp_path / "small.toml"), "folder": str(tmp_path / "log")}
     store_settings(load_settings(run="r", seed=7, folder=tmp_path / "run", stream=stream, model=MODEL, rows={"dim": 4}))
-    storage, of = Storage.at(tmp_path / "run" / "cuts"), run_model("wdl")
+    storage, of = Storage.at(tmp_path / "run" / "checkpoints"), run_model("wdl")
     for number, known in ((1, 4), (2, 4), (3, 6)):
-        manifest = make_cut(storage, of, number, known=known)
+        manifest = make_checkpoint(storage, of, number, known=known)
         held = Verdict(("logloss is 0.9",)) if number == 3 else Verdict()
-        figures = CutFigures(samples=100, logloss=0.1 * number, auc=0.7 if number == 2 else 0.0)
+        figures = CheckpointFigures(samples=100, logloss=0.1 * number, auc=0.7 if number == 2 else 0.0)
         write_manifest(storage, msgspec.structs.replace(manifest, verdict=held, figures=figures))
     return storage
 
 
 def listed(invoke: Invoke) -> dict[int, dict[str, Any]]:
-    return {each["cut"]: each for each in json.loads(invoke("snapshots", "list", *AT, "--json").stdout)}
+    return {each["checkpoint"]: each for each in json.loads(invoke("snapshots", "list", *AT, "--json").stdout)}
 
 
 def wanted(invoke: Invoke) -> list[int]:
-    return [cut for cut, told in listed(invoke).items() if told["is_wanted"]]
+    return [checkpoint for checkpoint, told in listed(invoke).items() if told["is_wanted"]]
 
 
 def test_versions_are_listed_with_verdict_and_the_one_that_is_wanted(storage: Storage, invoke: Invoke) -> None:
     header, one, two, three = invoke("snapshots", "list", *AT).stdout.splitlines()
-    assert header.split() == ["cut", "line", "step", "taken", "age", "rows", "verdict", "served"]
+    assert header.split() == ["checkpoint", "line", "step", "taken", "age", "rows", "verdict", "served"]
     assert (one.split()[-1], two.split()[-2:]) == ("good", ["good", "wanted"])
     assert "held back: logloss is 0.9" in three
     assert [told["step"] for told in listed(invoke).values()] == [5, 10, 15]
 
 
-def test_a_pin_keeps_its_cut_and_lets_the_one_before_go(storage: Storage, invoke: Invoke) -> None:
-    assert "cut 3 is served" in invoke("snapshots", "pin", "3", *AT).stdout
+def test_a_pin_keeps_its_checkpoint_and_lets_the_one_before_go(storage: Storage, invoke: Invoke) -> None:
+    assert "checkpoint 3 is served" in invoke("snapshots", "pin", "3", *AT).stdout
     assert (wanted(invoke), pinned_numbers(storage)) == ([3], set())
     invoke("snapshots", "pin", "1", *AT, "--reason", "better")
     choice = read_choice(storage)
@@ -68,8 +68,8 @@ def test_a_pin_keeps_its_cut_and_lets_the_one_before_go(storage: Storage, invoke
     assert drop_old(storage, 1).numbers == (2, 3)
 
 
-def test_a_cut_that_an_operator_keeps_is_kept_over_a_pin_and_an_unpin(storage: Storage, invoke: Invoke) -> None:
-    invoke("cuts", "pin", "run", "1")
+def test_a_checkpoint_that_an_operator_keeps_is_kept_over_a_pin_and_an_unpin(storage: Storage, invoke: Invoke) -> None:
+    invoke("checkpoints", "pin", "run", "1")
     for number in ("1", "2"):
         invoke("snapshots", "pin", number, *AT)
     invoke("snapshots", "unpin", *AT)
@@ -80,8 +80,8 @@ def test_a_cut_that_an_operator_keeps_is_kept_over_a_pin_and_an_unpin(storage: S
 def test_a_rollback_pins_the_good_version_before_what_is_served(
     storage: Storage, invoke: Invoke, served: tuple[int, ...], targets: list[int]
 ) -> None:
-    for cut in served:
-        write_served(storage, f"serve-{cut}", ServedRecord(cut, 0, 5 * cut, at_seconds=time()))
+    for checkpoint in served:
+        write_served(storage, f"serve-{checkpoint}", ServedRecord(checkpoint, 0, 5 * checkpoint, at_seconds=time()))
     for target in targets:
         assert json.loads(invoke("snapshots", "rollback", *AT, "--json").stdout)["pinned"] == target
     done = invoke("snapshots", "rollback", *AT)
@@ -93,7 +93,7 @@ def test_a_rollback_pins_the_good_version_before_what_is_served(
 def test_a_damaged_choice_is_repaired_by_the_commands_that_the_message_names(
     storage: Storage, invoke: Invoke, tmp_path: Path, repair: str
 ) -> None:
-    (tmp_path / "run" / "cuts" / "serving.json").write_bytes(b"nonsense")
+    (tmp_path / "run" / "checkpoints" / "serving.json").write_bytes(b"nonsense")
     found = invoke("snapshots", "list", *AT)
     assert (found.returncode, f"freshet snapshots {repair.split()[0]}" in found.stderr) == (1, True)
     done = invoke("snapshots", *repair.split(), *AT)
@@ -108,7 +108,7 @@ def test_a_version_that_is_released_goes_out(storage: Storage, invoke: Invoke) -
 
 def test_storage_alone_is_enough(storage: Storage, invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "run" / "settings.json").unlink()
-    url = ("--cuts-url", str(tmp_path / "run" / "cuts"))
+    url = ("--checkpoints-url", str(tmp_path / "run" / "checkpoints"))
     assert len(json.loads(invoke("snapshots", "list", *url, "--json").stdout)) == 3
     assert invoke("snapshots", "pin", "2", *url).returncode == 0
 
@@ -155,7 +155,7 @@ def test_a_version_is_exported_once(storage: Storage, invoke: Invoke, tmp_path: 
     done = invoke("snapshots", "export", "2", "exported", *AT, "--json")
     assert json.loads(done.stdout)["files"] == ["model.json", "dense.safetensors", "rows.safetensors"]
     about = json.loads((tmp_path / "exported" / "model.json").read_text())
-    assert (about["version"]["cut"], about["seed"], about["schema"]["name"]) == (2, "0x7", "small")
+    assert (about["version"]["checkpoint"], about["seed"], about["schema"]["name"]) == (2, "0x7", "small")
     again = invoke("snapshots", "export", "2", "exported", *AT)
     assert (again.returncode, "exported exists; expected a new folder" in again.stderr) == (2, True)
 
@@ -163,12 +163,12 @@ def test_a_version_is_exported_once(storage: Storage, invoke: Invoke, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["show", "9"], "there is no cut 9; expected one of [1, 2, 3]"),
-        (["pin", "9"], "there is no cut 9"),
+        (["show", "9"], "there is no checkpoint 9; expected one of [1, 2, 3]"),
+        (["pin", "9"], "there is no checkpoint 9"),
         (["unpin"], "no version is pinned"),
-        (["release", "1"], "cut 1 is not held back"),
-        (["export", "9", "exported"], "there is no cut 9"),
-        (["diff", "1", "9"], "there is no cut 9"),
+        (["release", "1"], "checkpoint 1 is not held back"),
+        (["export", "9", "exported"], "there is no checkpoint 9"),
+        (["diff", "1", "9"], "there is no checkpoint 9"),
     ],
 )
 def test_what_cannot_be_done_is_told(storage: Storage, invoke: Invoke, arguments: list[str], message: str) -> None:
@@ -179,7 +179,7 @@ def test_what_cannot_be_done_is_told(storage: Storage, invoke: Invoke, arguments
 def test_a_damaged_manifest_is_named_and_the_others_are_listed(
     storage: Storage, invoke: Invoke, tmp_path: Path
 ) -> None:
-    (tmp_path / "run" / "cuts" / "00000002.json").write_text("{}")
+    (tmp_path / "run" / "checkpoints" / "00000002.json").write_text("{}")
     found = listed(invoke)
     assert "00000002.json is damaged" in found.pop(2)["damage"]
-    assert [cut for cut, told in found.items() if told["is_wanted"]] == [1]
+    assert [checkpoint for checkpoint, told in found.items() if told["is_wanted"]] == [1]

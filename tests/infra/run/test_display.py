@@ -160,7 +160,7 @@ def test_rows_written_behind_are_told_at_the_end() -> None:
     assert re.search(r"write-behind +25\.0k rows ahead of flushes, which wrote 1,200", lines)
 
 
-def test_decisions_cut_short_or_too_late_are_shown() -> None:
+def test_decisions_shortened_short_or_too_late_are_shown() -> None:
     late = structs.replace(STATUS, decisions=DecisionStatus(cut_short=1234, deadline_misses=5))
     summary = drawn(render_summary(summarize(late, "finished")), 140)
     assert "1,234 cut short, 5 decisions too late" in summary
@@ -329,7 +329,7 @@ def left_on_screen(text: str) -> list[str]:
     return screen.all_texts()
 
 
-@pytest.mark.parametrize("troubles", [(), ("no cut could be taken 3 times in a row",) * 12])
+@pytest.mark.parametrize("troubles", [(), ("no checkpoint could be taken 3 times in a row",) * 12])
 def test_nothing_of_the_picture_is_left_beside_the_summary(troubles: tuple[str, ...]) -> None:
     output = io.StringIO()
     console = Console(file=output, width=80, height=24, force_terminal=True)
@@ -358,8 +358,8 @@ def test_the_last_picture_stays_where_no_summary_follows(fails: bool) -> None:
 
 
 def test_a_picture_that_would_be_too_tall_is_drawn_closer() -> None:
-    served = ServedStatus(servers=1, cut=7, step=9, freshness=FreshnessStatus(p50_seconds=1.0, p99_seconds=2.0))
-    tall = structs.replace(STATUS, served=served, troubles=("no cut could be taken",) * 4)
+    served = ServedStatus(servers=1, checkpoint=7, step=9, freshness=FreshnessStatus(p50_seconds=1.0, p99_seconds=2.0))
+    tall = structs.replace(STATUS, served=served, troubles=("no checkpoint could be taken",) * 4)
     console = Console(width=80, height=24, record=True, file=io.StringIO(), force_terminal=True)
     console.print(Picture(tall))
     lines = console.export_text().splitlines()
@@ -384,7 +384,7 @@ def test_fields_that_no_event_has_are_shown_wherever_a_run_is_shown() -> None:
 
 
 def test_trouble_is_shown_wherever_a_run_is_shown() -> None:
-    trouble = "no cut could be taken 3 times in a row"
+    trouble = "no checkpoint could be taken 3 times in a row"
     status = structs.replace(STATUS, troubles=(trouble,))
     for text in (drawn(Picture(status), 100), plain_line(status), drawn(end_of(status), 100)):
         assert trouble in text
@@ -410,7 +410,9 @@ def test_not_a_terminal_prints_a_line_when_trouble_begins_and_ends(change: dict[
 
 def test_served_version_and_its_freshness_are_shown_while_somebody_serves() -> None:
     fresh = FreshnessStatus(p50_seconds=0.912, p99_seconds=2.04, age_seconds=1.3, events=9)
-    served = ServedStatus(servers=2, cut=7, line=1, step=1203, newest_cut=8, held=("logloss is 0.9",), freshness=fresh)
+    served = ServedStatus(
+        servers=2, checkpoint=7, line=1, step=1203, newest_checkpoint=8, held=("logloss is 0.9",), freshness=fresh
+    )
     status = structs.replace(STATUS, served=served)
     shown = "step 1,203, line 1, freshness p50 0.9 s, p99 2.0 s, newest event 1.3 s old"
     for text in (drawn(Picture(status), 120), plain_line(status)):
@@ -425,7 +427,7 @@ def test_served_version_and_its_freshness_are_shown_while_somebody_serves() -> N
 
 def test_events_dated_ahead_are_shown() -> None:
     fresh = FreshnessStatus(age_seconds=1.3, ahead=3)
-    status = structs.replace(STATUS, served=ServedStatus(servers=1, cut=7, step=9, freshness=fresh))
+    status = structs.replace(STATUS, served=ServedStatus(servers=1, checkpoint=7, step=9, freshness=fresh))
     for text in (drawn(Picture(status), 120), plain_line(status)):
         assert "newest event 1.3 s old, 3 events dated ahead" in text
 
@@ -440,7 +442,7 @@ def test_a_summary_fits_into_a_small_terminal_with_the_lines_below_it() -> None:
     fresh = FreshnessStatus(p50_seconds=1.0, p99_seconds=6.0, age_seconds=11.2, events=9)
     traffic = structs.replace(WORKERS[0].traffic, behind_pushes=1, dense_up_bytes=1)
     workers = tuple(structs.replace(WORKERS[0], name=f"worker-{number}", traffic=traffic) for number in range(4))
-    served = ServedStatus(servers=1, cut=7, step=110, newest_cut=7, freshness=fresh)
+    served = ServedStatus(servers=1, checkpoint=7, step=110, newest_checkpoint=7, freshness=fresh)
     summary = summarize(structs.replace(STATUS, workers=workers, served=served), "SIGINT")
     summary = structs.replace(summary, dense_weights=70_207, dense_bytes=281_000)
     output = io.StringIO()

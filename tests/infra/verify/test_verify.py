@@ -15,7 +15,7 @@ import torch
 from dispatch.journal.history import JOURNAL, read_history
 from dispatch.journal.log import JournalWriter, read_records
 from dispatch.journal.occupied import RUN_LOCK
-from dispatch.journal.records import AnyRecord, CutBegun, CutTaken, Ended, GenerationStarted, StepDecided
+from dispatch.journal.records import AnyRecord, CheckpointBegun, CheckpointTaken, Ended, GenerationStarted, StepDecided
 from infra.base.errors import ConfigError
 from infra.base.files import try_lock
 from infra.base.process import Stop
@@ -29,8 +29,8 @@ from ingest.config import StreamConfig
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.main import ProducerJob, run_producer
-from ps.cuts.files import Columns, new_name, write_columns
-from tests.dispatch.cuts.cuts import take_cut
+from ps.checkpoints.files import Columns, new_name, write_columns
+from tests.dispatch.checkpoints.checkpoints import take_checkpoint
 from tests.end_to_end.interrupting import interrupt
 from tests.end_to_end.processes import freshet, wait_until
 from tests.end_to_end.threads import RUN, Plan
@@ -94,9 +94,9 @@ def test_a_good_run_has_no_violation_and_its_events_are_counted(folder: Path) ->
 
 
 def test_what_cannot_be_checked_is_not_called_good(folder: Path) -> None:
-    shutil.rmtree(folder / "cuts", ignore_errors=True)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     found = findings(folder)
-    assert found["cuts whole"] == (None, "not checked: the run has no cuts")
+    assert found["checkpoints whole"] == (None, "not checked: the run has no checkpoints")
     assert found["faults fired"] == (None, "not checked: no fault was set")
 
 
@@ -209,59 +209,62 @@ def test_a_run_under_way_is_refused(folder: Path) -> None:
         pass
 
 
-# ── cuts ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def record_cut(folder: Path, number: int) -> None:
-    """Puts a cut after step 4 on record."""
+# ── checkpoints
+# ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def record_checkpoint(folder: Path, number: int) -> None:
+    """Puts a checkpoint after step 4 on record."""
     history = read_history(folder / JOURNAL)
     assert history.begun is not None
     assert history.newest is not None
     assert history.ended is not None
     at = (number, 4, dict(history.positions), history.samples)
-    cut = CutBegun(*at, history.begun, history.newest, opens=False)
-    rewrite(folder, instead={Ended: [cut, CutTaken(*at), history.ended]})
+    checkpoint = CheckpointBegun(*at, history.begun, history.newest, opens=False)
+    rewrite(folder, instead={Ended: [checkpoint, CheckpointTaken(*at), history.ended]})
 
 
-def write_cut(folder: Path, wrong: int = 0) -> Path:
-    """A cut of one shard after step 4, with so many versions that are wrong; returns the shard's file."""
-    storage, history = Storage.at(folder / "cuts"), read_history(folder / JOURNAL)
+def write_checkpoint(folder: Path, wrong: int = 0) -> Path:
+    """A checkpoint of one shard after step 4, with so many versions that are wrong; returns the shard's file."""
+    storage, history = Storage.at(folder / "checkpoints"), read_history(folder / JOURNAL)
     keys_K, steps_K = versions_by(read_stored(folder), history.steps[:4])
     steps_K[:wrong] -= 1
     rows_K1, nothing = np.zeros((keys_K.size, 1), np.float32), np.empty(0, np.float32)
     columns = Columns(np.arange(keys_K.size), keys_K, steps_K, rows_K1, rows_K1, nothing)
-    part = write_columns(storage, new_name(history.last_cut + 1, "shard", 0), columns)
-    take_cut(storage, history.last_cut + 1, (part,), keys_K.size, step=4)
-    record_cut(folder, history.last_cut + 1)
-    return folder / "cuts" / part.name
+    part = write_columns(storage, new_name(history.last_checkpoint + 1, "shard", 0), columns)
+    take_checkpoint(storage, history.last_checkpoint + 1, (part,), keys_K.size, step=4)
+    record_checkpoint(folder, history.last_checkpoint + 1)
+    return folder / "checkpoints" / part.name
 
 
-def test_cuts_are_whole_and_have_no_other_files(folder: Path) -> None:
-    file = write_cut(folder)
+def test_checkpoints_are_whole_and_have_no_other_files(folder: Path) -> None:
+    file = write_checkpoint(folder)
     found = findings(folder)
-    names = ("cuts whole", "newest cut there", "no unreferenced file", "versions of rows")
+    names = ("checkpoints whole", "newest checkpoint there", "no unreferenced file", "versions of rows")
     assert [found[name][0] for name in names] == [True] * 4, found
-    (file.parent / "shard-1-c.safetensors").write_bytes(b"of a cut that failed")
+    (file.parent / "shard-1-c.safetensors").write_bytes(b"of a checkpoint that failed")
     assert list(violated(folder)) == ["no unreferenced file"]
 
 
-def test_a_file_of_a_cut_that_broke_off_is_found(folder: Path) -> None:
-    file = write_cut(folder)
+def test_a_file_of_a_checkpoint_that_broke_off_is_found(folder: Path) -> None:
+    file = write_checkpoint(folder)
     file.with_name(f"{file.name}.1234{PART}").write_bytes(b"half of it")
     assert list(violated(folder)) == ["no temporary file", "no unreferenced file"]
 
 
 @pytest.mark.parametrize("spoil", [lambda file: file.unlink(), lambda file: file.write_bytes(bytes(100))])
-def test_a_file_of_a_cut_that_changed_or_is_gone_is_found(folder: Path, spoil: Plant) -> None:
-    file = write_cut(folder)
+def test_a_file_of_a_checkpoint_that_changed_or_is_gone_is_found(folder: Path, spoil: Plant) -> None:
+    file = write_checkpoint(folder)
     spoil(file)
-    assert file.name in violated(folder)["cuts whole"]
+    assert file.name in violated(folder)["checkpoints whole"]
 
 
 def test_rows_of_another_step_than_the_last_that_used_them_are_found(folder: Path) -> None:
-    write_cut(folder, wrong=3)
-    assert re.fullmatch("3 rows of cut . have another version than the last .*", violated(folder)["versions of rows"])
+    write_checkpoint(folder, wrong=3)
+    assert re.fullmatch(
+        "3 rows of checkpoint . have another version than the last .*", violated(folder)["versions of rows"]
+    )
 
 
-def test_a_cut_of_the_journal_that_does_not_exist_is_found(folder: Path) -> None:
-    write_cut(folder)
-    record_cut(folder, 7)
-    assert violated(folder) == {"newest cut there": "cut 7 is in the journal and has no manifest"}
+def test_a_checkpoint_of_the_journal_that_does_not_exist_is_found(folder: Path) -> None:
+    write_checkpoint(folder)
+    record_checkpoint(folder, 7)
+    assert violated(folder) == {"newest checkpoint there": "checkpoint 7 is in the journal and has no manifest"}

@@ -1,4 +1,4 @@
-"""Runs whose journal stays whole, as the checks of this folder need it: a cut at the end would let its steps go."""
+"""Runs whose journal stays whole, as these checks need it: a checkpoint at the end would drop its steps."""
 
 import pytest
 

@@ -2,7 +2,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from api.access.rules import rule_of
-from ps.cuts.manifest import CutFigures, CutManifest
+from ps.checkpoints.manifest import CheckpointFigures, CheckpointManifest
 from ps.protocol import FilePart
 from serving.labels.join import LabelJoin
 from serving.labels.predictions import Prediction
@@ -10,7 +10,7 @@ from serving.labels.quality import quality_of
 from serving.labels.routes import quality_router
 from serving.labels.state import JoinState
 
-CUT = CutManifest(
+CHECKPOINT = CheckpointManifest(
     run="r",
     number=3,
     step=9,
@@ -18,7 +18,7 @@ CUT = CutManifest(
     at_seconds=0.0,
     shards=(),
     dispatcher=FilePart("", 0, ""),
-    figures=CutFigures(samples=100, logloss=0.4, calibration=1.1),
+    figures=CheckpointFigures(samples=100, logloss=0.4, calibration=1.1),
 )
 
 
@@ -27,7 +27,7 @@ def test_served_and_trained_are_shown_side_by_side() -> None:
     join.add_prediction(Prediction("a", 0, 0.5, 0, 7))
     join.add_label("a", 1, 5, 5)
     app = FastAPI()
-    app.include_router(quality_router(lambda: quality_of(join.state, "away"), lambda: CUT))
+    app.include_router(quality_router(lambda: quality_of(join.state, "away"), lambda: CHECKPOINT))
     found = TestClient(app).get("/v1/quality").json()
     assert (found["is_logged"], found["failure"]) == (True, "away")
     assert found["served"]["labels"] == found["served"]["clicks"] == found["counts"]["predictions"] == 1

@@ -17,13 +17,13 @@ from safetensors.numpy import load_file
 from infra.base.errors import ConfigError
 from infra.base.storage import Storage
 from ingest.convert import Converter
-from ps.errors import CutDamaged
+from ps.errors import CheckpointDamaged
 from ps.start import start_rows
 from serving.copies import ModelCopy, ModelSpec
 from serving.loading import load
 from serving.snapshots.folder import write_export
 from serving.snapshots.model import ReadModel, RunModel, build, read_model
-from tests.serving.snapshots.cuts import make_cut, run_model, sample_events
+from tests.serving.snapshots.checkpoints import make_checkpoint, run_model, sample_events
 from trainer.config import ModelName
 
 EXAMPLE = re.findall(r"^```python\n(.*?)^```", Path("docs/export.md").read_text(), re.DOTALL | re.MULTILINE)[0]
@@ -31,8 +31,8 @@ OURS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "bench
 
 
 def exported(tmp_path: Path, of: RunModel, with_onnx: bool = False) -> tuple[ReadModel, Path]:
-    storage = Storage.at(tmp_path / "cuts")
-    make_cut(storage, of)
+    storage = Storage.at(tmp_path / "checkpoints")
+    make_checkpoint(storage, of)
     read = read_model(storage, 1, of)
     write_export(tmp_path / "exported", read, of, with_onnx)
     return read, tmp_path / "exported"
@@ -75,7 +75,7 @@ def test_the_program_of_the_document_predicts_what_the_model_predicts(
     with redirect_stdout(io.StringIO()) as shown:
         exec(compile(EXAMPLE, "docs/export.md", "exec"), {})
     found = [float(line) for line in shown.getvalue().split()]
-    expected = served_by(Storage.at(tmp_path / "cuts"), read, of)
+    expected = served_by(Storage.at(tmp_path / "checkpoints"), read, of)
     assert found == pytest.approx(expected, abs=1e-6)
     assert torch.sigmoid(logits_of(read, of)).tolist() == pytest.approx(expected, abs=1e-6)
     assert max(expected) - min(expected) > 1e-3
@@ -107,14 +107,14 @@ def test_onnx_computes_what_torch_computes(tmp_path: Path, name: ModelName, give
 def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
     read, folder = exported(tmp_path, run_model("wdl"))
     about = json.loads((folder / "model.json").read_text())
-    assert about["version"] == {"line": 0, "step": 5, "cut": 1}
+    assert about["version"] == {"line": 0, "step": 5, "checkpoint": 1}
     assert (about["model"]["name"], about["schema"]["name"], about["rows"]["count"]) == ("wdl", "small", 17)
     assert set(about["files"]) == {"rows.safetensors", "dense.safetensors"}
     keys = load_file(folder / "rows.safetensors")["keys"]
     assert (np.diff(keys) > 0).all()
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
     assert len(keys) == len(read.keys_R)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cuts", "exported"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "exported"]
 
 
 def test_a_folder_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_a_folder_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
     assert list((tmp_path / "exported").iterdir()) == []
 
 
-def test_a_damaged_cut_is_not_exported(tmp_path: Path) -> None:
-    storage, of = Storage.at(tmp_path / "cuts"), run_model("wdl")
-    name = make_cut(storage, of).shards[1].files[0].name
-    content = bytearray((tmp_path / "cuts" / name).read_bytes())
+def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
+    storage, of = Storage.at(tmp_path / "checkpoints"), run_model("wdl")
+    name = make_checkpoint(storage, of).shards[1].files[0].name
+    content = bytearray((tmp_path / "checkpoints" / name).read_bytes())
     content[-1] ^= 1
-    (tmp_path / "cuts" / name).write_bytes(bytes(content))
-    with pytest.raises(CutDamaged, match=re.escape(name)):
+    (tmp_path / "checkpoints" / name).write_bytes(bytes(content))
+    with pytest.raises(CheckpointDamaged, match=re.escape(name)):
         read_model(storage, 1, of)

@@ -144,8 +144,8 @@ def test_no_round_is_begun_when_the_budget_is_spent() -> None:
 
 def test_fewer_rounds_than_set_are_told() -> None:
     policy, situation = Joint(8, 0), draw_situation(5)
-    assert policy.assign(dataclasses.replace(situation, budget_seconds=0.0)).was_cut
-    assert not policy.assign(dataclasses.replace(situation, budget_seconds=60.0)).was_cut
+    assert policy.assign(dataclasses.replace(situation, budget_seconds=0.0)).was_shortened
+    assert not policy.assign(dataclasses.replace(situation, budget_seconds=60.0)).was_shortened
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ def test_opt_gets_fewer_samples_and_no_round_follows_when_it_took_too_long(monke
 
     policy = Joint(8, 0, Opt("cpu", assign_slowly))
     situation = dataclasses.replace(draw_situation(5), budget_seconds=0.01)
-    assert policy.assign(situation).was_cut
+    assert policy.assign(situation).was_shortened
     again = policy.assign(situation)
     least_B = assign_hybrid(cost_matrix(situation), situation.capacity_n, 0.0)
-    assert again.was_cut
+    assert again.was_shortened
     assert cost_matrix(situation)[np.arange(48), again.worker_B].sum() <= (
         cost_matrix(situation)[np.arange(48), least_B].sum() + 1e-9
     )

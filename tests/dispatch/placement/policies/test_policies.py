@@ -316,8 +316,8 @@ def test_esd_does_less_by_opt_when_opt_took_too_long(monkeypatch: pytest.MonkeyP
     answers = [policy.assign(situation) for _ in range(2)]
     assert all((np.bincount(answer.worker_B) <= situation.capacity_n).all() for answer in answers)
     assert seen[1] < seen[0] == 48
-    assert [answer.was_cut for answer in answers] == [False, True]
-    assert not policy.assign(dataclasses.replace(situation, budget_seconds=60.0)).was_cut
+    assert [answer.was_shortened for answer in answers] == [False, True]
+    assert not policy.assign(dataclasses.replace(situation, budget_seconds=60.0)).was_shortened
 
 
 @pytest.mark.parametrize("alpha", ["-0.1", "1.01", "nan", "inf", "half", ""])

@@ -21,7 +21,7 @@ from tests.dispatch.placement.rows.test_directory import Stream, directory, plan
 NEVER = 0
 
 
-def cut(moves: Moves, phase: int) -> list[tuple[int, int]]:
+def checkpoint(moves: Moves, phase: int) -> list[tuple[int, int]]:
     evicted = moves.rows.size - moves.evicted
     late = slice(moves.early, evicted)
     chosen = {EARLY: slice(moves.early), TRAIN: late, EVICT: slice(evicted, None), FLUSH: late}[phase]
@@ -46,10 +46,10 @@ class SlowWorld:
         """what the shards were told about them"""
 
     def push(self, number: int, worker: WorkerPlan, phase: int) -> None:
-        for row, slot in cut(worker.push_owned, phase):
+        for row, slot in checkpoint(worker.push_owned, phase):
             assert self.slots[number][slot] == (row, self.trained[row][0], False)
             self._take(phase, row)
-        for row, slot in cut(worker.push_parts, phase):
+        for row, slot in checkpoint(worker.push_parts, phase):
             assert self.slots[number][slot] == (row, self.trained[row][0], True)
             self.parts[row].add((self.trained[row][0], number))
 
@@ -84,7 +84,7 @@ class SlowWorld:
 
     def pull(self, worker: WorkerPlan, phase: int) -> dict[int, tuple[int, int, bool]]:
         """What arrives now, by slot; it enters the cache later."""
-        moves = [*cut(worker.pull_full, phase), *cut(worker.pull_values, phase)]
+        moves = [*checkpoint(worker.pull_full, phase), *checkpoint(worker.pull_values, phase)]
         return {slot: (row, self.stored[row], False) for row, slot in moves}
 
     def train(self, step: int, decided: RoundPlan) -> None:
@@ -165,8 +165,8 @@ def test_a_transfer_is_early_if_the_step_before_does_not_train_its_row(stream: S
         decided = plan(target, step, *event)
         for worker in decided.workers:
             for moves in (worker.push_owned, worker.push_parts, worker.pull_full, worker.pull_values):
-                assert not before & {row for row, _ in [*cut(moves, EARLY), *cut(moves, EVICT)]}
-                assert before >= {row for row, _ in cut(moves, TRAIN)}
+                assert not before & {row for row, _ in [*checkpoint(moves, EARLY), *checkpoint(moves, EVICT)]}
+                assert before >= {row for row, _ in checkpoint(moves, TRAIN)}
         before = {row for rows in event[0] for row in rows}
 
 

@@ -128,7 +128,7 @@ def test_malformed_requests_are_refused_without_effect(asking: Asking, fuzz_roun
         connect(socket, asking.at.read_text())
         for kind in (*AGENT.requests,) * fuzz_rounds:
             for spoiled in spoiled_messages(valid_message(kind, run=RUN), rng):
-                if spoiled.how == "too many bytes":  # the connection is cut
+                if spoiled.how == "too many bytes":  # the connection is closed
                     continue
                 socket.send_multipart(spoiled.frames)
                 while not socket.poll(1):

@@ -1,0 +1,492 @@
+"""Which versions of the model may be served: a pure function of what is known of a checkpoint and of those before it.
+
+A version is held back for values that are not finite, for a share of changed rows that jumps, for a field that is gone,
+for labels that cannot be right, and for predictions that are worse than before.
+
+Labels and predictions are judged by a *reference*: the version that is served, which has scored the newest samples. It
+was good once, and while versions are held back it stays as it is, so wrong labels cannot drag it along. The labels are
+suspect if the reference orders them no better than chance, or expects clicks where there are none. A real change of the
+click rate leaves the order as it was. If the labels are right, the model must do as well on them as the reference.
+
+Where no server has answered, the verdict is by averages over the versions that were good, and what the model predicted
+before it learnt from each sample. They tell the same cases apart, with one exception: labels that stay inverted until
+the model predicts them well. These are held back until the click rate is back, or for ``PATIENCE`` windows.
+
+A version behind one that was held back must be right without the benefit of chance. A checkpoint that is held back is
+part of the chain of files like any other, and the next good one goes out. A held version that is served after all was
+let out by a person: from then on what is new is the usual.
+"""
+
+from math import exp, sqrt
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from dispatch.checkpoints.evidence import (
+    Auc,
+    Comparison,
+    Run,
+    ScoredSamples,
+    auc_deviation,
+    compare,
+    fewest_possible,
+    is_impossible,
+    newest_run,
+    no_scores,
+    telling_samples,
+)
+from dispatch.job import GateRule
+from dispatch.progress.prequential import Quality
+from ps.checkpoints.manifest import CheckpointFigures, Verdict
+from ps.protocol import CHECKPOINT_ON_DISK
+
+HORIZON = 8
+"""windows of ``GateRule.samples`` that an average looks back on"""
+HELD_SHARE = 0.1
+"""weight of a checkpoint that is held back in the average of changed rows, of that of a good one"""
+MOST_KEPT = 16_384
+"""scored samples that are kept where clicks are rare; elsewhere ``GateRule.samples``"""
+CURRENT_VERSIONS = 30
+"""good ones, within which the reference must be: an older one is pinned, or its server is stuck"""
+PATIENCE = 64
+"""windows of ``GateRule.samples`` after which labels that no reference can judge count as a change of the stream"""
+PRESENT_SHARE = 0.5
+"""of the samples that usually have a field, that must have it"""
+
+
+class Band(NamedTuple):
+    """How far figures may be off."""
+
+    share: float
+    """of the tolerances in GateRule"""
+    deviations: float
+    """standard ones that chance may explain, on top"""
+
+
+USUAL_BAND = Band(1.0, 5.0)
+BAND_BEHIND_HELD = Band(0.5, 1.0)
+
+
+class Usual(msgspec.Struct, frozen=True):
+    """Averages over good versions."""
+
+    click_rate: float
+    auc: float | None = None
+    """of the model in training"""
+    normalized_entropy: float | None = None
+
+
+class Held(msgspec.Struct, frozen=True):
+    """The versions that are held back since the last good one."""
+
+    checkpoint: int = msgspec.field(name=CHECKPOINT_ON_DISK)
+    """the first of them"""
+    samples: int
+    """trained up to it"""
+    are_labels_suspect: bool
+    """of the last of them"""
+
+
+class PresentCounts(msgspec.Struct, frozen=True):
+    """Which fields the samples of a run have had so far; S fields."""
+
+    samples: int
+    present_S: NDArray[np.int64]
+
+
+class GateState(msgspec.Struct, frozen=True):
+    """What the next checkpoint is compared with; saved with each, so that a restart does not forget what is usual."""
+
+    usual: Usual | None = None
+    """None: too few samples so far"""
+    changed_share: float | None = None
+    samples: int = 0
+    """trained up to the last checkpoint"""
+    held: Held | None = None
+    """None: the last checkpoint was good"""
+    good_steps: tuple[int, ...] = ()
+    """of the latest good checkpoints, ascending"""
+    scores: ScoredSamples = msgspec.field(default_factory=no_scores)
+    """the newest"""
+    since_held: int = 0
+    """of these, from the newest on, that came after the last version that was held back"""
+    since_suspect: int = 0
+    """of these, from the newest on, whose labels are known to be right"""
+    fields: PresentCounts | None = None
+    """up to the last checkpoint"""
+    present_shares_S: NDArray[np.float64] | None = None
+    """of samples that have each field: averages over good versions"""
+
+
+class ReferenceScores(NamedTuple):
+    """What the version that is served makes of the newest samples."""
+
+    scores: ScoredSamples
+    checkpoint: int
+    step: int
+
+
+class CheckpointReadings(NamedTuple):
+    """What is known of a checkpoint."""
+
+    recent: Quality
+    """of the latest samples, ``GateRule.samples`` at most"""
+    trained: int
+    """samples, since the run began"""
+    rows: int
+    changed: int | None
+    """rows, since the checkpoint before; None: not known, because there is none to compare with"""
+    non_finite: int
+    newest_event_seconds: float = 0.0
+    number: int = 0
+    step: int = 0
+    reference: ReferenceScores | None = None
+    """None: no server has answered"""
+    fields: PresentCounts | None = None
+    field_names: tuple[str, ...] = ()
+
+
+class Judgement(NamedTuple):
+    """What follows for one checkpoint, and what the next one is compared with."""
+
+    verdict: Verdict
+    figures: CheckpointFigures
+    state: GateState
+
+
+class Opinion(NamedTuple):
+    """What speaks against labels and model."""
+
+    labels: str | None
+    """why they cannot be right"""
+    model: tuple[str, ...] = ()
+    """why its predictions are not good enough; empty if the labels are suspect, which say nothing about it"""
+    comparison: Comparison | None = None
+    """with the reference; None: by averages"""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return self.model if self.labels is None else (self.labels,)
+
+
+def judge(rule: GateRule, state: GateState, found: CheckpointReadings) -> Judgement:
+    """Whether a checkpoint may be served."""
+    if _is_let_out(state, found):
+        state = replace(state, usual=None, held=None, present_shares_S=None)
+    if found.reference is not None:
+        state = _with_scores(rule, state, found.reference.scores)
+    share = None if found.changed is None else found.changed / max(1, found.rows)
+    opinion, reasons = Opinion(None), tuple(_non_finite(found))
+    if found.recent.samples >= rule.samples:
+        opinion = _judge_by_reference(rule, state, found) or _judge_by_past(rule, state, found)
+        reasons += (*_gone_fields(state, found), *_changed(rule, state, share), *opinion.reasons)
+    figures = _figures(state, found, share, opinion)
+    return Judgement(Verdict(reasons), figures, _follow(rule, state, found, share, opinion, is_good=not reasons))
+
+
+def _is_let_out(state: GateState, found: CheckpointReadings) -> bool:
+    """Whether a person has let out a version that was held back."""
+    return (
+        found.reference is not None and state.held is not None and found.reference.checkpoint >= state.held.checkpoint
+    )
+
+
+def _band(state: GateState) -> Band:
+    return USUAL_BAND if state.held is None else BAND_BEHIND_HELD
+
+
+def _non_finite(found: CheckpointReadings) -> list[str]:
+    reasons = []
+    if found.non_finite:
+        reasons.append(f"{found.non_finite} values of rows or dense weights are not finite; expected none")
+    if found.recent.not_finite:
+        reasons.append(f"{found.recent.not_finite} recent predictions are not finite; expected none")
+    return reasons
+
+
+def _changed(rule: GateRule, state: GateState, share: float | None) -> list[str]:
+    if share is None or state.changed_share is None or share <= state.changed_share + rule.changed_share:
+        return []
+    return [
+        f"{share:.1%} of all rows have changed since the version before, and {state.changed_share:.1%} was the "
+        f"average; expected {state.changed_share + rule.changed_share:.1%} at most"
+    ]
+
+
+# ── fields ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _new_fields(state: GateState, found: CheckpointReadings) -> PresentCounts | None:
+    """Those of the samples since the checkpoint before; None: not known."""
+    before, now = state.fields, found.fields
+    if before is None or now is None or before.samples >= now.samples or len(before.present_S) != len(now.present_S):
+        return None
+    return PresentCounts(now.samples - before.samples, now.present_S - before.present_S)
+
+
+def _gone_fields(state: GateState, found: CheckpointReadings) -> list[str]:
+    new, usual_S = _new_fields(state, found), state.present_shares_S
+    if new is None or usual_S is None or len(usual_S) != len(new.present_S):
+        return []
+    reasons = []
+    for name, present, usual in zip(found.field_names, new.present_S.tolist(), usual_S.tolist(), strict=True):
+        if is_impossible(present, PRESENT_SHARE * usual * new.samples):
+            reasons.append(
+                f"field {name} is in {present / new.samples:.1%} of the {new.samples} samples since the version "
+                f"before, and was in {usual:.1%}; expected {PRESENT_SHARE * usual:.1%} at least"
+            )
+    return reasons
+
+
+# ── labels and model, by the version that is served ───────────────────────────────────────────────────────────────────
+def _judge_by_reference(rule: GateRule, state: GateState, found: CheckpointReadings) -> Opinion | None:
+    """None if there is no reference, it is not current, or it has scored too few samples."""
+    reference, telling = found.reference, telling_samples(state.scores)
+    if reference is None or not len(reference.scores) or _is_stale(state, reference):
+        return None
+    usual_rate = None if state.usual is None else state.usual.click_rate
+    if (labels := _equal_labels(newest_run(state.scores, usual_rate))) is not None:
+        return Opinion(labels, comparison=compare(reference.scores))
+    if telling is None and len(state.scores) < MOST_KEPT:
+        return None
+    newest = max(telling or MOST_KEPT, len(reference.scores))
+    compared = compare(state.scores.newest(newest))
+    labels = _impossible_rate(compared.samples, compared.clicks, compared.expected, "the version that is served")
+    labels = labels or _lost_order(state, compared)
+    if labels is not None:
+        return Opinion(labels, comparison=compared)
+    since_held = min(rule.samples, state.since_held + len(reference.scores))
+    compared = compare(state.scores.newest(max(newest, since_held)))
+    since_suspect = _right_samples(state, len(reference.scores))
+    if state.held is not None and since_suspect < newest:
+        return Opinion(
+            None, (f"{since_suspect} samples have come since labels are right; expected {newest}",), compared
+        )
+    model = (_worse(rule, state, compared), _miscalibrated(rule, state, compared))
+    return Opinion(None, tuple(reason for reason in model if reason is not None), compared)
+
+
+def _right_samples(state: GateState, new: int) -> int:
+    """Scored since labels were last suspect; a version behind one of those may have samples of both kinds."""
+    return 0 if state.held is not None and state.held.are_labels_suspect else state.since_suspect + new
+
+
+def _equal_labels(run: Run) -> str | None:
+    if not run.is_impossible:
+        return None
+    found, other = ("clicks", "none") if run.are_clicks else ("no clicks", "clicks")
+    return (
+        f"all of the latest {run.samples} samples are {found}, and by the version that is served or the usual rate "
+        f"{run.expected:.0f} were to be {other}; expected one of these at least"
+    )
+
+
+def _is_stale(state: GateState, reference: ReferenceScores) -> bool:
+    return len(state.good_steps) == CURRENT_VERSIONS and reference.step < state.good_steps[0]
+
+
+def _impossible_rate(samples: int, clicks: int, expected: float, by: str) -> str | None:
+    seen = (("clicks", clicks, expected), ("no clicks", samples - clicks, samples - expected))
+    for name, count, wanted in seen:
+        least = fewest_possible(wanted)
+        if is_impossible(count, least):
+            return (
+                f"{count} of the latest {samples} samples are {name}, and {by} expected {wanted:.0f}; expected "
+                f"{least:.0f} at least, however much the click rate has changed"
+            )
+    return None
+
+
+def _least_auc(state: GateState, clicks: int, others: int) -> float:
+    """Half way between the usual one and chance, and not by chance."""
+    usual = 0.5 if state.usual is None or state.usual.auc is None else max(0.5, state.usual.auc)
+    chance = _band(state).deviations * auc_deviation(usual, clicks, others)
+    return min((usual + 0.5) / 2, usual - chance)
+
+
+def _lost_order(state: GateState, compared: Comparison) -> str | None:
+    """A model that follows a change orders it well; inverted labels are those that the reference gets wrong."""
+    reference, model = compared.reference_auc, compared.model_auc
+    if reference is None or model is None:
+        return None
+    least = _least_auc(state, compared.clicks, compared.samples - compared.clicks)
+    is_inverted = reference.value < 0.5 - _band(state).deviations * reference.deviation
+    if not is_inverted and max(reference.value, model.value) >= least:
+        return None
+    return (
+        f"AUC of the latest {compared.samples} samples is {reference.value:.3f} by the version that is served, and "
+        f"{model.value:.3f} by the model; expected {least:.3f} at least: labels are random or inverted"
+    )
+
+
+def _worse(rule: GateRule, state: GateState, compared: Comparison) -> str | None:
+    band = _band(state)
+    most = band.share * rule.logloss * compared.reference_loss + band.deviations * compared.excess_deviation
+    if compared.excess <= most:
+        return None
+    return (
+        f"logloss of the latest {compared.samples} samples is {compared.reference_loss + compared.excess:.4f}, and "
+        f"{compared.reference_loss:.4f} by the version that is served; expected {compared.reference_loss + most:.4f} "
+        "at most"
+    )
+
+
+def _miscalibrated(rule: GateRule, state: GateState, compared: Comparison) -> str | None:
+    found = compared.samples, compared.clicks, compared.predicted
+    return _wrong_sum(rule, state, *found, f", {compared.expected:.0f} by the version that is served")
+
+
+def _wrong_sum(
+    rule: GateRule, state: GateState, samples: int, clicks: int, predicted: float, by_reference: str = ""
+) -> str | None:
+    """Works without clicks, too."""
+    band = _band(state)
+    variance = max(count * (1 - count / samples) for count in (predicted, float(clicks)))
+    most = band.share * rule.calibration * clicks + band.deviations * sqrt(max(0.0, variance))
+    if abs(predicted - clicks) <= most:
+        return None
+    return (
+        f"{predicted:.0f} clicks are predicted for the latest {samples} samples{by_reference}, and there were "
+        f"{clicks}; expected {max(0.0, clicks - most):.0f} to {clicks + most:.0f}"
+    )
+
+
+# ── labels and model, by averages ─────────────────────────────────────────────────────────────────────────────────────
+def _judge_by_past(rule: GateRule, state: GateState, found: CheckpointReadings) -> Opinion:
+    """Where no reference can say."""
+    recent, usual = found.recent, state.usual
+    if usual is not None and (labels := _wrong_labels(rule, state, usual, found)) is not None:
+        return Opinion(f"{labels} (no reference)")
+    model = (
+        None if usual is None else _worse_than_usual(rule, state, usual, recent),
+        _wrong_sum(rule, state, recent.samples, recent.clicks, recent.predicted_clicks),
+    )
+    return Opinion(None, tuple(f"{reason} (no reference)" for reason in model if reason is not None))
+
+
+def _wrong_labels(rule: GateRule, state: GateState, usual: Usual, found: CheckpointReadings) -> str | None:
+    recent, expected = found.recent, usual.click_rate * found.recent.samples
+    if (reason := _impossible_rate(recent.samples, recent.clicks, expected, "the usual rate")) is not None:
+        return reason
+    least = 0.0 if recent.auc is None else _least_auc(state, recent.clicks, recent.samples - recent.clicks)
+    if recent.auc is not None and recent.auc < least:
+        return f"AUC of the latest {recent.samples} samples is {recent.auc:.3f}; expected {least:.3f} at least"
+    held = state.held
+    is_awaited = held is not None and found.trained - held.samples < PATIENCE * rule.samples
+    if held is None or not held.are_labels_suspect or not is_awaited:
+        return None
+    if abs(recent.clicks - expected) <= rule.calibration * expected:
+        return None
+    return (
+        f"labels were suspect, and {recent.clicks} of the latest {recent.samples} samples are clicks; expected about "
+        f"{expected:.0f}, as before"
+    )
+
+
+def _worse_than_usual(rule: GateRule, state: GateState, usual: Usual, recent: Quality) -> str | None:
+    if usual.normalized_entropy is None or recent.normalized_entropy is None:
+        return None
+    most = usual.normalized_entropy * (1 + _band(state).share * rule.logloss)
+    if recent.normalized_entropy <= most:
+        return None
+    return (
+        f"logloss of the latest {recent.samples} samples over the entropy of their click rate is "
+        f"{recent.normalized_entropy:.3f}, and {usual.normalized_entropy:.3f} was usual; expected {most:.3f} at most"
+    )
+
+
+# ── what the next one is compared with ────────────────────────────────────────────────────────────────────────────────
+def _with_scores(rule: GateRule, state: GateState, new: ScoredSamples) -> GateState:
+    scores = state.scores.followed_by(new).newest(MOST_KEPT)
+    kept = max(rule.samples, len(new), telling_samples(scores) or MOST_KEPT)
+    return replace(state, scores=scores.newest(kept))
+
+
+def _follow(
+    rule: GateRule, state: GateState, found: CheckpointReadings, share: float | None, opinion: Opinion, is_good: bool
+) -> GateState:
+    """The state with this checkpoint in it."""
+    fields = found.fields or state.fields
+    if found.recent.samples < rule.samples:
+        return replace(state, fields=fields)
+    new = max(0, found.trained - state.samples)
+    weight = 1 - exp(-new / (HORIZON * rule.samples))
+    scored = 0 if found.reference is None else len(found.reference.scores)
+    shares_S = _move_shares(state, found, weight)
+    state = replace(
+        state,
+        changed_share=_moved(state.changed_share, share, weight if is_good else HELD_SHARE * weight),
+        samples=found.trained,
+        since_held=min(rule.samples, state.since_held + scored) if is_good else 0,
+        since_suspect=0 if opinion.labels is not None else min(MOST_KEPT, _right_samples(state, scored)),
+        fields=fields,
+    )
+    if not is_good:
+        began = state.held or Held(found.number, found.trained, False)
+        return replace(state, held=replace(began, are_labels_suspect=opinion.labels is not None))
+    return replace(
+        state,
+        usual=_move_usual(state.usual, found.recent, weight),
+        held=None,
+        good_steps=(*state.good_steps, found.step)[-CURRENT_VERSIONS:],
+        present_shares_S=shares_S,
+    )
+
+
+def _move_usual(usual: Usual | None, recent: Quality, weight: float) -> Usual:
+    rate = recent.clicks / recent.samples
+    if usual is None:
+        return Usual(rate, recent.auc, recent.normalized_entropy)
+    return Usual(
+        usual.click_rate + weight * (rate - usual.click_rate),
+        _moved(usual.auc, recent.auc, weight),
+        _moved(usual.normalized_entropy, recent.normalized_entropy, weight),
+    )
+
+
+def _move_shares(state: GateState, found: CheckpointReadings, weight: float) -> NDArray[np.float64] | None:
+    usual_S, new = state.present_shares_S, _new_fields(state, found)
+    if new is None:
+        return usual_S
+    shares_S = new.present_S / new.samples
+    is_known = usual_S is not None and len(usual_S) == len(shares_S)
+    return usual_S + weight * (shares_S - usual_S) if usual_S is not None and is_known else shares_S
+
+
+def _moved(average: float | None, value: float | None, weight: float) -> float | None:
+    if average is None or value is None:
+        return value if average is None else average
+    return average + weight * (value - average)
+
+
+def _figures(state: GateState, found: CheckpointReadings, share: float | None, opinion: Opinion) -> CheckpointFigures:
+    compared, recent = opinion.comparison, found.recent
+    figures = CheckpointFigures(
+        samples=recent.samples,
+        logloss=recent.logloss or 0.0,
+        calibration=1.0 if recent.calibration is None else recent.calibration,
+        changed_share=share or 0.0,
+        average_changed_share=state.changed_share or 0.0,
+        non_finite=found.non_finite,
+        newest_event_seconds=found.newest_event_seconds,
+        auc=recent.auc or 0.0,
+    )
+    if compared is None or found.reference is None:
+        return figures
+    return replace(
+        figures,
+        reference_step=found.reference.step,
+        compared_samples=compared.samples,
+        reference_logloss=compared.reference_loss,
+        excess_logloss=compared.excess,
+        auc=_value(compared.model_auc),
+        reference_auc=_value(compared.reference_auc),
+        clicks=compared.clicks,
+        predicted_clicks=compared.predicted,
+        expected_clicks=compared.expected,
+    )
+
+
+def _value(auc: Auc | None) -> float:
+    return 0.0 if auc is None else auc.value

@@ -1,0 +1,47 @@
+"""Scores of the reference while a server is asked for them: a checkpoint waits for the answer, a short time at most."""
+
+from concurrent.futures import Future
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatch.checkpoints.evidence import scored
+from dispatch.checkpoints.gate import ReferenceScores
+from dispatch.progress.newest import TrainedSamples
+
+ANSWER_SECONDS = 0.5
+"""how long a checkpoint waits at most"""
+
+
+class ReferenceAnswer(NamedTuple):
+    """Of one server, about all samples that it was asked about."""
+
+    checkpoint: int
+    """the version that it serves"""
+    step: int
+    probabilities_B: NDArray[np.float32]
+
+
+class PendingScores:
+    """A question to servers, on its way."""
+
+    def __init__(self, asked: TrainedSamples, answer: "Future[ReferenceAnswer]") -> None:
+        self._asked, self._answer = asked, answer
+        self._until = monotonic() + ANSWER_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self._answer.done() or monotonic() >= self._until
+
+    def scores(self) -> ReferenceScores | None:
+        """None: nobody has answered."""
+        if not self._answer.done():
+            return None
+        answer, logits_B = self._answer.result(), self._asked.logits_B
+        with np.errstate(over="ignore"):
+            model_B = (1 / (1 + np.exp(-logits_B))).astype(np.float32)
+        clicked_B = self._asked.samples.labels_B > 0.5
+        return ReferenceScores(scored(clicked_B, model_B, answer.probabilities_B), answer.checkpoint, answer.step)

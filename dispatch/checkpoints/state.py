@@ -1,0 +1,180 @@
+"""The dispatcher's part of a checkpoint: what it needs, beside the rows and the journal, to go on after the
+checkpoint's step.
+
+What was *decided* runs ahead of what is *trained*, so the two halves are taken at two moments: the first when the
+checkpoint is begun, before another step is decided; the second when the flush behind its step is complete. The index is
+not among them: it is rebuilt from the keys in the shards' files (``load_index``), so that there is one truth.
+
+On disk it is one safetensors file: the arrays and, as metadata, all else as JSON, in which an array stands as its name.
+"""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+import safetensors.numpy
+import xxhash
+from numpy.typing import NDArray
+
+from dispatch.checkpoints.gate import GateState
+from dispatch.journal.answers import CommandAnswer
+from dispatch.journal.desired import Desired
+from dispatch.placement.arrays import U64
+from dispatch.placement.capacity.link_costs import LinkState
+from dispatch.placement.capacity.set_times import KnownSet
+from dispatch.progress.accounts import AccountsState
+from dispatch.progress.times import DecisionTimesState
+from infra.base.errors import NotStored
+from infra.base.storage import Storage
+from ingest.batches.absent import FieldCounts
+from ingest.streams.position import Position
+from ps.checkpoints.files import read_index, write_chunks
+from ps.checkpoints.manifest import CheckpointManifest
+from ps.errors import CheckpointDamaged
+from ps.protocol import CHECKPOINT_ON_DISK, FilePart
+
+STATE = "state"
+"""entry of the metadata"""
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided up to a step; taken before the next one is."""
+
+    step: int
+    generation: int
+    positions: dict[int, Position]
+    """after the step, of every partition that is known"""
+    samples: int
+    """of all steps up to it: what is left of --samples follows"""
+    rows: int
+    """given out"""
+    dead_letters: int = 0
+    skipped: int = 0
+    """events"""
+    newest_event_seconds: float = 0.0
+    """event time of the newest sample, since 1970; 0: not known"""
+    fields: FieldCounts | None = None
+    """which fields the samples had"""
+    decisions: DecisionTimesState | None = None
+    answers: tuple[CommandAnswer, ...] = ()
+    """to commands that were carried out: their records may be trimmed"""
+    desired: Desired = Desired()
+    """what people want of the run"""
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """What training up to a step came to; taken when its flush is complete, before the next step is."""
+
+    accounts: AccountsState
+    links: dict[str, LinkState]
+    """by worker"""
+    sets: tuple[KnownSet, ...] = ()
+    """what steps of each set of workers took"""
+
+
+class DispatcherState(msgspec.Struct, frozen=True):
+    """The dispatcher's part of a checkpoint."""
+
+    checkpoint: int = msgspec.field(name=CHECKPOINT_ON_DISK)
+    """its number"""
+    decided: Decided
+    trained: Trained
+    gate: GateState = GateState()
+    """with this checkpoint in it"""
+
+
+# ── one record, written and read ──────────────────────────────────────────────────────────────────────────────────────
+def save_state(state: DispatcherState) -> bytes:
+    """As the content of a file; the counterpart of ``load_state``."""
+    arrays: dict[str, NDArray[Any]] = {}
+
+    def name_of(array: Any) -> str:
+        assert isinstance(array, np.ndarray)
+        name = f"array-{len(arrays)}"
+        arrays[name] = array
+        return name
+
+    text = msgspec.json.encode(state, enc_hook=name_of).decode()
+    return safetensors.numpy.save(arrays, {STATE: text})
+
+
+def load_state(content: bytes) -> DispatcherState:
+    """From the content of a file; raises ValueError for what was not written by ``save_state``."""
+    try:
+        arrays = safetensors.numpy.load(content)
+        text = _metadata(content)[STATE]
+    except (safetensors.SafetensorError, KeyError, IndexError) as error:
+        raise ValueError(f"no state is in it: {error!r}") from error
+
+    def array_of(kind: Any, name: str) -> NDArray[Any]:
+        array, dtype = arrays.get(name), get_args(get_args(kind)[1])[0]
+        if array is None or array.dtype != dtype:
+            raise ValueError(f"{name} is not an array of {dtype.__name__}")
+        return array
+
+    return msgspec.json.decode(text, type=DispatcherState, dec_hook=array_of)
+
+
+def _metadata(content: bytes) -> Mapping[str, str]:
+    """Of a safetensors file: its header is JSON behind its length, 8 bytes."""
+    length = int.from_bytes(content[:8], "little")
+    return dict(msgspec.json.decode(content[8 : 8 + length])["__metadata__"])
+
+
+# ── in storage ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def write_state(storage: Storage, state: DispatcherState) -> FilePart:
+    """Durable at return; the counterpart of ``read_state``."""
+    name = f"{state.checkpoint:08d}/dispatcher-{uuid4().hex}.safetensors"
+    return write_chunks(storage, name, [save_state(state)], rows=0)
+
+
+def read_state(storage: Storage, manifest: CheckpointManifest) -> DispatcherState:
+    """The dispatcher's part of a checkpoint; raises CheckpointDamaged, which names the file, if it has changed."""
+    part, where = manifest.dispatcher, storage.where(manifest.dispatcher.name)
+    hint = "expected the file as it was written; go back to another checkpoint, or restore it from a copy"
+    try:
+        content = bytes(storage.read(part.name))
+        if len(content) != part.nbytes or xxhash.xxh3_128_hexdigest(content) != part.checksum:
+            raise CheckpointDamaged(f"{where} is damaged: its size or checksum is wrong; {hint}")
+        state = load_state(content)
+    except NotStored as error:
+        raise CheckpointDamaged(f"a file of a checkpoint is missing: {error}") from error
+    except ValueError as error:
+        raise CheckpointDamaged(f"{where} cannot be read: {error}; {hint}") from error
+    found, expected = (state.checkpoint, state.decided.step), (manifest.number, manifest.step)
+    if found != expected:
+        raise CheckpointDamaged(f"{where} is of checkpoint {found[0]} after step {found[1]}; {hint}")
+    if manifest.rows != state.decided.rows:
+        raise CheckpointDamaged(
+            f"{where} is of a model of {state.decided.rows} rows, and shards saved {manifest.rows}; {hint}"
+        )
+    return state
+
+
+def load_index(storage: Storage, manifest: CheckpointManifest) -> U64:
+    """The key of every row of a checkpoint, by row number; only the columns with numbers and keys are read.
+
+    Raises CheckpointDamaged unless each row has one.
+    """
+    rows, shards = manifest.rows, len(manifest.shards)
+    keys, is_known = np.zeros(rows, np.uint64), np.zeros(rows, np.bool_)
+    for shard in manifest.shards:
+        for file in shard.files:
+            numbers_K, keys_K = read_index(storage, file)
+            rows_K = numbers_K * shards + shard.shard
+            if numbers_K.size and not (numbers_K.min() >= 0 and rows_K.max() < rows):
+                raise CheckpointDamaged(
+                    f"{storage.where(file.name)} holds row {rows_K.max()} and the checkpoint has {rows}; expected "
+                    "rows below "
+                    "that; go back to another checkpoint"
+                )
+            keys[rows_K], is_known[rows_K] = keys_K, True
+    if missing := rows - int(np.count_nonzero(is_known)):
+        raise CheckpointDamaged(
+            f"checkpoint {manifest.number} has no key for {missing} of its {rows} rows, first row "
+            f"{int(is_known.argmin())}; "
+            "expected each row once; go back to another checkpoint"
+        )
+    return keys

@@ -1,0 +1,330 @@
+"""Checkpoints while they are taken: who has saved its part, and when a checkpoint exists.
+
+1. begun             the checkpoint has a number, which is never used again; shards learn it with the flush after its
+                     step
+2. shards saved      each has answered that its files are durable
+3. step trained      the flush is complete, and the dispatcher's own part is known; if somebody serves the model, one of
+                     them is asked about the newest samples, and has answered or is not waited for any longer
+4. dispatcher saved  a thread has written that part
+5. manifest written  the checkpoint exists; ``finished`` says so, and the loop writes it down and tells the shards
+6. old ones dropped  once that is done (``drop_old``), and ``dropped`` says how far back journal and stream must reach
+
+A failure before 5 costs this checkpoint, and what it would have held is part of the next one: training goes on, nothing
+names its files, and they are removed. Steps 4 to 6 happen on one thread, so that the loop never waits for a disk.
+"""
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import structlog
+
+from dispatch.checkpoints.gate import CheckpointReadings, GateState, Judgement, PresentCounts, judge
+from dispatch.checkpoints.reference import PendingScores
+from dispatch.checkpoints.retention import Retained, drop_old, highest_number
+from dispatch.checkpoints.state import Decided, DispatcherState, Trained, read_state, write_state
+from dispatch.job import GateRule
+from dispatch.progress.prequential import recent_quality
+from infra.base.errors import FreshetError
+from infra.base.faults import reach
+from infra.base.storage import Storage
+from infra.base.telemetry import Meter
+from ingest.batches.absent import FieldCounts
+from ingest.streams.position import Position
+from ps.checkpoints.manifest import CheckpointManifest, ShardPart, manifest_name, read_manifest, write_manifest
+from ps.errors import CheckpointDamaged
+from ps.protocol import EMPTY_MODEL, CheckpointSaved, FilePart
+
+
+class CheckpointFailure(NamedTuple):
+    """A checkpoint that does not exist and never will."""
+
+    number: int
+    step: int
+    reason: str
+
+
+class Dropped(NamedTuple):
+    """What is kept since old checkpoints were dropped."""
+
+    retained: Retained
+    positions: dict[int, Position] | None
+    """of the oldest checkpoint that the run can go back to: the stream must still hold what comes after them; None:
+    that is the empty model"""
+
+
+@dataclass
+class Underway:
+    """A checkpoint that has begun."""
+
+    number: int
+    shards: int
+    decided: Decided
+    began: float
+    is_publication: bool = False
+    line: int = 0
+    trained: Trained | None = None
+    reference: PendingScores | None = None
+    """what the version that is served makes of the newest samples; None: nobody is asked"""
+    parts: dict[int, ShardPart] = field(default_factory=dict)
+    """by shard"""
+    non_finite: int = 0
+    """values, of all shards that have saved their parts"""
+    failure: str | None = None
+    writing: "Future[tuple[CheckpointManifest, GateState]] | None" = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing is missing but the manifest."""
+        is_answered = self.reference is None or self.reference.is_over
+        return self.trained is not None and len(self.parts) == self.shards and is_answered
+
+    def readings(self, samples: int, field_names: tuple[str, ...]) -> CheckpointReadings:
+        """What the gate looks at, once nothing is missing; samples: the latest, so many at most."""
+        assert self.trained is not None
+        parts = self.parts.values()
+        is_compared = all(len(part.files) > 1 for part in parts)  # a chain that begins anew holds all rows
+        changed = sum(part.files[-1].rows for part in parts) if is_compared else None
+        recent = recent_quality(self.trained.accounts.quality, samples)
+        return CheckpointReadings(
+            recent,
+            trained=self.decided.samples,
+            rows=self.decided.rows,
+            changed=changed,
+            non_finite=self.non_finite,
+            newest_event_seconds=self.decided.newest_event_seconds,
+            number=self.number,
+            step=self.decided.step,
+            reference=None if self.reference is None else self.reference.scores(),
+            fields=present_counts(self.decided.fields),
+            field_names=field_names,
+        )
+
+
+def present_counts(fields: FieldCounts | None) -> PresentCounts | None:
+    """Of all samples so far."""
+    if fields is None:
+        return None
+    return PresentCounts(fields.total + fields.recent, fields.total_S + fields.recent_S)
+
+
+class CheckpointBook:
+    """The dispatcher's record of the checkpoint that is being taken: one at a time, none of whose calls waits."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        run: str,
+        most: int,
+        last: int,
+        meter: Meter,
+        rule: GateRule | None = None,
+        field_names: tuple[str, ...] = (),
+    ) -> None:
+        """most: checkpoints that are kept; last: highest number of a checkpoint that the journal knows; rule: of the
+        gate.
+
+        Before the first checkpoint, ``find_last`` looks for numbers that storage knows.
+
+        field_names: of events, in the order in which they are counted.
+        """
+        self._storage, self._run, self._most, self._meter = storage, run, most, meter
+        self._last = last
+        self._rule, self.gate = rule or GateRule(), GateState()
+        """what the gate compares the next checkpoint with"""
+        self._field_names = field_names
+        self._underway: Underway | None = None
+        self._dropping: Future[Dropped] | None = None
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._log = structlog.get_logger()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a checkpoint can be begun."""
+        return self._underway is None
+
+    @property
+    def next_number(self) -> int:
+        """Above that of every checkpoint before, taken or failed."""
+        return self._last + 1
+
+    def find_last(self) -> None:
+        """Numbers of checkpoints that storage has anything of are not used again; raises StorageError."""
+        self._last = max(self._last, highest_number(self._storage))
+
+    @property
+    def number(self) -> int | None:
+        """Of the checkpoint that is being taken."""
+        return None if self._underway is None else self._underway.number
+
+    def begin(self, decided: Decided, shards: int, is_publication: bool = False, line: int = 0) -> int:
+        """Begins the next checkpoint, after the newest step and before another one is decided; returns its number.
+
+        is_publication: whether it is taken only to be served; line: how often steps have been decided anew.
+        """
+        assert self._underway is None, "a checkpoint is being taken"
+        self._last += 1
+        self._underway = Underway(self._last, shards, decided, time.monotonic(), is_publication, line)
+        return self._last
+
+    def saved(self, shard: int, message: CheckpointSaved) -> None:
+        """A shard's part is durable. Parts of checkpoints that have failed meanwhile are removed."""
+        checkpoint = self._underway
+        if checkpoint is None or checkpoint.number != message.checkpoint or checkpoint.failure is not None:
+            self._thread.submit(self._remove, message.checkpoint, message.parts)
+            return
+        checkpoint.parts[shard] = ShardPart(shard, message.rows, tuple(message.parts))
+        checkpoint.non_finite += message.non_finite
+        reach("checkpoint_half_done", message.step)
+        self._write_if_ready(checkpoint)
+
+    def add_state(self, trained: Trained, reference: PendingScores | None = None) -> None:
+        """The flush after the checkpoint's step is complete, and no later step is; reference: predicts its samples."""
+        if self._underway is not None and self._underway.trained is None:
+            self._underway.trained, self._underway.reference = trained, reference
+            self._write_if_ready(self._underway)
+
+    def fail(self, number: int, reason: str) -> None:
+        """Gives up the checkpoint, since a part of it failed; does nothing if it is not being taken or is complete."""
+        checkpoint = self._underway
+        if (
+            checkpoint is not None
+            and checkpoint.number == number
+            and checkpoint.writing is None
+            and checkpoint.failure is None
+        ):
+            checkpoint.failure = reason
+            for part in checkpoint.parts.values():
+                self._thread.submit(self._remove, number, part.files)
+
+    def finished(self) -> CheckpointManifest | CheckpointFailure | None:
+        """What has become of the checkpoint, told once; None while it is being taken."""
+        checkpoint = self._underway
+        if checkpoint is not None:
+            self._write_if_ready(checkpoint)  # it may have waited for an answer
+        if checkpoint is None or (
+            checkpoint.failure is None and (checkpoint.writing is None or not checkpoint.writing.done())
+        ):
+            return None
+        self._underway = None
+        if checkpoint.writing is not None and (error := checkpoint.writing.exception()) is not None:
+            if not isinstance(error, FreshetError):
+                raise error
+            checkpoint.failure = str(error)
+        if checkpoint.failure is not None:
+            return self._count_failure(
+                CheckpointFailure(checkpoint.number, checkpoint.decided.step, checkpoint.failure)
+            )
+        assert checkpoint.writing is not None
+        self._meter.count("checkpoints")
+        self._meter.observe("checkpoint", time.monotonic() - checkpoint.began)
+        self._meter.gauge("checkpoint_step", checkpoint.decided.step)
+        manifest, self.gate = checkpoint.writing.result()
+        self._meter.count("versions_held", int(not manifest.verdict.is_good))
+        return manifest
+
+    def abandon(self, reason: str) -> CheckpointManifest | CheckpointFailure | None:
+        """Gives up the checkpoint that is being taken, if any; waits if its manifest is just being written."""
+        if self._underway is None:
+            return None
+        if self._underway.writing is not None:
+            self._underway.writing.exception()
+        self.fail(self._underway.number, reason)
+        return self.finished()
+
+    # ── old checkpoints
+    # ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    def drop_old(self) -> None:
+        """Removes old checkpoints, in time; to be called when the newest one is on record."""
+        if self._dropping is None:
+            self._dropping = self._thread.submit(self._drop_old)
+
+    def dropped(self) -> Dropped | None:
+        """What is kept since old checkpoints were dropped, told once; None while they are, and if that failed."""
+        if self._dropping is None or not self._dropping.done():
+            return None
+        dropping, self._dropping = self._dropping, None
+        error = dropping.exception()
+        if error is None:
+            return dropping.result()
+        if not isinstance(error, FreshetError):
+            raise error
+        self._log.warning("old checkpoints not removed; they are next time", reason=str(error))
+        return None
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self._thread.shutdown()
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _write_if_ready(self, checkpoint: Underway) -> None:
+        if checkpoint.is_ready and checkpoint.writing is None and checkpoint.failure is None:
+            checkpoint.writing = self._thread.submit(self._write, checkpoint)
+
+    def _write(self, checkpoint: Underway) -> tuple[CheckpointManifest, GateState]:
+        """On the thread: makes the checkpoint exist, or removes what there is of it."""
+        assert checkpoint.trained is not None
+        files = [file for part in checkpoint.parts.values() for file in part.files]
+        judged = judge(self._rule, self.gate, checkpoint.readings(self._rule.samples, self._field_names))
+        try:
+            state = DispatcherState(checkpoint.number, checkpoint.decided, checkpoint.trained, judged.state)
+            files.append(write_state(self._storage, state))
+            manifest = self._manifest(checkpoint, files[-1], judged)
+            reach("before_manifest", checkpoint.decided.step)
+            write_manifest(self._storage, manifest)
+            reach("after_manifest", checkpoint.decided.step)
+        except FreshetError:
+            with suppress(FreshetError):  # it may have been written after all: if it stays, so do its files
+                self._storage.delete(manifest_name(checkpoint.number))
+                self._remove(checkpoint.number, files)
+            raise
+        return manifest, judged.state
+
+    def _manifest(self, checkpoint: Underway, dispatcher: FilePart, judged: Judgement) -> CheckpointManifest:
+        """Raises CheckpointDamaged if shards hold other rows than were given out."""
+        manifest = CheckpointManifest(
+            run=self._run,
+            number=checkpoint.number,
+            step=checkpoint.decided.step,
+            generation=checkpoint.decided.generation,
+            at_seconds=time.time(),
+            shards=tuple(checkpoint.parts[shard] for shard in range(checkpoint.shards)),
+            dispatcher=dispatcher,
+            is_publication=checkpoint.is_publication,
+            line=checkpoint.line,
+            verdict=judged.verdict,
+            figures=judged.figures,
+        )
+        if manifest.rows != checkpoint.decided.rows:
+            raise CheckpointDamaged(
+                f"shards hold {manifest.rows} rows after step {manifest.step}, and {checkpoint.decided.rows} were "
+                "given "
+                "out; expected as many; see the logs of the shards"
+            )
+        return manifest
+
+    def _drop_old(self) -> Dropped:
+        """On the thread."""
+        retained = drop_old(self._storage, self._most)
+        if retained.oldest == EMPTY_MODEL:
+            return Dropped(retained, None)
+        state = read_state(self._storage, read_manifest(self._storage, retained.oldest))
+        return Dropped(retained, state.decided.positions)
+
+    def _remove(self, number: int, files: Iterable[FilePart]) -> None:
+        """On the thread: removes what was written for a checkpoint that has failed; files that it shares stay."""
+        for file in files:
+            if file.name.startswith(f"{number:08d}/"):
+                try:
+                    self._storage.delete(file.name)
+                except FreshetError as error:
+                    self._log.warning("a file of a failed checkpoint is left", file=file.name, reason=str(error))
+
+    def _count_failure(self, failure: CheckpointFailure) -> CheckpointFailure:
+        self._meter.count("checkpoints_failed")
+        told = {"checkpoint": failure.number, "step": failure.step, "reason": failure.reason}
+        self._log.error("checkpoint failed; training goes on, the next one holds what it would have held", **told)
+        return failure

@@ -1,1 +1,0 @@
-"""The dispatcher's side of cuts: its own part, when a cut is whole, and which are kept."""

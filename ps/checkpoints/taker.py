@@ -1,0 +1,280 @@
+"""A shard's part of checkpoints: what it copies, who writes it, and which files the next one can build on.
+
+A checkpoint goes through these steps, and their order is the guarantee:
+
+1. its flush is announced: the number of rows is noted, and dense weights are copied as they pass (ps/dense/lane.py);
+2. the flush has been applied: which rows changed since the last committed checkpoint is settled
+  (ps/checkpoints/gather.py);
+3. those rows are copied, a slice between two messages, and before they change again;
+4. a thread publishes them for servers and writes them into a file, while training goes on;
+5. the file is durable, and the dispatcher hears of it and of those that it builds on;
+6. the dispatcher has written the manifest of the checkpoint: only now do the next checkpoints build on it.
+
+A crash or a failure anywhere costs this checkpoint and nothing else: what it would have held is part of the next one.
+
+A shard that ends takes with it the files that the dispatcher has not heard of, since no checkpoint will name them: one
+that was merged after the last checkpoint, or that belongs to a checkpoint that was abandoned. Those of a shard that
+crashes are swept away when the run goes on (``dispatch.checkpoints.retention.sweep``).
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from infra.base.errors import StorageError
+from infra.base.faults import reach
+from infra.base.storage import Storage
+from infra.base.wire import checkpoint_reason
+from ps.checkpoints.files import Columns, content_of, new_name, write_chunks
+from ps.checkpoints.gather import ALL_FINITE, NonFinite, RowCopy
+from ps.checkpoints.merge import first_to_merge, merge
+from ps.checkpoints.publication import FilePublisher
+from ps.checkpoints.restore import SavedPart
+from ps.dense.range import DenseCopy
+from ps.errors import CheckpointDamaged, OutOfOrder
+from ps.phases import FLUSH
+from ps.protocol import Announce, CheckpointFailed, CheckpointSaved, FilePart
+from ps.store import NEVER, Store
+
+LONGEST_CHAIN = 440
+"""files of a checkpoint that one message can name; a longer chain begins anew with all rows"""
+WRITING_MILLISECONDS = 1
+"""how late the end of a write may be seen"""
+Outcome = CheckpointSaved | CheckpointFailed
+Chain = tuple[FilePart, ...]
+"""oldest first"""
+
+
+@dataclass
+class Taking:
+    """A checkpoint, from its announcement on."""
+
+    header: Announce
+    rows: int
+    """that the shard held"""
+    dense: DenseCopy
+    chain: Chain = ()
+    """files that it builds on"""
+    before: NonFinite = ALL_FINITE
+    """rows of these files with values that are not finite"""
+    copy: RowCopy | None = None
+    """since its flush has been applied"""
+    written: "Future[FilePart] | None" = None
+
+    @property
+    def is_copied(self) -> bool:
+        return self.copy is not None and self.copy.is_complete and self.dense.is_complete
+
+
+@dataclass(frozen=True)
+class Merging:
+    """Files that become one."""
+
+    parts: Chain
+    merged: "Future[FilePart]"
+
+
+class CheckpointTaker:
+    """Takes one checkpoint at a time."""
+
+    def __init__(
+        self, storage: Storage | None, shard: int = 0, deltas: int = 8, publisher: FilePublisher | None = None
+    ) -> None:
+        """storage: None if no checkpoints are kept; deltas: files of changes before they are merged."""
+        self.storage, self.publisher = storage, publisher
+        self._shard = shard
+        self._deltas = deltas
+        self._announced: dict[int, Taking] = {}
+        self._taking: Taking | None = None
+        self._saved: dict[int, SavedPart] = {}
+        """not yet committed"""
+        self._committed: SavedPart | None = None
+        self._merging: Merging | None = None
+        self._untold: list[Future[FilePart]] = []
+        """files that no checkpoint has been said to consist of"""
+        self._log = structlog.get_logger().bind(process="ps", shard=shard)
+        self._threads = ThreadPoolExecutor(2, f"ps-{shard} checkpoints")  # one writes, one merges
+
+    def check(self, header: Announce) -> None:
+        """Raises OutOfOrder for a checkpoint that cannot be taken."""
+        if header.checkpoint and (header.phase < FLUSH or self.storage is None):
+            raise OutOfOrder(
+                f"checkpoint {header.checkpoint} was announced in phase {header.phase}, and checkpoints are kept: "
+                f"{self.storage is not None}; expected a flush, and a place for checkpoints; start the shard with "
+                "checkpoints.url"
+            )
+
+    def announce(self, header: Announce, rows: int, dense: DenseCopy) -> None:
+        """A flush is announced after which the shard takes a checkpoint; rows: that it holds by then."""
+        self._announced[header.checkpoint] = Taking(header, rows, dense)
+
+    def begin(self, header: Announce, store: Store) -> Iterator[CheckpointFailed]:
+        """The flush has just been applied: settles which rows the checkpoint consists of."""
+        taking = self._announced.pop(header.checkpoint)
+        if self._taking is not None:
+            yield _failed(taking, "the checkpoint before is not over; let it end first")
+            return
+        base = self._committed
+        if base is None or len(base.chain) >= LONGEST_CHAIN:
+            base = SavedPart(0, NEVER, 0, ())
+        try:
+            taking.copy = RowCopy(store, base.step, base.rows, taking.rows)
+        except MemoryError as error:
+            yield _failed(taking, f"no memory for a copy of its rows: {error}; give the shard more")
+            return
+        taking.chain, taking.before = base.chain, base.non_finite
+        self._taking = taking
+
+    def keep(self, changing: NDArray[np.int64]) -> None:
+        """To be called before rows change."""
+        if self._taking is not None and self._taking.copy is not None:
+            self._taking.copy.keep(changing)
+
+    def go_on(self) -> Iterator[Outcome]:
+        """Does a little of what is under way; yields what the dispatcher is to hear."""
+        self._end_merging()
+        taking = self._taking
+        if taking is None or taking.copy is None:
+            return
+        if taking.written is not None:
+            if taking.written.done():
+                reach("after_file", taking.header.step)
+                self._taking = None
+                yield self._end(taking, taking.written)
+        elif not taking.copy.is_complete:
+            taking.copy.go_on()
+            reach("gathering", taking.header.step)
+        elif taking.is_copied:
+            assert self.storage is not None
+            columns, name = (
+                taking.copy.columns(taking.dense.whole),
+                new_name(taking.header.checkpoint, "shard", self._shard),
+            )
+            taking.written = self._threads.submit(self._write, self.storage, name, columns)
+            self._untold.append(taking.written)
+
+    def patience(self, milliseconds: int) -> int:
+        """How long to wait for a message, of so long, before going on."""
+        taking = self._taking
+        if taking is None:
+            return milliseconds
+        is_copying = taking.copy is not None and not taking.copy.is_complete
+        return 0 if is_copying else min(milliseconds, WRITING_MILLISECONDS)
+
+    def commit(self, checkpoint: int) -> None:
+        """The checkpoint exists: the next ones build on it."""
+        if self._committed is not None and checkpoint <= self._committed.checkpoint:
+            return
+        if checkpoint not in self._saved:
+            raise OutOfOrder(
+                f"checkpoint {checkpoint} was committed, and this shard saved {sorted(self._saved)}; expected one of "
+                "those; the "
+                "dispatcher must commit what every shard has saved"
+            )
+        self._committed = self._saved[checkpoint]
+        self._saved = {number: saved for number, saved in self._saved.items() if number > checkpoint}
+        self._begin_merging(self._committed)
+
+    def abandon(self) -> None:
+        """A generation begins: what was under way is dropped; its file, if it comes to be, belongs to no checkpoint."""
+        self._announced.clear()
+        self._taking = None
+
+    def build_on(self, saved: SavedPart | None) -> None:
+        """The model is that of a checkpoint, or cannot be found in files at all."""
+        self._saved.clear()
+        self._merging, self._committed = None, saved
+
+    def close(self) -> None:
+        """Waits for what is being written, and removes the files that no checkpoint can name."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for written in self._untold:
+            if self.storage is not None and not written.cancelled() and written.exception() is None:
+                with suppress(StorageError):  # it is left to a sweep
+                    self.storage.delete(written.result().name)
+        self._untold.clear()
+
+    def _write(self, storage: Storage, name: str, columns: Columns) -> FilePart:
+        """On a thread: servers get the content before the disk does; what counts for them is the manifest."""
+        pieces = content_of(columns)
+        if self.publisher is not None:
+            self.publisher.publish(name, pieces)
+        return write_chunks(storage, name, pieces, len(columns.numbers_K))
+
+    def _end(self, taking: Taking, written: "Future[FilePart]") -> Outcome:
+        header = taking.header
+        try:
+            chain = (*taking.chain, written.result())
+        except StorageError as error:
+            self._log.error(
+                "checkpoint not saved; training goes on",
+                checkpoint=header.checkpoint,
+                step=header.step,
+                reason=str(error),
+            )
+            return _failed(taking, str(error))
+        self._untold = [each for each in self._untold if not (each.done() and _has_failed_or_is_of(each, chain))]
+        assert taking.copy is not None
+        broken = taking.copy.non_finite(taking.before)
+        non_finite = broken.values + int(np.count_nonzero(~np.isfinite(taking.dense.whole)))
+        self._saved[header.checkpoint] = SavedPart(header.checkpoint, header.step, taking.rows, chain, broken)
+        return CheckpointSaved(**_at(header), parts=list(chain), rows=taking.rows, non_finite=non_finite)
+
+    def _begin_merging(self, saved: SavedPart) -> None:
+        first = first_to_merge(saved.chain, self._deltas)
+        if first is None or self._merging is not None:
+            return
+        assert self.storage is not None
+        parts = saved.chain[first:]
+        told = self.storage, parts, saved.checkpoint, self._shard, first == 0
+        self._merging = Merging(parts, self._threads.submit(merge, *told))
+        self._untold.append(self._merging.merged)
+
+    def _end_merging(self) -> None:
+        if self._merging is None or not self._merging.merged.done():
+            return
+        merging, self._merging = self._merging, None
+        try:
+            merged = merging.merged.result()
+        except (StorageError, CheckpointDamaged) as error:
+            self._log.warning("files of checkpoints not merged", files=len(merging.parts), reason=str(error))
+            if isinstance(
+                error, CheckpointDamaged
+            ):  # what is in memory is right: the next checkpoint begins a new chain
+                self.build_on(None)
+            return
+        self._saved = {checkpoint: _shorter(saved, merging.parts, merged) for checkpoint, saved in self._saved.items()}
+        if self._committed is not None:
+            self._committed = _shorter(self._committed, merging.parts, merged)
+        if self._taking is not None:
+            self._taking.chain = _shortened(self._taking.chain, merging.parts, merged)
+
+
+def _has_failed_or_is_of(written: "Future[FilePart]", chain: Chain) -> bool:
+    return written.exception() is not None or written.result() in chain
+
+
+def _shorter(saved: SavedPart, parts: Chain, merged: FilePart) -> SavedPart:
+    return saved._replace(chain=_shortened(saved.chain, parts, merged))
+
+
+def _shortened(chain: Chain, parts: Chain, merged: FilePart) -> Chain:
+    """The same with one file in place of those that were merged."""
+    for first in range(len(chain) - len(parts) + 1):
+        if chain[first : first + len(parts)] == parts:
+            return (*chain[:first], merged, *chain[first + len(parts) :])
+    return chain
+
+
+def _at(header: Announce) -> dict[str, Any]:
+    return {"run": header.run, "generation": header.generation, "step": header.step, "checkpoint": header.checkpoint}
+
+
+def _failed(taking: Taking, reason: str) -> CheckpointFailed:
+    return CheckpointFailed(**_at(taking.header), reason=checkpoint_reason(reason))

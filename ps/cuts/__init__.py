@@ -1,1 +1,0 @@
-"""Cuts: the model on disk. A shard's part of one, and how a shard goes back to one."""
