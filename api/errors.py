@@ -43,7 +43,8 @@ class JournalDiffers(ApiError):
 class BadRequest(ApiError):
     """The request cannot be read."""
 
-    status, title = 400, "Bad request"
+    status = 400
+    title = "Bad request"
 
 
 class BadCursor(BadRequest):
@@ -55,49 +56,57 @@ class BadCursor(BadRequest):
 class Unauthorized(ApiError):
     """There is no token, or one that is not valid."""
 
-    status, title = 401, "Unauthorized"
+    status = 401
+    title = "Unauthorized"
 
 
 class Forbidden(ApiError):
     """The token lacks a scope."""
 
-    status, title = 403, "Forbidden"
+    status = 403
+    title = "Forbidden"
 
 
 class NotFound(ApiError):
     """There is no such thing."""
 
-    status, title = 404, "Not found"
+    status = 404
+    title = "Not found"
 
 
 class TooSlow(ApiError):
     """The request did not arrive in time."""
 
-    status, title = 408, "Request timeout"
+    status = 408
+    title = "Request timeout"
 
 
 class Conflict(ApiError):
     """As things are, it cannot be done."""
 
-    status, title = 409, "Conflict"
+    status = 409
+    title = "Conflict"
 
 
 class VersionOutdated(ApiError):
     """The journal has gone on since the version that the request expects."""
 
-    status, title = 412, "Outdated"
+    status = 412
+    title = "Outdated"
 
 
 class TooLarge(ApiError):
     """The body of the request is above the limit."""
 
-    status, title = 413, "Content too large"
+    status = 413
+    title = "Content too large"
 
 
 class Unprocessable(ApiError):
     """A value cannot be used."""
 
-    status, title = 422, "Invalid request"
+    status = 422
+    title = "Invalid request"
 
 
 class KeyReused(Unprocessable):
@@ -109,19 +118,22 @@ class KeyReused(Unprocessable):
 class TooMany(ApiError):
     """The rate limit is exceeded."""
 
-    status, title = 429, "Too many requests"
+    status = 429
+    title = "Too many requests"
 
 
 class HeadTooLarge(ApiError):
     """The request line and headers are too long."""
 
-    status, title = 431, "Head too large"
+    status = 431
+    title = "Head too large"
 
 
 class NotAvailable(ApiError):
     """It cannot be done now, and perhaps later."""
 
-    status, title = 503, "Unavailable"
+    status = 503
+    title = "Unavailable"
     retry_after_seconds = 1
 
 

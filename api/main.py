@@ -66,7 +66,8 @@ async def _run(
 @contextlib.asynccontextmanager
 async def working(job: ApiJob, store: SqlStore, audit: AuditQueue, meter: Meter) -> AsyncIterator[ApiParts]:
     """The parts of the application, and the tasks that keep them up to date."""
-    runs, samples = FollowedRuns(job.runs, store), SampleSinks(job.kafka_secrets)
+    runs = FollowedRuns(job.runs, store)
+    samples = SampleSinks(job.kafka_secrets)
     parts = ApiParts(
         job.config, store, runs, TokenCache(store), audit, samples, meter, token_command=token_command(job.folder)
     )

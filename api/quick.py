@@ -18,7 +18,8 @@ class QuickReads:
     """Stands in front of the application, behind the guard."""
 
     def __init__(self, app: ASGIApp, parts: ApiParts) -> None:
-        self._app, self._parts = app, parts
+        self._app = app
+        self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and getattr(scope[MATCHED], "endpoint", None) is read_run:

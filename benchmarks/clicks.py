@@ -24,7 +24,8 @@ MIX = np.uint64(0x9E3779B97F4A7C15)
 
 def write_topic(config: StreamConfig, parts: Iterator[Samples]) -> int:
     """Appends samples in order to the topic's only partition; returns how many there were."""
-    codec, total = PackedCodec(load_schema(config.schema_name)), 0
+    codec = PackedCodec(load_schema(config.schema_name))
+    total = 0
     with closing(LogWriter(config.folder, config.topic, 1, config.segment_bytes)) as writer:
         for samples in parts:
             starts = range(0, len(samples), SAMPLES_PER_RECORD)
@@ -35,7 +36,8 @@ def write_topic(config: StreamConfig, parts: Iterator[Samples]) -> int:
 
 def read_samples(dataset: str, file: Path, schema: Schema) -> Iterator[Samples]:
     """The file's events as samples; raises ConfigError at the first bad event."""
-    events, converter = iter(read_dataset(dataset, file)), Converter(schema)
+    events = iter(read_dataset(dataset, file))
+    converter = Converter(schema)
     while chunk := list(islice(events, CHUNK)):
         samples, faults = converter.convert_events(chunk)
         if faults:

@@ -41,7 +41,8 @@ def run_ingest(folder: Path, samples: int = 20_000) -> list[IngestResult]:
     """Measures everything on the synthetic stream; folder must be empty and is left filled."""
     schema = load_schema("synthetic")
     events = list(islice(synthetic_events(0), samples))
-    payloads, packed = _json_payloads(events), _packed_payloads(events, schema)
+    payloads = _json_payloads(events)
+    packed = _packed_payloads(events, schema)
     return [
         *_bench_codecs(events, payloads, packed, schema),
         *_bench_path(folder, "json", payloads, samples, schema),
@@ -63,7 +64,9 @@ def _packed_payloads(events: list[Event], schema: Schema) -> list[bytes]:
 def _bench_codecs(
     events: list[Event], payloads: list[bytes], packed: list[bytes], schema: Schema
 ) -> list[IngestResult]:
-    json_codec, packed_codec, count = JsonCodec(schema), PackedCodec(schema), len(events)
+    json_codec = JsonCodec(schema)
+    packed_codec = PackedCodec(schema)
+    count = len(events)
     decoded: Samples = packed_codec.decode(packed)[0]
 
     def pack() -> None:

@@ -76,7 +76,8 @@ def run_kafka(config: KafkaConfig, samples: int) -> list[KafkaResult]:
 
 
 def _payloads(schema: Schema, samples: int) -> dict[str, list[bytes]]:
-    events, codec = list(islice(synthetic_events(0), samples)), PackedCodec(schema)
+    events = list(islice(synthetic_events(0), samples))
+    codec = PackedCodec(schema)
     size = SAMPLES_PER_RECORD
     packed = [codec.encode_events(events[at : at + size]) for at in range(0, samples, size)]
     return {"json": [encode_json(event) for event in events], "packed": packed}
@@ -112,7 +113,8 @@ def _load(source: KafkaSource, schema: Schema, samples: int) -> None:
 
 
 def _read(source: KafkaSource, records: int) -> None:
-    found, positions = 0, dict.fromkeys(source.partitions(), 0)
+    found = 0
+    positions = dict.fromkeys(source.partitions(), 0)
     while found < records:
         for partition, offset in positions.items():
             with suppress(SourceUnavailable):  # asks again, as the loader does

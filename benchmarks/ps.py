@@ -31,7 +31,9 @@ from ps.store import Store
 
 RUN = "bench"
 SEED = 1
-GATHER, SEND, WRITE = 0, 1, 2
+GATHER = 0
+SEND = 1
+WRITE = 2
 """what the raw server is asked for: rows gathered, as many bytes, rows written"""
 
 
@@ -207,7 +209,8 @@ def _serve_tcp(config: RowConfig, table: int, _stop: Stop, ready: Connection) ->
         connection, _ = server.accept()
         with connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            head, buffer = np.empty(2, np.int64), np.empty((0, config.dim), np.float32)
+            head = np.empty(2, np.int64)
+            buffer = np.empty((0, config.dim), np.float32)
             while _receive_all(connection, head):
                 what, rows = head.tolist()
                 numbers = np.empty(rows, np.int64)

@@ -50,14 +50,16 @@ def run_step(
 ) -> StepResult:
     """Measures on a file, or on made-up samples of the data set's shape."""
     settings = _settings(folder / "first", dataset, batch, folder / "log")
-    schema, wanted = settings.event_schema, batch * steps
+    schema = settings.event_schema
+    wanted = batch * steps
     parts = read_samples(dataset, file, schema) if file is not None else made_up_samples(schema, wanted)
     samples = min(wanted, write_topic(settings.stream, parts))
     plain = [_time_plain(settings, samples)]
     pipeline = [_time_pipeline(settings, samples)]
     plain.append(_time_plain(settings, samples))
     pipeline.append(_time_pipeline(_settings(folder / "second", dataset, batch, folder / "log"), samples))
-    plain_ms, pipeline_ms = min(plain), min(run.status.step_ms for run in pipeline)
+    plain_ms = min(plain)
+    pipeline_ms = min(run.status.step_ms for run in pipeline)
     fastest = min(pipeline, key=lambda run: run.status.step_ms).status
     return StepResult(
         batch=batch,
@@ -94,11 +96,13 @@ def _time_plain(settings: Settings, samples: int) -> float:
     """Median milliseconds of a step, the first ones left out."""
     schema = settings.event_schema
     reference = Reference(settings.scaled_rows, settings.model, schema.fields, schema.dense, settings.seed)
-    index, times = Index(), []
+    index = Index()
+    times = []
     for batch in _batches(settings, samples):
         rows = index.resolve(batch.keys_BF)
         rows_BF = torch.from_numpy(rows.rows_U[rows.local_BF])
-        dense_BN, labels_B = torch.from_numpy(batch.dense_BN.copy()), torch.from_numpy(batch.labels_B.copy())
+        dense_BN = torch.from_numpy(batch.dense_BN.copy())
+        labels_B = torch.from_numpy(batch.labels_B.copy())
         began = time.perf_counter()
         reference.grow(np.ascontiguousarray(rows.new_keys))
         reference.train(rows_BF, dense_BN, labels_B)

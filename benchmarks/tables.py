@@ -71,7 +71,8 @@ def regret_table(result: RegretResult, experiment: Experiment) -> Table:
 
 
 def _regret_line(candidate: RegretCandidate, result: RegretResult) -> list[str]:
-    own, is_own = result.own, candidate is result.own
+    own = result.own
+    is_own = candidate is result.own
     return [
         f"{candidate.policy}{' (own)' if is_own else ''}",
         f"{candidate.whole.median:.2f}",

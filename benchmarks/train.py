@@ -42,7 +42,8 @@ from ingest.producing.synthetic import synthetic_events
 from ingest.samples import Samples
 from ingest.schema import Schema
 
-FAST_GBIT, SLOW_GBIT = 0.2, 0.02
+FAST_GBIT = 0.2
+SLOW_GBIT = 0.02
 NetworkKind = Literal["shaped", "namespaces"]
 LOSS_TOLERANCE = 2e-4
 """by how much losses may differ: floats are summed in another order, and every later step carries that on"""
@@ -97,7 +98,8 @@ class Variant:
                 f"{experiment.whole_batch} samples; expected some of the workers, and equal parts; correct --policies"
             )
         chosen = (*experiment.overrides, *self.overrides)
-        links, batch = experiment.links_gbit[:count], experiment.whole_batch // count
+        links = experiment.links_gbit[:count]
+        batch = experiment.whole_batch // count
         return replace(experiment, links_gbit=links, batch=batch, overrides=chosen)
 
 
@@ -108,7 +110,8 @@ def parse_variants(text: str) -> list[Variant]:
 
 def _variant(text: str) -> Variant:
     policy, *marks = text.split("@")
-    workers, overrides = None, []
+    workers = None
+    overrides = []
     for mark in marks:
         if mark in ("ring", "hub"):
             overrides.append(f"trainer.reduce={mark}")
@@ -312,7 +315,8 @@ def made_up_clicks(dataset: str, schema: Schema, seed: int, wanted: int) -> Iter
 
 
 def _synthetic(seed: int, schema: Schema) -> Iterator[Samples]:
-    events, converter = iter(synthetic_events(seed)), Converter(schema)
+    events = iter(synthetic_events(seed))
+    converter = Converter(schema)
     while True:
         yield converter.convert_events(list(islice(events, CHUNK)))[0]
 
@@ -388,7 +392,9 @@ def _slowest(measured: SinceMark) -> tuple[WorkerStatus, Phases]:
     step_seconds = measured.seconds / measured.steps
 
     def phases(worker: WorkerStatus) -> Phases:
-        push, pull, compute = worker.seconds.push, worker.seconds.pull, worker.seconds.compute
+        push = worker.seconds.push
+        pull = worker.seconds.pull
+        compute = worker.seconds.compute
         return Phases(push, pull, compute, max(0.0, step_seconds - push - pull - compute))
 
     slowest = min(measured.workers, key=lambda worker: phases(worker).wait)

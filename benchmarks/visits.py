@@ -18,8 +18,12 @@ from benchmarks.clicks import CHUNK, MIX
 from ingest.samples import Samples
 from ingest.schema import Schema
 
-PUBLISHERS, DEVICES, ADS = 1000, 30_000, 4000
-PUBLISHER_SKEW, DEVICE_SKEW, AD_SKEW = 1.2, 0.9, 0.8
+PUBLISHERS = 1000
+DEVICES = 30_000
+ADS = 4000
+PUBLISHER_SKEW = 1.2
+DEVICE_SKEW = 0.9
+AD_SKEW = 0.8
 """exponents of popularity"""
 LOYAL = 0.8
 """share of a device's events at its own publisher"""

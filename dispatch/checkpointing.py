@@ -46,7 +46,8 @@ class Checkpointing:
     """The checkpoints of one run."""
 
     def __init__(self, job: DispatchJob, journal: RunJournal, meter: Meter) -> None:
-        self._job, self._journal = job, journal
+        self._job = job
+        self._journal = journal
         self.storage = Storage.at(job.storage)
         told = self.storage, job.run, job.checkpoints.kept, journal.last_checkpoint, meter, job.publishing.gate
         self._book = CheckpointBook(*told, job.schema.sources)
@@ -65,7 +66,8 @@ class Checkpointing:
         self.has_audience = False
         """whether somebody serves the model"""
         self.search = CheckpointSearch(self.storage, journal, is_replay=not self.are_taken)
-        self._log, self._taken_log = structlog.get_logger(), CheckpointLog()
+        self._log = structlog.get_logger()
+        self._taken_log = CheckpointLog()
 
     @property
     def are_taken(self) -> bool:
@@ -101,7 +103,8 @@ class Checkpointing:
 
         It is on record before anyone hears of it. is_publication: whether it is only to be served.
         """
-        now, self._last_step = monotonic(), decided.step
+        now = monotonic()
+        self._last_step = decided.step
         self._publication_due = now + self._job.publishing.seconds
         self._due = self._due if is_publication else now + self._job.checkpoints.seconds
         try:
@@ -127,7 +130,8 @@ class Checkpointing:
         if (done := self._book.finished()) is not None:
             self._conclude(done)
             if isinstance(done, CheckpointManifest):
-                self._failed, self.trouble = 0, ""
+                self._failed = 0
+                self.trouble = ""
                 shards.commit(generation, done.step, done.number)
             else:
                 self._note_failure(done.reason)
@@ -174,11 +178,14 @@ class Checkpointing:
             self._book.find_last()
         except StorageError as error:
             raise CheckpointUnreadable(f"which checkpoints there are cannot be read: {error}", EMPTY_MODEL) from error
-        self.newest, found = None, self.search.find()
+        self.newest = None
+        found = self.search.find()
         if found is None:
-            self._last_step, self._book.gate = 0, GateState()
+            self._last_step = 0
+            self._book.gate = GateState()
             return None, Index()
-        self._last_step, self._book.gate = found.state.decided.step, found.state.gate
+        self._last_step = found.state.decided.step
+        self._book.gate = found.state.gate
         is_newest = found.is_last and found.manifest.line == self._journal.line
         self.newest = found.manifest if is_newest else None
         return found.state, found.index

@@ -70,7 +70,9 @@ class Coordinator:
     def __init__(
         self, job: DispatchJob, source: Source, letters: DeadLetters, stop: Stop, meter: Meter, resources: ExitStack
     ) -> None:
-        self.job, self.stop, self.meter = job, stop, meter
+        self.job = job
+        self.stop = stop
+        self.meter = meter
         self.log = structlog.get_logger()
         self.state: RunState = "waiting"
         tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
@@ -90,7 +92,8 @@ class Coordinator:
         control_at, feed_at = control_endpoints(job, resources)
         self._context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
         resources.enter_context(guarded(self._context, job.curve))
-        roster, providers = Roster(job.agreement.workers, may_join), Providers(job.shards, job.agreement.shards)
+        roster = Roster(job.agreement.workers, may_join)
+        providers = Providers(job.shards, job.agreement.shards)
         rules = job.curve, Refusals(meter), job.dispatch.silence_seconds
         self.crew = Crew(self._context, job.dispatch.endpoint, job.run, roster, providers, *rules)
         self.crew.generation = self.journal.generation  # what arrives of it or of older ones is known to be over
@@ -155,7 +158,8 @@ class Coordinator:
         roster.most = None if past is None else len(past.record.members)
         if past is None:
             self.steering.start_generation(self.commands.desired)
-            is_resumed, is_same_crew = self.state not in ("training", "paused"), not roster.has_changed
+            is_resumed = self.state not in ("training", "paused")
+            is_same_crew = not roster.has_changed
             reason = self.journal.reason_to_start(is_resumed, is_same_crew)
             terms = live_terms(self.job, self.steering.needs, roster.wanted, reason)
         else:
@@ -179,7 +183,9 @@ class Coordinator:
         self.crew.start_generation(self.journal.generation, self.intake.step, welcome, keeps)
         if self.restore != GO_ON:
             self.checkpointing.sweep()
-        self.restore, self.setbacks.stalled, self.setbacks.waits = GO_ON, "", 0
+        self.restore = GO_ON
+        self.setbacks.stalled = ""
+        self.setbacks.waits = 0
         self.state = "training" if past is None else "replaying"
         if past is None:
             self.steering.settle(self.training, self.intake)
@@ -192,7 +198,8 @@ class Coordinator:
 
     def checkpoint_if_due(self, decider: Decider) -> None:
         """Begins a checkpoint if it is time for one, or somebody wants one; training goes on meanwhile."""
-        step, is_wanted = self.intake.step, self.commands.wants_checkpoint or self.commands.desired.is_paused
+        step = self.intake.step
+        is_wanted = self.commands.wants_checkpoint or self.commands.desired.is_paused
         is_time = self.checkpointing.is_due(step) or (is_wanted and self.checkpointing.may_begin(step))
         is_publication = not is_time and self.checkpointing.is_publication_due(step)
         if (is_time or is_publication) and (checkpoint := self._begin_checkpoint(is_publication)):
@@ -216,10 +223,8 @@ class Coordinator:
         """
         while self.checkpointing.is_underway:
             self.poll(WAIT_SECONDS)
-        step, may_checkpoint = (
-            self.intake.step,
-            self.state != "replaying" and self.checkpointing.may_begin(self.intake.step),
-        )
+        step = self.intake.step
+        may_checkpoint = self.state != "replaying" and self.checkpointing.may_begin(self.intake.step)
         phase = self._order_flush(decider, self._begin_checkpoint() if may_checkpoint else 0)
         self.complete(keep=0)
         self.connections.shards.await_applied(self.crew.generation, step, phase)
@@ -233,7 +238,8 @@ class Coordinator:
 
         The run is over if its stream is; one that was stopped goes on when it is started again.
         """
-        limit, reason = self.job.dispatch.drain_seconds, self.stop.reason or "end of stream"
+        limit = self.job.dispatch.drain_seconds
+        reason = self.stop.reason or "end of stream"
         members = self.crew.roster.members
         digest = self.connections.shards.digest(self.journal.generation) if members else ""
         if not dismiss_first(self.crew, self.intake.step, limit):
@@ -270,7 +276,8 @@ class Coordinator:
 
         Training pauses while there is no room for that.
         """
-        training, is_told = self.training, False
+        training = self.training
+        is_told = False
         while True:
             try:
                 what = decision, training.decider.alpha, training.index.count
@@ -303,7 +310,9 @@ class Coordinator:
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         """Sends every worker that has something to do its part of the step."""
-        plan, dense, samples = decision.plan, self.training.dense_moves, batch.samples
+        plan = decision.plan
+        dense = self.training.dense_moves
+        samples = batch.samples
         order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense))
         ordered = step, TRAIN, plan, samples.labels_B, dense, order_bytes
         self.training.underway.add(OrderedRound(*ordered, decide_seconds=decision.seconds, samples=samples))
@@ -316,7 +325,8 @@ class Coordinator:
         """Waits until at most so many ordered rounds are under way."""
         if self.stop.requested and self.state == "training":
             self.state = "draining"
-        reported, underway = monotonic(), self.training.underway
+        reported = monotonic()
+        underway = self.training.underway
         while len(underway) > keep:
             if self.poll(WAIT_SECONDS if underway.oldest.missing else 0.0):
                 reported = monotonic()
@@ -326,7 +336,8 @@ class Coordinator:
                 raise silent([self.crew.roster.members[number].name for number in blamed], limit)
 
     def status(self) -> Status:
-        intake, accounts = self.intake, self.training.accounts
+        intake = self.intake
+        accounts = self.training.accounts
         at = self.state, self.crew.generation, intake.step
         known = accounts.status(*at, intake.events(), intake.fields())
         troubles = tuple(filter(None, (self.setbacks.stalled, self.checkpointing.trouble)))
@@ -343,7 +354,9 @@ class Coordinator:
 
     def _order_flush(self, decider: Decider, checkpoint: int) -> int:
         """Announces and orders a flush after the newest step; returns its phase. checkpoint: its number, 0 for none."""
-        plan, step, dense = decider.flush(), self.intake.step, self.training.dense.flush()
+        plan = decider.flush()
+        step = self.intake.step
+        dense = self.training.dense.flush()
         phase = self.training.flush_phase(step)
         self.connections.shards.announce_flush(self.crew.generation, (step, phase), plan, dense, checkpoint)
         order_bytes = self.crew.order(flush_orders(self.crew.at(step), phase, plan.workers, dense))

@@ -61,11 +61,14 @@ class DenseTurns:
         """who alone has the newest; in a ring the first of all who have them. None: the shards"""
         self._flushed: int | None = None
         """who has the newest as well as the shards, because it has just given them to these"""
-        self._workers, self._hub = 0, False
+        self._workers = 0
+        self._hub = False
 
     def start_generation(self, workers: int, hub: bool) -> bool:
         """Returns whether the first member must take the dense weights from the shards before it can begin."""
-        self._workers, self._hub, self._flushed = workers, hub, None
+        self._workers = workers
+        self._hub = hub
+        self._flushed = None
         return not hub and self._owner is None
 
     def train(self, samples: Sequence[int], sole: int | None = None) -> DenseMoves:

@@ -48,12 +48,16 @@ class Intake:
         self.step = 0
         """number of the newest step"""
         self._samples = self._dead_letters = self._skipped = 0
-        self.freshness, self._newest_event_seconds = Freshness(lambda: source.clock), 0.0
+        self.freshness = Freshness(lambda: source.clock)
+        self._newest_event_seconds = 0.0
         self._positions: dict[int, Position] = {}
         """after the newest step, of every partition that is known"""
         self._last_letters: tuple[DeadLetter, ...] = ()
         """of the newest step on record: those of steps before it are known to be written"""
-        self._job, self._journal, self._source, self._letters = job, journal, source, letters
+        self._job = job
+        self._journal = journal
+        self._source = source
+        self._letters = letters
         self._meter = meter
         self._log = structlog.get_logger()
         self._watch = FieldWatch(job.schema, job.stream.absent_window, job.stream.on_absent_field)
@@ -134,7 +138,8 @@ class Intake:
     # ── what was recorded before ──────────────────────────────────────────────────────────────────────────────────────
     def go_back(self, history: History, decided: Decided | None) -> None:
         """Forgets what came after a checkpoint and is trained again; decided: up to there, None: nothing."""
-        self.step, self._samples = history.base.step, history.base.samples
+        self.step = history.base.step
+        self._samples = history.base.samples
         self._positions = dict(history.base.positions)
         self._dead_letters, self._skipped = (decided.dead_letters, decided.skipped) if decided is not None else (0, 0)
         self._newest_event_seconds = 0.0 if decided is None else decided.newest_event_seconds
@@ -238,7 +243,9 @@ class Intake:
 
 def open_loader(job: DispatchJob, source: Source, history: History) -> Loader:
     """Starts reading ahead, behind what is on record and what is to be decided anew."""
-    begun, positions, known = history.begun, dict(history.positions), history.samples
+    begun = history.begun
+    positions = dict(history.positions)
+    known = history.samples
     for void in history.to_redecide:
         advance(positions, void, job.folder)
         known += void.samples

@@ -114,7 +114,8 @@ class DispatchJob:
 
 def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
     """Raises before anything starts if the settings do not go together."""
-    dispatch, has_hot_set = job.dispatch, hot_share > 0
+    dispatch = job.dispatch
+    has_hot_set = hot_share > 0
     dispatch.check_parking()
     sizes = dispatch.cache_rows, job.stream.batch, dispatch.workers, job.schema.fields
     check_room(*sizes, dispatch.share_bounds if is_elastic else None, hot_share)

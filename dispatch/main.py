@@ -92,5 +92,6 @@ def train(coordinator: Coordinator) -> None:
 
 def needs_generation(coordinator: Coordinator) -> bool:
     """Whether the next step is for another generation: with other members, or for another kind of policy."""
-    desired, roster = coordinator.commands.desired, coordinator.crew.roster
+    desired = coordinator.commands.desired
+    roster = coordinator.crew.roster
     return roster.has_changed or coordinator.steering.needs_generation(desired)

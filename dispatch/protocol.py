@@ -31,9 +31,10 @@ Positions = Annotated[NDArray[np.int32], "u1", "u2", "i4"]
 Labels = Annotated[NDArray[np.float32], BITS, "f4"]
 
 
-REMOVED, UNCONFIRMED = "removed", "unconfirmed"
-"""told to a worker that an operator has removed, and to one that joined and then was silent, in place of the type of a
-message that was refused"""
+REMOVED = "removed"
+"""told to a worker that an operator has removed, in place of the type of a message that was refused"""
+UNCONFIRMED = "unconfirmed"
+"""told to one that joined and then was silent, likewise"""
 
 
 # ── worker → dispatcher ───────────────────────────────────────────────────────────────────────────────────────────────

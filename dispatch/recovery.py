@@ -76,7 +76,8 @@ def write_down(coordinator: Coordinator, fault: Recoverable) -> None:
 def go_back(coordinator: Coordinator) -> None:
     """Goes back to the newest usable checkpoint: later training is forgotten, and what is on record stays."""
     state, index = coordinator.checkpointing.choose()
-    history, decided = coordinator.journal.history, None if state is None else state.decided
+    history = coordinator.journal.history
+    decided = None if state is None else state.decided
     coordinator.restore = EMPTY_MODEL if state is None else state.checkpoint
     coordinator.versions.go_back()
     coordinator.training = Training(coordinator.job, coordinator.steering.needs, state, index)
@@ -92,7 +93,8 @@ def assemble(coordinator: Coordinator, workers: int, patience_seconds: float | N
     Returns False if a stop was requested before that, or if workers are still missing after a while; patience: how long
     that is, once the shards are there and at least one worker is.
     """
-    crew, since = coordinator.crew, monotonic()
+    crew = coordinator.crew
+    since = monotonic()
     while not coordinator.stop.requested:
         is_known = coordinator.journal.history.begun is not None or coordinator.intake.start is not None
         if not (is_known and crew.providers.are_complete and crew.roster.able):

@@ -16,7 +16,8 @@ from ingest.errors import SourceUnavailable
 
 def replay(coordinator: Coordinator) -> bool:
     """Returns once the run is where its journal ends; False if a stop was requested before that."""
-    intake, dispatch = coordinator.intake, coordinator.job.dispatch
+    intake = coordinator.intake
+    dispatch = coordinator.job.dispatch
     go_back(coordinator)
     history = coordinator.journal.history
     for past in history.generations:
@@ -44,7 +45,8 @@ def replay(coordinator: Coordinator) -> bool:
 
 def staying(coordinator: Coordinator) -> list[str]:
     """Members of the newest generation that a run which goes on waits for: all but those that are to leave."""
-    history, roster = coordinator.journal.history, coordinator.crew.roster
+    history = coordinator.journal.history
+    roster = coordinator.crew.roster
     draining = coordinator.commands.desired.draining
     return [name for name in history.members if name not in draining and not roster.is_leaving(name)]
 

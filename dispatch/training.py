@@ -56,8 +56,10 @@ class Training:
         self.underway = RoundsUnderway()
         self.newest = NewestSamples()
         """that have been trained"""
-        self.dense, self.dense_moves = DenseTurns(are_on_shards=state is not None), NO_MOVES
-        """where the dense weights are, and what the step that is announced moves of them"""
+        self.dense = DenseTurns(are_on_shards=state is not None)
+        """where the dense weights are"""
+        self.dense_moves = NO_MOVES
+        """what the step that is announced moves of them"""
         self._decider: Decider | None = None
         self._directory: Directory | None = None
         self._members: tuple[Member, ...] = ()
@@ -102,7 +104,8 @@ class Training:
         if self._directory is not None:
             before = {member: number for number, member in enumerate(self._members)}
             keeps = directory.continue_from(self._directory, [before.get(member) for member in members])
-        self._directory, self._members = directory, members
+        self._directory = directory
+        self._members = members
         links = [WorkerLink(member.name, member.link_gbit) for member in members]
         costs_n = self.feedback.start_generation(links)
         self.accounts.set_parked(())
@@ -181,7 +184,8 @@ class Training:
             hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
             names = [self._members[worker].name for worker in done.diverged]
             structlog.get_logger().error(hint, step=done.step, workers=names)
-        seconds, samples = self.accounts.end_step(done.labels_B.size), done.labels_B.size
+        seconds = self.accounts.end_step(done.labels_B.size)
+        samples = done.labels_B.size
         self.decider.measure_step(done.step, seconds)
         clicks = int(np.count_nonzero(done.labels_B))
         return StepFigures(time(), seconds, done.decide_seconds, samples, clicks, loss, done.moved_bytes())

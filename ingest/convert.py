@@ -61,7 +61,8 @@ class Converter:
         """Samples of all rows (rows with faults hold nonsense) and the faults; a column for each of schema.sources."""
         column = dict(zip(self.schema.sources, columns, strict=True))
         faults: Faults = {}
-        times_B, labels_B = read_times(times, faults), read_labels(labels, faults)
+        times_B = read_times(times, faults)
+        labels_B = read_labels(labels, faults)
         for name in self.schema.coerced:
             column[name] = parse_texts(name, column[name], faults)
         numbers = {name: read_numbers(name, column[name], faults) for name in column if name in self.numeric}

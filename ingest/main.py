@@ -56,7 +56,9 @@ class ProducerJob:
 
     def check(self) -> None:
         """Raises ConfigError for a job that cannot be done; nothing is written yet."""
-        rate, limit, seconds = self.rate, self.limit, self.duration_seconds
+        rate = self.rate
+        limit = self.limit
+        seconds = self.duration_seconds
         checks = (
             ("rate", rate, "events a second above 0", rate is None or rate > 0),
             ("limit", limit, "0 or more events", limit is None or limit >= 0),

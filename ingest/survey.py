@@ -138,14 +138,16 @@ class Column:
     def _add_numbers(self, numbers: list[float]) -> None:
         known = [bound for bound in (self.lowest, self.highest) if bound is not None]
         if numbers:
-            self.lowest, self.highest = min(*known, *numbers, numbers[0]), max(*known, *numbers, numbers[0])
+            self.lowest = min(*known, *numbers, numbers[0])
+            self.highest = max(*known, *numbers, numbers[0])
 
 
 class Survey:
     """Looks at records and adds up what they hold."""
 
     def __init__(self, schema: Schema) -> None:
-        self._schema, self._decoder = schema, Decoder(schema)
+        self._schema = schema
+        self._decoder = Decoder(schema)
         self._columns = {name: Column() for name in schema.sources}
         self._unknown: dict[str, Column] = {}
         self._reasons: Counter[str] = Counter()
@@ -206,7 +208,8 @@ class Survey:
 
     def _add_samples(self, decoded: Decoded, packed_B: NDArray[np.bool_]) -> None:
         """Counts good samples that have some field, and adds the values of packed ones."""
-        witnesses, samples = witnesses_of(self._schema), decoded.samples
+        witnesses = witnesses_of(self._schema)
+        samples = decoded.samples
         has_BS = [has_value(samples, witnesses, place) for place in range(len(self._schema.sources))]
         self._fitting += int(np.any(has_BS, axis=0).sum())
         is_packed_B = packed_B[decoded.at_B[:, 0]]
@@ -216,7 +219,8 @@ class Survey:
         widths = {table.field: table.values for table in reversed(self._schema.tables)}
         for place, name in enumerate(self._schema.sources):
             chosen_B = has_BS[place] & is_packed_B
-            key, dense = witnesses.key_S[place], [d.field for d in self._schema.dense_fields]
+            key = witnesses.key_S[place]
+            dense = [d.field for d in self._schema.dense_fields]
             keys = samples.keys_BF[chosen_B, key : key + widths[name]] if key >= 0 else None
             floats = samples.dense_BN[chosen_B, dense.index(name)] if name in dense else None
             self._columns[name].add_packed(keys, int(witnesses.absent_S[place]), floats, int(chosen_B.sum()))

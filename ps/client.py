@@ -124,7 +124,9 @@ class ShardClient:
         self._timer = LinkTimer()
         self._asked: dict[_Question, tuple[slice, slice]] = {}
         """(shard, phase) of pulls that are not answered yet, with the slices of the lists asked for"""
-        self._context, self._link, self._curve = context, link or Link(), curve
+        self._context = context
+        self._link = link or Link()
+        self._curve = curve
         self.endpoints: tuple[str, ...] = ()
         """of the shards, by number"""
         self._sockets: list[zmq.Socket[bytes]] = []
@@ -150,7 +152,8 @@ class ShardClient:
 
         So is what was timed and not taken yet: the step may have been interrupted.
         """
-        self._generation, self._worker = generation, worker
+        self._generation = generation
+        self._worker = worker
         self._asked.clear()
         self._timer = LinkTimer()
         for socket in self._sockets:

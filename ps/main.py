@@ -120,7 +120,8 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
     log = structlog.get_logger().bind(process="ps", shard=job.number, run=job.run)
     requests = Codec(*TO_SHARD, float_dtype=job.rows.float_dtype)
     replies = Codec(*FROM_SHARD, float_dtype=job.rows.float_dtype)
-    terms, refused = Terms(job.number, job.config.shards, dict(job.agreement.shards)), Refusals(meter)
+    terms = Terms(job.number, job.config.shards, dict(job.agreement.shards))
+    refused = Refusals(meter)
     model = ModelSettings(job.rows, job.seed, job.config.chunk_rows, job.dense)
     checkpoints = CheckpointTaker(Storage.at(job.storage) if job.storage else None, job.number, job.checkpoints.deltas)
     state = Shard(model, job.run, job.config.held_bytes, refused, terms, checkpoints)
@@ -172,10 +173,16 @@ class Offer:
     """
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", job: ShardJob, offered: Serve) -> None:
-        self._context, self._endpoint, self._curve, self._offered = context, job.dispatcher_endpoint, job.curve, offered
+        self._context = context
+        self._endpoint = job.dispatcher_endpoint
+        self._curve = job.curve
+        self._offered = offered
         self._options: SocketOptions = {zmq.ROUTING_ID: f"shard-{job.number}/{uuid4().hex}".encode()}
-        self._codec, self._answers = Codec(Serve), Codec(Heard, Refused)
-        self._claim, self._renewed, self._is_heard = NameClaim(job.is_supervised), 0.0, False
+        self._codec = Codec(Serve)
+        self._answers = Codec(Heard, Refused)
+        self._claim = NameClaim(job.is_supervised)
+        self._renewed = 0.0
+        self._is_heard = False
         self._answered = monotonic()
         """when the dispatcher last answered, or the connection was made"""
         self._socket = self._connected() if self._endpoint else None
@@ -187,11 +194,13 @@ class Offer:
         """
         if self._socket is None or monotonic() - self._renewed < OFFER_SECONDS:
             return False
-        self._renewed, was_heard = monotonic(), self._is_heard
+        self._renewed = monotonic()
+        was_heard = self._is_heard
         is_sent = send(self._socket, self._codec, self._offered)
         if not is_sent or self._renewed - self._answered > UNANSWERED_SECONDS:
             self._socket.close()
-            self._socket, self._answered = self._connected(), self._renewed
+            self._socket = self._connected()
+            self._answered = self._renewed
         while self._socket.poll(0):
             answer, _ = receive(self._socket, self._answers)
             self._answered = self._renewed
@@ -263,8 +272,10 @@ def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:
 def warm_up(rows: RowConfig, dense: DenseRule) -> None:
     """Runs every kernel once on a shard of its own, so that the first real round waits for no compiler."""
     shard = Shard(ModelSettings(rows, 0, 1, dense), "warm-up")
-    shape, one = rows.shape(), np.zeros(1, np.int64)
-    row, gradient = np.zeros(shape.total, rows.float_dtype), np.zeros(shape.value, rows.float_dtype)
+    shape = rows.shape()
+    one = np.zeros(1, np.int64)
+    row = np.zeros(shape.total, rows.float_dtype)
+    gradient = np.zeros(shape.value, rows.float_dtype)
     created = AnnounceArrays(
         new_numbers=one,
         new_keys=one.astype(np.uint64),

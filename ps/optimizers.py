@@ -99,9 +99,11 @@ def update_rows(rule: Any, rows_KT: Any, gradients_KW: Any) -> None:
 
 def update_reference(config: RowConfig, rows_KT: NDArray[Any], gradients_KW: NDArray[Any]) -> NDArray[Any]:
     """The rows after one gradient each, in plain numpy."""
-    dim, width = config.dim, config.shape().value
+    dim = config.dim
+    width = config.shape().value
     rates_W = np.array([config.rate] * dim + [config.wide_rate] * int(config.wide), rows_KT.dtype)
-    values_KW, state_KS = rows_KT[:, :width], rows_KT[:, width:]
+    values_KW = rows_KT[:, :width]
+    state_KS = rows_KT[:, width:]
     squares_KW = gradients_KW * gradients_KW
     if config.optimizer == "sgd":
         changed_KT: NDArray[Any] = values_KW - rates_W * gradients_KW

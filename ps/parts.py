@@ -103,7 +103,8 @@ class Parts:
         self._store.check(numbers_K)
         self._heads.grow(len(self._store))
         self._reserve(len(numbers_K))
-        heads, chunk_rows = self._heads.addresses, self._heads.chunk_rows
+        heads = self._heads.addresses
+        chunk_rows = self._heads.chunk_rows
         self._free, added = _add(heads, chunk_rows, numbers_K, gradients_KW, worker, self._pool, self._free)
         self._pending += added
         if added < len(numbers_K):
@@ -115,7 +116,9 @@ class Parts:
     def settle(self, numbers_K: NDArray[np.int64]) -> None:
         """Applies the summed parts of each row once. Raises OutOfOrder, and applies none, if a row has no part."""
         self._check_pending(numbers_K)
-        rows, heads, chunk_rows = self._store.rows, self._heads.addresses, self._heads.chunk_rows
+        rows = self._store.rows
+        heads = self._heads.addresses
+        chunk_rows = self._heads.chunk_rows
         self._free, used = _settle(
             heads, chunk_rows, numbers_K, self._pool, self._free, rows.addresses, rows.columns, self._rule
         )

@@ -220,9 +220,10 @@ class Count(Header, frozen=True):
     """Asks for the shard's ledger. Answered by Ledger."""
 
 
-TAKEN, DISPLACED = "taken", "displaced"
-"""told to a shard or worker whose place another process has, and to one whose place another took while it could not be
-reached, in place of the type of the message that was refused"""
+TAKEN = "taken"
+"""told to a shard or worker whose place another process has, in place of the type of a message that was refused"""
+DISPLACED = "displaced"
+"""told to one whose place another took while it could not be reached, likewise"""
 
 
 # ── shard → dispatcher, over a connection of its own ──────────────────────────────────────────────────────────────────

@@ -139,7 +139,8 @@ class Rounds:
         """Raises OutOfOrder unless this worker was announced with these rows, and has not pushed them yet."""
         header: Push = push.header
         arrays: PushArrays = push.arrays
-        at, worker = (header.step, header.phase), header.worker
+        at = (header.step, header.phase)
+        worker = header.worker
         if worker not in gathering.expected:
             raise OutOfOrder(
                 f"worker {worker} pushed in round {at} without being announced; expected a push only from "
@@ -148,7 +149,8 @@ class Rounds:
         if worker in gathering.pushes:
             raise OutOfOrder(f"worker {worker} pushed twice in round {at}; expected one push; the first one counts")
         if fingerprint(arrays.owned_numbers, arrays.part_numbers) != gathering.expected[worker]:
-            owned, parts = len(arrays.owned_numbers), len(arrays.part_numbers)
+            owned = len(arrays.owned_numbers)
+            parts = len(arrays.part_numbers)
             raise OutOfOrder(
                 f"worker {worker} pushed {owned} owned rows and {parts} parts in round {at} that are not the rows "
                 "announced for it; expected those of its order, each once; does its order match the announcement?"
@@ -223,7 +225,9 @@ class Fence:
     def begin(self, message: Received) -> None:
         """Older generations are refused from now on; rounds of this one are until ``let_in``."""
         header: Open = message.header
-        self.generation, self.workers, self._opener = header.generation, header.workers, message.sender
+        self.generation = header.generation
+        self.workers = header.workers
+        self._opener = message.sender
         self._broken = OutOfOrder("it has not begun")
 
     def let_in(self) -> None:

@@ -186,7 +186,8 @@ class Shard:
         except (PsError, StorageError) as error:
             self._fence.break_off(error)
             raise
-        self.store, self.dense = restored.store, restored.dense
+        self.store = restored.store
+        self.dense = restored.dense
         self.parts = Parts(self.store, rule_of(self._model.rows))
         self.checkpoints.build_on(restored.saved)
 
@@ -212,7 +213,9 @@ class Shard:
 
     def _push(self, message: Received) -> None:
         arrays: PushArrays = message.arrays
-        shape, owned, parts = self.store.shape, len(arrays.owned_numbers), len(arrays.part_numbers)
+        shape = self.store.shape
+        owned = len(arrays.owned_numbers)
+        parts = len(arrays.part_numbers)
         if owned * shape.total != len(arrays.owned_rows) or parts * shape.value != len(arrays.part_gradients):
             raise WireError(
                 f"a push of {owned} owned rows and {parts} parts brought {len(arrays.owned_rows)} and "
@@ -355,7 +358,9 @@ class Shard:
 
 def check_announced(header: Announce, fingerprints: int, workers: int) -> None:
     """Raises OutOfOrder for a round that no members of the generation could carry out."""
-    pushers, whole, gradients = header.pushers, header.dense_whole, header.dense_gradients
+    pushers = header.pushers
+    whole = header.dense_whole
+    gradients = header.dense_gradients
     is_known = all(worker < workers for worker in (*pushers, *whole, *gradients))
     is_once = len(set(pushers)) == len(pushers) == fingerprints and len(set(gradients)) == len(gradients)
     if not is_known or not is_once:

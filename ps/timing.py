@@ -32,7 +32,8 @@ class LinkTimer:
         self._asked: dict[Asked, Question] = {}
         self._nbytes = 0
         self._travelled: list[tuple[float, float]] = []
-        self._dense_bytes, self._dense_seconds = 0, 0.0
+        self._dense_bytes = 0
+        self._dense_seconds = 0.0
         self._passed_bytes = 0
         """of dense weights that came while an answer was on its way, on the same link"""
 
@@ -42,7 +43,8 @@ class LinkTimer:
 
     def answered(self, of: Asked, nbytes: int, held_seconds: float, was_awaited: bool) -> None:
         """Notes that a shard's rows are there, which it had held back for so many seconds."""
-        now, question = perf_counter(), self._asked.pop(of)
+        now = perf_counter()
+        question = self._asked.pop(of)
         passed_bytes, self._passed_bytes = self._passed_bytes, 0
         if was_awaited:
             self._nbytes += question.nbytes + passed_bytes + nbytes
@@ -62,14 +64,18 @@ class LinkTimer:
         measured = self._nbytes, covered(self._travelled)
         if self._dense_bytes:
             measured = self._dense_bytes, self._dense_seconds
-        self._nbytes, self._passed_bytes, self._dense_bytes, self._dense_seconds = 0, 0, 0, 0.0
+        self._nbytes = 0
+        self._passed_bytes = 0
+        self._dense_bytes = 0
+        self._dense_seconds = 0.0
         self._travelled.clear()
         return measured
 
 
 def covered(intervals: list[tuple[float, float]]) -> float:
     """Seconds that lie in at least one of the intervals."""
-    total, until = 0.0, float("-inf")
+    total = 0.0
+    until = float("-inf")
     for began, ended in sorted(intervals):
         total += max(0.0, ended - max(began, until))
         until = max(until, ended)

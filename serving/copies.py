@@ -126,7 +126,8 @@ class ModelCopy:
 
     def predict(self, samples: Samples) -> NDArray[np.float32]:
         """The click probability of each sample."""
-        dim, device = self.spec.rows.dim, self.spec.device
+        dim = self.spec.rows.dim
+        device = self.spec.device
         with torch.inference_mode():
             values_BFW = self.table.look_up(samples.keys_BF)
             wide_BF = values_BFW[..., dim] if self.spec.rows.wide else None
@@ -147,7 +148,8 @@ class Copies:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
-        self._active, self.standby = ModelCopy(spec), ModelCopy(spec)
+        self._active = ModelCopy(spec)
+        self.standby = ModelCopy(spec)
 
     @property
     def served(self) -> CheckpointManifest | None:

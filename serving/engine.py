@@ -38,7 +38,9 @@ class Engine:
     """The thread that computes."""
 
     def __init__(self, copies: Copies, batch_samples: int, meter: Meter) -> None:
-        self._copies, self._most, self._meter = copies, batch_samples, meter
+        self._copies = copies
+        self._most = batch_samples
+        self._meter = meter
         self._waiting: deque[WaitingRequest] = deque()
         self._changed = threading.Condition()
         self._is_closing = False

@@ -98,7 +98,10 @@ class Follower:
         name: str = "serve",
     ) -> None:
         """deliveries: files that shards have published; None: all are read from storage. name: of the server."""
-        self._storage, self._copies, self._news, self._meter = storage, copies, news, meter
+        self._storage = storage
+        self._copies = copies
+        self._news = news
+        self._meter = meter
         self._remembered = Remembered(storage, name)
         self._deliveries = deliveries
         self._delivered = None if deliveries is None else DeliveredFiles(storage, deliveries)
@@ -110,7 +113,8 @@ class Follower:
         self._pauses = DoublingPauses()
         self._turned = threading.Condition()
         self.state = Followed(0, Choice(), (), "no turn has been taken yet")
-        self._begun, self._is_closing = 0, False
+        self._begun = 0
+        self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
     def start(self) -> None:
@@ -134,7 +138,8 @@ class Follower:
         """Looks once, and serves what should be served."""
         with self._turned:
             self._begun = self.state.turn + 1
-        choice, failure = self.state.choice, ""
+        choice = self.state.choice
+        failure = ""
         try:
             choice = read_choice(self._storage)
             self._remembered.read()
@@ -175,7 +180,8 @@ class Follower:
 
     def _serve_best(self, choice: Choice) -> str:
         """Swaps in the best version that can be loaded; returns why a better one could not be."""
-        failure, served = "", self._copies.served
+        failure = ""
+        served = self._copies.served
         version = None if served is None else version_of(served)
         if choice.pinned is not None and choice.pinned not in self._manifests:
             return (

@@ -155,8 +155,10 @@ def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSp
 
 
 def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
-    shape, entries = spec.rows.shape(), opened.entries
-    dtype, rows = np.dtype(spec.rows.float_dtype), opened.part.rows
+    shape = spec.rows.shape()
+    entries = opened.entries
+    dtype = np.dtype(spec.rows.float_dtype)
+    rows = opened.part.rows
     wanted = {
         "numbers": (np.dtype(np.int64), (rows,)),
         "keys": (np.dtype(np.uint64), (rows,)),
@@ -178,7 +180,8 @@ def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
 
 def read_dense(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> NDArray[Any] | None:
     """The flat dense vector of a checkpoint whose files have been verified; None if it has none yet."""
-    ranges, floats = [], 0
+    ranges = []
+    floats = 0
     most = 3 * copy.dense_weights + len(manifest.shards)
     for shard in manifest.shards:
         with damaged(shard.files[-1].name), RowFile(storage, shard.files[-1]) as opened:
@@ -208,7 +211,8 @@ def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: Version | N
         opened.keep()
         for first in range(0, file.rows, BLOCK_ROWS):
             end = min(first + BLOCK_ROWS, file.rows)
-            keys_K, values_KW = opened.read("keys", first, end), opened.read("values", first, end)
+            keys_K = opened.read("keys", first, end)
+            values_KW = opened.read("values", first, end)
             if since is not None:
                 versions_K = opened.read("versions", first, end)
                 is_new_K = (versions_K > since.step) | (versions_K < 0)  # below 0: a row with its start value

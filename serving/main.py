@@ -64,7 +64,8 @@ def open_port(job: ServingJob) -> socket.socket:
 
     Without that two runs on one machine would answer each other's requests.
     """
-    host, port = job.config.host, job.config.port
+    host = job.config.host
+    port = job.config.port
     if not job.shares_port:
         with listen("serving", host, port, USUAL_PORT) as alone:
             port = alone.getsockname()[1]
@@ -73,7 +74,8 @@ def open_port(job: ServingJob) -> socket.socket:
 
 def warm_up(job: ServingJob) -> None:
     """Compiles kernels before anyone asks; a machine has to do so once."""
-    decoder, table = Decoder(job.schema, needs_label=False), job.spec.empty_table()
+    decoder = Decoder(job.schema, needs_label=False)
+    table = job.spec.empty_table()
     decoder.decode([Record(0, None, b'{"fields": {}}', 0)], Position(0))
     count_items(b"[]", 1)
     warm_up_index()
@@ -107,9 +109,11 @@ async def _run(
 @contextmanager
 def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore, AuditQueue], ServingParts]]:
     """Follows the checkpoints; yields what makes the parts of the application, once there is a database."""
-    storage, copies = Storage.at(job.storage), Copies(job.spec)
+    storage = Storage.at(job.storage)
+    copies = Copies(job.spec)
     engine = Engine(copies, job.config.batch_samples, meter)
-    deliveries, news = Deliveries(job.curve), news_of(job, copies, meter)
+    deliveries = Deliveries(job.curve)
+    news = news_of(job, copies, meter)
     follower = Follower(storage, copies, news, meter, deliveries, job.name)
     decoder = Decoder(job.schema, needs_label=False)
 

@@ -35,11 +35,15 @@ class DispatcherNews:
         score: Scorer | None = None,
     ) -> None:
         """endpoint: where the dispatcher answers now; None: it is not there; score: answers its questions."""
-        self._endpoint, self._run, self._curve, self._name = endpoint, run, curve, name
+        self._endpoint = endpoint
+        self._run = run
+        self._curve = curve
+        self._name = name
         self._score = score
         self._served = NOTHING, 0.0
         self._newest: Newest | None = None
-        self._has_news, self._is_closed = threading.Event(), threading.Event()
+        self._has_news = threading.Event()
+        self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="news", daemon=True)
         self._thread.start()
 

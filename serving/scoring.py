@@ -25,12 +25,14 @@ class QuestionScorer:
     """Implements dispatch.control.live_client.Scorer; used by one thread."""
 
     def __init__(self, copies: Copies, meter: Meter) -> None:
-        self._copies, self._meter = copies, meter
+        self._copies = copies
+        self._meter = meter
         self._log = structlog.get_logger()
 
     def __call__(self, samples: int, asked: QuestionArrays) -> ScoredQuestion | None:
         """None before the first version, and if the samples are not those of this model or cannot be scored."""
-        fields, dense = self._copies.spec.fields, self._copies.spec.dense
+        fields = self._copies.spec.fields
+        dense = self._copies.spec.dense
         if not samples or (asked.keys.size, asked.dense.size) != (samples * fields, samples * dense):
             found = {"samples": samples, "keys": asked.keys.size, "dense": asked.dense.size}
             self._log.warning("samples of another schema are not scored; serve with the settings of the run", **found)

@@ -19,5 +19,6 @@ def spec_of(
         raise ConfigError(
             "serving.device is 'cuda' and torch finds none here; expected a GPU and its driver; set it to 'cpu'"
         )
-    dtype, device = DTYPES[config.row_dtype], torch.device(config.device)
+    dtype = DTYPES[config.row_dtype]
+    device = torch.device(config.device)
     return ModelSpec(run, seed, rows, model, schema.fields, schema.dense, dtype, device)

@@ -51,7 +51,8 @@ def why_held(manifests: Iterable[CheckpointManifest], choice: Choice, served: Ve
     newer = [manifest for manifest in manifests if version_of(manifest) > served and not choice.allows(manifest)]
     if choice.pinned is not None or not newer:
         return ""
-    newest, found = max(newer, key=version_of), "1 newer version is" if len(newer) == 1 else f"{len(newer)} newer are"
+    newest = max(newer, key=version_of)
+    found = "1 newer version is" if len(newer) == 1 else f"{len(newer)} newer are"
     return (
         f"{found} held back; the newest, checkpoint {newest.number} after step "
         f"{newest.step}: {'; '.join(newest.verdict.reasons)}; expected a good one; wait for the next, or release this"

@@ -38,7 +38,8 @@ class RowCache:
 
     def put_full(self, slots_K: NDArray[np.int32], rows_KT: NDArray[Any]) -> None:
         """Writes [value | state] rows into the slots."""
-        index_K, tensor_KT = self.index(slots_K), self.tensor(rows_KT)
+        index_K = self.index(slots_K)
+        tensor_KT = self.tensor(rows_KT)
         width = self.values_CW.shape[1]
         self.values_CW.index_copy_(0, index_K, tensor_KT[:, :width])
         self.state_CS.index_copy_(0, index_K, tensor_KT[:, width:])

@@ -124,7 +124,8 @@ class Dense:
                 f"shard {shard} answered with {floats.size} floats of dense weights in form {form}; expected "
                 f"{sum(part.numel() for part in parts)}; give worker and shard the same settings"
             )
-        received, start = torch.from_numpy(np.require(floats, requirements="W")), 0
+        received = torch.from_numpy(np.require(floats, requirements="W"))
+        start = 0
         for part in parts:
             part.copy_(received[start : start + part.numel()])
             start += part.numel()
@@ -150,7 +151,8 @@ class Dense:
 
 def places_of(model: nn.Module) -> dict[str, slice]:
     """Where each weight lies in the flat tensors."""
-    places, start = {}, 0
+    places = {}
+    start = 0
     for name, weight in model.named_parameters():
         places[name] = slice(start, start + weight.numel())
         start += -(-weight.numel() // ALIGNED_FLOATS) * ALIGNED_FLOATS

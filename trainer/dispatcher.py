@@ -50,7 +50,8 @@ class Outgoing:
     """Messages to the dispatcher, in order: one that cannot be sent is tried again, and later ones wait behind it."""
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
-        self._socket, self._codec = socket, Codec(*TO_DISPATCHER)
+        self._socket = socket
+        self._codec = Codec(*TO_DISPATCHER)
         self._unsent: deque[tuple[Header, Arrays]] = deque()
 
     def add(self, header: Header, arrays: Arrays) -> None:
@@ -79,8 +80,12 @@ class Dispatcher:
     ) -> None:
         """identity: of this process, unlike that of any other; claim: to its name."""
         self._claim = claim or NameClaim()
-        self._endpoint, self._name, self._run = endpoint, name, run
-        self._generation, self._step, self._number = 0, 0, 0
+        self._endpoint = endpoint
+        self._name = name
+        self._run = run
+        self._generation = 0
+        self._step = 0
+        self._number = 0
         self._over = 0
         """the newest generation whose orders are passed over"""
         self._kept: deque[tuple[Header, Any]] = deque()
@@ -217,7 +222,8 @@ class Dispatcher:
             return False
         current = message.run == self._run and message.generation >= self._generation
         if current and (isinstance(message, Welcome) or message.generation == self._generation):
-            self._generation, self._step = message.generation, message.step
+            self._generation = message.generation
+            self._step = message.step
             self._number = message.worker if isinstance(message, Welcome) else self._number
             is_over = isinstance(message, Order) and message.generation <= self._over
             return not is_over and not isinstance(message, Posted)

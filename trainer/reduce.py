@@ -61,7 +61,9 @@ class BoardStore(dist.Store):  # type: ignore[misc]  # torch's own classes are u
 
     def __init__(self, board: Board, names: Sequence[str], timeout: timedelta) -> None:
         super().__init__()
-        self._board, self._names, self._limit = board, names, timeout
+        self._board = board
+        self._names = names
+        self._limit = timeout
         self._thread = threading.get_ident()
         self._values: dict[str, bytes] = {}
 

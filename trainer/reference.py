@@ -60,7 +60,8 @@ class Reference:
         seed: int,
         device: str | torch.device = "cpu",
     ) -> None:
-        self._config, self._seed = rows, seed
+        self._config = rows
+        self._seed = seed
         self._device = torch.device(device)
         self._dtype = float_type(rows)
         self.numbering = Numbering()
@@ -123,7 +124,8 @@ class Reference:
 
     def _update_rows(self, rows_U: Tensor, values_UW: Tensor) -> None:
         assert values_UW.grad is not None, "the rows took no part in the forward pass"
-        new_UW, state_US = values_UW.detach(), self._state_RS.index_select(0, rows_U)
+        new_UW = values_UW.detach()
+        state_US = self._state_RS.index_select(0, rows_U)
         self._sparse.update_(new_UW, state_US, values_UW.grad)
         self._values_RW.index_copy_(0, rows_U, new_UW)
         self._state_RS.index_copy_(0, rows_U, state_US)

@@ -41,7 +41,8 @@ class RowOptimizer:
 
     def _rowwise_(self, values_KW: Tensor, state_KS: Tensor, gradients_KW: Tensor, scaled_KW: Tensor) -> None:
         dim = self._dim
-        embedding_KD, wide_K1 = gradients_KW[:, :dim], gradients_KW[:, dim:]
+        embedding_KD = gradients_KW[:, :dim]
+        wide_K1 = gradients_KW[:, dim:]
         state_KS[:, :1].add_(embedding_KD.square().mean(1, keepdim=True))
         state_KS[:, 1:].addcmul_(wide_K1, wide_K1)
         roots_KS = state_KS.sqrt().add_(self._eps)

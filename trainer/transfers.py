@@ -40,7 +40,9 @@ class Transfers:
     """The transfers of one worker in one generation."""
 
     def __init__(self, client: ShardClient, cache: RowCache, dense: Dense) -> None:
-        self._client, self._cache, self._dense = client, cache, dense
+        self._client = client
+        self._cache = cache
+        self._dense = dense
         self._early_step = -1
         """the last step whose early transfers have begun"""
         self._early_bytes = 0
@@ -51,8 +53,10 @@ class Transfers:
     def begin_early(self, order: Order, work: OrderArrays) -> None:
         """1, unless it has been done."""
         if order.phase == TRAIN and order.step != self._early_step:
-            self._early_step, early = order.step, order.early
-            owned, parts = len(work.owned_rows) - early.evicted_owned, len(work.part_rows) - early.evicted_parts
+            self._early_step = order.step
+            early = order.early
+            owned = len(work.owned_rows) - early.evicted_owned
+            parts = len(work.part_rows) - early.evicted_parts
             self._client.ask(order.step, EARLY, work.full_rows[: early.full], work.value_rows[: early.values])
             if order.dense_pull:
                 self._client.ask_dense(order.step, order.dense_pull)
@@ -62,7 +66,9 @@ class Transfers:
     def begin_late(self, order: Order, work: OrderArrays) -> None:
         """2, and 1 unless it has been done."""
         self.begin_early(order, work)
-        step, phase, early = order.step, order.phase, order.early
+        step = order.step
+        phase = order.phase
+        early = order.early
         self.moved = Moved(self._early_bytes if phase == TRAIN else 0)
         if order.gives_dense:
             whole = self._dense.ranges(WHOLE, self._client.shards)

@@ -36,8 +36,11 @@ class AbortWatch:
         end: Callable[[], None],
     ) -> None:
         """identity: of the worker's own connection; answered: the newest generation whose Abort it has answered."""
-        self._answered, self._end, self._watched = answered, end, watched
-        self._sends, self._receives = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
+        self._answered = answered
+        self._end = end
+        self._watched = watched
+        self._sends = Codec(*TO_DISPATCHER)
+        self._receives = Codec(*FROM_DISPATCHER)
         self._socket = connected(context, endpoint, curve, {zmq.ROUTING_ID: identity + WATCH})
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="abort watch", daemon=True)

@@ -91,7 +91,9 @@ class Worker:
         self.dense = self._start_values()
         self._optimizer = RowOptimizer(job.rows, self.device)
         self._group: DenseGroup = AloneGroup()
-        self._number, self._workers, self._uses_hub = 0, 1, False
+        self._number = 0
+        self._workers = 1
+        self._uses_hub = False
         self.cache = RowCache(0, self._shape, self._dtype, self.device)
         self._transfers = Transfers(client, self.cache, self.dense)
 
@@ -99,7 +101,9 @@ class Worker:
         """Enters a generation, with an empty cache unless it keeps the one it has; in a ring, with a new process group
         and rank 0's dense weights."""
         self.close()
-        self._number, self._workers, self._uses_hub = welcome.worker, len(welcome.names), welcome.uses_hub
+        self._number = welcome.worker
+        self._workers = len(welcome.names)
+        self._uses_hub = welcome.uses_hub
         self._client.connect(welcome.shards)
         self._client.open(welcome.generation, welcome.worker)
         if welcome.starts_anew:
@@ -122,7 +126,8 @@ class Worker:
             reach("checkpoint_flush", order.step)
         self._transfers.begin_late(order, work)
         watch.lap("push")
-        logits, ring_bytes = NO_F32, 0
+        logits = NO_F32
+        ring_bytes = 0
         if order.phase == TRAIN:
             self._transfers.finish(order, work)
             watch.lap("pull")
@@ -169,7 +174,8 @@ class Worker:
             self.dense.put(WHOLE, shard, self._client.shards, 0, floats)
 
     def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch", upcoming: Upcoming) -> NDArray[np.float32]:
-        logits, gathered = NO_F32, None
+        logits = NO_F32
+        gathered = None
         self._look_ahead(order, upcoming, watch)
         self.dense.clear()
         if order.samples or order.replicated:
@@ -254,7 +260,8 @@ class Worker:
             watch.lap("rows")
 
     def _update_ordinary(self, gathered: Gathered, gradients_UW: Tensor, alone: int, ordinary: int) -> None:
-        slots_U, values_UW = gathered.slots_U[:ordinary], gathered.values_UW[:ordinary]
+        slots_U = gathered.slots_U[:ordinary]
+        values_UW = gathered.values_UW[:ordinary]
         state_AS = self.cache.state_CS.index_select(0, slots_U[:alone])
         self._optimizer.update_(values_UW[:alone], state_AS, gradients_UW[:alone])
         values_UW[alone:] = gradients_UW[alone:ordinary]

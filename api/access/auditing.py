@@ -56,7 +56,8 @@ class AuditQueue:
     """Entries in the order in which they came; one task writes them."""
 
     def __init__(self, trail: AuditTrail, clock: Callable[[], float] = monotonic) -> None:
-        self._trail, self._clock = trail, clock
+        self._trail = trail
+        self._clock = clock
         self._waiting: deque[WaitingEntry] = deque()
         self._refused = 0
         """of those that wait"""

@@ -46,7 +46,9 @@ class JoinedWrites:
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, awaits_body: Callable[[], bool]
     ) -> None:
         """awaits_body: whether something of a request is still to come; then the connection is not closed yet."""
-        self._transport, self._loop, self._awaits_body = transport, loop, awaits_body
+        self._transport = transport
+        self._loop = loop
+        self._awaits_body = awaits_body
         self._held = b""
 
     def write(self, data: bytes) -> None:
@@ -84,7 +86,9 @@ class WatchedConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, receive_seconds: float, body_bytes: int, most: int, **kwargs: Any) -> None:
         """body_bytes: of the largest body; most: connections"""
         super().__init__(*args, **kwargs)
-        self._receive_seconds, self._body_bytes, self._most = receive_seconds, body_bytes, most
+        self._receive_seconds = receive_seconds
+        self._body_bytes = body_bytes
+        self._most = most
         self._head_timer: asyncio.TimerHandle | None = None
         self._is_between = True
         """whether nothing of a request has come since the one before was complete"""
@@ -157,11 +161,13 @@ class WatchedConnection(HttpToolsProtocol):
     # ── what the parser finds ─────────────────────────────────────────────────────────────────────────────────────────
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._is_between, self._head_bytes = False, 0
+        self._is_between = False
+        self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
         """Raises what ``send_400_response`` answers with."""
-        self._head_bytes, self._dropped_bytes = None, 0
+        self._head_bytes = None
+        self._dropped_bytes = 0
         self._refusal = head_error(self.parser.get_http_version(), self.url, self.headers)
         if self._refusal is not None:
             raise self._refusal
@@ -226,14 +232,16 @@ class WatchedConnection(HttpToolsProtocol):
         if not self.is_idle:  # the application may be at work on a body that makes no sense now
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        answer, of_all = answer_of(error), self.server_state.default_headers
+        answer = answer_of(error)
+        of_all = self.server_state.default_headers
         headers = b"".join(b"%b: %b\r\n" % pair for pair in (*of_all, *answer.raw_headers, (b"connection", b"close")))
         self.transport.write(STATUS_LINE[error.status] + headers + b"\r\n" + bytes(answer.body))
         if not self.transport.can_write_eof():
             self.transport.close_at_once()  # type: ignore[attr-defined]
             return
         # our side ends here, and what still comes is dropped as if it were the rest of a body
-        self._is_refused, self._dropped_bytes = True, 0
+        self._is_refused = True
+        self._dropped_bytes = 0
         self.transport.flush()  # type: ignore[attr-defined]
         self.transport.write_eof()
         self._idle[self] = None

@@ -24,7 +24,9 @@ class BodyLimit:
     """Refuses bodies that are too large or arrive too slowly, while they arrive."""
 
     def __init__(self, app: ASGIApp, most_bytes: int, receive_seconds: float) -> None:
-        self._app, self._most_bytes, self._receive_seconds = app, most_bytes, receive_seconds
+        self._app = app
+        self._most_bytes = most_bytes
+        self._receive_seconds = receive_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -39,7 +41,10 @@ class BodyLimit:
             await self._receive(scope, receive, send)
 
     async def _receive(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received, is_complete, is_answered, deadline = 0, False, False, monotonic() + self._receive_seconds
+        received = 0
+        is_complete = False
+        is_answered = False
+        deadline = monotonic() + self._receive_seconds
 
         async def limited() -> Message:
             nonlocal received, is_complete
@@ -86,7 +91,8 @@ class Allowances:
     def __init__(self, requests_per_second: float, clock: Callable[[], float] = monotonic) -> None:
         self.most = max(1, round(requests_per_second * RATE_SECONDS))
         """at once"""
-        self._rate, self._clock = requests_per_second, clock
+        self._rate = requests_per_second
+        self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}
         """by client, the requests left in its bucket, and when that was so; a bucket that is full need not be here"""
         self._sweep_at = clock() + self._fill_seconds
@@ -135,7 +141,9 @@ class RateLimit:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """known: the id of the token with a secret; None unless it is valid"""
-        self._app, self._rate, self._known = app, requests_per_second, known
+        self._app = app
+        self._rate = requests_per_second
+        self._known = known
         self._allowances = Allowances(requests_per_second, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,7 +175,9 @@ class ConcurrencyLimit:
 
     def __init__(self, app: ASGIApp, most: int, stream_paths: Iterable[str]) -> None:
         """stream_paths: how the paths of event streams end"""
-        self._app, self._most, self._stream_paths = app, most, tuple(stream_paths)
+        self._app = app
+        self._most = most
+        self._stream_paths = tuple(stream_paths)
         self._under_way: Counter[tuple[bool, str]] = Counter()
         """by whether it is an event stream, and client; that of nobody is the sum"""
 
@@ -176,7 +186,8 @@ class ConcurrencyLimit:
             await self._app(scope, receive, send)
             return
         is_stream = scope["path"].endswith(self._stream_paths)
-        everyone, client = (is_stream, ""), (is_stream, bearer(scope) or address(scope))
+        everyone = (is_stream, "")
+        client = (is_stream, bearer(scope) or address(scope))
         under_way = self._under_way
         if under_way[client] >= self._most - under_way[everyone]:
             told = f"{under_way[everyone]} requests are being answered, {under_way[client]} of them this client's"

@@ -12,7 +12,9 @@ from infra.base.telemetry import Meter
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MATCHED = "matched"
 """of a request's scope: the route that it is for, or None"""
-NO_ROUTE, OTHER_METHOD, NO_ANSWER = "none", "other", "none"
+NO_ROUTE = "none"
+OTHER_METHOD = "other"
+NO_ANSWER = "none"
 """labels of what a client may make up, so that there are only so many"""
 
 
@@ -21,14 +23,18 @@ class MeasuredRequests:
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute], meter: Meter, stream_paths: Sequence[str]) -> None:
         """stream_paths: how the paths of event streams end, whose duration says nothing"""
-        self._app, self._meter, self._stream_paths = app, meter, tuple(stream_paths)
+        self._app = app
+        self._meter = meter
+        self._stream_paths = tuple(stream_paths)
         self._routes = [_Target(route) for route in routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, route = perf_counter(), NO_ANSWER, self._route(scope)
+        began = perf_counter()
+        status = NO_ANSWER
+        route = self._route(scope)
         scope[MATCHED] = route
 
         async def noted(message: Message) -> None:
@@ -47,7 +53,8 @@ class MeasuredRequests:
                 self._meter.observe("api_request", perf_counter() - began, method=method, route=path)
 
     def _route(self, scope: Scope) -> BaseRoute | None:
-        method, path = scope["method"], scope["path"]
+        method = scope["method"]
+        path = scope["path"]
         return next((target.route for target in self._routes if target.is_for(method, path)), None)
 
 

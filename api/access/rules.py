@@ -23,7 +23,8 @@ from api.errors import ApiError, Forbidden, Unauthorized
 from api.problems import send_problem
 from api.store.rows import NewAudit, Scope, StoredToken
 
-SCOPE, OPEN_TO_ALL = "x-scope", "none"
+SCOPE = "x-scope"
+OPEN_TO_ALL = "none"
 SCHEME = "bearer"
 READ: Scope = "read"
 WRITES = ("POST", "PUT", "PATCH", "DELETE")

@@ -57,7 +57,8 @@ async def stream_events(
     if last_event_id is not None:
         version, place = map(int, last_event_id.split("."))
     else:
-        version, place = (run.version if after is None else after), FAR
+        version = run.version if after is None else after
+        place = FAR
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "ETag": etag(run.version)}
     stream = EventStream(parts, run, version, place)
     return StreamingResponse(stream.lines(), media_type="text/event-stream", headers=headers)
@@ -68,8 +69,10 @@ class EventStream:
 
     def __init__(self, parts: ApiParts, run: FollowedRun, version: int, place: int) -> None:
         """version, place: of the last event that the client has"""
-        self._parts, self._run = parts, run
-        self._version, self._place = version, place
+        self._parts = parts
+        self._run = run
+        self._version = version
+        self._place = place
         self._told: object = None
         """the status that was sent last"""
 
@@ -99,7 +102,8 @@ class EventStream:
             return b""
         new = [event for event in found if (event.version, event.place) > (self._version, self._place)]
         if new:
-            self._version, self._place = new[-1].version, new[-1].place
+            self._version = new[-1].version
+            self._place = new[-1].place
         return b"".join(map(_line, new))
 
     def _status(self) -> bytes | None:

@@ -58,7 +58,8 @@ async def read_run(run: RunName, parts: Parts) -> Response:
             parts.runs.get(run)  # says so
         assert stored is not None
         told = details(outline(parts, stored), stored.folder, stored.topic, NO_STATUS, is_live=False)
-        body, version = told, etag(stored.version)
+        body = told
+        version = etag(stored.version)
     return Response(body, headers={"ETag": version}, media_type="application/json")
 
 

@@ -115,7 +115,8 @@ class FollowedRuns:
             task.cancel()
         if (before := self._runs.get(place.name)) is not None:
             before.projector.end()
-        live, projector = LiveStatus(self._context, place), Projector(self._store, place)
+        live = LiveStatus(self._context, place)
+        projector = Projector(self._store, place)
         outbox = Outbox(self._store, place, projector)
         self._runs[place.name] = FollowedRun(place, live, projector, outbox)
         work = (live.follow, projector.follow, outbox.deliver)

@@ -23,7 +23,8 @@ class LiveStatus:
     """Subscribes to one run."""
 
     def __init__(self, context: zmq.asyncio.Context, place: Place) -> None:
-        self._context, self._place = context, place
+        self._context = context
+        self._place = place
         self._decoder = msgspec.json.Decoder(Status)
         self._received_at = 0.0
         self.status: Status | None = None
@@ -72,7 +73,8 @@ class LiveStatus:
             return
         if status.run != self._place.name:
             return
-        self.status, self._received_at = status, monotonic()
+        self.status = status
+        self._received_at = monotonic()
         self.encoded = msgspec.json.encode(status)
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()

@@ -52,7 +52,9 @@ class Outbox:
     """Delivers the commands of one run, one after the other."""
 
     def __init__(self, store: SqlStore, place: Place, projector: Projector) -> None:
-        self._store, self._place, self._projector = store, place, projector
+        self._store = store
+        self._place = place
+        self._projector = projector
         self._wake = asyncio.Event()
         self._waiting: dict[str, asyncio.Event] = {}
         """set when the command of that id is settled"""
@@ -116,7 +118,8 @@ class Outbox:
                 text = await asyncio.to_thread(self._add_worker, command)
             else:
                 answer = await asyncio.to_thread(self._tell_dispatcher, command)
-                text, version = answer.text, answer.version
+                text = answer.text
+                version = answer.version
             reach("command_answered")
         except CommandOutdated as outdated:
             await self._settle(command, "refused", f"{OUTDATED}{outdated}", None)

@@ -23,8 +23,11 @@ from infra.base.wire import Curve, load_curve
 
 STORED_SETTINGS = "settings.json"
 ENDPOINTS = "endpoints"
-DISPATCHER, AGENT = "dispatcher", "agent"
-STATUS_WORD, CONTROL_WORD, FEED_WORD = 1, 2, 3
+DISPATCHER = "dispatcher"
+AGENT = "agent"
+STATUS_WORD = 1
+CONTROL_WORD = 2
+FEED_WORD = 3
 """of the dispatcher's endpoints, after the one that workers join"""
 
 

@@ -42,7 +42,8 @@ class Projector:
     """Follows the journal of one run."""
 
     def __init__(self, store: SqlStore, place: Place) -> None:
-        self._store, self._place = store, place
+        self._store = store
+        self._place = place
         self._at: ProjectedJournal | None = None
         """how far the database is; None: it has to be asked"""
         self.projected = 0
@@ -138,14 +139,16 @@ class Projector:
             self.newest = page.newest
 
     def _read(self, endpoint: str, at: ProjectedJournal) -> FeedPage:
-        place, reader = self._place, self._store.database.identity
+        place = self._place
+        reader = self._store.database.identity
         how = place.curve(), FEED_SECONDS, reader, self._has_ended
         return read_feed(endpoint, place.name, at.version, *how, at.identity)
 
 
 def read_rest(journal: Path, at: ProjectedJournal) -> Iterator[FeedPage]:
     """What follows a version in the files of a journal that nobody writes any more."""
-    rest, identity = rest_of(journal), identity_of(journal)
+    rest = rest_of(journal)
+    identity = identity_of(journal)
     if rest is None:
         return
     newest = rest.version
@@ -153,9 +156,11 @@ def read_rest(journal: Path, at: ProjectedJournal) -> Iterator[FeedPage]:
     if newest <= cursor:
         return
     tail = JournalTail(journal, cursor)
-    after, records = tail.version, list[Versioned]()
+    after = tail.version
+    records = list[Versioned]()
     for version, together in tail.read(newest):
         records += [Versioned(version, record) for record in together]
         if len(records) >= PAGE_RECORDS or version == newest:
             yield FeedPage(after, version, newest, tuple(records), identity)
-            after, records = version, []
+            after = version
+            records = []

@@ -61,7 +61,8 @@ class RunSink:
         except (KeyError, ValidationError, FreshetError) as error:
             raise NotAvailable(f"the stream of run {place.name!r} is not known: {error}") from error
         self._decoder, self._packed = Decoder(self._schema), PackedCodec(self._schema)
-        self._lock, self._turns = threading.Lock(), count()
+        self._lock = threading.Lock()
+        self._turns = count()
         self._sink: Sink | None = None
         self._source: Source | None = None
         """reads back what was written, where requests have keys"""

@@ -35,7 +35,8 @@ from infra.base.errors import FreshetError
 from infra.chaos.main import ChaosJob, SupervisedRun, end, launch, running
 from infra.chaos.progress import Progress
 
-RUN, PAST = "run", "past"
+RUN = "run"
+PAST = "past"
 SETTLED_STEPS = 30
 CLIENTS = 8
 READS_SECONDS = 5.0
@@ -161,7 +162,8 @@ def produce(job: ChaosJob, events: int) -> None:
 
 def await_address(run: SupervisedRun) -> str:
     """Where the API listens, once the run trains."""
-    progress, endpoint = Progress(run.job.folder), run.job.folder / "endpoints" / "api"
+    progress = Progress(run.job.folder)
+    endpoint = run.job.folder / "endpoints" / "api"
     until = time.monotonic() + PATIENCE_SECONDS
     while not endpoint.exists() or (progress.read_newest() or (0, 0))[1] < SETTLED_STEPS:
         if time.monotonic() > until or run.process.poll() is not None:
@@ -187,7 +189,8 @@ class _Measurement:
         past = self._ask(f"/v1/runs/{PAST}", READS_SECONDS, 0, 1)
         kept = self._ask(f"/v1/runs/{PAST}/steps?points=500", READS_SECONDS, 0, 1)
         made = self._ask(f"/v1/runs/{PAST}/steps?points=500&first={NUMBER}", READS_SECONDS, 0, 1)
-        alone, loaded = [], []
+        alone = []
+        loaded = []
         for number in range(load.windows):
             self.tell(f"windows {number + 1} of {load.windows}")
             alone.append(self._window(load.window_seconds, 0.0))
@@ -195,7 +198,8 @@ class _Measurement:
         rates = steps_per_second(
             step_times(self.run.job.folder), [(each.began, each.ended) for each in (*alone, *loaded)]
         )
-        without, with_load = rates[: load.windows], rates[load.windows :]
+        without = rates[: load.windows]
+        with_load = rates[load.windows :]
         return ApiResult(
             projected_per_second=projected,
             status_per_second=status.requests_per_second,
@@ -215,7 +219,8 @@ class _Measurement:
 
     def _window(self, seconds: float, rate: float) -> _Window:
         """rate: of requests a second; 0: none"""
-        began, spent = time.time(), self._api_seconds()
+        began = time.time()
+        spent = self._api_seconds()
         load = self._ask(f"/v1/runs/{RUN}", seconds, rate, CLIENTS) if rate else None
         time.sleep(max(0.0, began + seconds - time.time()))
         return _Window(began, time.time(), self._api_seconds() - spent, load)

@@ -85,7 +85,10 @@ class _Attackers:
     """What each does over and over."""
 
     def __init__(self, host: str, port: int, what: Attack, tally: AttackTally) -> None:
-        self._host, self._port, self._what, self._tally = host, port, what, tally
+        self._host = host
+        self._port = port
+        self._what = what
+        self._tally = tally
 
     async def idle(self) -> None:
         while True:
@@ -104,7 +107,8 @@ class _Attackers:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def large(self, token: str) -> None:
-        length, chunks = b"Content-Length: %d\r\n" % GIGABYTE, b"Transfer-Encoding: chunked\r\n"
+        length = b"Content-Length: %d\r\n" % GIGABYTE
+        chunks = b"Transfer-Encoding: chunked\r\n"
         while True:
             for framing, piece in ((length, PIECE), (chunks, CHUNK)):
                 self._tally.statuses["large"][await self._send_much(token, framing, piece)] += 1

@@ -92,9 +92,11 @@ def ask_together(question: AskedRoute) -> Latencies:
     """All clients at a time, each on one connection; raises FreshetError if a request is not answered with a 200."""
     asking = _Asking(question)
     try:
-        began, busy = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
+        busy = time.process_time()
         asking.ask_until(began + question.seconds)
-        wall, spent = time.perf_counter() - began, time.process_time() - busy
+        wall = time.perf_counter() - began
+        spent = time.process_time() - busy
     except OSError as error:
         raise FreshetError(f"{question.path} answered {error!r}; expected 200; see the API's log") from error
     finally:
@@ -166,7 +168,8 @@ class _Asking:
     def _send(self, connection: AskingConnection, began: float) -> None:
         self._sent += 1
         asked = self._question
-        path, method = asked.path.replace(NUMBER, str(self._sent)), "POST" if asked.body else "GET"
+        path = asked.path.replace(NUMBER, str(self._sent))
+        method = "POST" if asked.body else "GET"
         head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {asked.token}\r\n"
         if asked.body:
             head += f"Content-Type: {asked.kind}\r\nContent-Length: {len(asked.body)}\r\n"

@@ -84,7 +84,8 @@ def run_siege(folder: Path, siege: Siege, tell: Callable[[str], None]) -> SiegeR
         address = _await_address(folder)
         reader = _Reader(address, tokens[0], listener(address))
         tell("before")
-        before, rss_before = reader.read_for(siege.seconds / 3), reader.rss
+        before = reader.read_for(siege.seconds / 3)
+        rss_before = reader.rss
         tell("siege")
         what = Attack(address, tokens[1:], siege.idle, siege.slow, siege.flood_per_second, siege.seconds)
         with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
@@ -111,7 +112,8 @@ async def _prepare(database: str) -> list[str]:
 
 
 def _await_address(folder: Path) -> str:
-    endpoint, until = folder / "endpoints" / "api", time.monotonic() + PATIENCE_SECONDS
+    endpoint = folder / "endpoints" / "api"
+    until = time.monotonic() + PATIENCE_SECONDS
     while not endpoint.exists():
         if time.monotonic() > until:
             raise FreshetError(f"no API after {PATIENCE_SECONDS:g} s; expected one that listens; see {folder}")
@@ -132,7 +134,8 @@ class _Reader:
     """A client that behaves, and watches the memory of the API."""
 
     def __init__(self, address: str, token: str, api: psutil.Process) -> None:
-        self._address, self._api = address, api
+        self._address = address
+        self._api = api
         head = f"GET /v1/runs/{PAST} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n\r\n"
         self._request = head.encode()
         self._connection: AskingConnection | None = None

@@ -108,7 +108,8 @@ class TakenCheckpoint:
 
 def run_checkpoint(folder: Path, rows: int, dim: int, share: float, checkpoints: int) -> CheckpointResult:
     """So many checkpoints of a shard in which a share of the rows changes before each."""
-    config, changed = RowConfig(dim=dim), max(1, int(rows * share))
+    config = RowConfig(dim=dim)
+    changed = max(1, int(rows * share))
     with _client(config, folder) as shard:
         shard.create(rows)
         first = _take(shard, folder, 1)
@@ -164,7 +165,8 @@ def _take(shard: "_Client", folder: Path, checkpoint: int) -> TakenCheckpoint:
 
 def _write_plainly(folder: Path, nbytes: int) -> float:
     """Seconds that as many bytes take, written one after the other and synced, with their folder."""
-    block, path = os.urandom(min(nbytes, BLOCK_BYTES)), folder / "plain"
+    block = os.urandom(min(nbytes, BLOCK_BYTES))
+    path = folder / "plain"
     began = time.perf_counter()
     with path.open("wb") as file:
         for start in range(0, nbytes, len(block)):
@@ -226,7 +228,8 @@ class _Client:
     def change(self, numbers: NDArray[np.int64]) -> None:
         """Pushes new values of these rows."""
         self.step += 1
-        pushed, steps = np.array([fingerprint(numbers, NO_I64)], np.uint64), np.full_like(numbers, self.step)
+        pushed = np.array([fingerprint(numbers, NO_I64)], np.uint64)
+        steps = np.full_like(numbers, self.step)
         told = AnnounceArrays(changed=numbers, changed_steps=steps, pushed=pushed)
         self._tell(Announce(**self.at, phase=TRAIN, pushers=[0]), told)
         draw = np.random.default_rng(self.step)
@@ -257,7 +260,8 @@ class _Client:
 
     def watch(self, seconds: float) -> float:
         """The longest answer in so long a time."""
-        end, longest = time.perf_counter() + seconds, 0.0
+        end = time.perf_counter() + seconds
+        longest = 0.0
         while time.perf_counter() < end:
             longest = max(longest, self.ping())
         return longest

@@ -152,7 +152,8 @@ def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None
             _check(asked)
     finally:
         end(producing, PATIENCE_SECONDS)
-    since, until = asked.times[0], asked.times[0] + load.seconds
+    since = asked.times[0]
+    until = asked.times[0] + load.seconds
     appended = [(at, step) for at, step in _trained(job.folder) if since <= at < until]
     if not appended:
         raise FreshetError(f"no event was trained in {load.seconds:g} s; expected some; see {job.folder}")
@@ -172,7 +173,8 @@ async def _token(database: str) -> str:
 @contextmanager
 def _asking(address: str, token: str) -> Iterator[SeenVersions]:
     """A client that asks as often as it can, with a short pause between an answer and the next question."""
-    asked, is_over = SeenVersions(), threading.Event()
+    asked = SeenVersions()
+    is_over = threading.Event()
     thread = threading.Thread(target=_ask, args=(address, token, asked, is_over))
     thread.start()
     try:
@@ -224,10 +226,12 @@ def ages_of(appended: Sequence[tuple[float, int]], asked: SeenVersions) -> list[
 
 def _trained(folder: Path) -> Iterator[tuple[float, int]]:
     """Append time and step of every record that was trained; one record is one event here."""
-    reader, ends = LogReader(folder / "log", TOPIC), _step_ends(folder)
+    reader = LogReader(folder / "log", TOPIC)
+    ends = _step_ends(folder)
     try:
         for partition, places in ends.items():
-            offsets, offset = [end for end, _ in places], 0
+            offsets = [end for end, _ in places]
+            offset = 0
             while offset < offsets[-1] and (records := reader.read(partition, offset, READ_BYTES)):
                 for record in records:
                     place = bisect_left(offsets, record.offset + 1)

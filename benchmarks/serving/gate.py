@@ -141,7 +141,8 @@ def without(samples: Samples, schema: Schema, field: str) -> Samples:
             f"no field {field!r} in schema {schema.name}; expected one of {known}; choose one with --field"
         )
     at, (key_S, absent_S, dense_S) = schema.sources.index(field), witnesses_of(schema)
-    keys_BF, dense_BN = samples.keys_BF.copy(), samples.dense_BN.copy()
+    keys_BF = samples.keys_BF.copy()
+    dense_BN = samples.dense_BN.copy()
     if key_S[at] >= 0:
         keys_BF[:, key_S[at]] = absent_S[at]
     else:
@@ -162,7 +163,8 @@ def read_stream(load: GateLoad, schema: Schema) -> Iterator[Samples]:
 
 
 def _synthetic(schema: Schema) -> Iterator[Samples]:
-    world, converter = World(SEED), Converter(schema)
+    world = World(SEED)
+    converter = Converter(schema)
     for number in count():
         samples, _ = converter.convert_events(list(world.events(world.chunk(number))))
         assert len(samples) == CHUNK
@@ -174,7 +176,8 @@ def versions_of(load: GateLoad, schema: Schema) -> Iterator[Samples]:
     waiting: list[Samples] = []
     for part in read_stream(load, schema):
         waiting.append(part)
-        joined, first = join_samples(waiting), 0
+        joined = join_samples(waiting)
+        first = 0
         while first + load.version_samples <= len(joined):
             yield joined.slice(first, first + load.version_samples)
             first += load.version_samples
@@ -186,14 +189,17 @@ class ServedModel:
     """A version as a server holds it."""
 
     def __init__(self, trained: Reference, rows: RowConfig, step: int, checkpoint: int) -> None:
-        self._config, self._trained = rows, trained
+        self._config = rows
+        self._trained = trained
         self._values_RW = torch.from_numpy(trained.rows()[:, : rows.shape().value])
         self._module = deepcopy(trained.model).requires_grad_(False).eval()
-        self.step, self.checkpoint = step, checkpoint
+        self.step = step
+        self.checkpoint = checkpoint
 
     def predict(self, samples: Samples) -> NDArray[np.float32]:
         """Of keys that training has numbered; those that this version does not know have their start values."""
-        width, dim = self._config.shape().value, self._config.dim
+        width = self._config.shape().value
+        dim = self._config.dim
         rows_BF, _ = self._trained.numbering.number(samples.keys_BF)
         is_known_BF = rows_BF < len(self._values_RW)
         values_BFW = self._values_RW[torch.from_numpy(np.where(is_known_BF, rows_BF, 0))]
@@ -221,8 +227,11 @@ class JudgedRun:
         start = RowConfig().initial_accumulator / BATCH**2
         self._rows = RowConfig(initial_accumulator=start)
         self._model = Reference(self._rows, ModelConfig(), schema.fields, schema.dense, SEED)
-        self._schema, self._has_server = schema, has_server
-        self._rule, self._state, self._quality = GateRule(), GateState(), Prequential()
+        self._schema = schema
+        self._has_server = has_server
+        self._rule = GateRule()
+        self._state = GateState()
+        self._quality = Prequential()
         self._served: ServedModel | None = None
         self._step = self._checkpoint = self._trained = 0
         self._present_S = np.zeros(len(schema.sources), np.int64)
@@ -231,7 +240,8 @@ class JudgedRun:
         """The version behind these samples."""
         logits_B = np.concatenate([self._train(samples.slice(at, at + BATCH)) for at in range(0, len(samples), BATCH)])
         first = max(0, len(samples) - MOST_ASKED)
-        newest, model_B = samples.slice(first, len(samples)), 1 / (1 + np.exp(-logits_B[first:]))
+        newest = samples.slice(first, len(samples))
+        model_B = 1 / (1 + np.exp(-logits_B[first:]))
         self._checkpoint += 1
         self._trained += len(samples)
         self._present_S = self._present_S + count_present(samples, self._schema)
@@ -268,7 +278,8 @@ class JudgedRun:
 
 
 def _try_case(load: GateLoad, schema: Schema, name: str, fault: Fault) -> GateResult:
-    draw, run = np.random.default_rng(SEED), JudgedRun(schema, load.has_server)
+    draw = np.random.default_rng(SEED)
+    run = JudgedRun(schema, load.has_server)
     parts = list(versions_of(load, schema))
     third = len(parts) // 3
     judged = []
@@ -286,7 +297,8 @@ def _try_case(load: GateLoad, schema: Schema, name: str, fault: Fault) -> GateRe
 
 def result_of(name: str, judged: Sequence[JudgedVersion], third: int) -> GateResult:
     held = [bool(version.reasons) for version in judged]
-    middle, last = held[third : 2 * third], held[2 * third :]
+    middle = held[third : 2 * third]
+    last = held[2 * third :]
     means = [version.served_mean for version in judged if version.served_mean is not None]
     later = [version.served_mean for version in judged[third:] if version.served_mean is not None]
     is_wrong = name != "nothing"

@@ -28,7 +28,9 @@ class MadeCheckpoints:
     """A run that has one shard and trains nothing: each checkpoint changes some rows."""
 
     def __init__(self, storage: Storage, spec: ModelSpec, rows: int) -> None:
-        self._storage, self._spec, self._rows = storage, spec, rows
+        self._storage = storage
+        self._spec = spec
+        self._rows = rows
         self._random = np.random.default_rng(1)
         self._weights = ModelCopy(spec).flat_weights()
         self.newest: CheckpointManifest | None = None
@@ -60,8 +62,10 @@ class MadeCheckpoints:
         return values_KW
 
     def _write(self, number: int, step: int, numbers: NDArray[np.int64]) -> FilePart:
-        shape, count = self._spec.rows.shape(), len(numbers)
-        floats, index = np.dtype(np.float32), xxhash.xxh3_128(numbers.data)
+        shape = self._spec.rows.shape()
+        count = len(numbers)
+        floats = np.dtype(np.float32)
+        index = xxhash.xxh3_128(numbers.data)
         for block in _blocks(numbers):
             index.update(keys_of(block).data)
         dense = np.concatenate([self._weights, 0 * self._weights, 0 * self._weights, [step]]).astype(np.float32)

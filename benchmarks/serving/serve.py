@@ -48,7 +48,8 @@ from trainer.config import ModelConfig, ModelName
 RUN = "bench"
 ROWS = RowConfig(optimizer="rowwise_adagrad")
 PATIENCE_SECONDS = 300.0
-SMALL, LARGE = 64, 512
+SMALL = 64
+LARGE = 512
 
 
 @dataclass(frozen=True)
@@ -130,12 +131,14 @@ def run_serve(
 ) -> tuple[list[LoadedSize], EngineResult, HttpResult]:
     """Measures all of it below a folder."""
     torch.set_num_threads(ServingConfig().threads)  # as many as the server has
-    schema, sizes = load_schema("criteo"), list[LoadedSize]()
+    schema = load_schema("criteo")
+    sizes = list[LoadedSize]()
     spec = ModelSpec(RUN, 0, ROWS, ModelConfig(name=wanted.model), schema.fields, schema.dense)
     for rows in sorted(wanted.sizes, reverse=True):
         place = folder / f"rows-{rows}"
         storage = Storage.at(place / "checkpoints")
-        checkpoints, copies = MadeCheckpoints(storage, spec, rows), Copies(spec)
+        checkpoints = MadeCheckpoints(storage, spec, rows)
+        copies = Copies(spec)
         checkpoints.take(0)
         sizes.append(_load(storage, checkpoints, copies.standby))
         tell(f"{rows:,} rows: {sizes[-1].load_seconds:.1f} s, {sizes[-1].bytes_per_row:.1f} bytes a row")
@@ -152,9 +155,11 @@ def run_serve(
 
 def _load(storage: Storage, checkpoints: MadeCheckpoints, copy: ModelCopy) -> LoadedSize:
     assert checkpoints.newest is not None
-    began, resident = time.perf_counter(), psutil.Process().memory_info().rss
+    began = time.perf_counter()
+    resident = psutil.Process().memory_info().rss
     load(storage, checkpoints.newest, copy)
-    seconds, rows = time.perf_counter() - began, len(copy.table)
+    seconds = time.perf_counter() - began
+    rows = len(copy.table)
     grown = psutil.Process().memory_info().rss - resident
     return LoadedSize(f"{rows:,} rows", rows, copy.table.nbytes / rows, seconds, rows / seconds, grown / rows)
 
@@ -164,7 +169,8 @@ class PlainTorch:
     """The same module on the same rows, whose numbers are known: what any server has to do at least."""
 
     def __init__(self, copy: ModelCopy, checkpoints: MadeCheckpoints, rows: int) -> None:
-        self._module, self._dim = copy.module, copy.spec.rows.dim
+        self._module = copy.module
+        self._dim = copy.spec.rows.dim
         values = [checkpoints.values(np.arange(at, min(at + (1 << 18), rows)), 1) for at in range(0, rows, 1 << 18)]
         self._values_KW = torch.from_numpy(np.concatenate(values))
 
@@ -190,7 +196,8 @@ def _compute(copies: Copies, checkpoints: MadeCheckpoints, schema: Schema, rows:
         plain = PlainTorch(copy, checkpoints, rows)
     found: dict[str, float] = {}
     for count, name in ((1, "single"), (SMALL, "64"), (LARGE, "512")):
-        ours, theirs = list[float](), list[float]()
+        ours = list[float]()
+        theirs = list[float]()
         for turn in range(repeat):
             numbers_BF, samples = _samples(schema, rows, count, turn)
             dense_BN = torch.from_numpy(samples.dense_BN)
@@ -207,7 +214,8 @@ def _compute(copies: Copies, checkpoints: MadeCheckpoints, schema: Schema, rows:
             plain_p50 = 1000 * statistics.median(theirs)
             found |= {"single_p50_ms": float(p50), "single_p99_ms": float(p99), "plain_single_p50_ms": plain_p50}
         else:
-            ours_s, theirs_s = statistics.median(ours), statistics.median(theirs)
+            ours_s = statistics.median(ours)
+            theirs_s = statistics.median(theirs)
             found |= {f"samples_per_second_{name}": count / ours_s, f"plain_per_second_{name}": count / theirs_s}
             found[f"ratio_{name}"] = ours_s / theirs_s
     engine.close()
@@ -218,7 +226,8 @@ def _compute(copies: Copies, checkpoints: MadeCheckpoints, schema: Schema, rows:
 @contextmanager
 def served(folder: Path, model: ModelName) -> Iterator[tuple[str, str]]:
     """A server of the checkpoints in a folder, in a process of its own; yields its address and a token."""
-    database, endpoint = f"sqlite:///{folder / 'freshet.db'}", folder / "endpoints" / "serve"
+    database = f"sqlite:///{folder / 'freshet.db'}"
+    endpoint = folder / "endpoints" / "serve"
     token = asyncio.run(_token(database))
     chosen = {"run": RUN, "folder": folder, "seed": 0, "serving.port": 0, "serving.requests_per_second": 1e6}
     chosen |= {"api.database": database, "stream.schema_name": "criteo", "model.name": model}
@@ -265,7 +274,8 @@ def _http(asking: Clients, address: str, token: str, schema: Schema, rows: int, 
         return asking.ask(AskedRoute(address, "/v1/predict", token, wanted.window_seconds, 0, 1, body, kind)).result()
 
     ask(LARGE)  # everything has been used once
-    single, large = ask(1), ask(LARGE)
+    single = ask(1)
+    large = ask(LARGE)
     fields = ", ".join(f'"{name}": "value-{at}"' for at, name in enumerate(schema.sources) if name.startswith("C"))
     json = ask(1, f'{{"fields": {{{fields}}}}}'.encode(), "application/json")
     return {
@@ -281,7 +291,9 @@ def _windows(
 ) -> dict[str, Any]:
     body = PackedCodec(schema).encode(_samples(schema, min(wanted.sizes), 1, 1)[1])
     question = AskedRoute(address, "/v1/predict", token, wanted.window_seconds, wanted.rate, 4, body)
-    quiet, swapping, before = list[Latencies](), list[Latencies](), _swaps(address, token)
+    quiet = list[Latencies]()
+    swapping = list[Latencies]()
+    before = _swaps(address, token)
     for _ in range(wanted.windows):
         quiet.append(asking.ask(question).result())
         with taking(checkpoints, wanted.changed):
@@ -305,7 +317,8 @@ def _windows(
 
 def _roll_back(asking: Clients, question: AskedRoute) -> float:
     """In the middle of a window."""
-    under_way, headers = asking.ask(question), {"Authorization": f"Bearer {question.token}"}
+    under_way = asking.ask(question)
+    headers = {"Authorization": f"Bearer {question.token}"}
     time.sleep(question.seconds / 2)
     headers["Content-Type"] = "application/json"
     began = time.perf_counter()

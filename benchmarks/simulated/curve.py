@@ -56,16 +56,20 @@ class Candidate:
 
     def __init__(self, workload: Workload, policy: str, alpha: float) -> None:
         spec = parse_spec(policy)
-        self.alpha, self._name, self._workload = alpha, str(spec), workload
+        self.alpha = alpha
+        self._name = str(spec)
+        self._workload = workload
         self._timed = TimedPolicy(spec.build(SEED, "cpu"))
         directory = make_directory(workload, spec)
         terms = ElasticTerms(dense=workload.sizes.dense_load), workload.sizes.value_share
         self._decider = Decider(Index(), directory, self._timed, spec.needs, workload.row_cost_n, *terms)
         self._decider.alpha = alpha
-        self._totals, self._charges = Totals(workload), DenseCharges(workload.sizes, workload.workers)
+        self._totals = Totals(workload)
+        self._charges = DenseCharges(workload.sizes, workload.workers)
 
     def step(self, step: int) -> None:
-        workload, whole = self._workload, self._workload.batch * self._workload.workers
+        workload = self._workload
+        whole = self._workload.batch * self._workload.workers
         decision = decide(self._decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])
         dense_n = self._charges.step(np.bincount(decision.assignment_B, minlength=workload.workers) > 0, decision.sole)
         if step >= workload.warm_up:
@@ -73,7 +77,8 @@ class Candidate:
 
     def point(self, first: "Candidate") -> CurvePoint:
         """first: that the savings are against."""
-        result, before = self._totals.result(self._name, 0), first._totals.result(first._name, 0)
+        result = self._totals.result(self._name, 0)
+        before = first._totals.result(first._name, 0)
         assign_ms = 1000 * float(np.median(self._timed.seconds[self._workload.warm_up :]))
         megabytes = sum(msgspec.structs.astuple(result.megabytes))
         saved = 1 - result.cost / before.cost if before.cost else 0.0

@@ -90,10 +90,13 @@ def simulate(workload: Workload, policy: str) -> DispatchResult:
     warm_up(policy, SEED)
     spec = parse_spec(policy)
     directory = make_directory(workload, spec)
-    built, costs_n = spec.build(SEED, "cpu"), workload.row_cost_n
-    elastic, value_share = ElasticTerms(dense=workload.sizes.dense_load), workload.sizes.value_share
+    built = spec.build(SEED, "cpu")
+    costs_n = workload.row_cost_n
+    elastic = ElasticTerms(dense=workload.sizes.dense_load)
+    value_share = workload.sizes.value_share
     decider = Decider(Index(), directory, built, spec.needs, costs_n, elastic, value_share)
-    totals, whole = Totals(workload), workload.batch * workload.workers
+    totals = Totals(workload)
+    whole = workload.batch * workload.workers
     charges = DenseCharges(workload.sizes, workload.workers)
     for step in range(workload.steps):
         decision = decide(decider, workload, step, workload.keys_KF[step * whole : (step + 1) * whole])
@@ -131,14 +134,16 @@ class Totals:
         self._moved_5n = np.zeros((5, workload.workers))
         """by kind, in whole rows"""
         self._behind_n = np.zeros(workload.workers)
-        self._lookups, self._hits = 0, 0
+        self._lookups = 0
+        self._hits = 0
         self._link_time_2 = np.zeros(2)
         """of rows, and of the dense part"""
         self._decide_ms: list[float] = []
 
     def add(self, decision: Decision, dense_n: NDArray[np.float64]) -> None:
         """dense_n: what the dense part costs on each link in this step."""
-        traffic, sizes = decision.plan.traffic, self._workload.sizes
+        traffic = decision.plan.traffic
+        sizes = self._workload.sizes
         self._moved_5n += np.vstack((_moved_rows(traffic, sizes.value_share), dense_n))
         self._behind_n += traffic.behind_push
         busy_2n = np.stack((traffic.whole_rows(sizes.value_share), dense_n)) * self._row_cost_n
@@ -148,7 +153,8 @@ class Totals:
         self._decide_ms.append(1000 * decision.seconds)
 
     def result(self, policy: str, flush_push: int) -> DispatchResult:
-        steps, deadline_ms = len(self._decide_ms), self._workload.deadline_ms
+        steps = len(self._decide_ms)
+        deadline_ms = self._workload.deadline_ms
         p50, p99 = np.percentile(self._decide_ms, [50, 99]).tolist()
         miss_pull, update_push, evict_push, all_reduce, dense = self._moved_5n.tolist()
         return DispatchResult(

@@ -66,7 +66,8 @@ class DenseCharges:
     """What the dense part costs on each link, step after step, in rows with their state."""
 
     def __init__(self, sizes: Sizes, workers: int) -> None:
-        self._sizes, self._workers = sizes, workers
+        self._sizes = sizes
+        self._workers = workers
         self._owner = 0 if workers == 1 else None
 
     def step(self, has_samples_n: NDArray[np.bool_], sole: int | None) -> NDArray[np.float64]:

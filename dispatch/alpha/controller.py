@@ -31,20 +31,33 @@ MOST_SETBACKS = 5
 LEAST_ALPHA = 1 / 8
 """anything below becomes 0"""
 
-CPU_CONTENDED, CPU_CALM = 0.35, 0.2
-"""share of the time that decisions lose to others on the CPU"""
-CPU_SLOW, CPU_USUAL = 3.0, 2.0
-"""slowdown of the CPU's trial; it also shows what a hypervisor takes away, which the other sensors do not see"""
+CPU_CONTENDED = 0.35
+"""share of the time that decisions lose to others on the CPU, from which on it counts as contended"""
+CPU_CALM = 0.2
+"""… and below which it counts as calm again"""
+CPU_SLOW = 3.0
+"""slowdown of the CPU's trial that counts as contention; it also shows what a hypervisor takes away, which the other
+sensors do not see"""
+CPU_USUAL = 2.0
+"""… and below which it is calm again"""
 LEAST_PRESSURE = 0.05
 """of the kernel, where it says so; with less nobody waits for a processor, whatever the other sensors say"""
 LEAST_LOAD = 0.01
 """of a step's busy time; decisions that take less give nothing back if they are made shorter"""
-LATE, IN_TIME = 1.0, 0.5
-"""decision time against the step's busy time: up to LATE nobody waits for a decision"""
-GPU_TAKEN, GPU_LEFT = 0.5, 0.1
-"""share of the time in which kernels of other programs run, where NVML can tell them from the run's own"""
-GPU_CONTENDED, GPU_CALM = 2.0, 1.4
-"""slowdown of the GPU's trial, where NVML cannot, or what it says lies between the two above"""
+LATE = 1.0
+"""decision time against the step's busy time: up to here nobody waits for a decision"""
+IN_TIME = 0.5
+"""… and below which there is time to decide more"""
+GPU_TAKEN = 0.5
+"""share of the time in which kernels of other programs run, from which on the GPU counts as contended, where NVML can
+tell them from the run's own"""
+GPU_LEFT = 0.1
+"""… and below which it is calm again"""
+GPU_CONTENDED = 2.0
+"""slowdown of the GPU's trial that counts as contention, where NVML cannot tell, or its answer lies between the two
+above"""
+GPU_CALM = 1.4
+"""… and below which it is calm again"""
 FITS = 0.5
 """of a step's busy time that the CPU's trial may take where exact assignment moves there"""
 LEAST_SAVED = 0.001
@@ -137,7 +150,8 @@ def cpu_verdict(readings: Readings) -> Verdict:
 
 def gpu_verdict(readings: Readings) -> Verdict:
     """Whether programs other than this run use the GPU: by NVML if it can tell, else by how slow the trial is."""
-    others, slowdown = readings.gpu_others, readings.gpu_slowdown or 1.0
+    others = readings.gpu_others
+    slowdown = readings.gpu_slowdown or 1.0
     if others is not None and not GPU_LEFT <= others < GPU_TAKEN:
         return "contended" if others >= GPU_TAKEN else "calm"
     if slowdown < GPU_CALM:
@@ -179,7 +193,8 @@ def give_and_take(readings: Readings, backend: Backend, share: float) -> GiveAnd
 
 def _count(state: ControllerState, readings: Readings) -> ControllerState:
     """How many readings in a row now say the same."""
-    found, of_gpu = verdict(readings, state.backend), gpu_verdict(readings)
+    found = verdict(readings, state.backend)
+    of_gpu = gpu_verdict(readings)
     return msgspec.structs.replace(
         state,
         contended=state.contended + 1 if found == "contended" else 0,
@@ -203,7 +218,9 @@ def _relieve(
     """Exact assignment moves to the CPU, or alpha falls if that is worth it."""
     if state.alpha == 0.0:
         return state, None
-    alpha, backend, cause = state.alpha, state.backend, _cause(readings, state.backend)
+    alpha = state.alpha
+    backend = state.backend
+    cause = _cause(readings, state.backend)
     if backend == "cuda" and state.may_move and gpu_verdict(readings) == "contended" and _fits_the_cpu(readings):
         backend = "cpu"
         trial = f"trial {readings.cpu_trial_ms:.1f} ms of a step's {readings.busy_ms:.0f} ms"

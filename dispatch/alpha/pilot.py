@@ -113,9 +113,11 @@ class AlphaPilot:
         wait_share = self._sensors.run_queue.read()  # first: the trials below wait, too
         for trial in self._trials.values():
             trial.look(now)
-        cpu, gpu = self._trials["cpu"], self._trials.get("cuda")
+        cpu = self._trials["cpu"]
+        gpu = self._trials.get("cuda")
         others = self._neighbours.read(self._own) if self._neighbours is not None else NOT_KNOWN
-        window, worth = self._window, self._window.worth
+        window = self._window
+        worth = self._window.worth
         return Readings(
             decide_p95_ms=window.p95_seconds() * 1000,
             busy_ms=_milliseconds(window.step.busy_seconds),

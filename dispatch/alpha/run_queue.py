@@ -21,7 +21,8 @@ class RunQueue:
         before, self._before = self._before, found
         if found is None or before is None:
             return None
-        ran, waited = found[0] - before[0], found[1] - before[1]
+        ran = found[0] - before[0]
+        waited = found[1] - before[1]
         return waited / (ran + waited) if ran + waited >= LEAST_NANOSECONDS else None
 
     def _read(self) -> tuple[int, int] | None:

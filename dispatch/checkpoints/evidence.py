@@ -93,7 +93,8 @@ class Comparison(NamedTuple):
 def compare(samples: ScoredSamples) -> Comparison:
     """Of at least one sample."""
     clicked_B = samples.clicked_B
-    model_B, reference_B = samples.model_B.astype(np.float64), samples.reference_B.astype(np.float64)
+    model_B = samples.model_B.astype(np.float64)
+    reference_B = samples.reference_B.astype(np.float64)
     reference_loss_B = _losses(clicked_B, reference_B)
     excess_B = _losses(clicked_B, model_B) - reference_loss_B
     return Comparison(
@@ -147,7 +148,8 @@ def newest_run(samples: ScoredSamples, usual_rate: float | None) -> Run:
 
 def measure_auc(scores_B: NDArray[np.floating], clicked_B: Bools) -> Auc | None:
     """By comparing ranks; None: there is only one class."""
-    clicks, others = scores_B[clicked_B], np.sort(scores_B[~clicked_B])
+    clicks = scores_B[clicked_B]
+    others = np.sort(scores_B[~clicked_B])
     if not len(clicks) or not len(others):
         return None
     lower = np.searchsorted(others, clicks, "left") + np.searchsorted(others, clicks, "right")

@@ -179,7 +179,8 @@ def judge(rule: GateRule, state: GateState, found: CheckpointReadings) -> Judgem
     if found.reference is not None:
         state = _with_scores(rule, state, found.reference.scores)
     share = None if found.changed is None else found.changed / max(1, found.rows)
-    opinion, reasons = Opinion(None), tuple(_non_finite(found))
+    opinion = Opinion(None)
+    reasons = tuple(_non_finite(found))
     if found.recent.samples >= rule.samples:
         opinion = _judge_by_reference(rule, state, found) or _judge_by_past(rule, state, found)
         reasons += (*_gone_fields(state, found), *_changed(rule, state, share), *opinion.reasons)
@@ -219,14 +220,16 @@ def _changed(rule: GateRule, state: GateState, share: float | None) -> list[str]
 # ── fields ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _new_fields(state: GateState, found: CheckpointReadings) -> PresentCounts | None:
     """Those of the samples since the checkpoint before; None: not known."""
-    before, now = state.fields, found.fields
+    before = state.fields
+    now = found.fields
     if before is None or now is None or before.samples >= now.samples or len(before.present_S) != len(now.present_S):
         return None
     return PresentCounts(now.samples - before.samples, now.present_S - before.present_S)
 
 
 def _gone_fields(state: GateState, found: CheckpointReadings) -> list[str]:
-    new, usual_S = _new_fields(state, found), state.present_shares_S
+    new = _new_fields(state, found)
+    usual_S = state.present_shares_S
     if new is None or usual_S is None or len(usual_S) != len(new.present_S):
         return []
     reasons = []
@@ -242,7 +245,8 @@ def _gone_fields(state: GateState, found: CheckpointReadings) -> list[str]:
 # ── labels and model, by the version that is served ───────────────────────────────────────────────────────────────────
 def _judge_by_reference(rule: GateRule, state: GateState, found: CheckpointReadings) -> Opinion | None:
     """None if there is no reference, it is not current, or it has scored too few samples."""
-    reference, telling = found.reference, telling_samples(state.scores)
+    reference = found.reference
+    telling = telling_samples(state.scores)
     if reference is None or not len(reference.scores) or _is_stale(state, reference):
         return None
     usual_rate = None if state.usual is None else state.usual.click_rate
@@ -307,7 +311,8 @@ def _least_auc(state: GateState, clicks: int, others: int) -> float:
 
 def _lost_order(state: GateState, compared: Comparison) -> str | None:
     """A model that follows a change orders it well; inverted labels are those that the reference gets wrong."""
-    reference, model = compared.reference_auc, compared.model_auc
+    reference = compared.reference_auc
+    model = compared.model_auc
     if reference is None or model is None:
         return None
     least = _least_auc(state, compared.clicks, compared.samples - compared.clicks)
@@ -355,7 +360,8 @@ def _wrong_sum(
 # ── labels and model, by averages ─────────────────────────────────────────────────────────────────────────────────────
 def _judge_by_past(rule: GateRule, state: GateState, found: CheckpointReadings) -> Opinion:
     """Where no reference can say."""
-    recent, usual = found.recent, state.usual
+    recent = found.recent
+    usual = state.usual
     if usual is not None and (labels := _wrong_labels(rule, state, usual, found)) is not None:
         return Opinion(f"{labels} (no reference)")
     model = (
@@ -366,7 +372,8 @@ def _judge_by_past(rule: GateRule, state: GateState, found: CheckpointReadings) 
 
 
 def _wrong_labels(rule: GateRule, state: GateState, usual: Usual, found: CheckpointReadings) -> str | None:
-    recent, expected = found.recent, usual.click_rate * found.recent.samples
+    recent = found.recent
+    expected = usual.click_rate * found.recent.samples
     if (reason := _impossible_rate(recent.samples, recent.clicks, expected, "the usual rate")) is not None:
         return reason
     least = 0.0 if recent.auc is None else _least_auc(state, recent.clicks, recent.samples - recent.clicks)
@@ -446,7 +453,8 @@ def _move_usual(usual: Usual | None, recent: Quality, weight: float) -> Usual:
 
 
 def _move_shares(state: GateState, found: CheckpointReadings, weight: float) -> NDArray[np.float64] | None:
-    usual_S, new = state.present_shares_S, _new_fields(state, found)
+    usual_S = state.present_shares_S
+    new = _new_fields(state, found)
     if new is None:
         return usual_S
     shares_S = new.present_S / new.samples
@@ -461,7 +469,8 @@ def _moved(average: float | None, value: float | None, weight: float) -> float |
 
 
 def _figures(state: GateState, found: CheckpointReadings, share: float | None, opinion: Opinion) -> CheckpointFigures:
-    compared, recent = opinion.comparison, found.recent
+    compared = opinion.comparison
+    recent = found.recent
     figures = CheckpointFigures(
         samples=recent.samples,
         logloss=recent.logloss or 0.0,

@@ -28,7 +28,8 @@ class PendingScores:
     """A question to servers, on its way."""
 
     def __init__(self, asked: TrainedSamples, answer: "Future[ReferenceAnswer]") -> None:
-        self._asked, self._answer = asked, answer
+        self._asked = asked
+        self._answer = answer
         self._until = monotonic() + ANSWER_SECONDS
 
     @property
@@ -40,7 +41,8 @@ class PendingScores:
         """None: nobody has answered."""
         if not self._answer.done():
             return None
-        answer, logits_B = self._answer.result(), self._asked.logits_B
+        answer = self._answer.result()
+        logits_B = self._asked.logits_B
         with np.errstate(over="ignore"):
             model_B = (1 / (1 + np.exp(-logits_B))).astype(np.float32)
         clicked_B = self._asked.samples.labels_B > 0.5

@@ -96,7 +96,8 @@ def files_of(manifest: CheckpointManifest) -> set[str]:
 
 def drop_old(storage: Storage, most: int) -> Retained:
     """Removes all checkpoints but those that are kept; most: of the newest ones. For a run that goes on."""
-    numbers, choice = manifest_numbers(storage), _choice(storage)
+    numbers = manifest_numbers(storage)
+    choice = _choice(storage)
     known = _readable(storage, numbers)
     published = {number for number, manifest in known.items() if manifest.is_publication}
     newest = [number for number in numbers if number not in published][-most:]
@@ -116,7 +117,8 @@ def drop_old(storage: Storage, most: int) -> Retained:
 
 def _to_serve(storage: Storage, choice: Choice, good: list[int]) -> set[int]:
     """What servers serve or may start with; and, where there are any, what a rollback goes back to."""
-    in_use, newest = _in_use(storage, choice), good[-1:]
+    in_use = _in_use(storage, choice)
+    newest = good[-1:]
     before = (max((each for each in good if each < number), default=number) for number in in_use.union(newest))
     return in_use.union(newest, before if in_use else ())
 
@@ -159,7 +161,8 @@ def discard_after(storage: Storage, number: int) -> None:
 
 def sweep(storage: Storage) -> list[str]:
     """Removes the files that no manifest names, and returns their names. Only while no checkpoint is being taken."""
-    names, numbers = storage.names(), manifest_numbers(storage)
+    names = storage.names()
+    numbers = manifest_numbers(storage)
     needed = _needed(storage, numbers)
     if needed is None:
         return []

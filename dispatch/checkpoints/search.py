@@ -37,7 +37,9 @@ class CheckpointSearch:
 
     def __init__(self, storage: Storage, journal: RunJournal, is_replay: bool) -> None:
         """is_replay: whether a run is trained again, from its oldest checkpoint on."""
-        self._storage, self._journal, self._is_replay = storage, journal, is_replay
+        self._storage = storage
+        self._journal = journal
+        self._is_replay = is_replay
         self.damaged: set[int] = set()
         """checkpoints that cannot be gone back to"""
         self._unreadable = UnreadableCheckpoints()
@@ -81,7 +83,8 @@ class CheckpointSearch:
         """One checkpoint; None if it is damaged. Raises StorageError if it cannot be read."""
         try:
             manifest = read_manifest(self._storage, number)
-            state, index = read_state(self._storage, manifest), Index.restore(load_index(self._storage, manifest))
+            state = read_state(self._storage, manifest)
+            index = Index.restore(load_index(self._storage, manifest))
             is_last = number == manifest_numbers(self._storage)[-1]
             self._journal.read_again(number)
         except (CheckpointDamaged, CheckpointUnusable, DuplicateKeys) as error:

@@ -109,7 +109,8 @@ def load_state(content: bytes) -> DispatcherState:
         raise ValueError(f"no state is in it: {error!r}") from error
 
     def array_of(kind: Any, name: str) -> NDArray[Any]:
-        array, dtype = arrays.get(name), get_args(get_args(kind)[1])[0]
+        array = arrays.get(name)
+        dtype = get_args(get_args(kind)[1])[0]
         if array is None or array.dtype != dtype:
             raise ValueError(f"{name} is not an array of {dtype.__name__}")
         return array
@@ -132,7 +133,8 @@ def write_state(storage: Storage, state: DispatcherState) -> FilePart:
 
 def read_state(storage: Storage, manifest: CheckpointManifest) -> DispatcherState:
     """The dispatcher's part of a checkpoint; raises CheckpointDamaged, which names the file, if it has changed."""
-    part, where = manifest.dispatcher, storage.where(manifest.dispatcher.name)
+    part = manifest.dispatcher
+    where = storage.where(manifest.dispatcher.name)
     hint = "expected the file as it was written; go back to another checkpoint, or restore it from a copy"
     try:
         content = bytes(storage.read(part.name))
@@ -143,7 +145,8 @@ def read_state(storage: Storage, manifest: CheckpointManifest) -> DispatcherStat
         raise CheckpointDamaged(f"a file of a checkpoint is missing: {error}") from error
     except ValueError as error:
         raise CheckpointDamaged(f"{where} cannot be read: {error}; {hint}") from error
-    found, expected = (state.checkpoint, state.decided.step), (manifest.number, manifest.step)
+    found = (state.checkpoint, state.decided.step)
+    expected = (manifest.number, manifest.step)
     if found != expected:
         raise CheckpointDamaged(f"{where} is of checkpoint {found[0]} after step {found[1]}; {hint}")
     if manifest.rows != state.decided.rows:
@@ -158,8 +161,10 @@ def load_index(storage: Storage, manifest: CheckpointManifest) -> U64:
 
     Raises CheckpointDamaged unless each row has one.
     """
-    rows, shards = manifest.rows, len(manifest.shards)
-    keys, is_known = np.zeros(rows, np.uint64), np.zeros(rows, np.bool_)
+    rows = manifest.rows
+    shards = len(manifest.shards)
+    keys = np.zeros(rows, np.uint64)
+    is_known = np.zeros(rows, np.bool_)
     for shard in manifest.shards:
         for file in shard.files:
             numbers_K, keys_K = read_index(storage, file)

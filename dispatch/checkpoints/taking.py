@@ -131,9 +131,13 @@ class CheckpointBook:
 
         field_names: of events, in the order in which they are counted.
         """
-        self._storage, self._run, self._most, self._meter = storage, run, most, meter
+        self._storage = storage
+        self._run = run
+        self._most = most
+        self._meter = meter
         self._last = last
-        self._rule, self.gate = rule or GateRule(), GateState()
+        self._rule = rule or GateRule()
+        self.gate = GateState()
         """what the gate compares the next checkpoint with"""
         self._field_names = field_names
         self._underway: Underway | None = None
@@ -184,7 +188,8 @@ class CheckpointBook:
     def add_state(self, trained: Trained, reference: PendingScores | None = None) -> None:
         """The flush after the checkpoint's step is complete, and no later step is; reference: predicts its samples."""
         if self._underway is not None and self._underway.trained is None:
-            self._underway.trained, self._underway.reference = trained, reference
+            self._underway.trained = trained
+            self._underway.reference = reference
             self._write_if_ready(self._underway)
 
     def fail(self, number: int, reason: str) -> None:

@@ -23,7 +23,8 @@ class CommandCheck:
     """Looks at commands to one run."""
 
     def __init__(self, job: DispatchJob, roster: Roster) -> None:
-        self._job, self._roster = job, roster
+        self._job = job
+        self._roster = roster
 
     def value(self, command: Command, desired: Desired) -> str:
         """What a command sets, in normal form; raises CommandRefused if it cannot be carried out.
@@ -63,7 +64,8 @@ class CommandCheck:
             raise CommandRefused(f"worker {worker!r} is the last one; expected another that stays; add one first")
 
     def _alpha(self, written: str, desired: Desired) -> str:
-        value, policy = _alpha(written), desired.policy or self._job.dispatch.policy
+        value = _alpha(written)
+        policy = desired.policy or self._job.dispatch.policy
         most = parse_spec(policy).needs.alpha
         if value != AUTO and float(value) > most:
             raise CommandRefused(
@@ -100,7 +102,8 @@ class CommandCheck:
         return f"{shares.least:g}:{shares.largest:g}"
 
     def _check_bounds(self, desired: Desired) -> None:
-        job, names = self._job, [member.name for member in self._roster.members] or self._names()
+        job = self._job
+        names = [member.name for member in self._roster.members] or self._names()
         try:
             bounds = wanted_bounds(job.dispatch.share_bounds, desired, names)
             check_cache(job.dispatch.cache_rows, job.stream.batch, len(names), job.schema.fields, bounds)

@@ -83,7 +83,9 @@ def request(
 
     given_up: set by who needs no answer any more; then NoAnswer is raised.
     """
-    outgoing, incoming, deadline = Codec(*exchange.requests), Codec(*exchange.answers), monotonic() + timeout_seconds
+    outgoing = Codec(*exchange.requests)
+    incoming = Codec(*exchange.answers)
+    deadline = monotonic() + timeout_seconds
     with zmq.Context() as context, _connected(context, endpoint, curve, most_bytes) as socket:
         while (left := deadline - monotonic()) > 0 and not _is_set(given_up):
             is_sent = send(socket, outgoing, message)

@@ -33,7 +33,11 @@ class Commands:
     """Takes commands between two steps."""
 
     def __init__(self, socket: ControlSocket, crew: Crew, journal: RunJournal, check: CommandCheck, stop: Stop) -> None:
-        self._socket, self._crew, self._journal, self._check, self._stop = socket, crew, journal, check, stop
+        self._socket = socket
+        self._crew = crew
+        self._journal = journal
+        self._check = check
+        self._stop = stop
         self._done: dict[str, CommandAnswer] = {}
         """what was answered, by id"""
         self.desired = Desired()
@@ -168,7 +172,8 @@ def _each_once(members: Iterable[Member]) -> list[Member]:
 
 def answer_to(command: Command, value: str, step: int) -> str:
     """What a command comes to, for people."""
-    worker, since = command.worker, f"from step {step + 1} on"
+    worker = command.worker
+    since = f"from step {step + 1} on"
     alpha = "alpha follows contention" if value == AUTO else f"alpha is {value}"
     return {
         "drain": f"worker {worker} leaves after step {step}",

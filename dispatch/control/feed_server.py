@@ -61,7 +61,9 @@ class FeedServer:
 
     def __init__(self, socket: ControlSocket, journal: RunJournal, audience: Audience | None = None) -> None:
         """socket: from now on this thread's own."""
-        self._socket, self._journal, self._audience = socket, journal, audience or Audience()
+        self._socket = socket
+        self._journal = journal
+        self._audience = audience or Audience()
         self._waiting: list[WaitingReader] = []
         self._places: dict[int, JournalTail] = {}
         """by the version up to which each has been read"""
@@ -112,7 +114,8 @@ class FeedServer:
         question = self._audience.questions.take(live)
         if question is None and not self._audience.has_news(live) and monotonic() < waiting.until:
             return False
-        newest, publishers = self._audience.newest, self._audience.publishers
+        newest = self._audience.newest
+        publishers = self._audience.publishers
         told = Newest(
             run=live.run,
             generation=self._journal.generation,

@@ -18,7 +18,9 @@ class PolicyKernels:
 
     def __init__(self, seed: int, backend: Backend, is_stopped: Callable[[], bool]) -> None:
         """is_stopped: whether the dispatcher is to stop, so that nothing more is compiled"""
-        self._seed, self._backend, self._is_stopped = seed, backend, is_stopped
+        self._seed = seed
+        self._backend = backend
+        self._is_stopped = is_stopped
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kernels")
         self._compiled: dict[str, Future[bool]] = {}
 

@@ -47,9 +47,13 @@ class LiveClient:
 
     def __init__(self, endpoint: str, run: str, curve: Curve | None, name: str, score: Scorer | None = None) -> None:
         """score: answers the dispatcher's questions; None: they go to other servers."""
-        self._endpoint, self._run, self._curve, self.name = endpoint, run, curve, name
+        self._endpoint = endpoint
+        self._run = run
+        self._curve = curve
+        self.name = name
         self._score = score
-        self._requests, self._answers = Codec(*FEED.requests), Codec(*FEED.answers)
+        self._requests = Codec(*FEED.requests)
+        self._answers = Codec(*FEED.answers)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._told = ""

@@ -81,7 +81,8 @@ class Questions:
     def take(self, live: Live) -> OpenQuestion | None:
         """The question that this server is to answer; it is handed out once."""
         with self._lock:
-            question, now = self._open, monotonic()
+            question = self._open
+            now = monotonic()
             if question is None or question.answer.done() or not (live.can_score and live.checkpoint):
                 return None
             is_late = all(now - since >= NEXT_SECONDS for since in question.asked.values())

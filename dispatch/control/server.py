@@ -54,7 +54,8 @@ class ControlSocket:
     ) -> None:
         """run: the one that requests must be about; None: any"""
         self._run = run
-        self._incoming, self._outgoing = Codec(*exchange.requests), Codec(*exchange.answers)
+        self._incoming = Codec(*exchange.requests)
+        self._outgoing = Codec(*exchange.answers)
         self._socket = context.socket(zmq.ROUTER)
         self._socket.set(zmq.LINGER, 1000)
         self._socket.set(zmq.MAXMSGSIZE, HEADER_BYTES)

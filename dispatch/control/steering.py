@@ -41,12 +41,14 @@ class Steering:
 
         is_stopped: whether the dispatcher is to stop, so that no kernels need be compiled
         """
-        self._job, self.pilot = job, pilot
+        self._job = job
+        self.pilot = pilot
         self._desired = Desired()
         """what is in force, but for a policy that waits for the next generation"""
         self._is_piloted = False
         """whether the pilot knows where alpha stands"""
-        self.policy_text, self._built_for = "", ""
+        self.policy_text = ""
+        self._built_for = ""
         self.backend = choose_backend(job.dispatch.opt_backend, job.stream.batch, job.dispatch.workers)
         """where exact assignment runs"""
         self._configured: AlphaMode = job.dispatch.alpha or ("auto" if has_gpu() else "fixed")
@@ -74,7 +76,8 @@ class Steering:
 
     def start_generation(self, desired: Desired) -> None:
         """From now on everything that is wanted is in force; to be called before the generation's own parts are."""
-        self._desired, self._is_piloted = desired, False
+        self._desired = desired
+        self._is_piloted = False
         self._use(policy_of(desired, self._job.dispatch))
 
     def steer(self, commands: Commands, training: Training, intake: Intake) -> None:
@@ -197,9 +200,11 @@ class Steering:
     def _use(self, policy: str) -> None:
         if policy != self.policy_text or self._built_for != self.backend:
             spec = parse_spec(policy)
-            self.policy, self.needs = spec.build(self._job.seed, self.backend), spec.needs
+            self.policy = spec.build(self._job.seed, self.backend)
+            self.needs = spec.needs
             self._solves_exactly = spec.solves_exactly
-            self.policy_text, self._built_for = policy, self.backend
+            self.policy_text = policy
+            self._built_for = self.backend
 
 
 def policy_of(desired: Desired, config: DispatchConfig) -> str:

@@ -18,7 +18,10 @@ class Versions:
     """What the loop does for those who serve the model."""
 
     def __init__(self, audience: Audience, checkpointing: Checkpointing, journal: RunJournal, intake: Intake) -> None:
-        self._audience, self._checkpointing, self._journal, self._intake = audience, checkpointing, journal, intake
+        self._audience = audience
+        self._checkpointing = checkpointing
+        self._journal = journal
+        self._intake = intake
         self._held: tuple[str, ...] = ()
         """why the newest version is held back"""
         self._live: Live | None = None
@@ -55,7 +58,8 @@ class Versions:
         self._audience.withdraw(self._journal.line)
 
     def status(self) -> ServedStatus:
-        newest, live = self._audience.newest.checkpoint, self._live
+        newest = self._audience.newest.checkpoint
+        live = self._live
         known: dict[str, Any] = {"servers": self._audience.servers, "newest_checkpoint": newest, "held": self._held}
         if live is None:
             return ServedStatus(**known)

@@ -11,7 +11,8 @@ import msgspec
 
 from dispatch.journal.records import AlphaChanged, AnyRecord, Commanded, GenerationStarted, Stopped
 
-AUTO, NONE = "auto", "none"
+AUTO = "auto"
+NONE = "none"
 SteeringRecord = Commanded | AlphaChanged | GenerationStarted | Stopped
 STOPPED = "stopped"
 """verb of the record of a stop that is done with, though nothing was trained that could be saved"""
@@ -80,7 +81,8 @@ def follow_all(desired: Desired, records: Iterable[AnyRecord]) -> Desired:
 
 def _obey(desired: Desired, command: Commanded) -> Desired:
     changed = msgspec.structs.replace
-    worker, value = command.worker, command.value
+    worker = command.worker
+    value = command.value
     match command.verb:
         case "pause" | "resume":
             return changed(desired, is_paused=command.verb == "pause")
@@ -93,7 +95,8 @@ def _obey(desired: Desired, command: Commanded) -> Desired:
         case "remove":
             return changed(desired, removed=_with(desired.removed, worker))
         case "alpha":
-            is_auto, why = value == AUTO, {"alpha_reason": command.reason, "alpha_at": command.at_seconds}
+            is_auto = value == AUTO
+            why = {"alpha_reason": command.reason, "alpha_at": command.at_seconds}
             return changed(desired, is_auto=is_auto, alpha=None if is_auto else float(value), **why)
         case "policy":
             return changed(desired, policy=value)

@@ -194,7 +194,8 @@ def check_settings(history: History, run: str, folder: Path, now: Mapping[str, s
     """Raises SettingsChanged if a run would go on with settings that must stay as they are."""
     if history.begun is None:
         return
-    was, is_now = {"run": history.begun.run, **history.begun.settings}, {"run": run, **now}
+    was = {"run": history.begun.run, **history.begun.settings}
+    is_now = {"run": run, **now}
     changed = [name for name in sorted({*was, *is_now}) if was.get(name) != is_now.get(name)]
     if changed:
         told = ", ".join(
@@ -210,7 +211,9 @@ class _Reading:
     """Follows the records of a journal, one after the other."""
 
     def __init__(self, folder: Path, base: Base | None, keeps_steps: bool) -> None:
-        self._folder, self._base, self._keeps_steps = folder, base, keeps_steps
+        self._folder = folder
+        self._base = base
+        self._keeps_steps = keeps_steps
         self._begun: Begun | None = None
         self._stopped: Stopped | None = None
         self._ended: Ended | None = None
@@ -220,7 +223,9 @@ class _Reading:
         """kept ones"""
         self._digests: dict[int, int] = {}
         self._positions: dict[int, Position] = {}
-        self._last, self._last_checkpoint, self._line = 0, 0, 0
+        self._last = 0
+        self._last_checkpoint = 0
+        self._line = 0
         self._begun_checkpoints: dict[int, CheckpointBegun] = {}
         self._checkpoints: dict[int, CheckpointTaken] = {}
         self._void: dict[int, Manifest] = {}
@@ -266,7 +271,9 @@ class _Reading:
                 self._ended = record
 
     def _begin(self, begun: Begun, base: Base) -> None:
-        self._begun, self._positions, self._last = begun, dict(base.positions), base.step
+        self._begun = begun
+        self._positions = dict(base.positions)
+        self._last = base.step
         self._is_from_start = base.number == EMPTY_MODEL
         self._base = self._base or base
 
@@ -328,7 +335,8 @@ class _Reading:
         self._drop_checkpoints(record.step)
         if self._stopped is not None and self._stopped.step > record.step:
             self._stopped = None
-        self._positions, self._last = dict(base.positions), record.step
+        self._positions = dict(base.positions)
+        self._last = record.step
         self._line += 1
 
     def _find_base(self, record: Redecided) -> Base | None:

@@ -150,8 +150,10 @@ class JournalTail:
         firsts = [*_firsts(folder / UNREAD), *_firsts(folder)]
         self._folder = folder
         self._segment = max((first for first in firsts if first <= cursor), default=min(firsts, default=0))
-        self._at, self._frame = len(OPENING), self._segment
-        """where the next frame begins in the segment, and its number"""
+        self._at = len(OPENING)
+        """where the next frame begins in the segment"""
+        self._frame = self._segment
+        """its number"""
         self.version = max(cursor, self._segment)
         """frames that have been read, or dropped before they could be"""
 
@@ -160,7 +162,8 @@ class JournalTail:
 
         Raises SegmentGone if they are dropped meanwhile.
         """
-        view, begins = b"", self._at
+        view = b""
+        begins = self._at
         while self._frame < newest:
             size = frame_bytes(view, self._at - begins)
             if size is None or self._at - begins + size > len(view):
@@ -182,7 +185,8 @@ class JournalTail:
         """What follows in the segment, so many bytes at least; or in the next one, if this one ends here."""
         content = self._load_segment(least)
         if not content and self._segment != self._frame:
-            self._segment, self._at = self._frame, len(OPENING)
+            self._segment = self._frame
+            self._at = len(OPENING)
             content = self._load_segment(least)
         return content
 
@@ -199,7 +203,8 @@ class JournalWriter:
 
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
         """Opens or creates it; a torn last frame is cut off, other damage is an error."""
-        self.folder, self._segment_bytes = folder, segment_bytes
+        self.folder = folder
+        self._segment_bytes = segment_bytes
         self._file = -1
         self._noted: list[AnyRecord] = []
         self._reach = Reach()
@@ -262,7 +267,8 @@ class JournalWriter:
         seen: up to which version they have been read; others are set aside while all take no more than so many bytes.
         Returns whether any of those had to go.
         """
-        needed, aside = self._reach.first_needed(number), self.folder / UNREAD
+        needed = self._reach.first_needed(number)
+        aside = self.folder / UNREAD
         with naming(self.folder, LogError):
             for first in _firsts(self.folder):
                 if first < needed:
@@ -274,7 +280,8 @@ class JournalWriter:
         return self._drop_unread(seen, most_bytes)
 
     def _drop_unread(self, seen: int, most_bytes: int) -> bool:
-        aside, has_unread = self.folder / UNREAD, False
+        aside = self.folder / UNREAD
+        has_unread = False
         with naming(aside, LogError):
             paths = [*_segment_paths(aside), *_segment_paths(self.folder)]
             sizes = [path.stat().st_size for path in paths]
@@ -329,7 +336,9 @@ class JournalWriter:
             undo.pop_all()
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._path, self._end = file, path, end
+        self._file = file
+        self._path = path
+        self._end = end
 
 
 @dataclass(frozen=True)
@@ -373,7 +382,8 @@ def identity_of(folder: Path) -> str:
 
 def _give_identity(folder: Path) -> str:
     """Durable, as the journal is."""
-    identity, path = _with_check(uuid4().hex[:IDENTITY_LETTERS]), folder / IDENTITY
+    identity = _with_check(uuid4().hex[:IDENTITY_LETTERS])
+    path = folder / IDENTITY
     with writing_whole(path) as temporary, temporary.open("w") as file:
         file.write(identity)
         file.flush()

@@ -67,7 +67,8 @@ class JournalReaders:
 
     def settle(self) -> int:
         """Forgets who has been silent for long, and writes down where the others stand; returns the floor."""
-        now, log = time(), structlog.get_logger()
+        now = time()
+        log = structlog.get_logger()
         with self._turn:
             for name in [name for name, reader in self._readers.items() if now - reader.at_seconds > FORGOTTEN_SECONDS]:
                 hint = "a reader of the journal is forgotten; what it has not read may be dropped"

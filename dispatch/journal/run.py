@@ -78,8 +78,10 @@ class RunJournal:
         """who reads it, and how far each has"""
         self._warned_at = -1
         """how far all had when unread records were last seen to go: one warning is enough until somebody reads on"""
-        self._begun, self._newest = found.begun, found.newest
-        self._last_checkpoint, self.line = found.last_checkpoint, found.line
+        self._begun = found.begun
+        self._newest = found.newest
+        self._last_checkpoint = found.last_checkpoint
+        self.line = found.line
         """how often steps have been declared void: a version of the model is (line, step)"""
         if golden is not None and found.begun is not None:
             self._writer.note(found.begun)
@@ -110,7 +112,8 @@ class RunJournal:
 
     def read_again(self, base: int) -> None:
         """Reads the history after a checkpoint anew; raises CheckpointUnusable if that is not on record."""
-        found, golden = read_history(self.folder / JOURNAL, base), self._job.golden
+        found = read_history(self.folder / JOURNAL, base)
+        golden = self._job.golden
         self.history = found if golden is None or golden.last_step is None else found.up_to(golden.last_step)
 
     def reason_to_start(self, is_resumed: bool, is_same_crew: bool = False) -> str:
@@ -129,9 +132,11 @@ class RunJournal:
         start: where partitions begin, if the run does; base: the checkpoint that the model goes back to.
         """
         arithmetic = tuple(dict.fromkeys(member.arithmetic for member in members))
-        begun, opening = self.history.begun, tuple[Begun, ...]()
+        begun = self.history.begun
+        opening = tuple[Begun, ...]()
         if begun is None and not self.generation:
-            settings, job = dict(self._job.agreement.frozen), self._job
+            settings = dict(self._job.agreement.frozen)
+            job = self._job
             how = job.run, job.topic, start or {}, settings, digest_of(settings), arithmetic, job.samples
             opening = (Begun(*how, at_seconds=time(), code=code_version()),)
         elif begun is not None and not set(arithmetic) <= set(begun.arithmetic):

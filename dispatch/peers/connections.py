@@ -20,7 +20,9 @@ class ShardConnections:
     """Connects to whichever shards have offered themselves."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", job: DispatchJob, providers: Providers) -> None:
-        self._context, self._job, self._providers = context, job, providers
+        self._context = context
+        self._job = job
+        self._providers = providers
         self._shards: Shards | None = None
 
     @property

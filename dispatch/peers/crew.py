@@ -141,7 +141,8 @@ class Crew:
         if replaced := self.providers.replaced:
             raise lost(replaced, self.silence_seconds)
         if self.losses.are_certain:
-            members, awaited = self.roster.members, underway.awaited if underway else []
+            members = self.roster.members
+            awaited = underway.awaited if underway else []
             names = [members[number].name for number in awaited or range(len(members))]
             raise self.losses.cause(names, self.silence_seconds)
 
@@ -219,7 +220,8 @@ class Crew:
         self.losses.hear(message.worker)
         if isinstance(message, Report):
             return Reported(message, arrays.logits, message_bytes)
-        sender, at = self.roster.members[message.worker], self.at(message.step)
+        sender = self.roster.members[message.worker]
+        at = self.at(message.step)
         if isinstance(message, GaveUp):
             self.losses.give_up(sender.name)
             return None

@@ -32,7 +32,8 @@ class Providers:
 
     def __init__(self, shards: int, settings: Mapping[str, str]) -> None:
         """settings: those that every shard must share."""
-        self.count, self._settings = shards, dict(settings)
+        self.count = shards
+        self._settings = dict(settings)
         self._known: dict[int, Provider] = {}
         self._newest: dict[int, bytes] = {}
         """identity of the last process of each number that was taken"""

@@ -39,7 +39,8 @@ class Roster:
     def __init__(self, settings: Mapping[str, str], may_sum: bool) -> None:
         """settings: those that a worker must share; may_sum: whether there may be several workers, who may have to sum
         gradients among themselves."""
-        self._settings, self._may_sum = settings, may_sum
+        self._settings = settings
+        self._may_sum = may_sum
         self._candidates: dict[str, tuple[Member, float]] = {}
         self._ready: dict[str, Member] = {}
         self._leaving: set[str] = set()
@@ -191,7 +192,8 @@ class Roster:
 
     def advance(self) -> tuple[Member, ...]:
         """The wanted workers become members; returns the members that are no longer wanted."""
-        wanted, able = self.wanted, self.able
+        wanted = self.wanted
+        able = self.able
         leaving = [member for name, member in self._ready.items() if name in self._leaving]
         gone = tuple(dict.fromkeys(member for member in (*self.members, *leaving) if member not in able))
         self.members = wanted

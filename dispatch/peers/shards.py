@@ -62,7 +62,8 @@ class Shards:
         self._settings = dict(settings or {})
         self._timeout_seconds = timeout_seconds
         self._while_waiting = while_waiting
-        self._requests, self._replies = Codec(*TO_SHARD), Codec(*FROM_SHARD)
+        self._requests = Codec(*TO_SHARD)
+        self._replies = Codec(*FROM_SHARD)
         self._checkpoints: list[tuple[int, CheckpointSaved | CheckpointFailed]] = []
         identity = f"dispatcher/{uuid4().hex}".encode()  # shards take announcements only from who opened the generation
         self._sockets = [connected(context, endpoint, curve, {zmq.ROUTING_ID: identity}) for endpoint in endpoints]
@@ -83,7 +84,8 @@ class Shards:
         """Tells every shard what the step will do there, round after round; rows: its batch's."""
         at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
         for number in range(len(self._sockets)):
-            early, late = plan.early_shards[number], plan.shards[number]
+            early = plan.early_shards[number]
+            late = plan.shards[number]
             new_numbers, new_keys = _new_rows(rows, number, len(self._sockets))
             made = _announced(early)._replace(new_numbers=new_numbers, new_keys=new_keys)
             self._send(number, Announce(**at, phase=EARLY, pushers=list(early.pushers)), made)

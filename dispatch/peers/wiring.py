@@ -44,8 +44,10 @@ class PeerSocket:
         refused: Refusals,
         silence_seconds: float,
     ) -> None:
-        self._run, self._refused = run, refused
-        self._incoming, self._outgoing = Codec(*TO_DISPATCHER), Codec(*FROM_DISPATCHER)
+        self._run = run
+        self._refused = refused
+        self._incoming = Codec(*TO_DISPATCHER)
+        self._outgoing = Codec(*FROM_DISPATCHER)
         self._socket = context.socket(zmq.ROUTER)
         self._socket.set(zmq.LINGER, 1000)
         self._socket.set(zmq.SNDHWM, 0)

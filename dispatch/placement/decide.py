@@ -102,7 +102,8 @@ class Decider:
 
         late_seconds: it is late if it takes longer
         """
-        began, cpu_began = perf_counter(), thread_time()
+        began = perf_counter()
+        cpu_began = thread_time()
         samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
         hot = self._choose_hot_set(rows)
@@ -116,9 +117,11 @@ class Decider:
                 raise
             # the samples had fewer rows in common than expected; the directory has not changed yet
             assigned = self._assign(step, rows, self._elastic.safe_capacities(samples, fields), left)
-        assignment, plan = assigned.assignment, assigned.plan
+        assignment = assigned.assignment
+        plan = assigned.plan
         sole = self._follow(assignment, plan)
-        seconds, cpu_seconds = perf_counter() - began, thread_time() - cpu_began
+        seconds = perf_counter() - began
+        cpu_seconds = thread_time() - cpu_began
         self._other_seconds.append(seconds - assigned.policy_seconds)
         if self._elastic is not None:
             self._elastic.measure_decision(seconds)

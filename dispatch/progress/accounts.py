@@ -119,7 +119,9 @@ class Accounts:
 
     def __init__(self, run: str, policy: str, mark_at: int | None = None) -> None:
         """mark_at: what comes after so many samples is also measured apart."""
-        self._run, self._policy, self._mark_at = run, policy, mark_at
+        self._run = run
+        self._policy = policy
+        self._mark_at = mark_at
         self.quality = Prequential()
         self.times = StepTimes()
         self.decisions = DecisionTimes()
@@ -138,7 +140,8 @@ class Accounts:
     def set_speeds(self, worker: str, link_gbit: float, measured_gbit: float) -> None:
         """Sets how fast a worker's link is, as configured and as measured; 0: not known."""
         account = self._workers.setdefault(worker, WorkerAccount())
-        account.link_gbit, account.measured_gbit = link_gbit, measured_gbit
+        account.link_gbit = link_gbit
+        account.measured_gbit = measured_gbit
 
     def set_members(self, workers: Collection[str]) -> None:
         """Sets who takes part in the generation: these workers; all others have left."""
@@ -200,7 +203,8 @@ class Accounts:
 
     def save(self) -> AccountsState:
         """The counterpart of ``load``. Decisions run ahead of training: they are saved apart."""
-        mark, began = self._baseline, self.times.ended - self.times.seconds
+        mark = self._baseline
+        began = self.times.ended - self.times.seconds
         workers = {name: account.save() for name, account in self._workers.items()}
         baseline = None if mark is None else replace(mark, at_seconds=mark.at_seconds - began)
         return AccountsState(self.quality.save(), self.times.save(), workers, tuple(self._history), baseline)
@@ -211,7 +215,8 @@ class Accounts:
         self.times.load(state.times)
         self._workers = {name: WorkerAccount.load(account) for name, account in state.workers.items()}
         self._history = deque(state.history, maxlen=HISTORY)
-        mark, began = state.baseline, self.times.ended - self.times.seconds
+        mark = state.baseline
+        began = self.times.ended - self.times.seconds
         self._baseline = None if mark is None else replace(mark, at_seconds=mark.at_seconds + began)
 
     def _since(self, mark: Baseline) -> SinceMark:

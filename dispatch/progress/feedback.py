@@ -45,8 +45,10 @@ class Feedback:
         """row_bytes: of a row with its state"""
         self._config = config
         self._row_bytes = row_bytes
-        self.is_elastic, self.has_deadline = is_elastic, config.deadline
-        """whether capacities follow measured times, and decisions must be in time; may be set between two steps"""
+        self.is_elastic = is_elastic
+        """whether capacities follow measured times; may be set between two steps"""
+        self.has_deadline = config.deadline
+        """whether decisions must be in time; likewise"""
         self._links = MeasuredLinks()
         self._workers: tuple[WorkerLink, ...] = ()
         self._busy_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -115,7 +117,8 @@ class Feedback:
         self._rows_seconds.append(max(_rows_seconds(report) for report in reports))
         fastest_gbit = self._learn_links(reports, decider) or UNKNOWN_GBIT
         for report in reports:
-            use, row_seconds = done.plan.workers[report.worker].use, self._row_bytes * 8 / (fastest_gbit * 1e9)
+            use = done.plan.workers[report.worker].use
+            row_seconds = self._row_bytes * 8 / (fastest_gbit * 1e9)
             assert use is not None
             decider.measure(report.worker, use.samples.size, report.seconds.compute, row_seconds)
 

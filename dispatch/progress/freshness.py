@@ -161,4 +161,5 @@ class Freshness:
         over = monotonic() - self._turned
         if over >= WINDOW_SECONDS:
             before = self._windows[0] if over < 2 * WINDOW_SECONDS else Delays()
-            self._windows, self._turned = (Delays(), before), monotonic()
+            self._windows = (Delays(), before)
+            self._turned = monotonic()

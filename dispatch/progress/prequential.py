@@ -119,7 +119,9 @@ class Prequential:
         """Goes on from there: quality is then as if nothing had come between."""
         sums = state.sums
         self._sums = ScoreSums(sums.loss, sums.predicted, sums.not_finite, sums.counts_2K.copy())
-        self._logits, self._labels, self._seen = state.logits.copy(), state.labels.copy(), state.seen
+        self._logits = state.logits.copy()
+        self._labels = state.labels.copy()
+        self._seen = state.seen
 
     def _remember(self, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
         size = len(self._logits)
@@ -167,7 +169,8 @@ def auc_of(counts_2K: NDArray[np.int64]) -> float | None:
 
 def auc_reference(logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]) -> float:
     """The exact AUC, by comparing every click with every other sample."""
-    clicked, other = logits_B[labels_B > 0.5], logits_B[labels_B <= 0.5]
+    clicked = logits_B[labels_B > 0.5]
+    other = logits_B[labels_B <= 0.5]
     right = (clicked[:, None] > other).sum() + 0.5 * (clicked[:, None] == other).sum()
     return float(right / (len(clicked) * len(other)))
 
@@ -175,7 +178,8 @@ def auc_reference(logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]
 def _checked(
     logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    logits, labels = np.asarray(logits_B, np.float64), np.asarray(labels_B, np.float64)
+    logits = np.asarray(logits_B, np.float64)
+    labels = np.asarray(labels_B, np.float64)
     if logits.ndim != 1 or logits.shape != labels.shape or not np.isin(labels, (0.0, 1.0)).all():
         raise BadScores(
             f"scores cannot be added: logits have shape {logits.shape}, labels {labels.shape} with values "
@@ -192,7 +196,8 @@ def _nothing() -> ScoreSums:
 def _add_up(sums: ScoreSums, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> ScoreSums:
     """The sums with these samples added; the counts are added in place, being large."""
     finite = np.isfinite(logits)
-    z, clicked = logits[finite], labels[finite]
+    z = logits[finite]
+    clicked = labels[finite]
     tail = np.exp(-np.abs(z))
     loss = np.maximum(z, 0.0) - clicked * z + np.log1p(tail)
     predicted = np.where(z >= 0, 1.0, tail) / (1.0 + tail)

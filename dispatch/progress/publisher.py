@@ -44,7 +44,8 @@ class StatusPublisher:
         self._socket.close()
 
     def _set_gauges(self, status: Status) -> None:
-        quality, meter = status.quality, self._meter
+        quality = status.quality
+        meter = self._meter
         gauges = {
             "lag_events": status.events.lag,
             "fields_absent": len(status.fields.absent),
@@ -69,7 +70,8 @@ class StatusPublisher:
             self._set_gauges_of(worker)
 
     def _set_gauges_of(self, worker: WorkerStatus) -> None:
-        name, meter = worker.name, self._meter
+        name = worker.name
+        meter = self._meter
         for kind in BYTES:
             moved = getattr(worker.traffic, kind)
             meter.total("worker_bytes", moved, worker=name, kind=kind.removesuffix("_bytes"))
@@ -80,7 +82,8 @@ class StatusPublisher:
             meter.gauge("link_bytes_per_second", worker.measured_gbit * BYTES_OF_A_GBIT, worker=name)
 
     def _set_gauges_of_versions(self, served: ServedStatus) -> None:
-        fresh, meter = served.freshness, self._meter
+        fresh = served.freshness
+        meter = self._meter
         meter.gauge("servers", served.servers)
         meter.gauge("served_step", served.step)
         meter.gauge("served_line", served.line)

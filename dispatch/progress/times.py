@@ -79,7 +79,9 @@ class StepTimes:
 
     def load(self, state: StepTimesState) -> None:
         """Goes on from there: the time until now counts as none."""
-        self.steps, self.samples, self.ended = state.steps, state.samples, monotonic()
+        self.steps = state.steps
+        self.samples = state.samples
+        self.ended = monotonic()
         self._began = self.ended - state.seconds if state.steps else None
         self._step_seconds = deque(state.step_seconds, maxlen=RECENT_STEPS)
         self._ends.clear()
@@ -140,7 +142,8 @@ class DecisionTimes:
         return DecisionTimesState(self.deadline_misses, self._cut_short, tuple(self._recent_seconds), marked)
 
     def load(self, state: DecisionTimesState) -> None:
-        self.deadline_misses, self._cut_short = state.deadline_misses, state.cut_short
+        self.deadline_misses = state.deadline_misses
+        self._cut_short = state.cut_short
         self._recent_seconds = deque(state.recent_seconds, maxlen=RECENT_STEPS)
         marked = state.marked_seconds
         self._marked_seconds = None if marked is None else deque(marked, maxlen=MARKED_STEPS)

@@ -31,7 +31,10 @@ FAULT = "FRESHET_FAULT"
 ALLOWED = "FRESHET_ALLOW_FAULTS"
 FIRED = "faults.jsonl"
 """in the run's folder"""
-WORKER, SHARD, DISPATCHER, API = "worker", "ps", "dispatcher", "api"
+WORKER = "worker"
+SHARD = "ps"
+DISPATCHER = "dispatcher"
+API = "api"
 PROCESSES = {WORKER: "worker-N", SHARD: "ps-N", DISPATCHER: "dispatcher", API: "api"}
 """how each kind of process is named"""
 ACTIONS = {
@@ -133,7 +136,8 @@ class Armed:
     """The faults of this process."""
 
     def __init__(self, faults: Sequence[Fault], path: Path) -> None:
-        self._waiting, self._path = list(faults), path
+        self._waiting = list(faults)
+        self._path = path
 
     def reach(self, seam: str, step: int) -> None:
         for fault in [fault for fault in self._waiting if fault.seam == seam]:

@@ -29,8 +29,10 @@ REMEDIES = {
     errno.EFBIG: "expected to be allowed files of that size; raise the limit ('ulimit -f')",
 }
 """what was expected and what to do, by the error number"""
-LOCK_TIMES, LOCK_SECONDS = 5, 0.002
-"""how often, and with which pauses, a lock is tried: somebody may just be looking whether it is held"""
+LOCK_TIMES = 5
+"""how often a lock is tried: somebody may just be looking whether it is held"""
+LOCK_SECONDS = 0.002
+"""pause between two tries"""
 PRIVATE = 0o600
 LITTLE_BYTES = 64 << 10
 """a disk with less room than this counts as full"""

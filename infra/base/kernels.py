@@ -62,7 +62,8 @@ def imported_files(file: Path, root: Path) -> frozenset[Path]:
 
 def all_sources(file: Path, root: Path) -> list[Path]:
     """A file and everything below the root that it imports, directly or not."""
-    found, open_ends = {file}, [file]
+    found = {file}
+    open_ends = [file]
     while open_ends:
         new = imported_files(open_ends.pop(), root) - found
         found |= new
@@ -147,7 +148,8 @@ class Ahead:
     """What one thread compiles ahead."""
 
     def __init__(self, packages: Sequence[str], is_stopped: Callable[[], bool]) -> None:
-        self._prefixes, self.is_stopped = tuple(f"{package}." for package in packages), is_stopped
+        self._prefixes = tuple(f"{package}." for package in packages)
+        self.is_stopped = is_stopped
         self._ready: set[str] = set()
         self._is_told = False
         self.locked: list[tuple[KernelFiles, Path]] = []
@@ -186,7 +188,8 @@ def compile_ahead(warm_up: Callable[[], None], packages: Sequence[str], is_stopp
 
     It does not if the process is to stop meanwhile: the kernel in hand is then the last one. What was compiled is kept.
     """
-    ahead, is_complete = Ahead(packages, is_stopped), False
+    ahead = Ahead(packages, is_stopped)
+    is_complete = False
     token = AHEAD.set(ahead)
     try:
         warm_up()
@@ -204,12 +207,15 @@ class KernelLocator(_CacheLocator):
     """Tells numba the folder of a kernel's module."""
 
     def __init__(self, file: str, line: int, folder: Path) -> None:
-        self._py_file, self._line, self._folder = file, line, folder  # numba reads the first, for a warning
+        self._py_file = file
+        self._line = line
+        self._folder = folder  # numba reads the first, for a warning
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], file: str) -> "KernelLocator | None":
         """None where nothing can be kept: no folder, or a kernel that is not in a file of ours."""
-        keep, path = cache_folder(), Path(file)
+        keep = cache_folder()
+        path = Path(file)
         if keep is None or not path.is_relative_to(ROOT) or not path.is_file():
             return None
         try:
@@ -239,12 +245,14 @@ class KernelFiles(IndexDataCacheFile):
 
     def __init__(self, folder: str, name: str, stamp: str) -> None:
         super().__init__(folder, name, stamp)  # type: ignore[no-untyped-call]
-        self._folder, self._name = Path(folder), name
+        self._folder = Path(folder)
+        self._name = name
         self._locks: dict[Path, int] = {}
 
     def load(self, key: tuple[Any, ...]) -> Any:
         """None if this process is to compile it."""
-        path, ahead = self._path(key), AHEAD.get()
+        path = self._path(key)
+        ahead = AHEAD.get()
         if not path.exists():
             if ahead is not None:
                 ahead.begin()

@@ -73,7 +73,8 @@ class Link:
         self.gbit_per_second = gbit_per_second
         self._buckets: tuple[Bucket, Bucket] | None = None
         """up and down, if shaped"""
-        self._clock, self._sleep = clock, sleep
+        self._clock = clock
+        self._sleep = sleep
         self._relay: Relay | None = None
         rate = None if gbit_per_second is None else payload_share * _bytes_per_second(gbit_per_second)
         if rate is not None and is_shaped:

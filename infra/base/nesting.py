@@ -17,7 +17,8 @@ def is_nested_deeper(value: bytes, levels: int) -> bool:
     """Whether more than so many lists and maps lie inside each other. What is not msgpack may be called either."""
     if len(value.translate(None, NOT_OPENING)) <= levels:
         return False
-    at, left = 0, [1]  # left: values still to come, by level
+    at = 0
+    left = [1]  # left: values still to come, by level
     while at < len(value) and left:
         if left[-1] == 0:
             left.pop()

@@ -185,7 +185,8 @@ def show_life(path: Path, every_seconds: float = TOUCH_SECONDS) -> None:
     order removes it first: Python may take seconds to end, and runs no thread meanwhile.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    turn, ending = threading.Lock(), threading.Event()
+    turn = threading.Lock()
+    ending = threading.Event()
 
     def touch() -> None:
         while not ending.is_set():
@@ -230,7 +231,8 @@ class SignsOfLife:
         except OSError:
             return 0.0
         if touched != self._touched:
-            self._touched, self._since = touched, time.monotonic()
+            self._touched = touched
+            self._since = time.monotonic()
         return time.monotonic() - self._since
 
 

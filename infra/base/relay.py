@@ -154,7 +154,9 @@ class Carrier:
         self.is_closing = False
         self.error: BaseException | None = None
         self._up, self._down = lanes
-        self._clock, self._sleep, self._ear = clock, sleep, ear
+        self._clock = clock
+        self._sleep = sleep
+        self._ear = ear
         self._connections: list[Connection] = []
         self._handed_over: deque[Connection] = deque()
         self.dropped: deque[Connection] = deque()

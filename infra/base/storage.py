@@ -141,7 +141,8 @@ class Storage:
                 folder.rmdir()
 
     def _upload(self, where: str, chunks: Iterable[Any]) -> int:
-        stream, nbytes = self._system.open_output_stream(where), 0
+        stream = self._system.open_output_stream(where)
+        nbytes = 0
         try:
             for chunk in chunks:
                 view = memoryview(chunk).cast("B")

@@ -157,7 +157,8 @@ class Meter:
 
     def total(self, name: str, value: float, **labels: str) -> None:
         """Brings ``freshet_NAME_total`` to a value that is counted elsewhere; one that went back begins anew."""
-        counter, place = self._series(Counter, f"{name}_total", labels), (name, *labels.values())
+        counter = self._series(Counter, f"{name}_total", labels)
+        place = (name, *labels.values())
         if value < self._totals.get(place, 0.0):
             counter.reset()
             self._totals[place] = 0.0
@@ -222,7 +223,8 @@ class Refusals:
         structlog.get_logger().warning(
             event, message=message, sender=repr(sender), reason=reason, not_logged=self._not_logged
         )
-        self._log_at, self._not_logged = self._clock() + self.LOG_SECONDS, 0
+        self._log_at = self._clock() + self.LOG_SECONDS
+        self._not_logged = 0
 
 
 @dataclass
@@ -257,7 +259,8 @@ class DoublingPauses:
 
     def count_if_due(self, kind: Hashable) -> int:
         """Notes that it happens; returns how often since the last line if it is time for another one, else 0."""
-        now, repeated = self._clock(), self._kinds.pop(kind, None)
+        now = self._clock()
+        repeated = self._kinds.pop(kind, None)
         if repeated is None or now - repeated.seen > self.FORGOTTEN_SECONDS:
             repeated = RepeatedKind(log_at=now, pause_seconds=self.FIRST_SECONDS)
         self._kinds[kind] = repeated

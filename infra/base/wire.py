@@ -286,7 +286,8 @@ def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None)
     if curve is None:
         check_local(endpoint)
     else:
-        socket.curve_publickey, socket.curve_secretkey = curve.public, curve.secret
+        socket.curve_publickey = curve.public
+        socket.curve_secretkey = curve.secret
         socket.curve_server = True
     try:
         socket.bind(endpoint)
@@ -335,7 +336,8 @@ def connected(
 def connect(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None) -> None:
     _check_enterable(endpoint)
     if curve is not None:
-        socket.curve_publickey, socket.curve_secretkey = curve.public, curve.secret
+        socket.curve_publickey = curve.public
+        socket.curve_secretkey = curve.secret
         socket.curve_serverkey = curve.server
     try:
         socket.connect(endpoint)

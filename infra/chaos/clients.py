@@ -40,14 +40,17 @@ READ_SAMPLES = 4
 """of a request of the reader"""
 PAUSES: dict[Kind, float] = {"device": 0.0, "reader": 0.1, "poller": 0.5}
 """between two turns, in seconds"""
-CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 30.0
 LOST_SECONDS = 0.2
 """until the next try after one without an answer"""
 REFUSED_SECONDS = 1.0
 """the same after one that was refused for now, unless the answer says how long"""
 LAST_SECONDS = 120.0
 """that a client which is to stop goes on asking for the answer to its last request"""
-TOO_MANY, CONFLICT, SERVER_ERROR = 429, 409, 500
+TOO_MANY = 429
+CONFLICT = 409
+SERVER_ERROR = 500
 
 
 class ClientJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +166,8 @@ class Client(ABC):
     """Asks one server, again and again, and writes down what it is told."""
 
     def __init__(self, job: ClientJob, token: str, stop: Stop) -> None:
-        self.job, self._stop = job, stop
+        self.job = job
+        self._stop = stop
         self._server = ServerByName(Path(job.folder), job.server, token)
         self._stops_at: float | None = None
         self._answered = 0
@@ -192,7 +196,10 @@ class Client(ABC):
 
     def ask(self, method: str, path: str, **more: Any) -> httpx2.Response | None:
         """Asks until it is answered, as often as it takes; None: it was to stop meanwhile, or was refused for good."""
-        began, began_at, statuses, lost = time.monotonic(), time.time(), list[int](), 0
+        began = time.monotonic()
+        began_at = time.time()
+        statuses = list[int]()
+        lost = 0
         while True:
             answer = self._server.ask(method, path, **more)
             if answer is None:
@@ -232,7 +239,8 @@ class Device(Client):
 
     def __init__(self, job: ClientJob, token: str, stop: Stop) -> None:
         super().__init__(job, token, stop)
-        self._events, self._numbers = synthetic_events(job.seed), count()
+        self._events = synthetic_events(job.seed)
+        self._numbers = count()
         self.size = max(1, round(job.rate / REQUESTS_PER_SECOND))
         """events of a request"""
         self._next_at = time.monotonic()
@@ -284,7 +292,8 @@ class Reader(Client):
         super().finish()
 
     def _note(self, version: dict[str, int]) -> None:
-        now, present = time.time(), self._present
+        now = time.time()
+        present = self._present
         if present is not None and (present.line, present.step, present.checkpoint) == tuple(version.values()):
             self._present = msgspec.structs.replace(present, last_seconds=now, answers=present.answers + 1)
             return

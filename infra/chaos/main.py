@@ -55,7 +55,10 @@ TICK_SECONDS = 0.2
 SAMPLE_SECONDS = 1.0
 ORPHAN_SECONDS = 10.0
 """how long processes may outlive a supervisor that was killed"""
-SUPERVISOR, NURSERY, SERVER, API = "supervisor", "nursery", "serve", "api"
+SUPERVISOR = "supervisor"
+NURSERY = "nursery"
+SERVER = "serve"
+API = "api"
 ENDPOINTS = "endpoints"
 """in the run's folder: a file for each process that is ready, without which it is starting"""
 VERIFY_SECONDS = 3600.0
@@ -153,7 +156,8 @@ class SupervisedRun:
                 f"to go on; see {self.job.folder / OUTPUT}"
             )
         self._await_orphans()
-        self.process, self.was_killed = _launch_run(self.job), False
+        self.process = _launch_run(self.job)
+        self.was_killed = False
 
     def processes(self) -> dict[str, psutil.Process]:
         """Those that are there now, by name."""
@@ -178,11 +182,15 @@ class Storm:
     """Strikes a run, and watches how it takes it."""
 
     def __init__(self, job: ChaosJob, run: SupervisedRun, tell: Callable[[str], None]) -> None:
-        self._job, self.run, self._tell = job, run, tell
+        self._job = job
+        self.run = run
+        self._tell = tell
         self.struck: list[Struck] = []
         self.missed = 0
-        self.census, self.progress = Census(), Progress(job.folder)
-        self.witness, self.usage = Witness(job.folder), UsageLog(job.folder)
+        self.census = Census()
+        self.progress = Progress(job.folder)
+        self.witness = Witness(job.folder)
+        self.usage = UsageLog(job.folder)
         self.clients: Clients = {}
         self._stopped: list[tuple[float, psutil.Process]] = []
         """when to continue which process"""
@@ -270,7 +278,8 @@ class Storm:
         name = strike.choose(name for name in processes if self._may_fail(name, processes))
         if name is None:
             return False
-        process, stopped = processes[name], strike.stopped_seconds if strike.kind == "stop" else None
+        process = processes[name]
+        stopped = strike.stopped_seconds if strike.kind == "stop" else None
         self.census.take({name: process})
         try:
             self._do(process, stopped)
@@ -342,7 +351,8 @@ Clients = dict[Kind, "subprocess.Popen[bytes]"]
 def asking(job: ChaosJob) -> Iterator[Clients]:
     """Clients of the run, once its API is ready; each ends with this process."""
     await_api(job)
-    settings, clients = read_stored(job.folder), Clients()
+    settings = read_stored(job.folder)
+    clients = Clients()
     token = asyncio.run(make_token(database_url(settings.api.database, settings.api.runs or job.folder)))
     env = {**os.environ, TOKEN: token, SUPERVISED: str(os.getpid())}
     try:
@@ -399,7 +409,8 @@ def _launch_run(job: ChaosJob) -> "subprocess.Popen[bytes]":
 
 @contextmanager
 def producing_events(job: ChaosJob) -> Iterator["subprocess.Popen[bytes]"]:
-    rate, seed = str(job.rate), str(job.seed)
+    rate = str(job.rate)
+    seed = str(job.seed)
     process = launch(job, "produce", "--rate", rate, "--seed", seed, "--poison", POISON_SHARE)
     try:
         yield process

@@ -54,12 +54,14 @@ class Progress:
         """Takes (generation, number) of the newest step that is completed."""
         if self._seen_at is not None:
             self.longest_seconds = max(self.longest_seconds, now - self._seen_at)
-        self._newest, self._seen_at = newest, now
+        self._newest = newest
+        self._seen_at = now
         self._seen_since += 1
 
     def read_newest(self) -> tuple[int, int] | None:
         """(generation, number) of the newest completed step; None if there is none yet, or it cannot be read now."""
-        generation, newest = 0, None
+        generation = 0
+        newest = None
         try:
             for record in read_records(self._journal):
                 if isinstance(record, GenerationStarted):

@@ -56,7 +56,8 @@ def check_promises(folder: Path, witness: Witness) -> list[Finding]:
 @check("accepted events in the log once")
 def check_accepted(records: ClientRecords, witness: Witness) -> str:
     """Every request that was answered is in the log as a whole, and nothing of any is there twice."""
-    tagged, sent = witness.tagged, records.sent()
+    tagged = witness.tagged
+    sent = records.sent()
     if witness.failure:
         raise NotChecked(f"the stream cannot be read: {witness.failure}")
     if tagged.unread:
@@ -75,7 +76,8 @@ def check_accepted(records: ClientRecords, witness: Witness) -> str:
         )
     if strange := tagged.parts.keys() - {each.request for each in sent}:
         raise Violated(f"the log has {count(len(strange), 'request')} that no device has sent")
-    again, unanswered = len(sent) - len(first), len(first) - len(answered)
+    again = len(sent) - len(first)
+    unanswered = len(first) - len(answered)
     return (
         f"{count(sum(answered.values()), 'event')} of {count(len(answered), 'request')} accepted, each there once; "
         f"{again:,} sent again although answered, {unanswered:,} without an answer in the end"
@@ -87,17 +89,17 @@ def check_trained(folder: Path, records: ClientRecords, witness: Witness) -> str
     """As many samples were trained as the log had events up to where the run was stopped."""
     if witness.failure or witness.tagged.unread:
         raise NotChecked("the stream could not be read as a whole")
-    history, settings, tagged = read_history(folder / JOURNAL), read_stored(folder), witness.tagged
+    history = read_history(folder / JOURNAL)
+    settings = read_stored(folder)
+    tagged = witness.tagged
     try:
         left = left_in(settings, dict(history.positions))
     except (SourceError, BrokerError) as error:
         raise NotChecked(f"the stream cannot be read: {error}") from error
     rejected = sum(step.manifest.rejected for step in history.steps)
     skipped = sum(step.manifest.skipped_events for step in history.steps)
-    taken, accepted = (
-        tagged.total + tagged.others - left,
-        sum(each.accepted for each in records.sent() if not each.repeated),
-    )
+    taken = tagged.total + tagged.others - left
+    accepted = sum(each.accepted for each in records.sent() if not each.repeated)
     if taken != history.samples + rejected + skipped:
         raise Violated(
             f"{taken:,} events were taken from the log, {history.samples:,} samples trained, {rejected:,} rejected, "
@@ -164,7 +166,8 @@ def check_errors(records: ClientRecords) -> str:
         raise Violated(f"{count(len(bad), 'request')} answered with 5xx more than once in a row; the worst: {worst}")
     if refused := [each for each in hard if each.statuses and 400 <= each.statuses[-1] < 500]:
         raise Violated(f"{count(len(refused), 'request')} refused; the first: {refused[0]}")
-    once, lost = sum(each.most_errors for each in hard), sum(each.lost for each in hard)
+    once = sum(each.most_errors for each in hard)
+    lost = sum(each.lost for each in hard)
     longest = max((each.seconds for each in hard), default=0.0)
     return (
         f"{count(records.answered(), 'request')} answered; {len(hard):,} not at the first try: {once:,} had one 5xx, "

@@ -20,7 +20,8 @@ WEIGHTS: dict[Target, float] = {
 """how often each kind of process is struck, in relation to the others"""
 STOPS = 0.3
 """share of strikes that stop a process for a while; the others kill it"""
-LEAST_STOPPED_SECONDS, MOST_STOPPED_SECONDS = 1.0, 20.0
+LEAST_STOPPED_SECONDS = 1.0
+MOST_STOPPED_SECONDS = 20.0
 
 
 class Strike(msgspec.Struct, frozen=True):

@@ -39,9 +39,12 @@ Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 NetworkKind = Literal["shaped", "namespaces"]
 Reduce = Literal["hub", "ring"]
 PAPER_POLICIES = "laia,esd:0,esd:0.5:literal,esd:1"
-LIVE_POLICIES, OWN_CHOICE = "laia,esd:1,joint:elastic", "joint:elastic"
-LIVE_CACHE_ROWS, REGRET_CACHE_ROWS = 8192, 65_536
-"""of a worker, where none are given; one worker alone must hold a whole batch"""
+LIVE_POLICIES = "laia,esd:1,joint:elastic"
+OWN_CHOICE = "joint:elastic"
+LIVE_CACHE_ROWS = 8192
+"""of a worker, where none are given"""
+REGRET_CACHE_ROWS = 65_536
+"""the same with --regret, where one worker alone must hold a whole batch"""
 
 
 @app.command()
@@ -353,7 +356,8 @@ def dispatch(
     from benchmarks.simulated.tables import dispatch_table
     from benchmarks.simulated.workload import check_policies, make_workload, parse_links
 
-    specs, speeds = check_policies(what.policies), parse_links(what.links, what.workers)
+    specs = check_policies(what.policies)
+    speeds = parse_links(what.links, what.workers)
     alphas = parse_alphas(what.alphas, specs) if what.alphas else []
     if plot is not None:
         check_can_plot()
@@ -448,7 +452,8 @@ def freshness(
     """
     from benchmarks.serving.freshness import FreshnessLoad, run_freshness
 
-    load, tell = FreshnessLoad(rate, seconds, window, windows, events), Console(stderr=True).print
+    load = FreshnessLoad(rate, seconds, window, windows, events)
+    tell = Console(stderr=True).print
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         report([run_freshness(Path(folder), load, overrides or (), lambda line: tell(Text(line)))], output)
 
@@ -478,7 +483,8 @@ def train(
     from infra.base.telemetry import configure_logging
     from infra.run.display import Display
 
-    experiment, display = what.experiment(overrides or ()), Display(Console(stderr=True))
+    experiment = what.experiment(overrides or ())
+    display = Display(Console(stderr=True))
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         configure_logging("supervisor", "bench-train", path=Path(folder) / "supervisor.log")
         if what.regret:

@@ -188,14 +188,16 @@ def _cells(checkpoint: dict[str, Any]) -> list[str]:
 
 
 def _content(found: "CheckpointContent") -> dict[str, Any]:
-    decided, manifest = found.decided, found.checkpoint.manifest
+    decided = found.decided
+    manifest = found.checkpoint.manifest
     positions = {str(partition): at for partition, at in decided.positions.items()}
     kept = {"positions": positions, "samples": decided.samples, "dead_letters": decided.dead_letters}
     return {"manifest": manifest, "is_pinned": found.checkpoint.is_pinned, **kept, "skipped": decided.skipped}
 
 
 def _print_content(found: "CheckpointContent") -> None:
-    manifest, decided = found.checkpoint.manifest, found.decided
+    manifest = found.checkpoint.manifest
+    decided = found.decided
     assert manifest is not None
     positions = ", ".join(f"{partition}: {at.offset}:{at.index}" for partition, at in sorted(decided.positions.items()))
     facts = {

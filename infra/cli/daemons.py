@@ -112,7 +112,8 @@ def dispatcher(
 
     Example: freshet dispatcher --config freshet.toml --endpoint tcp://10.0.0.4:5500
     """
-    stop, settings = start(), given.load()
+    stop = start()
+    settings = given.load()
     from dispatch.job import DenseJob, DispatchJob, Golden
     from dispatch.main import run_dispatcher
     from ingest.letters.letter import NoLetters
@@ -122,7 +123,8 @@ def dispatcher(
     check_source(settings.stream, settings.kafka, settings.event_schema)
     source = open_source(settings.stream, settings.kafka)
     kept = open_letters(settings.stream, settings.kafka, settings.run) if asked.golden is None else NoLetters()
-    trainer, copies = settings.trainer, STATE_COPIES[settings.model.dense_optimizer]
+    trainer = settings.trainer
+    copies = STATE_COPIES[settings.model.dense_optimizer]
     job = DispatchJob(
         run=settings.run,
         seed=settings.seed,
@@ -387,7 +389,8 @@ def _tell_build() -> None:
 
 def log_dense_part(settings: Settings) -> None:
     """Logs the size of a worker's dense part before it is allocated."""
-    part, log = dense_part(settings), structlog.get_logger()
+    part = dense_part(settings)
+    log = structlog.get_logger()
     log.info("dense part", weights=part.weights, bytes=part.bytes, bytes_of_a_worker=part.worker_bytes)
     if part.is_heavy:
         log.warning(heavy_warning(settings, part))

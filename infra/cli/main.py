@@ -277,7 +277,8 @@ def _defaults(kind: str, name: str = "") -> dict[str, Any]:
 
 def _chosen(given: SettingsOptions, where: PlacedRun, kafka: bool) -> list[str]:
     """What was set on the command line; --run gives the folder, --kafka is short for stream.source=kafka."""
-    chosen, folder = given.chosen(kafka), where.place
+    chosen = given.chosen(kafka)
+    folder = where.place
     if folder is None:
         return chosen
     if any(override.startswith("folder=") for override in chosen):

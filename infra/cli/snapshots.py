@@ -92,7 +92,8 @@ def show(number: CheckpointNumber, as_json: AsJson = False, *, given: SnapshotOp
 
     storage = given.storage()
     found, _ = _manifests(storage)
-    manifest, choice = _of(found, number), read_choice(storage)
+    manifest = _of(found, number)
+    choice = read_choice(storage)
     told = _listed(manifest, choice, wanted_of(found, choice)) | {"figures": manifest.figures, "choice": choice}
     if as_json:
         echo_json(told)
@@ -134,7 +135,8 @@ def diff(
     from ingest.names import find_names, newest_payloads
     from serving.snapshots.difference import compare
 
-    storage, settings = given.storage(), given.settings()
+    storage = given.storage()
+    settings = given.settings()
     found, _ = _manifests(storage)
     one, two = (_read(storage, settings, _of(found, number))[0] for number in (first, second))
     events = newest_payloads(settings.stream, settings.kafka, EVENTS_FOR_NAMES)
@@ -224,7 +226,8 @@ def export(
     from serving.snapshots.folder import check_free, write_export
 
     check_free(into)
-    storage, settings = given.storage(), given.settings()
+    storage = given.storage()
+    settings = given.settings()
     found, _ = _manifests(storage)
     model, of = _read(storage, settings, _of(found, number))
     files = write_export(into, model, of, onnx)

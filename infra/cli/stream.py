@@ -315,14 +315,16 @@ class ProgressLines:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._line_at, self._shown = time.monotonic(), 0
+        self._line_at = time.monotonic()
+        self._shown = 0
         self._has_waited = False
 
     def show(self, so_far: "Produced") -> None:
         is_due = time.monotonic() >= self._line_at + LINE_SECONDS and so_far.events > self._shown
         if not is_due and (self._has_waited or not so_far.is_waiting):
             return
-        self._line_at, self._shown = time.monotonic(), so_far.events
+        self._line_at = time.monotonic()
+        self._shown = so_far.events
         self._has_waited = self._has_waited or so_far.is_waiting
         waits = "; the file is read to its end, waits for more lines" if so_far.is_waiting else ""
         line = f"{so_far.events:,} events written, {_rate(so_far):,.0f} events/s{waits}"

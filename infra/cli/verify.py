@@ -126,11 +126,13 @@ def compare_dense(done: Replayed, folder: Path) -> "Finding":
     from infra.verify.finding import Finding
     from trainer.config import DENSE_FILE
 
-    name, path = "replay: dense weights", folder / DENSE_FILE
+    name = "replay: dense weights"
+    path = folder / DENSE_FILE
     if not path.exists():
         return Finding(name, None, "not checked: the run was never stopped in order, so none are saved")
     try:
-        digest, step = digest_file(path), saved_after(path)
+        digest = digest_file(path)
+        step = saved_after(path)
     except SafetensorError as error:
         return Finding(name, False, f"{path} is damaged: {error}")
     if step not in ("", str(done.step)):

@@ -68,8 +68,10 @@ class Broker:
         self.folder = folder.absolute()
         self.log = self.folder / "broker.log"
         self._protocols = {"PLAINTEXT": "PLAINTEXT", **(listeners or {}), "CONTROLLER": "PLAINTEXT"}
-        self._properties, self._scram = dict(properties or {}), dict(scram or {})
-        self._port, self._heap_mib = port, heap_mib
+        self._properties = dict(properties or {})
+        self._scram = dict(scram or {})
+        self._port = port
+        self._heap_mib = heap_mib
         self._ports: dict[str, int] = {}
         self._popen: subprocess.Popen[bytes] | None = None
 
@@ -102,7 +104,8 @@ class Broker:
         """Starts the broker and returns once it answers; does nothing if it is running."""
         if self.running:
             return
-        java, jars = find_java(), kafka_jars()
+        java = find_java()
+        jars = kafka_jars()
         self.folder.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, TRIES + 1):
             ports = self._ports or self._choose_ports()

@@ -20,7 +20,9 @@ from trainer.reference import Reference
 from trainer.rows import float_type
 from trainer.worker import choose_device
 
-WARM_ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 2, 4, 40
+WARM_ROUNDS = 2
+LEAST_ROUNDS = 4
+MOST_ROUNDS = 40
 MEASURED_SECONDS = 2.0
 """after which no further round begins"""
 
@@ -53,7 +55,9 @@ def measure_compute(settings: Settings, batches: Sequence[Samples], sizes: Seque
 
     Sizes take turns, so that a busy moment hits all of them.
     """
-    device, threads, wanted = choose_device(settings.trainer), threads_of(settings), sorted(set(sizes))
+    device = choose_device(settings.trainer)
+    threads = threads_of(settings)
+    wanted = sorted(set(sizes))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -79,9 +83,12 @@ class _Loop:
     """The plain training loop, timed."""
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
-        schema, rows = settings.event_schema, settings.scaled_rows
+        schema = settings.event_schema
+        rows = settings.scaled_rows
         self._reference = Reference(rows, settings.model, schema.fields, schema.dense, settings.seed, device)
-        self._index, self._device, self._dtype = Index(), device, float_type(rows)
+        self._index = Index()
+        self._device = device
+        self._dtype = float_type(rows)
 
     def time(self, part: Samples) -> float:
         """Seconds of one step on these samples, their rows left out that are seen for the first time."""

@@ -39,14 +39,16 @@ def plot_plan(plan: Simulated, job: PlanJob, output: Path) -> None:
             "room for one; raise dispatch.cache_rows or lower stream.batch"
         )
     result = plan.result
-    compute_us, link_gbit = 1e6 * job.compute.of(job.batch) / job.batch, max(result.links_gbit)
+    compute_us = 1e6 * job.compute.of(job.batch) / job.batch
+    link_gbit = max(result.links_gbit)
     faster_YX = speed_up_map(plan.loads, FACTORS, FACTORS)
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     levels = [level for level in LEVELS if level < faster_YX.max()] or [1.0]
     colours = BoundaryNorm([*levels, LEVELS[len(levels)]], 256)
-    x, y = compute_us * FACTORS, link_gbit * FACTORS
+    x = compute_us * FACTORS
+    y = link_gbit * FACTORS
     drawn = axes.pcolormesh(x, y, faster_YX, norm=colours, cmap="YlGnBu", shading="nearest", rasterized=True)
     if faster_YX.max() > PAYS:
         axes.contour(x, y, faster_YX, levels=[PAYS], colors="#b03030", linewidths=1.5)

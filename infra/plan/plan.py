@@ -89,7 +89,8 @@ def make_plan(job: PlanJob, links_gbit: Sequence[float], policy: str, shares: Sh
     sizes = set_sizes(len(links))
     own_load, looked_at = simulate_set(job, links, policy, shares, seconds / (len(sizes) + 1))
     job = replace(job, keys=job.keys[:looked_at])
-    loads, candidates = dict[int, SetLoad](), list[PlannedSet]()
+    loads = dict[int, SetLoad]()
+    candidates = list[PlannedSet]()
     for size in sizes:
         chosen = ALONE if size == 1 else policy
         try:

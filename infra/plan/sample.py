@@ -71,7 +71,8 @@ def _of_source(source: Source, settings: Settings, most: int) -> list[Samples]:
 
 def _checkpoint(parts: Iterator[Samples], settings: Settings, most: int) -> Iterator[Samples]:
     """Whole batches."""
-    size, found = settings.stream.batch, 0
+    size = settings.stream.batch
+    found = 0
     left: list[Samples] = []
     for part in parts:
         left.append(part)

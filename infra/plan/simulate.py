@@ -112,13 +112,16 @@ def simulate_set(
 
     shares: bounds of elastic capacity
     """
-    spec, workers, fields = parse_spec(policy), len(links_gbit), job.keys[0].shape[1]
+    spec = parse_spec(policy)
+    workers = len(links_gbit)
+    fields = job.keys[0].shape[1]
     room = shares if spec.needs.elastic else None
     check_room(job.cache_rows, job.batch, workers, fields, room, spec.needs.hot_share)
     warm_up(policy, job.seed)
     decider = _decider(job, links_gbit, policy, shares)
     steps: list[StepLoad] = []
-    decide_seconds, began = [], perf_counter()
+    decide_seconds = []
+    began = perf_counter()
     for number, keys_BF in enumerate(job.keys):
         decision = decider.decide(number + 1, keys_BF)
         steps.append(_load_of(job, decision, workers))
@@ -130,7 +133,8 @@ def simulate_set(
 
 
 def _decider(job: PlanJob, links_gbit: Sequence[float], policy: str, shares: ShareBounds) -> Decider:
-    spec, workers = parse_spec(policy), len(links_gbit)
+    spec = parse_spec(policy)
+    workers = len(links_gbit)
     hot = hot_rows(spec.needs.hot_share, job.cache_rows)
     caches_n = np.full(workers, job.cache_rows, np.int64)
     directory = Directory(caches_n, job.eviction, job.shards, spec.needs.synchronisation, hot)

@@ -30,7 +30,8 @@ def check_start(settings: Settings) -> None:
 
 def check_caches(settings: Settings) -> None:
     """Raises CacheTooSmall, which is a ConfigError, for caches that cannot hold a micro-batch."""
-    dispatch, needs = settings.dispatch, parse_spec(settings.dispatch.policy).needs
+    dispatch = settings.dispatch
+    needs = parse_spec(settings.dispatch.policy).needs
     sizes = dispatch.cache_rows, settings.stream.batch, dispatch.workers, settings.event_schema.fields
     check_room(*sizes, dispatch.share_bounds if needs.elastic else None, needs.hot_share)
 
@@ -46,7 +47,8 @@ def check_ports(settings: Settings) -> None:
 
 def check_endpoints(settings: Settings) -> None:
     """Raises ConfigError for too few or too many shards, or an address that is not safe without keys."""
-    shards, endpoints = settings.ps.shards, settings.ps.endpoints
+    shards = settings.ps.shards
+    endpoints = settings.ps.endpoints
     if len(endpoints) not in (0, shards):
         raise ConfigError(
             f"ps.endpoints = {list(endpoints)} for ps.shards = {shards}; expected one per shard, or none; correct one"
@@ -60,7 +62,9 @@ def check_endpoints(settings: Settings) -> None:
 
 def check_encryption(settings: Settings) -> None:
     """Raises ConfigError where keys are on and workers would sum gradients without them, or where they cannot sum."""
-    has_keys, workers, reduce = settings.curve_folder is not None, settings.dispatch.workers, settings.trainer.reduce
+    has_keys = settings.curve_folder is not None
+    workers = settings.dispatch.workers
+    reduce = settings.trainer.reduce
     has_hot_set = parse_spec(settings.dispatch.policy).needs.hot_share > 0
     check_reduce(reduce, settings.dispatch.policy, has_hot_set)
     if has_keys and workers > 1 and not settings.trainer.unencrypted_reduce and needs_ring(reduce, has_hot_set):

@@ -36,7 +36,11 @@ from infra.run.supervision.nursery import nursery_in
 from infra.run.supervision.supervisor import Supervisor
 from ingest.producing.synthetic import CHUNK, World
 
-API, BROKER, DISPATCHER, SERVE, WORKER = "api", "broker", "dispatcher", "serve", "worker-"
+API = "api"
+BROKER = "broker"
+DISPATCHER = "dispatcher"
+SERVE = "serve"
+WORKER = "worker-"
 TOKEN_COMMAND = "'freshet token create'"
 MOST_RESTARTS = 5
 """in a row, without a further step, of a process that a run cannot do without"""
@@ -102,7 +106,8 @@ def run_cluster(
         ) as agent,
         display,
     ):
-        leavers, notices = EarlyLeavers(supervisor), Notices(supervisor, token_command(settings))
+        leavers = EarlyLeavers(supervisor)
+        notices = Notices(supervisor, token_command(settings))
 
         def show() -> None:
             agent.serve()
@@ -128,14 +133,16 @@ def token_command(settings: Settings) -> str:
     """What makes a token for the API of a run; it names the database where that is not the usual one."""
     usual = database_url(None, Path("runs"))
     runs = settings.api.runs or settings.folder
-    given, url = settings.api.database, database_url(settings.api.database, runs)
+    given = settings.api.database
+    url = database_url(settings.api.database, runs)
     where = "" if url == usual else " --database URL" if given is not None else f" --database {url}"
     return f"'freshet token create --name YOU --scope read --scope control{where}'"
 
 
 def tell_dense_part(settings: Settings, display: Display) -> DensePart:
     """Logs the size of the dense part, and warns if it is heavy before a worker allocates it."""
-    part, log = dense_part(settings), structlog.get_logger("supervisor")
+    part = dense_part(settings)
+    log = structlog.get_logger("supervisor")
     log.info("dense part", weights=part.weights, bytes=part.bytes, bytes_of_a_worker=part.worker_bytes)
     if part.is_heavy:
         told = heavy_warning(settings, part)
@@ -175,7 +182,8 @@ class StatusSubscription:
     """Receives what the dispatcher publishes, from the moment its endpoint is known."""
 
     def __init__(self, supervisor: Supervisor, curve: Curve | None) -> None:
-        self._supervisor, self._curve = supervisor, curve
+        self._supervisor = supervisor
+        self._curve = curve
         self._decoder = msgspec.json.Decoder(Status)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
@@ -216,7 +224,8 @@ class Notices:
 
     def __init__(self, supervisor: Supervisor, token_command: str = TOKEN_COMMAND) -> None:
         """token_command: what makes a token for the API"""
-        self._supervisor, self._token_command = supervisor, token_command
+        self._supervisor = supervisor
+        self._token_command = token_command
         self._restarts: dict[str, int] = {}
         self._told: set[tuple[str, str]] = set()
 

@@ -10,8 +10,10 @@ from typing import Any
 from infra.run.defaults import up_settings
 from infra.run.settings import Settings, load_settings
 
-WORKERS, SHARDS = 4, 2
-FAST_GBIT, SLOW_GBIT = 5.0, 0.5
+WORKERS = 4
+SHARDS = 2
+FAST_GBIT = 5.0
+SLOW_GBIT = 0.5
 LOG_BYTES = 1 << 30
 """of events that a demo with a rate keeps, over all partitions: a quarter of an hour at the default rate"""
 

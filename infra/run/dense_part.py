@@ -35,7 +35,8 @@ class DensePart:
 
 def dense_part(settings: Settings) -> DensePart:
     """The dense part of the model that these settings describe."""
-    schema, rows = settings.event_schema, settings.rows
+    schema = settings.event_schema
+    rows = settings.rows
     weights = dense_weights(settings.model, schema.fields, rows.dim, schema.dense)
     itemsize = np.dtype(rows.float_dtype).itemsize
     used = settings.stream.batch * schema.fields * rows.shape().value

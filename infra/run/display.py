@@ -80,7 +80,9 @@ class Picture:
 
     def __init__(self, status: Status, awaited: Sequence[str] = (), hint: str = STOPS) -> None:
         """hint: shown below a run that trains"""
-        self.status, self.awaited, self.hint = status, awaited, hint
+        self.status = status
+        self.awaited = awaited
+        self.hint = hint
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, WIDEST_COLUMNS)
@@ -92,7 +94,8 @@ class Picture:
         yield panel
 
     def _panel(self, parts: Sequence[RenderableType], has_blanks: bool, width: int) -> Panel:
-        status, state = self.status, state_of(self.status)
+        status = self.status
+        state = state_of(self.status)
         style = STATE_STYLES[state]
         spaced = [line for part in parts for line in (part, "")][:-1] if has_blanks else parts
         return Panel(
@@ -212,7 +215,8 @@ def _served(served: ServedStatus, has_age: bool = True) -> str:
     """Which version is served, and how fresh it is, with the age of its newest event; empty if nobody serves one."""
     if not served.servers or not served.checkpoint:
         return ""
-    fresh, line = served.freshness, f", line {served.line}" if served.line else ""
+    fresh = served.freshness
+    line = f", line {served.line}" if served.line else ""
     parts = [f"served: step {served.step:,}{line}"]
     if fresh.p50_seconds is not None and fresh.p99_seconds is not None:
         parts.append(f"freshness p50 {fresh.p50_seconds:.1f} s, p99 {fresh.p99_seconds:.1f} s")
@@ -263,14 +267,16 @@ def _reduced(workers: Sequence[WorkerStatus]) -> str:
 def _written_behind(workers: Sequence[WorkerStatus]) -> str:
     """Rows that owners wrote back ahead of checkpoints, and those that were left for flushes; empty if none was."""
     total = _total(workers)
-    behind, flushed = number(total.behind_pushes), number(total.flush_pushes)
+    behind = number(total.behind_pushes)
+    flushed = number(total.flush_pushes)
     return f"{behind} rows ahead of flushes, which wrote {flushed}" if total.behind_pushes else ""
 
 
 def _dense_moved(workers: Sequence[WorkerStatus]) -> str:
     """What crossed the workers' links of the dense part; empty if nothing did."""
     total = _total(workers)
-    up, down = total.dense_up_bytes, total.dense_down_bytes
+    up = total.dense_up_bytes
+    down = total.dense_down_bytes
     return f"; {size(up)} up, {size(down)} down" if up + down else ""
 
 
@@ -364,7 +370,9 @@ def _phase_legend() -> Text:
 def _phases(worker: WorkerStatus, columns: int = 17) -> Text:
     """A bar divided into the phases of a step."""
     total = worker.seconds.total or 1.0
-    bar, done, drawn = Text(), 0.0, 0
+    bar = Text()
+    done = 0.0
+    drawn = 0
     for phase, seconds in worker.seconds.by_phase().items():
         done += seconds
         end = round(columns * done / total)
@@ -382,7 +390,9 @@ def plain_line(status: Status, awaited: Sequence[str] = ()) -> str:
     if awaited and status.state == "waiting":
         return f"waiting: for {', '.join(awaited)}"
     best = "" if status.best_auc is None else f" (best possible {ratio(status.best_auc, 3)})"
-    total, quality, events = _total(status.workers), status.quality, status.events
+    total = _total(status.workers)
+    quality = status.quality
+    events = status.events
     return (
         f"{state_of(status)}: step {status.step:,}, {number(status.samples)} samples, "
         f"{number(status.samples_per_second)}/s, "
@@ -419,7 +429,8 @@ class SummaryPicture:
         facts.add_column()
         for name, value in _summary_facts(self.summary):
             facts.add_row(name, Text(value))
-        table, reason = worker_table(self.summary.status.workers, width), self.summary.exit_reason
+        table = worker_table(self.summary.status.workers, width)
+        reason = self.summary.exit_reason
         return Panel(
             Group(*((facts, "", table) if has_blanks else (facts, table))),
             title=_title(
@@ -438,10 +449,12 @@ def is_signal(reason: str) -> bool:
 
 
 def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
-    status, quality = summary.status, summary.status.quality
+    status = summary.status
+    quality = summary.status.quality
     speed = f"{duration(status.seconds)}, {number(summary.samples_per_second)} samples/s"
     best = "" if status.best_auc is None else f", best possible {ratio(status.best_auc)}"
-    entropy, calibration = ratio(quality.normalized_entropy), ratio(quality.calibration)
+    entropy = ratio(quality.normalized_entropy)
+    calibration = ratio(quality.calibration)
     facts = [
         ("trained", f"{count(status.samples, 'sample')} in {count(status.steps, 'step')}, {speed}"),
         ("loss", f"{ratio(quality.logloss)}, normalized entropy {entropy}, calibration {calibration}"),
@@ -507,7 +520,8 @@ class Display:
 
         keeps_picture: the last one stays on the terminal; a run's own display ends with a summary instead.
         """
-        self._hint, self._keeps_picture = hint, keeps_picture
+        self._hint = hint
+        self._keeps_picture = keeps_picture
         self._picture: Picture | None = None
         self._console = console or Console()
         self._line_seconds = line_seconds

@@ -60,6 +60,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     columns = min(width, len(values))
     edges = [round(i * len(values) / columns) for i in range(columns + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
+    low = min(means)
+    high = max(means)
     span = (high - low) or 1.0
     return "".join(BARS[min(len(BARS) - 1, int((mean - low) / span * len(BARS)))] for mean in means)

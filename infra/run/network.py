@@ -52,7 +52,8 @@ class Network:
 def namespaces(links_gbit: Sequence[float]) -> Iterator[Network]:
     """Inside, there is a namespace behind a link of each speed."""
     remove_abandoned()
-    owner, subnet = os.getpid(), _free_subnet()
+    owner = os.getpid()
+    subnet = _free_subnet()
     bridge = f"fr{owner}b"
     with ExitStack() as undo:
         _run("ip", "link", "add", bridge, "type", "bridge")
@@ -62,7 +63,8 @@ def namespaces(links_gbit: Sequence[float]) -> Iterator[Network]:
         _run("ip", "route", "replace", f"{subnet}.0/24", "dev", bridge, "congctl", CONGESTION)
         names = []
         for number, gbit in enumerate(links_gbit):
-            name, outside = f"freshet-{owner}-{number}", f"fr{owner}v{number}"
+            name = f"freshet-{owner}-{number}"
+            outside = f"fr{owner}v{number}"
             _run("ip", "netns", "add", name)
             undo.callback(_run, "ip", "netns", "delete", name)
             _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)

@@ -83,7 +83,8 @@ def _default(field: FieldInfo) -> str:
 
 def _values(kind: Any) -> str:
     """What a setting may be, in a few words."""
-    origin, inner = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    inner = get_args(kind)
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in inner)
     if origin is Annotated:

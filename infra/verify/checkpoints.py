@@ -27,7 +27,8 @@ def check_checkpoints(folder: Path) -> str:
 @check("newest checkpoint there")
 def check_newest_checkpoint(folder: Path) -> str:
     """The newest checkpoint of the journal has a manifest, of the same step."""
-    history, storage = read_run(folder), open_checkpoints(folder)
+    history = read_run(folder)
+    storage = open_checkpoints(folder)
     if not history.checkpoints:
         raise NotChecked("the journal has no checkpoint")
     newest = history.checkpoints[-1]

@@ -39,12 +39,14 @@ class CountedEvents:
 @check("events add up")
 def check_events(folder: Path) -> str:
     """Produced = trained + dead + skipped + left, counted in the log itself, partition by partition."""
-    history, settings = read_run(folder), read_stored(folder)
+    history = read_run(folder)
+    settings = read_stored(folder)
     produced = left = skipped = 0
     try:
         with closing(open_source(settings.stream, settings.kafka)) as source:
             for partition in source.partitions():
-                start, end = begin_of(history, partition), history.positions.get(partition, Position(0))
+                start = begin_of(history, partition)
+                end = history.positions.get(partition, Position(0))
                 counted = count_events(source, settings, partition, start.offset)
                 produced += counted.total - counted.before(start)
                 skipped += sum(
@@ -76,7 +78,9 @@ def count_events(source: Source, settings: Settings, partition: int, start: int)
     first, _ = source.span(partition)
     if first > start:
         raise NotChecked(f"retention has removed events of partition {partition} up to record {first}")
-    offsets, counts, at = list[int](), list[int](), start
+    offsets = list[int]()
+    counts = list[int]()
+    at = start
     while records := source.read(partition, at, READ_BYTES):
         offsets += [record.offset for record in records]
         counts += [events_in(codec, record.payload) for record in records]
@@ -95,7 +99,8 @@ def events_in(codec: PackedCodec, payload: bytes) -> int:
 @check("letters unique")
 def check_letters(folder: Path) -> str:
     """Every rejected event is one dead letter; those of a step that was not ordered may be missing."""
-    history, settings = read_run(folder), read_stored(folder)
+    history = read_run(folder)
+    settings = read_stored(folder)
     origin = f"{settings.run}/{settings.stream.topic}"
     try:
         letters = [letter for letter in read_letters(settings.stream, settings.kafka) if letter.origin == origin]

@@ -61,7 +61,8 @@ def follow_numbers(records: Iterable[AnyRecord]) -> str:
             case CheckpointBegun():
                 if record.number <= checkpoint:
                     raise Violated(f"checkpoint {record.number} was begun after checkpoint {checkpoint}")
-                checkpoint, is_first = record.number, not generation
+                checkpoint = record.number
+                is_first = not generation
                 generation, step = record.generation.number, record.step if is_first else step
             case GenerationStarted():
                 if record.number <= generation:

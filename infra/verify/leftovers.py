@@ -33,7 +33,8 @@ def processes_of(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
     """Processes that were started for the run in a folder, with their names."""
     wanted = str(folder.resolve())
     for process in psutil.process_iter(["cmdline", "status", "cwd"]):
-        argv, status = as_started(process.info["cmdline"] or []), process.info["status"]
+        argv = as_started(process.info["cmdline"] or [])
+        status = process.info["status"]
         if status == psutil.STATUS_ZOMBIE or not COMMANDS & set(argv):
             continue
         given = [value for option, value in pairwise(argv) if option in NAMING]

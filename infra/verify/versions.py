@@ -31,7 +31,9 @@ Versions = tuple[NDArray[np.uint64], NDArray[np.int64]]
 @check("versions of rows")
 def check_versions(folder: Path) -> str:
     """In the newest checkpoint, a row's version is the last step of the journal that used its key."""
-    history, settings, storage = read_run(folder), read_stored(folder), checkpoints_of(folder)
+    history = read_run(folder)
+    settings = read_stored(folder)
+    storage = checkpoints_of(folder)
     on_record = {checkpoint.number for checkpoint in history.begun_checkpoints}  # without those whose steps are void
     manifests = [manifest for manifest in read_manifests(storage) if manifest.number in on_record]
     if not manifests:

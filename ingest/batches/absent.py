@@ -53,7 +53,9 @@ class FieldWatch:
     def __init__(self, schema: Schema, window: int, on_absent: OnAbsent = "warn") -> None:
         """window: samples that are judged together."""
         self.absence = Absence()
-        self._schema, self._window, self._on_absent = schema, window, on_absent
+        self._schema = schema
+        self._window = window
+        self._on_absent = on_absent
         self._total_S = np.zeros(len(schema.sources), np.int64)
         self._recent_S = np.zeros(len(schema.sources), np.int64)
         self._total = self._recent = 0
@@ -61,7 +63,8 @@ class FieldWatch:
 
     def shares(self) -> dict[str, float]:
         """The share of samples with a value, by field; empty before the first sample."""
-        samples, present_S = self._total + self._recent, self._total_S + self._recent_S
+        samples = self._total + self._recent
+        present_S = self._total_S + self._recent_S
         return dict(zip(self._schema.sources, (present_S / samples).tolist(), strict=True)) if samples else {}
 
     def add(self, samples: int, present_S: NDArray[np.int64], payloads: Sequence[bytes] = ()) -> None:
@@ -82,8 +85,11 @@ class FieldWatch:
         return FieldCounts(self._total, self._total_S.copy(), self._recent, self._recent_S.copy(), self.absence)
 
     def load(self, counts: FieldCounts) -> None:
-        self._total, self._recent, self.absence = counts.total, counts.recent, counts.absence
-        self._total_S, self._recent_S = counts.total_S.copy(), counts.recent_S.copy()
+        self._total = counts.total
+        self._recent = counts.recent
+        self.absence = counts.absence
+        self._total_S = counts.total_S.copy()
+        self._recent_S = counts.recent_S.copy()
 
     def _judge(self, payloads: Sequence[bytes]) -> None:
         expected_S = self._total_S * (self._recent / max(1, self._total))

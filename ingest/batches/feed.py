@@ -12,8 +12,10 @@ MANY_REJECTED_BYTES = 8 << 20
 """With this many bad events waiting in a partition the batch goes out, so that poison cannot fill the memory."""
 
 
-EXAMPLES, EXAMPLE_BYTES = 16, 4096
-"""most records kept as examples, and bytes of the largest of them"""
+EXAMPLES = 16
+"""most records kept as examples"""
+EXAMPLE_BYTES = 4096
+"""bytes of the largest of them"""
 
 
 class Feed:
@@ -32,7 +34,9 @@ class Feed:
         self.skipped_events = 0
         self.examples: list[bytes] = []
         """some of the records read last, as they came"""
-        self._source, self._decoder, self._job = source, decoder, job
+        self._source = source
+        self._decoder = decoder
+        self._job = job
         self._records_read = self._events_read = 0
         self._hold(decoder.nothing(start))
 
@@ -116,7 +120,8 @@ class Feed:
     def take_skipped(self) -> tuple[list[Range], int]:
         """(ranges left out since the last call, events in them)."""
         taken = self.skipped, self.skipped_events
-        self.skipped, self.skipped_events = [], 0
+        self.skipped = []
+        self.skipped_events = 0
         return taken
 
     def _estimate(self, records: int) -> int:

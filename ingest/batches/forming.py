@@ -37,7 +37,9 @@ class BatchFormer:
     def __init__(self, source: Source, job: LoaderJob, lag: Lag) -> None:
         self.skip_above = job.skip_above
         """events that may wait before the newest are skipped to, None: any number; may be set by another thread"""
-        self._source, self._job, self._lag = source, job, lag
+        self._source = source
+        self._job = job
+        self._lag = lag
         self._partitions = Partitions(source, job)
         self._left = job.limit
         self._look_at = job.look_at
@@ -145,7 +147,8 @@ def fill(feeds: Sequence[Feed], batch: int) -> list[int]:
 
 def share(ready: Sequence[int], batch: int, first: int) -> list[int]:
     """How many samples each partition gives: evenly, the odd ones from ``first`` on; others fill in for short ones."""
-    level, left = 0, batch
+    level = 0
+    left = batch
     for place, most in enumerate(sorted(ready)):
         level = left // (len(ready) - place)
         if most > level:

@@ -14,7 +14,9 @@ class Partitions:
     """The feeds of one source."""
 
     def __init__(self, source: Source, job: LoaderJob) -> None:
-        self._source, self._job, self._decoder = source, job, Decoder(job.schema)
+        self._source = source
+        self._job = job
+        self._decoder = Decoder(job.schema)
         self._feeds: dict[int, Feed] = {}
         self.start: dict[int, Position] | None = None
         """where partitions began that were there at the opening; None: not opened yet"""

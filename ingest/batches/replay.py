@@ -11,8 +11,10 @@ from ingest.schema import Schema
 from ingest.streams.position import Position, Range
 from ingest.streams.source import Record, Source
 
-PATIENCE_SECONDS, AGAIN_SECONDS = 60.0, 0.05
-"""how long, and how often, a source that does not answer is asked for the records of a manifest"""
+PATIENCE_SECONDS = 60.0
+"""how long a source that does not answer is asked for the records of a manifest"""
+AGAIN_SECONDS = 0.05
+"""pause between two questions"""
 GoesOn = Callable[[], bool]
 """waits a moment while a source does not answer, and returns whether it is to be asked again"""
 

@@ -97,7 +97,8 @@ class Decoder:
 
     def nothing(self, at: Position) -> Decoded:
         empty = np.empty((0, 2), np.int64)
-        samples, never = no_samples(self.schema.fields, self.schema.dense), np.empty(0, np.int64)
+        samples = no_samples(self.schema.fields, self.schema.dense)
+        never = np.empty(0, np.int64)
         return Decoded(samples, empty, empty, never, (), at)
 
     def _decode_json(self, records: Sequence[Record], unknown: list[bytes] | None) -> Decoded:
@@ -193,7 +194,8 @@ def cut(decoded: Decoded, count: int, end: Position) -> tuple[Decoded, Decoded]:
     """The first count samples with the rejects before end, and the rest."""
     before = tuple(reject for reject in decoded.rejects if reject.position < end)
     after = decoded.rejects[len(before) :]
-    first, rest = decoded.samples.slice(0, count), decoded.samples.slice(count, len(decoded))
+    first = decoded.samples.slice(0, count)
+    rest = decoded.samples.slice(count, len(decoded))
     head = Decoded(first, *_columns(decoded, slice(0, count)), before, end)
     return head, Decoded(rest, *_columns(decoded, slice(count, None)), after, decoded.end)
 

@@ -106,7 +106,9 @@ class PackedCodec:
         return bytes(payload[at : at + self.dtype.itemsize])
 
     def _faults(self, samples: Samples) -> Faults:
-        labels_B, times_B, dense_BN = samples.labels_B, samples.times_B, samples.dense_BN
+        labels_B = samples.labels_B
+        times_B = samples.times_B
+        dense_BN = samples.dense_BN
         good_B = ((labels_B == 0) | (labels_B == 1)) & (times_B >= 0) & (times_B < MAX_TIME)
         for place in range(self.schema.dense):  # by column: rows are too short for numpy to be fast along them
             column_B = dense_BN[:, place]
@@ -124,8 +126,10 @@ class PackedCodec:
 
     def _dense_fault(self, dense_N: NDArray[np.float32]) -> str:
         place = int(np.flatnonzero(~((dense_N >= self._low_N) & (dense_N <= self._high_N)))[0])
-        name, value = self.schema.dense_fields[place].name, float(dense_N[place])
-        low, high = self._low_N[place], self._high_N[place]
+        name = self.schema.dense_fields[place].name
+        value = float(dense_N[place])
+        low = self._low_N[place]
+        high = self._high_N[place]
         kind = (
             "not finite"
             if not np.isfinite(value)

@@ -16,13 +16,21 @@ from numpy.typing import NDArray
 from infra.base.kernels import kernel
 from ingest.codec.nesting import MOST_DEPTH
 
-CLEAR, UNSURE, DEEP = 0, 1, 2
+CLEAR = 0
+UNSURE = 1
+DEEP = 2
 TOO_DEEP = -1
 NAMES = 256
 """most names of open objects the kernel keeps"""
-QUOTE, BACKSLASH, COMMA = ord('"'), ord("\\"), ord(",")
-OBJECT, END_OBJECT, LIST, END_LIST = ord("{"), ord("}"), ord("["), ord("]")
-FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+QUOTE = ord('"')
+BACKSLASH = ord("\\")
+COMMA = ord(",")
+OBJECT = ord("{")
+END_OBJECT = ord("}")
+LIST = ord("[")
+END_LIST = ord("]")
+FNV_START = np.uint64(0xCBF29CE484222325)
+FNV_PRIME = np.uint64(0x100000001B3)
 
 
 def scan_structure(payloads: Sequence[bytes]) -> NDArray[np.uint8]:
@@ -56,7 +64,9 @@ def count_items(body: bytes, most: int) -> int:
 @kernel
 def count_values(text: NDArray[np.uint8], most: int) -> int:
     """What count_items tells."""
-    depth, values, at = 0, 1, 0
+    depth = 0
+    values = 1
+    at = 0
     while at < text.size and values <= most:
         letter = text[at]
         if letter == QUOTE:
@@ -91,7 +101,10 @@ def scan(text: NDArray[np.uint8], ends_B: NDArray[np.int64]) -> NDArray[np.uint8
 def scan_one(
     text: NDArray[np.uint8], names: NDArray[np.uint64], begins: NDArray[np.int64], is_object: NDArray[np.bool_]
 ) -> int:
-    depth, count, at, found = 0, 0, 0, CLEAR
+    depth = 0
+    count = 0
+    at = 0
+    found = CLEAR
     is_name = False
     while at < text.size:
         letter = text[at]

@@ -16,7 +16,10 @@ from ingest.kafka.clients.kafka_python import login_mechanism
 from ingest.kafka.config import KafkaConfig, kafka_python_arguments
 
 ANSWER_SECONDS = 5.0
-METADATA, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 3, 17, 18, 36
+METADATA = 3
+SASL_HANDSHAKE = 17
+API_VERSIONS = 18
+SASL_AUTHENTICATE = 36
 LONGEST_ANSWER = 1 << 24
 TLS_RECORDS = (0x14, 0x15, 0x16)
 """first bytes of an answer that only a TLS server sends"""
@@ -76,7 +79,9 @@ class _Connection:
     """Requests and answers over one connection, in Kafka's oldest framing, which every broker knows."""
 
     def __init__(self, channel: socket.socket, server: str, config: KafkaConfig) -> None:
-        self._channel, self._server, self._config = channel, server, config
+        self._channel = channel
+        self._server = server
+        self._config = config
 
     def ask(self, kind: int, version: int, body: bytes) -> bytes:
         head = struct.pack(">hhih", kind, version, 1, len(b"freshet")) + b"freshet"
@@ -174,7 +179,8 @@ def _reason_of(error: Exception) -> str:
 def _texts(answer: bytes) -> str:
     """A list of names from Kafka's encoding, for a message."""
     (count,) = struct.unpack_from(">i", answer)
-    names, at = [], 4
+    names = []
+    at = 4
     for _ in range(count):
         (length,) = struct.unpack_from(">h", answer, at)
         names.append(answer[at + 2 : at + 2 + length].decode(errors="replace"))

@@ -54,7 +54,9 @@ class KafkaLetters:
 
     def __init__(self, config: KafkaConfig, topic: str, source_topic: str, origin: str) -> None:
         self._config = config.model_copy(update={"request_seconds": min(config.request_seconds, ATTEMPT_SECONDS)})
-        self._topic, self._source_topic, self._origin = topic, source_topic, origin
+        self._topic = topic
+        self._source_topic = source_topic
+        self._origin = origin
         self._log = structlog.get_logger()
         self._outage = Outage(config.outage_seconds, LOG_SECONDS)
         self._session: _Session | None = None
@@ -108,7 +110,8 @@ class _Session:
     """One transactional producer, from its opening until something goes wrong."""
 
     def __init__(self, config: KafkaConfig, topic: str, source_topic: str, origin: str) -> None:
-        self._source_topic, self._origin = source_topic, origin
+        self._source_topic = source_topic
+        self._origin = origin
         self._limit = _limit(config, topic)
         group = f"freshet-letters/{origin}"
         self._producer = TransactionalProducer(config, topic, group, self._limit, ATTEMPT_SECONDS)  # 1
@@ -178,7 +181,8 @@ def _parts(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
     for letter in letters:
         if part and (len(part) == TRANSACTION_LETTERS or size + len(letter.payload) > TRANSACTION_BYTES):
             yield part
-            part, size = [], 0
+            part = []
+            size = 0
         part.append(letter)
         size += len(letter.payload)
     if part:

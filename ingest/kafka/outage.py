@@ -12,7 +12,8 @@ class Outage:
         self.longest_seconds = longest_seconds
         self.silent_seconds = 0.0
         """how long the broker had been silent when it last failed to answer"""
-        self._log_seconds, self._patience_seconds = log_seconds, patience_seconds
+        self._log_seconds = log_seconds
+        self._patience_seconds = patience_seconds
         self._since: float | None = None
         self._logged_at = -math.inf
         self._is_logged = False
@@ -37,11 +38,13 @@ class Outage:
         now = time.monotonic()
         if self.silent_seconds < self._patience_seconds or now - self._logged_at < self._log_seconds:
             return False
-        self._logged_at, self._is_logged = now, True
+        self._logged_at = now
+        self._is_logged = True
         return True
 
     def end(self) -> float | None:
         """The broker answered: returns how many seconds it was silent, if that was logged."""
         seconds = time.monotonic() - self._since if self._since is not None and self._is_logged else None
-        self._since, self._is_logged = None, False
+        self._since = None
+        self._is_logged = False
         return seconds

@@ -43,12 +43,14 @@ class PartitionBuffer:
 
     def take(self, max_bytes: int) -> list[Record]:
         """The next records, about max_bytes of them, at least one."""
-        end, size = self.taken, 0
+        end = self.taken
+        size = 0
         while end < len(self.records) and size < max_bytes:
             size += len(self.records[end].payload)
             end += 1
         taken = self.records[self.taken : end]
-        self.taken, self.start = end, taken[-1].offset + 1
+        self.taken = end
+        self.start = taken[-1].offset + 1
         self.size_bytes -= size
         return taken
 

@@ -28,7 +28,9 @@ class KafkaSink:
 
     def __init__(self, config: KafkaConfig, topic: str, stop: Stop) -> None:
         check_access(config)
-        self._config, self._topic, self._stop = config, topic, stop
+        self._config = config
+        self._topic = topic
+        self._stop = stop
         described = describe_topic(config, topic)
         if described is None:
             raise missing_topic(config, topic, "stream.topic")

@@ -51,7 +51,8 @@ class KafkaSource:
 
     def __init__(self, config: KafkaConfig, topic: str, consumer: Consumer | None = None) -> None:
         """Connects, and checks that the topic exists."""
-        self._config, self._topic = config, topic
+        self._config = config
+        self._topic = topic
         self._log = structlog.get_logger("kafka")
         self._buffers: dict[int, PartitionBuffer] = {}
         self._paused: set[int] = set()

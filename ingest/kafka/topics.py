@@ -63,7 +63,8 @@ def list_topics(config: KafkaConfig) -> list[Topic]:
 
 def partition_spans(config: KafkaConfig, topic: Topic) -> list[PartitionSpan]:
     with connect(config) as admin:
-        firsts, ends = admin.first_offsets(topic), admin.end_offsets(topic)
+        firsts = admin.first_offsets(topic)
+        ends = admin.end_offsets(topic)
         group = admin.committed(config.group) if config.group else {}
     committed = {partition: at.offset for (name, partition), at in group.items() if name == topic.name}
     return [PartitionSpan(number, firsts[number], ends[number], committed.get(number)) for number in sorted(ends)]

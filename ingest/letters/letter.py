@@ -52,7 +52,8 @@ class NoLetters:
 
 def unseen(letters: Sequence[DeadLetter], last: Mapping[int, Position]) -> list[DeadLetter]:
     """Those after the last one written of their partition, each once; they come in the order of their positions."""
-    reached, new = dict(last), []
+    reached = dict(last)
+    new = []
     for letter in letters:
         position = Position(letter.offset, letter.index)
         if position > reached.get(letter.partition, Position(-1)):

@@ -96,7 +96,8 @@ def read_frames(path: Path, opening: bytes) -> tuple[list[bytes], int]:
         if opening.startswith(view.rstrip(b"\0")):  # a crash while the file was made
             return [], 0
         raise wrong_opening(path, view[: len(opening)], opening)
-    bodies, at = [], len(opening)
+    bodies = []
+    at = len(opening)
     while (end := next_frame(view, at)) is not None:
         bodies.append(view[at + HEAD.size : end - len(END)])
         at = end

@@ -149,7 +149,10 @@ class PartitionReader:
             raise
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._segment, self._known, self._next = file, first, [(first, SEGMENT.size)], (-1, 0)
+        self._file = file
+        self._segment = first
+        self._known = [(first, SEGMENT.size)]
+        self._next = (-1, 0)
 
     def _find(self, offset: int, limit: int) -> int:
         """The byte at which a record of the open segment starts."""
@@ -159,7 +162,8 @@ class PartitionReader:
         while at < offset:
             skipped, used = skip_records(os.pread(self._file, min(SKIP_BYTES, limit - place), place), offset - at)
             if not skipped:
-                skipped, used = 1, self._frame_bytes(at, place, limit)
+                skipped = 1
+                used = self._frame_bytes(at, place, limit)
             at, place = at + skipped, place + used
             self._remember(at, place)
         return place

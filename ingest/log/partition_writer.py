@@ -47,7 +47,8 @@ class PartitionWriter:
         retention_seconds: segments whose newest record is older are over the limit, too.
         """
         self.folder = folder
-        self._segment_bytes, self._retention_bytes = segment_bytes, retention_bytes
+        self._segment_bytes = segment_bytes
+        self._retention_bytes = retention_bytes
         self._retention_seconds = retention_seconds
         self._cap_bytes = retention_cap_bytes or CAP * (retention_bytes or 0)
         with ExitStack() as undo, naming(folder, LogError):

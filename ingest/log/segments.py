@@ -183,7 +183,11 @@ def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[li
     path and place (the byte of the file at which the view begins) are for messages.
     """
     records: list[Record] = []
-    at, size, head, start, last = 0, len(view), HEAD.size, FRAMED_RECORD.size, len(END)
+    at = 0
+    size = len(view)
+    head = HEAD.size
+    start = FRAMED_RECORD.size
+    last = len(END)
     while at + start < size:
         length, length_checksum, checksum, time_ms, key_length = FRAMED_RECORD.unpack_from(view, at)
         end = at + head + length
@@ -203,7 +207,8 @@ def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[li
 
 def skip_records(view: bytes, count: int) -> tuple[int, int]:
     """(records skipped, bytes skipped) of at most count whole frames, by their headers alone."""
-    at, skipped = 0, 0
+    at = 0
+    skipped = 0
     while skipped < count and (size := frame_bytes(view, at)) is not None and at + size <= len(view):
         at, skipped = at + size, skipped + 1
     return skipped, at

@@ -31,7 +31,8 @@ Due = tuple[float, bytes]
 """when an event is to be written, and its JSON"""
 Pause = Callable[[float], object]
 """waits so many seconds"""
-LABEL, ID = "label", "prediction"
+LABEL = "label"
+ID = "prediction"
 REQUEST_EVENTS = 256
 """asked for at once"""
 
@@ -45,10 +46,12 @@ def delay_labels(
     tell: Tell = lambda line: None,
 ) -> Iterator[Unit]:
     """The events with their ids, each so long after it was asked for; rate: events a second that are asked for."""
-    stream, more = iter(units), True
+    stream = iter(units)
+    more = True
     predictor = Predictor(ask, seconds, tell)
     waiting: deque[Due] = deque()
-    started, asked = time.monotonic(), 0
+    started = time.monotonic()
+    asked = 0
     most = min(REQUEST_EVENTS, TURN_EVENTS)
     while more or waiting:
         due = most if rate is None else min(most, int((time.monotonic() - started) * rate) + 1 - asked)
@@ -69,7 +72,9 @@ class Predictor:
 
     def __init__(self, ask: Ask, seconds: float, tell: Tell) -> None:
         """seconds: how much later the labels come."""
-        self._ask, self._seconds, self._tell = ask, seconds, tell
+        self._ask = ask
+        self._seconds = seconds
+        self._tell = tell
         self._unserved = 0
         """events that were not predicted since a version was last served"""
 
@@ -109,7 +114,8 @@ class Predictor:
 
 def _wait_seconds(waiting: Sequence[Due], more: bool, next_ask: float | None) -> float:
     """Until an event is due or one more may be asked for."""
-    now, moments = time.monotonic(), [waiting[0][0]] if waiting else []
+    now = time.monotonic()
+    moments = [waiting[0][0]] if waiting else []
     if more:
         moments.append(now if next_ask is None else next_ask)
     return max(0.0, min(1 / TURNS_PER_SECOND, min(moments, default=now) - now))

@@ -55,8 +55,10 @@ class Encoder:
         self, schema: Schema, partitions: Sequence[int], samples_per_record: int = 0, poison_share: float = 0.0
     ) -> None:
         """samples_per_record 0 writes JSON; poison_share adds that share of bad events, of each kind in turn."""
-        self.schema, self._partitions = schema, list(partitions)
-        self._packed, self._converter = PackedCodec(schema), Converter(schema)
+        self.schema = schema
+        self._partitions = list(partitions)
+        self._packed = PackedCodec(schema)
+        self._converter = Converter(schema)
         self._samples_per_record = min(samples_per_record, self._packed.most)
         self._poison_share = poison_share
         self._turn = count()

@@ -24,7 +24,9 @@ class FollowedFile:
 
     def __init__(self, path: Path, start: int = 0, tell: Callable[[str], None] = lambda line: None) -> None:
         """start: the byte to begin with; tell: is told when another file or the start of this one comes next"""
-        self._path, self._start, self._tell = path, start, tell
+        self._path = path
+        self._start = start
+        self._tell = tell
         self.position = start
         """byte of the present file after the last line that was given"""
         self.is_at_end = False
@@ -61,7 +63,9 @@ class FollowedFile:
     def _lines_of(self, file: int) -> Iterator[bytes | None]:
         """Those of one file, until another has its name."""
         os.lseek(file, self.position, os.SEEK_SET)
-        rest, number, is_replaced = b"", 0, False
+        rest = b""
+        number = 0
+        is_replaced = False
         while True:
             while chunk := os.read(file, READ_BYTES):
                 self.is_at_end = False

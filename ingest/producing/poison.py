@@ -73,7 +73,9 @@ PACKED_RECORD_POISON = ("version", "fingerprint", "count", "cut_off")
 
 def poison_sample(samples: Samples, row: int, kind: str) -> Samples:
     """The samples with one of them made bad."""
-    labels_B, dense_BN, times_B = samples.labels_B.copy(), samples.dense_BN.copy(), samples.times_B.copy()
+    labels_B = samples.labels_B.copy()
+    dense_BN = samples.dense_BN.copy()
+    times_B = samples.times_B.copy()
     if kind == "nan_dense" and samples.dense_BN.shape[1]:
         dense_BN[row, 0] = np.nan
     elif kind == "negative_time":

@@ -148,7 +148,9 @@ def _lines(path: Path, lines: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
 
 
 def _arriving_lines(path: Path, file: int) -> Iterator[bytes | None]:
-    number, rest, wait = 0, b"", 0.0
+    number = 0
+    rest = b""
+    wait = 0.0
     poller = select.poll()  # select() takes no descriptor above 1023
     poller.register(file, select.POLLIN)
     while True:
@@ -156,7 +158,8 @@ def _arriving_lines(path: Path, file: int) -> Iterator[bytes | None]:
             yield None  # so that lines so far are written, and a stop is seen, while no line arrives
             wait = PAUSE_SECONDS
             continue
-        chunk, wait = os.read(file, READ_BYTES), 0.0
+        chunk = os.read(file, READ_BYTES)
+        wait = 0.0
         *lines, rest = (rest + chunk).split(b"\n") if chunk else [rest, b""]
         number += len(lines)
         yield from (line.rstrip(b"\r") for line in lines if line.strip())

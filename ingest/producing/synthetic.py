@@ -18,7 +18,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 CHUNK = 4096
-USERS, ITEMS, CATEGORIES, TASTES = 2000, 500, 20, 4
+USERS = 2000
+ITEMS = 500
+CATEGORIES = 20
+TASTES = 4
 DEVICES = ("phone", "tablet", "desktop", "tv")
 POSITIONS = 8
 HOURS = 24

@@ -23,7 +23,8 @@ FACTOR = 0xD6E8FEB86659FD93
 @kernel
 def _sum(first: int, stride: int, keys_K: Any, versions_K: Any, words_KB: Any, totals_2: Any) -> None:
     """Adds the hashes of rows that are first, first + stride, … of the run."""
-    factor, shift = np.uint64(FACTOR), np.uint64(32)
+    factor = np.uint64(FACTOR)
+    shift = np.uint64(32)
     for k in range(keys_K.shape[0]):
         low = mix(np.uint64(first + k * stride) + np.uint64(GAMMA))
         low = mix(low ^ keys_K[k])
@@ -62,10 +63,12 @@ def word_of(row_bytes: int) -> type[np.unsignedinteger[Any]]:
 
 def digest_store(store: Store, shard: int, shards: int) -> str:
     """32 hex digits: of the rows of one shard of so many."""
-    totals_2, chunk_rows = np.zeros(2, np.uint64), store.rows.chunk_rows
+    totals_2 = np.zeros(2, np.uint64)
+    chunk_rows = store.rows.chunk_rows
     word = word_of(store.shape.total * store.rows.dtype.itemsize)
     for chunk in range(-(-len(store) // chunk_rows)):
-        first, end = chunk * chunk_rows, min((chunk + 1) * chunk_rows, len(store))
+        first = chunk * chunk_rows
+        end = min((chunk + 1) * chunk_rows, len(store))
         numbers = np.arange(first, end)
         words = store.rows.chunk(chunk)[: end - first].view(word)
         _sum(first * shards + shard, shards, store.keys(numbers), store.steps(numbers), words, totals_2)

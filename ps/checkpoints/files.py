@@ -131,7 +131,8 @@ def read_columns(storage: Storage, part: FilePart) -> Columns:
 def read_index(storage: Storage, part: FilePart) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """The numbers and keys of a file, verified; nothing else of it is read."""
     with RowFile(storage, part) as file:
-        numbers_K, keys_K = file.read("numbers", 0, part.rows), file.read("keys", 0, part.rows)
+        numbers_K = file.read("numbers", 0, part.rows)
+        keys_K = file.read("keys", 0, part.rows)
         digest = xxhash.xxh3_128(numbers_K.data)
         digest.update(keys_K.data)
         with _damage(storage, part):
@@ -175,7 +176,8 @@ class RowFile:
     def read(self, name: str, first: int, end: int) -> NDArray[Any]:
         """Rows first to end of a column."""
         entry = self.entries[name]
-        start, nbytes = entry.start + first * entry.row_bytes, (end - first) * entry.row_bytes
+        start = entry.start + first * entry.row_bytes
+        nbytes = (end - first) * entry.row_bytes
         with _damage(self._storage, self.part):
             found = self._read(start, nbytes)
             _check(found.nbytes == nbytes, f"it ends at {start + found.nbytes}; expected {self.part.nbytes} bytes")

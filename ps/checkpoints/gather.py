@@ -17,8 +17,10 @@ from ps.checkpoints.files import Columns
 from ps.chunks import chunk_at
 from ps.store import Store
 
-IS_COPIED, NON_FINITE = 0, 1
-"""columns of the marks of a checkpoint's rows: whether a row has been copied, and its values that are not finite"""
+IS_COPIED = 0
+"""column of the marks of a checkpoint's rows: whether a row has been copied"""
+NON_FINITE = 1
+"""column of the same: its values that are not finite"""
 SLICE_BYTES = 4 << 20
 """copied between two messages: 2 to 4 ms"""
 
@@ -113,7 +115,8 @@ class RowCopy:
 
     def __init__(self, store: Store, since: int, known: int, end: int) -> None:
         """Of the rows below end: those that changed after step since, and those that are not among the known ones."""
-        numbers, steps = np.empty(end, np.int64), store.versions
+        numbers = np.empty(end, np.int64)
+        steps = store.versions
         count = _changed(steps.addresses, steps.chunk_rows, store.newest_C, since, known, end, numbers)
         self._store = store
         self._numbers_K = numbers[:count].copy()

@@ -127,7 +127,8 @@ def read_manifest(storage: Storage, number: int) -> CheckpointManifest:
     where = storage.where(manifest_name(number))
     try:
         content = bytes(storage.read(manifest_name(number)))
-        text, checksum = content[:-CHECKSUM_LINE], content[-CHECKSUM_LINE:]
+        text = content[:-CHECKSUM_LINE]
+        checksum = content[-CHECKSUM_LINE:]
         if checksum != xxhash.xxh3_128_hexdigest(text).encode() + b"\n":
             raise CheckpointDamaged(
                 f"{where} is damaged: its checksum is wrong; expected a checkpoint's manifest as it was written; go "

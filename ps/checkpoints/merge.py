@@ -81,7 +81,8 @@ class _Merged:
 
     def survey(self) -> tuple[int, str]:
         """How many rows there are, and the checksum of their numbers and keys."""
-        rows, digest = 0, xxhash.xxh3_128()
+        rows = 0
+        digest = xxhash.xxh3_128()
         for name in ("numbers", "keys"):
             for chunk in self.column(name):
                 digest.update(chunk.data)

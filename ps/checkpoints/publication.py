@@ -58,7 +58,8 @@ class Deliveries:
     """The latest files that shards have published, for one thread of a server."""
 
     def __init__(self, curve: Curve | None = None, most_bytes: int = MOST_KEPT_BYTES) -> None:
-        self._curve, self._most_bytes = curve, most_bytes
+        self._curve = curve
+        self._most_bytes = most_bytes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         """by endpoint"""

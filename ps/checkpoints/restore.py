@@ -127,7 +127,8 @@ def _check_manifest(manifest: CheckpointManifest, run: str) -> None:
 
 
 def _check_columns(columns: Columns, part: ShardPart, file: FilePart, store: Store) -> None:
-    width, dtype = (store.shape.value, store.shape.state), columns.values_KW.dtype
+    width = (store.shape.value, store.shape.state)
+    dtype = columns.values_KW.dtype
     found = columns.values_KW.shape[1], columns.state_KS.shape[1]
     if found != width or dtype != store.rows.dtype or columns.dense_L.dtype != dtype:
         raise Disagreement(

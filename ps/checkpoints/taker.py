@@ -87,7 +87,8 @@ class CheckpointTaker:
         self, storage: Storage | None, shard: int = 0, deltas: int = 8, publisher: FilePublisher | None = None
     ) -> None:
         """storage: None if no checkpoints are kept; deltas: files of changes before they are merged."""
-        self.storage, self.publisher = storage, publisher
+        self.storage = storage
+        self.publisher = publisher
         self._shard = shard
         self._deltas = deltas
         self._announced: dict[int, Taking] = {}
@@ -128,7 +129,8 @@ class CheckpointTaker:
         except MemoryError as error:
             yield _failed(taking, f"no memory for a copy of its rows: {error}; give the shard more")
             return
-        taking.chain, taking.before = base.chain, base.non_finite
+        taking.chain = base.chain
+        taking.before = base.non_finite
         self._taking = taking
 
     def keep(self, changing: NDArray[np.int64]) -> None:
@@ -152,10 +154,8 @@ class CheckpointTaker:
             reach("gathering", taking.header.step)
         elif taking.is_copied:
             assert self.storage is not None
-            columns, name = (
-                taking.copy.columns(taking.dense.whole),
-                new_name(taking.header.checkpoint, "shard", self._shard),
-            )
+            columns = taking.copy.columns(taking.dense.whole)
+            name = new_name(taking.header.checkpoint, "shard", self._shard)
             taking.written = self._threads.submit(self._write, self.storage, name, columns)
             self._untold.append(taking.written)
 
@@ -189,7 +189,8 @@ class CheckpointTaker:
     def build_on(self, saved: SavedPart | None) -> None:
         """The model is that of a checkpoint, or cannot be found in files at all."""
         self._saved.clear()
-        self._merging, self._committed = None, saved
+        self._merging = None
+        self._committed = saved
 
     def close(self) -> None:
         """Waits for what is being written, and removes the files that no checkpoint can name."""

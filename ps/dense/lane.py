@@ -81,7 +81,8 @@ class DenseLane:
 
     def __init__(self, dense: DenseRange, held_bytes: int = HELD_BYTES) -> None:
         self._dense = dense
-        self._limit, self._held_bytes = held_bytes, 0
+        self._limit = held_bytes
+        self._held_bytes = 0
         self._turns: list[Turn] = []
         self._first = 0
         """number of the oldest turn that is not over"""

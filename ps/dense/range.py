@@ -86,7 +86,8 @@ class DenseRange:
 
     def put(self, whole: NDArray[Any]) -> None:
         """Replaces the whole range; checked before."""
-        self._length, self._whole = self._length_of(whole.size), whole.copy()
+        self._length = self._length_of(whole.size)
+        self._whole = whole.copy()
         self._places = pieces_of(self._length, whole.itemsize)
         counted = int(whole[-1]) if self._has_state else 0
         self._updates = [counted] * len(self._places)
@@ -96,7 +97,9 @@ class DenseRange:
         total_L = gradients[0].copy()
         for part_L in gradients[1:]:
             add_to(total_L, part_L)
-        place, length, dtype = self._places[piece], self.size(WHOLE) // 3, self._whole.dtype
+        place = self._places[piece]
+        length = self.size(WHOLE) // 3
+        dtype = self._whole.dtype
         if not self._has_state:
             sgd(self._whole[place], total_L, dtype.type(self._rule.rate))
             return

@@ -18,7 +18,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from infra.base.kernels import kernel
 
-BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
+BETA_1 = 0.9
+BETA_2 = 0.999
+EPS = 1e-8
 
 
 class AdamScales(NamedTuple):

@@ -23,7 +23,8 @@ class LabelJoin:
 
     def __init__(self, state: JoinState, window_ms: int, most_waiting: int = MOST_WAITING) -> None:
         self.state = state
-        self._window_ms, self._most = window_ms, most_waiting
+        self._window_ms = window_ms
+        self._most = most_waiting
 
     def add_prediction(self, made: Prediction) -> None:
         state = self.state
@@ -39,7 +40,8 @@ class LabelJoin:
 
     def add_label(self, name: str, label: int, at_ms: int, now_ms: int) -> None:
         """at_ms: when its event was appended."""
-        state, found = self.state, self.state.waiting.get(name)
+        state = self.state
+        found = self.state.waiting.get(name)
         if found is None and name not in state.early:
             state.early[name] = EarlyLabel(label, at_ms, now_ms)
             if len(state.early) > MOST_EARLY:

@@ -83,8 +83,11 @@ class Joiner:
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         """Raises LabelsDamaged for a state that cannot be read."""
-        self._folder, self._meter, self._clock_ms = folder, meter, clock_ms
-        self._storage, self._predictions = Storage.at(folder), LogReader(folder, TOPIC)
+        self._folder = folder
+        self._meter = meter
+        self._clock_ms = clock_ms
+        self._storage = Storage.at(folder)
+        self._predictions = LogReader(folder, TOPIC)
         self._open_source = open_source
         self._source: Source | None = None
         state = load_state(self._storage)
@@ -120,7 +123,8 @@ class Joiner:
 
     def save(self) -> None:
         """Makes all that was taken in durable, and lets the log of predictions go up to there."""
-        begun, state = time.monotonic(), self._join.state
+        begun = time.monotonic()
+        state = self._join.state
         save_state(self._storage, state)
         positions = {partition: Position(offset) for partition, offset in state.predictions.items()}
         write_floor(self._folder, TOPIC, FLOOR, positions)
@@ -141,7 +145,8 @@ class Joiner:
     def _read_events(self, state: JoinState) -> tuple[bool, int]:
         """(whether there were any, up to when all of them are read)."""
         source = self._source = self._source or self._open_source()
-        found, read_ms = False, self._clock_ms()
+        found = False
+        read_ms = self._clock_ms()
         for partition in source.partitions():
             if partition not in state.events:
                 state.events[partition] = source.offset_at(partition, state.since_ms)
@@ -189,7 +194,8 @@ class Joiner:
 
     def _show(self, failure: str) -> None:
         self.quality = quality = quality_of(self._join.state, failure)
-        counts, total = quality.counts, quality.total
+        counts = quality.counts
+        total = quality.total
         outcomes = {"joined": total.labels, "unknown": counts.unknown, "duplicate": counts.duplicates}
         for outcome, value in (outcomes | {"missing": total.missing, "forgotten": counts.forgotten}).items():
             self._meter.total("served_labels", value, outcome=outcome)

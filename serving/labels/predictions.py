@@ -74,7 +74,8 @@ class PredictionLog:
     def __init__(self, folder: Path, process: int, keep_seconds: float, meter: Meter) -> None:
         """keep_seconds: how long predictions are kept at least, after which their segments may go."""
         self._writer = LogWriter(folder, TOPIC, [process], SEGMENT_BYTES, retention_seconds=keep_seconds)
-        self.process, self._meter = process, meter
+        self.process = process
+        self._meter = meter
         self._unwritten: deque[Prediction] = deque()
         self._changed = threading.Condition()
         self._is_closing = threading.Event()

@@ -87,7 +87,8 @@ class ServedLabels:
 
     def log(self, ids: Sequence[str], probabilities_B: NDArray[np.float32], manifest: CheckpointManifest) -> None:
         """Logs the answers to some samples; returns at once."""
-        at_ms, version = now_ms(), (manifest.line, manifest.step)
+        at_ms = now_ms()
+        version = (manifest.line, manifest.step)
         answers = zip(ids, probabilities_B.tolist(), strict=True)
         self._log.append([Prediction(name, at_ms, probability, *version) for name, probability in answers])
 
@@ -96,7 +97,8 @@ class ServedLabels:
         if self._joiner is not None:
             return self._joiner.quality
         if time.monotonic() >= self._read_at:
-            self._found, self._read_at = self._saved(), time.monotonic() + READ_SECONDS
+            self._found = self._saved()
+            self._read_at = time.monotonic() + READ_SECONDS
         return self._found
 
     def _saved(self) -> ServedQuality:

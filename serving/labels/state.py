@@ -81,7 +81,8 @@ def load_state(storage: Storage) -> JoinState | None:
     """What was saved last; None: nothing was. Raises LabelsDamaged, which names the file, for anything else."""
     try:
         stored = bytes(storage.read(JOINED))
-        content, checksum = stored[:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:]
+        content = stored[:-CHECKSUM_BYTES]
+        checksum = stored[-CHECKSUM_BYTES:]
         if checksum != xxhash.xxh3_128_digest(content):
             raise ValueError("its checksum is wrong")
         return msgspec.msgpack.decode(content, type=JoinState)

@@ -49,7 +49,8 @@ async def current(parts: Parts) -> CurrentSnapshot:
 @router.get("/v1/snapshots", summary="Versions that there are", **needs("read"))
 async def snapshots(parts: Parts) -> Listed[SnapshotReading]:
     """Newest first, with what speaks against each."""
-    state, served = parts.follower.state, parts.copies.served
+    state = parts.follower.state
+    served = parts.copies.served
     return Listed(items=[_reading(each, state.choice, served) for each in reversed(state.manifests)], next=None)
 
 
@@ -70,7 +71,8 @@ async def unpin(parts: Parts, actor: Acting) -> CurrentSnapshot:
 @router.post("/v1/snapshots/rollback", summary="Go back to the version before", **needs("control"))
 async def rollback(parts: Parts, actor: Acting, wanted: ReasonRequest) -> CurrentSnapshot:
     """Pins the newest version that may be served and is older than what is served, or pinned, now."""
-    served, manifests = parts.copies.served, parts.follower.state.manifests
+    served = parts.copies.served
+    manifests = parts.follower.state.manifests
     at = None if served is None else version_of(served)
     await _choose(parts, lambda: choose_before(parts.storage, manifests, at, actor.name, wanted.reason))
     return await _settled(parts)

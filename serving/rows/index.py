@@ -101,7 +101,8 @@ class KeyIndex:
 
 def warm_up_index() -> None:
     """Compiles the kernels."""
-    index, keys_K = KeyIndex(), np.zeros(1, np.uint64)
+    index = KeyIndex()
+    keys_K = np.zeros(1, np.uint64)
     index.insert(keys_K)
     index.reserve(4 * FIRST_CAPACITY)
     index.find(keys_K)

@@ -23,7 +23,9 @@ class RowTable:
     """Values by key, on the CPU or a GPU; the index is on the CPU."""
 
     def __init__(self, config: RowConfig, seed: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._config, self._seed, self._device = config, seed, device
+        self._config = config
+        self._seed = seed
+        self._device = device
         self._width = config.shape().value
         self._index = KeyIndex()
         self._values_KW = torch.empty((self._index.capacity, self._width), dtype=dtype, device=device)

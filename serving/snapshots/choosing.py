@@ -69,7 +69,8 @@ def choose_before(
     served: what a server serves, or the newest that any does; None: not known, and what is wanted counts. Raises
     NoOlderVersion if there is nothing to go back to.
     """
-    choice, known = read_choice(storage), list(manifests)
+    choice = read_choice(storage)
+    known = list(manifests)
     target = version_before(known, choice, served)
     if target is None:
         raise NoOlderVersion(

@@ -27,7 +27,10 @@ from ps.start import SUM_STD
 from serving.snapshots.model import ReadModel, RunModel
 
 FORMAT = "freshet-export-1"
-MODEL, ROWS, DENSE, ONNX = "model.json", "rows.safetensors", "dense.safetensors", "dense.onnx"
+MODEL = "model.json"
+ROWS = "rows.safetensors"
+DENSE = "dense.safetensors"
+ONNX = "dense.onnx"
 PART = ".part"
 READABLE = 0o644
 

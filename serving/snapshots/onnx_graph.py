@@ -134,7 +134,8 @@ def _vector(graph: OnnxGraph, start: str, crossed: str, name: str) -> str:
 
 
 def _dlrm(graph: OnnxGraph) -> str:
-    vectors, count = "embeddings", graph.of.schema.fields
+    vectors = "embeddings"
+    count = graph.of.schema.fields
     if graph.of.schema.dense:
         bottom = graph.op("Unsqueeze", graph.mlp("dense", "bottom"), graph.constant([1]))
         vectors, count = graph.concat("embeddings", bottom), count + 1

@@ -21,7 +21,8 @@ class Remembered:
     """The record of one server."""
 
     def __init__(self, storage: Storage, name: str) -> None:
-        self._storage, self._name = storage, name
+        self._storage = storage
+        self._name = name
         self._before: ServedRecord | None = None
         """what was served last before this process began; None: nothing, or nothing that obliges"""
         self._is_read = False
@@ -63,7 +64,8 @@ class Remembered:
         """
         if served is None or self._before is not None:
             return
-        now, told = monotonic(), (version_of(served), choice.pinned is not None)
+        now = monotonic()
+        told = (version_of(served), choice.pinned is not None)
         if now - self._written_at < (AGAIN_SECONDS if told == self._written else PAUSE_SECONDS):
             return
         self._written_at = now
@@ -76,4 +78,5 @@ class Remembered:
                 structlog.get_logger().warning(hint, reason=str(error))
             self._is_refused = True
             return
-        self._written, self._is_refused = told, False
+        self._written = told
+        self._is_refused = False

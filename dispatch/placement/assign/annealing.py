@@ -58,9 +58,11 @@ def anneal(
     again: SolveAgain = solve_again,
 ) -> None:
     """Places all samples anew, places_n of them at each worker; sweeps end at the deadline (of perf_counter)."""
-    samples, workers = placed.at_B.size, places_n.size
+    samples = placed.at_B.size
+    workers = places_n.size
     most_n = places_n + np.ceil(SLACK * places_n).astype(np.int64)
-    price_n, mean_cost = np.zeros(workers), float(placed.row_cost_n.mean())
+    price_n = np.zeros(workers)
+    mean_cost = float(placed.row_cost_n.mean())
     looks = max(1, placed.shared.row_G.size * workers)
     for heat in np.geomspace(HOTTEST, COLDEST, int(np.clip(MOST_LOOKS // looks, 1, SWEEPS))) * mean_cost:
         if deadline is not None and perf_counter() > deadline:
@@ -95,7 +97,8 @@ def sweep_reference(
     """The same by the cost of the whole batch with the sample on each worker in turn."""
     at_B, price_n = start_B.copy(), price_n.copy()
     for q, i in enumerate(order_B):
-        here, count_n = at_B[i], np.bincount(at_B, minlength=price_n.size)
+        here = at_B[i]
+        count_n = np.bincount(at_B, minlength=price_n.size)
         cost_n = price_n + noise_Bn[q]
         for j in range(price_n.size):
             at_B[i] = j
@@ -118,11 +121,13 @@ def _sweep(
         i = order_B[q]
         here = at_B[i]
         add_up(shared, users, i, here, row_cost_n, cost_n)
-        best, least = here, cost_n[here] + price_n[here] + noise_Bn[q, here]
+        best = here
+        least = cost_n[here] + price_n[here] + noise_Bn[q, here]
         for j in range(cost_n.shape[0]):
             there = cost_n[j] + price_n[j] + noise_Bn[q, j]
             if there < least and count_n[j] < most_n[j]:
-                best, least = j, there
+                best = j
+                least = there
         if best != here:
             leave(shared, users, i, here)
             join(shared, users, i, best)

@@ -26,7 +26,10 @@ from dispatch.placement.rows.states import CLEAN, OWNED
 
 Assign = Callable[[Situation], I32]
 
-TRIAL_SAMPLES, TRIAL_FIELDS, TRIAL_WORKERS, TRIAL_ROWS = 1024, 26, 8, 8192
+TRIAL_SAMPLES = 1024
+TRIAL_FIELDS = 26
+TRIAL_WORKERS = 8
+TRIAL_ROWS = 8192
 TRIALS = 5
 """of which the fastest counts; one more before them compiles and fills caches"""
 

@@ -91,7 +91,8 @@ def share(situation: Situation) -> Shared:
 def batch_cost(situation: Situation, at_B: I32) -> float:
     """Everything the assignment moves, with what split rows will cost later; plain, one row at a time."""
     held_Un = held_by(situation.holders_UQ, situation.workers)
-    cost_n, total = situation.row_cost_n, 0.0
+    cost_n = situation.row_cost_n
+    total = 0.0
     for u in range(len(situation.state_U)):
         users = set(at_B[(situation.local_BF == u).any(axis=1)].tolist())
         holders = set(np.flatnonzero(held_Un[u]).tolist())
@@ -110,7 +111,8 @@ def batch_cost(situation: Situation, at_B: I32) -> float:
 def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64, value_share: float) -> Shared:
     """Separates the rows of one sample from those of several, and prices both."""
     samples, fields = local_BF.shape
-    rows, workers = state_U.shape[0], row_cost_n.shape[0]
+    rows = state_U.shape[0]
+    workers = row_cost_n.shape[0]
     seen_U = np.full(rows, -1, np.int32)
     uses_U = np.zeros(rows, np.int32)
     for i in range(samples):
@@ -119,7 +121,8 @@ def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64, value_s
             uses_U[u] += seen_U[u] != i
             seen_U[u] = i
     number_U = np.full(rows, -1, np.int32)
-    shared, pairs = 0, 0
+    shared = 0
+    pairs = 0
     for u in range(rows):
         if uses_U[u] > 1:
             number_U[u] = shared

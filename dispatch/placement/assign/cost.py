@@ -73,7 +73,8 @@ def _costs(local_BF: I32, state_U: U8, holders_UQ: U64, pushes_U: F64, row_cost_
     seen_U = np.full(state_U.shape[0], -1, dtype=np.int32)
     for i in range(samples):
         held_n[:] = 0
-        pushes, rows = 0.0, 0
+        pushes = 0.0
+        rows = 0
         for f in range(fields):
             u = local_BF[i, f]
             if seen_U[u] == i:
@@ -83,7 +84,8 @@ def _costs(local_BF: I32, state_U: U8, holders_UQ: U64, pushes_U: F64, row_cost_
             pushes += pushes_U[u]
             weight = WEIGHTS[state_U[u]]
             for q in range(words):
-                word, first = holders_UQ[u, q], q * WORD_BITS
+                word = holders_UQ[u, q]
+                first = q * WORD_BITS
                 # every bit, set or not: who holds what cannot be predicted, and this is done for several at once
                 for j in range(min(WORD_BITS, workers - first)):
                     held_n[first + j] += bit_at(word, j) * weight

@@ -52,7 +52,8 @@ def assign_hybrid(
     samples = cost_Bn.shape[0]
     exact = samples if alpha == 1.0 else share_of(samples, MOST_UNCLEAR * alpha)
     check_costs(cost_Bn)
-    at_B, left_n = np.empty(samples, dtype=np.int32), checked_capacities(cost_Bn.shape, capacity_n)
+    at_B = np.empty(samples, dtype=np.int32)
+    left_n = checked_capacities(cost_Bn.shape, capacity_n)
     if samples == 0:
         return at_B
     if exact == 0:
@@ -106,7 +107,8 @@ class Esd:
     def assign(self, situation: Situation) -> Assignment:
         check_capacities(situation)
         situation = replace(situation, parts_hold=self._parts_hold)
-        alpha, began = self._pace.affordable(situation.alpha, situation), perf_counter()
+        alpha = self._pace.affordable(situation.alpha, situation)
+        began = perf_counter()
         if alpha == 1.0:
             at_B = self._opt.assign(situation)
         else:
@@ -145,7 +147,9 @@ def order_by_reference(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:
     """The same by sorting every row."""
     sorted_Bn = np.sort(cost_Bn, axis=1)
     last = cost_Bn.shape[1] - 1
-    first, second, third = sorted_Bn[:, 0], sorted_Bn[:, min(1, last)], sorted_Bn[:, min(2, last)]
+    first = sorted_Bn[:, 0]
+    second = sorted_Bn[:, min(1, last)]
+    third = sorted_Bn[:, min(2, last)]
     scores = {
         "min2-min": second - first,
         "min3-min": third - first,
@@ -182,7 +186,8 @@ def rank_reference(score_B: F64) -> I64:
 @kernel
 def rank(score_B: F64) -> I64:
     """The same by counting."""
-    least, most = score_B.min(), score_B.max()
+    least = score_B.min()
+    most = score_B.max()
     scale = (RANKS - 1) / (most - least) if most > least else 0.0
     first = np.zeros(RANKS + 1, dtype=np.int64)
     for i in range(score_B.shape[0]):
@@ -238,9 +243,11 @@ def _heu(cost_Bn: F64, price_n: F64, order_k: I64, left_n: I64, at_B: I32) -> No
     """By cost + price."""
     workers = cost_Bn.shape[1]
     for i in order_k:
-        best, least = -1, np.inf
+        best = -1
+        least = np.inf
         for j in range(workers):
             if left_n[j] > 0 and cost_Bn[i, j] + price_n[j] < least:
-                best, least = j, cost_Bn[i, j] + price_n[j]
+                best = j
+                least = cost_Bn[i, j] + price_n[j]
         at_B[i] = best
         left_n[best] -= 1

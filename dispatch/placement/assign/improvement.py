@@ -91,12 +91,16 @@ def improve_until(
     No round is begun that would end after the deadline (of perf_counter) if it took as long as the longest so far.
     """
     placed = Placement(situation, start_B)
-    places_n, start_cost = placed.counts_n, placed.cost()
+    places_n = placed.counts_n
+    start_cost = placed.cost()
     draw = np.random.default_rng([seed, situation.step])
     if rounds and is_cold(placed, situation) and (deadline is None or perf_counter() < deadline):
         anneal(placed, places_n, draw, deadline, again)
-    least, price_n = placed.cost(), np.zeros(situation.workers)
-    began, longest, done = perf_counter(), 0.0, 0
+    least = placed.cost()
+    price_n = np.zeros(situation.workers)
+    began = perf_counter()
+    longest = 0.0
+    done = 0
     while done < rounds:
         longest, began = max(longest, perf_counter() - began), perf_counter()
         if deadline is not None and began + longest > deadline:

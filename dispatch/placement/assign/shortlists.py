@@ -84,7 +84,8 @@ def refresh(a: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> None:
     for b in range(workers):
         if lists.known_nn[a, b] or a == b:
             continue
-        begin, end = lists.begin_nn[a, b], lists.end_nn[a, b]
+        begin = lists.begin_nn[a, b]
+        end = lists.end_nn[a, b]
         while begin < end and seats.at_k[lists.sample_nnL[a, b, begin]] != a:
             begin += 1
         lists.begin_nn[a, b] = begin
@@ -111,8 +112,10 @@ def _refill(a: int, b: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> No
 @kernel
 def _enlist(a: int, b: int, sample: int, change: float, lists: Shortlists) -> None:
     """Inserts behind its equals; what falls off the end lowers the bound that unlisted samples are known to reach."""
-    change_L, sample_L = lists.change_nnL[a, b], lists.sample_nnL[a, b]
-    begin, end = lists.begin_nn[a, b], lists.end_nn[a, b]
+    change_L = lists.change_nnL[a, b]
+    sample_L = lists.sample_nnL[a, b]
+    begin = lists.begin_nn[a, b]
+    end = lists.end_nn[a, b]
     if end == SHORTLIST and begin > 0:
         for q in range(begin, end):
             change_L[q - begin] = change_L[q]

@@ -94,7 +94,8 @@ def _is_usable(cost_kn: F64) -> bool:
 def coarse_prices(cost_kn: F64, capacity_n: I64) -> F64:
     """What a place at each worker is worth, by a few samples for each; 0 where there are no more than a few."""
     samples, workers = cost_kn.shape
-    price_n, fine = np.zeros(workers), max(COARSEN, samples // (PRICING_SAMPLES * workers))
+    price_n = np.zeros(workers)
+    fine = max(COARSEN, samples // (PRICING_SAMPLES * workers))
     for stride in (COARSEN * fine, fine):
         if samples >= stride * workers:
             _solve_stride(stride, cost_kn, capacity_n, price_n)
@@ -152,11 +153,13 @@ def _place_cheapest(cost_kn: F64, capacity_n: I64, price_n: F64) -> tuple[I32, I
     at_k = np.empty(samples, dtype=np.int32)
     room_n = capacity_n.copy()
     for i in range(samples):
-        best, least = 0, cost_kn[i, 0] + price_n[0]
+        best = 0
+        least = cost_kn[i, 0] + price_n[0]
         for j in range(1, workers):
             here = cost_kn[i, j] + price_n[j]
             if here < least or (here == least and room_n[best] <= 0 and room_n[j] > 0):
-                best, least = j, here
+                best = j
+                least = here
         at_k[i] = best
         room_n[best] -= 1
     return at_k, room_n
@@ -165,7 +168,8 @@ def _place_cheapest(cost_kn: F64, capacity_n: I64, price_n: F64) -> tuple[I32, I
 @kernel
 def _place_idle(price_n: F64, room_n: I64) -> I64:
     """Idle places at the least price, where there is room as far as possible; room is lowered by them."""
-    cheapest, left = 0, np.int64(0)
+    cheapest = 0
+    left = np.int64(0)
     for j in range(room_n.shape[0]):
         left += room_n[j]
         if price_n[j] < price_n[cheapest]:

@@ -91,7 +91,8 @@ class MeasuredChoice(Participation):
 
     def measure(self, step: int, seconds: float) -> None:
         """How long a step took, from the end of the one before."""
-        stay, has_tries = self._stay_of.pop(step, None), step in self._tried
+        stay = self._stay_of.pop(step, None)
+        has_tries = step in self._tried
         self._tried.discard(step)
         if stay is None or stay is not self._stay:
             return
@@ -134,22 +135,26 @@ class MeasuredChoice(Participation):
             first_n = self._set_of(fastest)
             reason = "was the fastest before"
         if first_n is None or model.time_of(first_n) == float("inf"):
-            first_n, reason = model.best(self._may_park_n, self.taking_part_n), "expected to be the fastest"
+            first_n = model.best(self._may_park_n, self.taking_part_n)
+            reason = "expected to be the fastest"
         change = self._move(model, step, first_n, model.time_of(first_n), reason)
         assert self._stay is not None
-        self._stay.is_first, self._stay.rival = True, float("inf")
+        self._stay.is_first = True
+        self._stay.rival = float("inf")
         return change if not self.taking_part_n.all() else None
 
     def _move(self, model: StepModel, step: int, members_n: Bool, expected: float, reason: str) -> SetChange:
         """From this step on these take part."""
-        before, rival = float("inf"), float("inf")
+        before = float("inf")
+        rival = float("inf")
         if self._stay is not None and self._stay.is_known:
             before = self._stay.at_best
             rival = min(before, self._fastest)
             self._times.leave(self._stay.members)
         may_lose = max(self._may_still_lose(), 0.0)
         self._stay = Stay(self._names_of(members_n), step, is_first=False, rival=rival, may_lose=may_lose)
-        self.taking_part_n, self._looked = members_n, step
+        self.taking_part_n = members_n
+        self._looked = step
         self._idle_n[:], self._tries_n[:] = 0, 0
         self.tried_n = np.full(members_n.size, False)
         return SetChange(~members_n, model, expected, before, reason)
@@ -157,7 +162,8 @@ class MeasuredChoice(Participation):
     def _remember(self, model: StepModel, step: int) -> float:
         """Takes down what the present set's steps take, and returns it."""
         assert self._stay is not None
-        known, seconds = self._times.of(self._stay.members), self._stay.at_best
+        known = self._times.of(self._stay.members)
+        seconds = self._stay.at_best
         beyond = max(0.0, seconds - model.at_most(self.taking_part_n))
         links = tuple(model.row_n[self.taking_part_n].tolist())
         leaves = 0 if known is None else known.leaves

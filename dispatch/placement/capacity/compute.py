@@ -33,7 +33,8 @@ class ComputeTimes:
         if not self._samples_n[worker]:
             self._samples_n[worker], self._seconds_n[worker] = samples, seconds
             return  # a first step takes longer than others
-        more, longer = samples - self._samples_n[worker], seconds - self._seconds_n[worker]
+        more = samples - self._samples_n[worker]
+        longer = seconds - self._seconds_n[worker]
         self._samples_n[worker] += DAMPING * more
         self._seconds_n[worker] += DAMPING * longer
         self._variance_n[worker] = (1 - DAMPING) * (self._variance_n[worker] + DAMPING * more**2)
@@ -42,7 +43,8 @@ class ComputeTimes:
         self._least_sample_n[worker] = min(self._least_sample_n[worker], seconds / samples)
 
     def _separate(self, worker: int) -> None:
-        mean, total = self._samples_n[worker], self._seconds_n[worker]
+        mean = self._samples_n[worker]
+        total = self._seconds_n[worker]
         if self._variance_n[worker] > (VARIED * mean) ** 2 and total > 0.0:
             slope = self._covariance_n[worker] / self._variance_n[worker]
             share = min(max(1 - slope * mean / total, 0.0), 1.0)

@@ -71,8 +71,10 @@ class Elastic:
         self._batch = 0.0
         self._rows_a_sample = 0.0
         self._share_n = 1.0 / row_cost_n
-        self._time_n, self._followed_n = np.zeros(n), np.full(n, False)
-        """of each worker's step, without the fixed part; and for whom it is known"""
+        self._time_n = np.zeros(n)
+        """of each worker's step, without the fixed part"""
+        self._followed_n = np.full(n, False)
+        """for whom it is known"""
 
     def charge(self, row_cost_n: F64) -> None:
         """Links cost this much from now on; shares follow slowly."""
@@ -104,7 +106,8 @@ class Elastic:
 
     def capacities(self, samples: int, fields: int) -> I64:
         """As many places as samples, each worker's within its bounds and what its cache is expected to hold."""
-        hold_n, sole = self._expected_hold(samples, fields), sole_of(self.participation.taking_part_n)
+        hold_n = self._expected_hold(samples, fields)
+        sole = sole_of(self.participation.taking_part_n)
         is_bound = self._largest_n[sole] * samples < samples * hold_n.size if sole is not None else True
         if sole is None or is_bound or hold_n[sole] < samples or self.participation.tried_n.any():
             return self._choose(samples, hold_n)
@@ -156,7 +159,8 @@ class Elastic:
 
     def _shifted(self, members_n: Bool) -> F64:
         """The members' shares, moved from the late to the early: a worker has the time that its fixed part leaves."""
-        time_n, fixed_n = self._time_n[members_n], self._known.fixed_n[members_n]
+        time_n = self._time_n[members_n]
+        fixed_n = self._known.fixed_n[members_n]
         shortest = max(float(time_n.mean()) * SHORTEST, 1e-12)
         level = float((time_n + fixed_n).mean())
         left_n = np.maximum(level - fixed_n, max(level * SHORTEST, 1e-12))
@@ -166,7 +170,8 @@ class Elastic:
 
     def _call_back(self, change: SetChange, before_n: Bool) -> None:
         """Gives those who take part again the shares that the model expects, measured by those who stay."""
-        stay_n, back_n = before_n & ~change.parked_n, ~before_n & ~change.parked_n
+        stay_n = before_n & ~change.parked_n
+        back_n = ~before_n & ~change.parked_n
         expected_n = change.model.samples_in(change.time)
         staying = float(expected_n[stay_n].sum())
         unit = float(self._share_n[stay_n].sum()) / staying if staying else before_n.size / change.model.samples
@@ -175,7 +180,8 @@ class Elastic:
     def _choose(self, samples: int, hold_n: I64) -> I64:
         """Among those who take part and those who are tried; among all if these cannot hold the batch."""
         least_n, most_n = bounds(samples, hold_n, self._least_n, self._largest_n)
-        taking_part_n, tried_n = self.participation.taking_part_n, self.participation.tried_n
+        taking_part_n = self.participation.taking_part_n
+        tried_n = self.participation.tried_n
         free = (samples - int(least_n.sum())) // max(1, int(tried_n.sum()))
         wanted = max(1, int(TRY_SHARE * samples / hold_n.size))
         tries_n = np.where(tried_n, np.minimum(min(wanted, free), most_n), 0)

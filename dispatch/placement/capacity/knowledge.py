@@ -32,8 +32,10 @@ class WorkerKnowledge:
         self._dense = dense
         self.compute = ComputeTimes(n)
         self._row_seconds = 0.0
-        self._moved_n, self._trained_n = np.zeros(n), np.zeros(n)
-        """rows in the busier direction and samples, of the steps in which each worker had samples"""
+        self._moved_n = np.zeros(n)
+        """rows in the busier direction, of the steps in which each worker had samples"""
+        self._trained_n = np.zeros(n)
+        """samples of those steps"""
         self._shadow = SoleShadow(int(cache_rows_n.max(initial=0)))
         self._decide_several, self._decide_alone = (deque[float](maxlen=RECENT_DECISIONS) for _ in range(2))
         """seconds of the latest decisions about several workers, and about one"""
@@ -58,7 +60,8 @@ class WorkerKnowledge:
 
     def learn_rows(self, samples_n: I64, moved_n: F64) -> None:
         """What each worker moved for its samples: whole rows in the direction in which it moved more of them."""
-        known_n, has_samples_n = self._trained_n > 0, samples_n > 0
+        known_n = self._trained_n > 0
+        has_samples_n = samples_n > 0
         weight_n = has_samples_n * np.where(known_n, DAMPING, 1.0)
         self._moved_n += weight_n * (moved_n - self._moved_n)
         self._trained_n += weight_n * (samples_n - self._trained_n)

@@ -91,7 +91,8 @@ class MeasuredLinks:
 
     def row_costs(self, workers: Sequence[str]) -> F64:
         """Cost of a row over each link in units of the fastest; equal until speeds are known."""
-        links, fastest = [self.of(worker) for worker in workers], self.fastest_gbit(workers)
+        links = [self.of(worker) for worker in workers]
+        fastest = self.fastest_gbit(workers)
         for link in links:
             if gbit := link.gbit:
                 slower = min(log2(fastest) - log2(gbit), MOST_STEPS)

@@ -30,8 +30,10 @@ TRY_SHARE = 1 / 4
 """of an equal share of the batch, given to a worker that is tried"""
 TRY_COST = 0.02
 """share of the run's time that trying a worker may take, by the model"""
-LEAST_WAIT, MOST_WAIT = 64, 4096
-"""steps between two tries, whatever they take"""
+LEAST_WAIT = 64
+"""steps between two tries at least, whatever they take"""
+MOST_WAIT = 4096
+"""… and at most"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,9 @@ class SetChange:
 
     def facts(self, names: Sequence[str]) -> dict[str, Any]:
         """The change in numbers, for a log."""
-        model, unit, sole = self.model, "seconds" if self.model.is_in_seconds else "rows", sole_of(~self.parked_n)
+        model = self.model
+        unit = "seconds" if self.model.is_in_seconds else "rows"
+        sole = sole_of(~self.parked_n)
         return {
             "reason": self.reason,
             "parked": self.parked(names),
@@ -104,12 +108,14 @@ class Participation:
         best_n = model.best(self._may_park_n, self.taking_part_n)
         if best_n.all() and self.taking_part_n.all():
             return None
-        before, after = model.time_of(self.taking_part_n), model.time_after(self.taking_part_n, best_n)
+        before = model.time_of(self.taking_part_n)
+        after = model.time_after(self.taking_part_n, best_n)
         is_better = after < (1 - CLEARLY) * before and (not self._settling or before == float("inf"))
         if not is_better:
             self._try_parked(model, before)
             return None
-        self.taking_part_n, self._settling = best_n, SETTLING_STEPS
+        self.taking_part_n = best_n
+        self._settling = SETTLING_STEPS
         self._idle_n[:], self._tries_n[:] = 0, 0
         self.tried_n = np.full(best_n.size, False)
         return SetChange(~best_n, model, model.time_of(best_n), before)
@@ -120,7 +126,8 @@ class Participation:
     def _try_parked(self, model: StepModel, time: float) -> None:
         """Tries those who have waited long enough: the more a try costs, the longer."""
         slowed_n = model.fixed_n + TRY_SHARE * model.samples / model.fixed_n.size * model.sample_n
-        sole, hand_overs = sole_of(self.taking_part_n), 0.0
+        sole = sole_of(self.taking_part_n)
+        hand_overs = 0.0
         if sole is not None:  # a try interrupts it: it gives the dense weights back, moves them like others, takes them
             slowed_n = np.maximum(slowed_n, time + model.fixed_n[sole] - model.alone_n[sole])
             hand_overs = 2 * float(model.hand_over_n[sole])

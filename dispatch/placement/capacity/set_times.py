@@ -21,8 +21,10 @@ KEPT = 64
 """latest steps of a stay that are kept"""
 SAME_INPUT = 1.5
 """factor by which a link or a batch may change before what was measured is no longer known"""
-LEAST_WAIT, MOST_WAIT = 64, 4096
-"""steps after which a set may be tried again"""
+LEAST_WAIT = 64
+"""steps after which a set may be tried again at first"""
+MOST_WAIT = 4096
+"""… and at most, since the wait doubles whenever the set is left for a faster one"""
 
 
 class SetTime(msgspec.Struct, frozen=True):
@@ -45,7 +47,8 @@ class SetTime(msgspec.Struct, frozen=True):
 
     def holds(self, samples: int, row_seconds: Sequence[float]) -> bool:
         """Whether a step would take as long today: links and batches are about the same."""
-        now, then = (samples, *row_seconds), (self.samples, *self.row_seconds)
+        now = (samples, *row_seconds)
+        then = (self.samples, *self.row_seconds)
         return all(
             one <= SAME_INPUT * other and other <= SAME_INPUT * one for one, other in zip(now, then, strict=True)
         )
@@ -120,7 +123,8 @@ class Stay:
 
     def win(self) -> None:
         """Nothing is faster, as far as is known: it is no trial any more."""
-        self.rival, self._has_won = float("inf"), True
+        self.rival = float("inf")
+        self._has_won = True
 
     @property
     def has_won(self) -> bool:
@@ -149,7 +153,8 @@ class Stay:
         half = min(len(self._seconds) // 2, MEASURED)
         if not half or self._is_hopeless or self.is_first:
             return self.seconds
-        earlier, later = median(self._seconds[-2 * half : -half]), median(self._seconds[-half:])
+        earlier = median(self._seconds[-2 * half : -half])
+        later = median(self._seconds[-half:])
         return min(self.seconds, later - max(0.0, earlier - later))
 
     @property

@@ -78,7 +78,8 @@ class StepModel:
 
     def time_after(self, now_n: Bool, next_n: Bool) -> float:
         """The same of the next set, its share of the hand-overs that come with the change included."""
-        next_sole, given = sole_of(next_n), self._given_back(now_n)
+        next_sole = sole_of(next_n)
+        given = self._given_back(now_n)
         hand_over = given if next_sole is None else float(self._to_sole_n(now_n)[next_sole])
         return self.time_of(next_n) + hand_over / HAND_OVER_STEPS
 
@@ -89,7 +90,8 @@ class StepModel:
 
     def best(self, may_park_n: Bool, now_n: Bool) -> Bool:
         """The set with the least time after the present one; those who must not be parked belong to it."""
-        several_n, sole_n = self._best_several(may_park_n), self.best_sole(may_park_n, now_n)
+        several_n = self._best_several(may_park_n)
+        sole_n = self.best_sole(may_park_n, now_n)
         if sole_n is None or self.time_after(now_n, several_n) < self.time_after(now_n, sole_n):
             return several_n
         return sole_n

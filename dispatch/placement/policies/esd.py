@@ -9,7 +9,8 @@ from dispatch.placement.assign.situation import Policy
 from dispatch.placement.policies.spec import ELASTIC, NamedSpec, Needs, Spec, parse_alpha, split_last
 
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
-LITERAL, STRICT = "literal", "strict"
+LITERAL = "literal"
+STRICT = "strict"
 
 
 @dataclass(frozen=True)

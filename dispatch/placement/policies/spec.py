@@ -41,7 +41,10 @@ class WrongParameter(Exception):
 
     def __init__(self, name: str, written: str, expected: str, example: str) -> None:
         super().__init__(f"{name} is {written!r}; expected {expected}")
-        self.name, self.written, self.expected, self.example = name, written, expected, example
+        self.name = name
+        self.written = written
+        self.expected = expected
+        self.example = example
 
 
 class Spec(ABC):

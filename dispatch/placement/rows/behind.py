@@ -87,9 +87,12 @@ def push_idle(
 ) -> None:
     """Up to so many rows of each worker, the longest untrained first."""
     for worker in range(budget_n.size):
-        entries, ends, left = queues.entries_nK2[worker], queues.ends_n2[worker], budget_n[worker]
+        entries = queues.entries_nK2[worker]
+        ends = queues.ends_n2[worker]
+        left = budget_n[worker]
         while left > 0 and ends[HEAD] < ends[TAIL]:
-            slot, step = entries[ends[HEAD], 0], entries[ends[HEAD], 1]
+            slot = entries[ends[HEAD], 0]
+            step = entries[ends[HEAD], 1]
             row = int(caches.slot_nC4[worker, slot, cache.ROW])
             if _counts(caches, worker, slot, step) and state_of(rows, row) == OWNED:
                 if step_of(rows, row) >= late_from:
@@ -104,7 +107,9 @@ def push_idle(
 def queue_trained(queues: IdleQueues, uses: Uses, slots: I32, step: int, caches: Caches) -> None:
     """Adds the rows that each worker alone uses in this step, in the order of its uses."""
     for worker in range(uses.alone_n.size):
-        entries, ends, first = queues.entries_nK2[worker], queues.ends_n2[worker], uses.local_starts[worker]
+        entries = queues.entries_nK2[worker]
+        ends = queues.ends_n2[worker]
+        first = uses.local_starts[worker]
         if ends[TAIL] + uses.alone_n[worker] > entries.shape[0]:
             _close_up(queues, worker, caches)
         for slot in slots[first : first + uses.alone_n[worker]]:
@@ -115,7 +120,9 @@ def queue_trained(queues: IdleQueues, uses: Uses, slots: I32, step: int, caches:
 @kernel
 def _close_up(queues: IdleQueues, worker: int, caches: Caches) -> None:
     """Moves the entries that count to the front. The slots of this step's rows have none, so there is room for them."""
-    entries, ends, kept = queues.entries_nK2[worker], queues.ends_n2[worker], 0
+    entries = queues.entries_nK2[worker]
+    ends = queues.ends_n2[worker]
+    kept = 0
     for i in range(ends[HEAD], ends[TAIL]):
         if _counts(caches, worker, entries[i, 0], entries[i, 1]):
             entries[kept] = entries[i]

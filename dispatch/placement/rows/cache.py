@@ -65,7 +65,8 @@ class Caches(NamedTuple):
 
 
 def empty_caches(capacity_n: I64) -> Caches:
-    n, C = capacity_n.size, int(capacity_n.max(initial=1))
+    n = capacity_n.size
+    C = int(capacity_n.max(initial=1))
     H = 1 << (2 * C - 1).bit_length()
     counters = np.zeros((n, 6), np.int64)
     counters[:, TARGET] = 1
@@ -94,7 +95,8 @@ def slot_of(caches: Caches, worker: int, row: int) -> int:
 def find_slots(caches: Caches, workers: I32, rows: I64) -> I32:
     """The same for many. Memory fetches are slow but independent, so all are started before any result is used."""
     mask = caches.table_nH.shape[1] - 1
-    slots, found = np.empty(rows.size, np.int32), np.empty(rows.size, np.int32)
+    slots = np.empty(rows.size, np.int32)
+    found = np.empty(rows.size, np.int32)
     for i in range(rows.size):
         slots[i] = caches.table_nH[workers[i], home(rows[i], mask)]
     for i in range(rows.size):
@@ -124,7 +126,8 @@ def drop(caches: Caches, worker: int, slot: int) -> None:
 @kernel
 def carry_over(old: Caches, was: int, new: Caches, worker: int) -> None:
     """An empty cache becomes what another was: slots, ages and marks. Slots that the new one does not have are lost."""
-    counters, filled = new.counters_n6[worker], min(old.counters_n6[was, FILLED], new.capacity_n[worker])
+    counters = new.counters_n6[worker]
+    filled = min(old.counters_n6[was, FILLED], new.capacity_n[worker])
     for slot in range(filled):
         new.slot_nC4[worker, slot] = old.slot_nC4[was, slot]
         put(new, worker, old.slot_nC4[was, slot, ROW], slot)
@@ -167,7 +170,8 @@ def make_room(caches: Caches, worker: int, wanted: int, step: int, eviction: int
     Rows of this step must have been used already, so that they carry the newest mark. The slots count as used from here
     on. Those never used come first, then outdated copies, then the queue's.
     """
-    counters, slots = caches.counters_n6[worker], np.empty(wanted, np.int32)
+    counters = caches.counters_n6[worker]
+    slots = np.empty(wanted, np.int32)
     taken = 0
     while taken < wanted and counters[FILLED] < caches.capacity_n[worker]:
         slots[taken] = counters[FILLED]

@@ -86,14 +86,17 @@ def synchronise(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, caches
 def _leaving(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, lines: RoundLines) -> tuple[I32, I32, U8]:
     """Every (holder, row) that pushes or ceases to be a holder, and which of the two it does."""
     most = lines.pushes_4.shape[0]
-    worker, u_of, kind = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.uint8)
+    worker = np.empty(most, np.int32)
+    u_of = np.empty(most, np.int32)
+    kind = np.empty(most, np.uint8)
     count = 0
     for u in range(rows_U.size):
         state = state_U[u]
         if state == OWNED and is_same(holders_UQ, users_UQ, u):
             continue
         for q in range(holders_UQ.shape[1]):
-            holders, users = holders_UQ[u, q], users_UQ[u, q]
+            holders = holders_UQ[u, q]
+            users = users_UQ[u, q]
             left = holders if state != CLEAN else holders & ~users
             holders_UQ[u, q] = 0 if state == SPLIT else holders & users
             while left != 0:
@@ -122,7 +125,8 @@ def give_slots(
     """Step 2: a slot for every row a worker uses; what is missing or outdated is pulled."""
     slots = np.empty(uses.local.size, np.int32)
     for worker in range(caches.capacity_n.size):
-        first, end = uses.local_starts[worker], uses.local_starts[worker + 1]
+        first = uses.local_starts[worker]
+        end = uses.local_starts[worker + 1]
         local = uses.local[first:end]
         slots[first:end] = _slots_for(worker, rows_U[local], step, rows, caches, eviction, lines)
         for i in range(local.size):

@@ -114,7 +114,8 @@ class Directory:
         assert not is_any_unwritten(old._rows), "rows have not been written back"
         assert old._replicas.is_written_back, "replicas have not been written back"
         self._rows = clean_states(old._rows, words_for(self.workers))
-        sizes, old_sizes = self._replicas.cache_rows_n, old._replicas.cache_rows_n
+        sizes = self._replicas.cache_rows_n
+        old_sizes = old._replicas.cache_rows_n
         keeps = [False] * self.workers
         for worker, was in enumerate(members):
             if was is not None and old_sizes[was] == sizes[worker]:

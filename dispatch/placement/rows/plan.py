@@ -216,11 +216,13 @@ def phase_of(states: RowStates, row: int, late_from: int, may_wait: bool) -> int
 @kernel
 def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> tuple[I64, I32, I64]:
     """A counting sort; the last bit of a move's kind says which of the two it is."""
-    size, groups = moves_4.shape[0], 2 * ROUNDS * n * shards
+    size = moves_4.shape[0]
+    groups = 2 * ROUNDS * n * shards
     group = np.empty(size, np.int32)
     starts = np.zeros(groups + 1, np.int64)
     for i in range(size):
-        row, kind = moves_4[i, 1], moves_4[i, 3]
+        row = moves_4[i, 1]
+        kind = moves_4[i, 3]
         phase = phase_of(states, row, late_from, can_wait(kind))
         g = ((moves_4[i, 0] * 2 + (kind & 1)) * ROUNDS + phase) * shards + row % shards
         group[i] = g
@@ -228,7 +230,8 @@ def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int)
     for g in range(groups):
         starts[g + 1] += starts[g]
     at = starts.copy()
-    rows, slots = np.empty(size, np.int64), np.empty(size, np.int32)
+    rows = np.empty(size, np.int64)
+    slots = np.empty(size, np.int32)
     for i in range(size):
         place = at[group[i]]
         at[group[i]] += 1
@@ -269,7 +272,9 @@ def _pushed(
     fresh_2 = np.empty((pushes_4.shape[0] + settled_2.shape[0], 2), np.int64)
     count = 0
     for i in range(pushes_4.shape[0]):
-        row, worker, kind = pushes_4[i, 1], pushes_4[i, 0], pushes_4[i, 3]
+        row = pushes_4[i, 1]
+        worker = pushes_4[i, 0]
+        kind = pushes_4[i, 3]
         part = row % shards + shards * phase_of(states, row, late_from, can_wait(kind))
         pushing[part, worker] = True
         pushed[part, worker] += fingerprint_of_row(row // shards, kind & 1)
@@ -293,7 +298,8 @@ def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tu
     for part in range(ROUNDS * shards):
         checkpoints[part + 1] += checkpoints[part]
     at = checkpoints.copy()
-    numbers, steps = np.empty(rows_2.shape[0], np.int64), np.empty(rows_2.shape[0], np.int64)
+    numbers = np.empty(rows_2.shape[0], np.int64)
+    steps = np.empty(rows_2.shape[0], np.int64)
     for i in range(rows_2.shape[0]):
         row = rows_2[i, 0]
         part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, 1] != 0)

@@ -77,7 +77,8 @@ class Replicas:
         """Fixes the hot set."""
         assert not self.rows_H.size, "a hot set is chosen once"
         assert rows_H.size <= self.most, f"{rows_H.size} hot rows in {self.most} slots"
-        self.rows_H, self._enters = np.unique(rows_H), rows_H.size > 0
+        self.rows_H = np.unique(rows_H)
+        self._enters = rows_H.size > 0
         self._place_of_row = np.full(int(self.rows_H.max(initial=-1)) + 2, COLD, np.int32)
         self._place_of_row[self.rows_H] = np.arange(self.rows_H.size)
         self._is_changed_H = np.zeros(self.rows_H.size, np.bool_)
@@ -147,7 +148,8 @@ def _ordinary(uses: Uses, position_U: I32) -> Uses:
     replicated = position_U[uses.local]
     is_cold = replicated == COLD
     before = np.concatenate(([0], np.cumsum(is_cold)))
-    starts, counts_n = before[uses.local_starts], np.diff(uses.local_starts)
+    starts = before[uses.local_starts]
+    counts_n = np.diff(uses.local_starts)
     place = before[:-1] - np.repeat(starts[:-1], counts_n)
     place[~is_cold] = (np.repeat(np.diff(starts), counts_n) + replicated)[~is_cold]
     fields = uses.positions.size // max(1, uses.samples.size)

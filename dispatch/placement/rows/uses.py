@@ -40,7 +40,8 @@ class Uses(NamedTuple):
     alone_n: I64
 
     def of(self, worker: int, fields: int) -> WorkerUse:
-        first, end = int(self.sample_starts[worker]), int(self.sample_starts[worker + 1])
+        first = int(self.sample_starts[worker])
+        end = int(self.sample_starts[worker + 1])
         return WorkerUse(
             self.samples[first:end],
             self.local[self.local_starts[worker] : self.local_starts[worker + 1]],
@@ -62,7 +63,8 @@ def _by_worker(assignment_B: I32, n: int) -> tuple[I64, I64]:
     for worker in assignment_B:
         starts[worker + 1] += 1
     starts = np.cumsum(starts)
-    at, samples = starts.copy(), np.empty(assignment_B.size, np.int64)
+    at = starts.copy()
+    samples = np.empty(assignment_B.size, np.int64)
     for i in range(assignment_B.size):
         samples[at[assignment_B[i]]] = i
         at[assignment_B[i]] += 1
@@ -72,16 +74,23 @@ def _by_worker(assignment_B: I32, n: int) -> tuple[I64, I64]:
 @kernel
 def _use_rows(local_BF: I32, samples: I64, starts: I64, users_UQ: U64) -> tuple[I32, I64, I32, I64]:
     """Distinct rows of each micro-batch, those no other worker uses first; and each key's position among them."""
-    n, fields, distinct = starts.size - 1, local_BF.shape[1], users_UQ.shape[0]
+    n = starts.size - 1
+    fields = local_BF.shape[1]
+    distinct = users_UQ.shape[0]
     is_alone = np.empty(distinct, np.bool_)
     for u in range(distinct):
         is_alone[u] = is_single(users_UQ, u)
-    local, positions = np.empty(samples.size * fields, np.int32), np.empty(samples.size * fields, np.int32)
-    local_starts, alone_n = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
-    seen_by, position = np.full(distinct, -1, np.int32), np.empty(distinct, np.int32)
+    local = np.empty(samples.size * fields, np.int32)
+    positions = np.empty(samples.size * fields, np.int32)
+    local_starts = np.zeros(n + 1, np.int64)
+    alone_n = np.zeros(n, np.int64)
+    seen_by = np.full(distinct, -1, np.int32)
+    position = np.empty(distinct, np.int32)
     shared = np.empty(distinct, np.int32)
     for worker in range(n):
-        first, alone, others = local_starts[worker], 0, 0
+        first = local_starts[worker]
+        alone = 0
+        others = 0
         for i in samples[starts[worker] : starts[worker + 1]]:
             for f in range(fields):
                 u = local_BF[i, f]
@@ -111,7 +120,8 @@ def users_of(local_BF: I32, assignment_B: I32, distinct: int, words: int) -> U64
     """The workers that use each row of the batch, [U, Q]."""
     users = np.zeros((distinct, words), np.uint64)
     for i in range(local_BF.shape[0]):
-        word, bit = word_of(assignment_B[i]), bit_of(assignment_B[i])
+        word = word_of(assignment_B[i])
+        bit = bit_of(assignment_B[i])
         for f in range(local_BF.shape[1]):
             users[local_BF[i, f], word] |= bit
     return users

@@ -7,7 +7,12 @@ from typing import Literal, NamedTuple
 
 PREFIX = "freshet_"
 MetricKind = Literal["counter", "gauge", "histogram"]
-DISPATCHER, SHARD, WORKER, API, SERVER, ALL = "dispatcher", "shard", "worker", "API", "server", "all"
+DISPATCHER = "dispatcher"
+SHARD = "shard"
+WORKER = "worker"
+API = "API"
+SERVER = "server"
+ALL = "all"
 
 
 class MetricSpec(NamedTuple):

@@ -133,7 +133,8 @@ def _job(settings: "Settings", machines: Machines, batches: "list[Samples]") -> 
     from infra.plan.simulate import PlanJob
     from infra.run.dense_part import STATE_COPIES, dense_part
 
-    dispatch, row = settings.dispatch, settings.rows.shape()
+    dispatch = settings.dispatch
+    row = settings.rows.shape()
     bytes_each = np.dtype(settings.rows.float_dtype).itemsize
     sizes = Sizes(
         row=row.total * bytes_each,

@@ -50,7 +50,8 @@ class ApiRefused(FreshetError):
     def __init__(self, message: str, status: int, errors: Sequence[Mapping[str, Any]] = ()) -> None:
         """errors: what the problem says about parts of the request."""
         super().__init__(message)
-        self.status, self.errors = status, errors
+        self.status = status
+        self.errors = errors
 
 
 class ApiClient:
@@ -104,7 +105,8 @@ class ApiClient:
 
     def follow(self, command: dict[str, Any], wait_seconds: float) -> dict[str, Any]:
         """The command as it is once it is settled; raises ApiRefused if it is not carried out, or not in that time."""
-        path, until = f"/v1/runs/{command['run']}/commands/{command['id']}", time.monotonic() + wait_seconds
+        path = f"/v1/runs/{command['run']}/commands/{command['id']}"
+        until = time.monotonic() + wait_seconds
         while command["state"] == "pending":
             if time.monotonic() >= until:
                 raise ApiRefused(
@@ -122,7 +124,8 @@ class ApiClient:
         """Sends a request until it is answered, a few times and within so many seconds in all; raises ApiAway."""
         until = time.monotonic() + within_seconds
         for attempt in range(1, ATTEMPTS + 1):
-            answer, lost = None, ""
+            answer = None
+            lost = ""
             left = max(until - time.monotonic(), SHORTEST_SECONDS)
             try:
                 timeout = httpx2.Timeout(left, connect=min(left, CONNECT_SECONDS))

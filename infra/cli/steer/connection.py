@@ -134,7 +134,8 @@ class ApiConnection:
     """An API, and the run that is meant."""
 
     def __init__(self, client: "ApiClient", named: str) -> None:
-        self.client, self.named = client, named
+        self.client = client
+        self.named = named
 
     @cached_property
     def run(self) -> str:

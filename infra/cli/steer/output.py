@@ -27,7 +27,8 @@ def print_json(found: Any) -> None:
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    table, console = Table(*columns, box=None, pad_edge=False, header_style="dim"), Console()
+    table = Table(*columns, box=None, pad_edge=False, header_style="dim")
+    console = Console()
     for row in rows:
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
     console.print(table, width=None if console.is_terminal else WIDTH)

@@ -54,7 +54,8 @@ def watch(api: ApiConnection, read: dict[str, Any], display: "Display", every_se
     told = ""
     with display:
         while True:
-            found, line = status_in(read), describe(read)
+            found = status_in(read)
+            line = describe(read)
             if found is not None and read["is_live"]:
                 display.show(found)
                 line = ""

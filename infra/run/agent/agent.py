@@ -51,7 +51,10 @@ class Agent:
     ) -> None:
         """further: makes a worker from its name and its link in Gbit/s; prefix: of the names that are chosen here;
         stopped_at: when the run that is resumed was stopped, in seconds since 1970; 0: it was not."""
-        self._supervisor, self._run, self._further, self._prefix = supervisor, run, further, prefix
+        self._supervisor = supervisor
+        self._run = run
+        self._further = further
+        self._prefix = prefix
         self._stopped_at = stopped_at
         self._started: dict[str, str] = {}
         """workers that were added, by the id of the command"""

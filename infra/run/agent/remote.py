@@ -44,7 +44,8 @@ def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome
     specs = [further(f"{job.prefix}{number}", link) for number, link in enumerate(job.links_gbit)]
     nursery = nursery_in(job.settings.folder, {"OMP_NUM_THREADS": str(threads_of(job.settings))})
     supervisor = Supervisor(specs, job.settings.folder, nursery=nursery)
-    notices, at = Notices(supervisor), job.settings.folder / "endpoints" / AGENT_FILE
+    notices = Notices(supervisor)
+    at = job.settings.folder / "endpoints" / AGENT_FILE
     with Agent(supervisor, job.settings.run, at, further, job.prefix) as agent:
 
         def each_pass() -> None:

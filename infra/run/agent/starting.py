@@ -39,7 +39,8 @@ from infra.run.resume import resumed
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.supervisor import PASS_SECONDS, Supervisor
 
-LOCK, REQUESTS = "agent.lock", "requests"
+LOCK = "agent.lock"
+REQUESTS = "requests"
 OWN_SETTINGS = ("run", "folder", "api")
 """settings, or sections, that the agent decides about"""
 STOP_SECONDS = 60.0
@@ -85,7 +86,10 @@ class RunStarter:
     """Answers requests for runs, between the passes of a supervisor. Use as a context manager."""
 
     def __init__(self, supervisor: Supervisor, folder: Path, config: Path | None, common: Sequence[str]) -> None:
-        self._supervisor, self._folder, self._config, self._common = supervisor, folder, config, common
+        self._supervisor = supervisor
+        self._folder = folder
+        self._config = config
+        self._common = common
         self._private = PrivateSocket(folder / "endpoints" / AGENT_FILE, None, STARTER)
         self._log = structlog.get_logger("agent")
 
@@ -114,7 +118,8 @@ class RunStarter:
 
     def _start(self, asked: Asked) -> None:
         """Raises ConfigError if there can be no such run."""
-        name, settings = check_names(asked.message.run), asked.message.settings
+        name = check_names(asked.message.run)
+        settings = asked.message.settings
         is_known = self._is_known(name, settings)
         if is_known and (self._is_kept(name) or is_under_way(self._folder / name)):
             self._check_goes_on(name)
@@ -151,7 +156,8 @@ class RunStarter:
 
     def _check_goes_on(self, name: str) -> None:
         """Raises ConfigError if a run that is under way was told to stop: it does not do what is asked for."""
-        records, child = read_history(self._folder / name / JOURNAL).steering, self._supervisor.children.get(name)
+        records = read_history(self._folder / name / JOURNAL).steering
+        child = self._supervisor.children.get(name)
         is_stopping = follow_all(Desired(), records).is_stopping
         if child is not None and child.running:  # it may have stopped, and not ended; an older stop is done with
             began = time() - child.seconds

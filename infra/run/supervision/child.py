@@ -213,7 +213,8 @@ class Child:
 
     def _hung(self) -> str:
         """Why the process must be killed; empty if it need not be."""
-        spec, waited = self.spec, time.monotonic() - self._since
+        spec = self.spec
+        waited = time.monotonic() - self._since
         if self.is_ending and waited > spec.stop_seconds:
             return f"did not stop within {spec.stop_seconds:g} seconds and was killed"
         if self.state == "starting" and waited > spec.ready_seconds and not _exists(spec.endpoint_file):
@@ -226,7 +227,8 @@ class Child:
         """Chooses finished, restart or failed after an exit."""
         if progress > self._progress or time.monotonic() - self._since >= self.spec.healthy_seconds:
             self._failures = 0
-        self._since, self._progress = time.monotonic(), progress
+        self._since = time.monotonic()
+        self._progress = progress
         if self.is_ending or (self.status == 0 and (self.spec.may_finish or self.spec.ends_run)):
             self.state = "finished"
             return

@@ -27,12 +27,14 @@ class CompilationReport:
     """Writes down what one process compiles."""
 
     def __init__(self, endpoint_file: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = compiling_file(endpoint_file), clock
+        self._path = compiling_file(endpoint_file)
+        self._clock = clock
         self._began: float | None = None
         self._next_line = 0.0
 
     def __call__(self, compilation: "Compilation") -> None:
-        log, now = structlog.get_logger(), self._clock()
+        log = structlog.get_logger()
+        now = self._clock()
         if self._began is None:
             self._began = self._next_line = now
         told = {"ready": compilation.ready, "most": compilation.most}

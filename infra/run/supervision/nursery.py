@@ -80,7 +80,8 @@ class Forked:
     """A process that a nursery started or is about to start; what a supervisor needs of ``subprocess.Popen``."""
 
     def __init__(self, nursery: "Nursery", number: int) -> None:
-        self._nursery, self._number = nursery, number
+        self._nursery = nursery
+        self._number = number
         self._asked = time.monotonic()
         self.pid = 0
         """0: not known yet"""
@@ -121,7 +122,8 @@ class Nursery:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         """folder: of the run; environment: added to this process's, before anything is loaded."""
-        self._folder, self._environment = folder, environment
+        self._folder = folder
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._numbers = count(1)

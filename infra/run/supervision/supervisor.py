@@ -192,7 +192,8 @@ class Supervisor:
 
     def _look_at(self, children: Iterable[Child]) -> None:
         """Last at those whose end is the run's: whoever fails because they ended is then seen to be late."""
-        before, progress = [(child, child.state) for child in children], self._progress()
+        before = [(child, child.state) for child in children]
+        progress = self._progress()
         for child, _ in sorted(before, key=lambda found: found[0].spec.ends_run):
             child.look(progress)
         for child, state in before:

@@ -17,8 +17,10 @@ from kafka.structs import TopicPartition
 from ingest.errors import BrokerError
 from ingest.kafka.config import KafkaConfig, kafka_python_arguments
 
-EARLIEST, LATEST = -2, -1
-"""how Kafka asks for the first and the next offset of a partition"""
+EARLIEST = -2
+"""how Kafka asks for the first offset of a partition"""
+LATEST = -1
+"""… and for the next one"""
 WAIT_SECONDS = 10.0
 """how long a new topic, or a broker's first group, may take to become usable"""
 

@@ -43,7 +43,8 @@ class Fetched:
     is_out_of_range: bool = False
 
 
-CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
+CREATE_TIME = "CreateTime"
+LOG_APPEND_TIME = "LogAppendTime"
 """as a topic's message.timestamp.type names them"""
 
 

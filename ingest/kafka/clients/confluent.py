@@ -157,10 +157,13 @@ class ConfluentConsumer(Consumer):
         closing.join(CLOSE_SECONDS)
 
     def _add_message(self, message: Message, fetched: dict[int, Fetched]) -> None:
-        number, offset, error = message.partition(), message.offset(), message.error()
+        number = message.partition()
+        offset = message.offset()
+        error = message.error()
         into = fetched.setdefault(number, Fetched()) if number is not None and number >= 0 else Fetched()
         if error is None:
-            key, value = message.key(), message.value()
+            key = message.key()
+            value = message.value()
             kind, time_ms = message.timestamp()
             self.clock = CLOCKS.get(kind, "")
             into.records.append(Record(offset, key, value or b"", time_ms))
@@ -197,7 +200,8 @@ class ConfluentProducer(Producer):
     """librdkafka's producer, sending in threads of its own."""
 
     def __init__(self, config: KafkaConfig, topic: str) -> None:
-        self._topic, self._fault = topic, ""
+        self._topic = topic
+        self._fault = ""
         self._client: Any = LibraryProducer(
             {
                 **confluent_arguments(config),

@@ -53,7 +53,8 @@ def _partition(consumer: Any, config: KafkaConfig, place: TopicPartition, start:
                 yield record
         moved = int(consumer.position(place) or position)
         if moved > position:
-            position, moved_at = moved, time.monotonic()
+            position = moved
+            moved_at = time.monotonic()
         elif time.monotonic() - moved_at > config.request_seconds:
             raise BrokerError(
                 f"no records of partition {place.partition} of topic {place.topic!r} from {position} on; expected "

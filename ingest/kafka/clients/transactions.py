@@ -31,7 +31,8 @@ class TransactionalProducer:
 
     def __init__(self, config: KafkaConfig, topic: str, group: str, largest_bytes: int, wait_seconds: float) -> None:
         """Takes the id: the broker aborts what an earlier producer left unfinished, and refuses that one afterwards."""
-        self._topic, self._group = topic, group
+        self._topic = topic
+        self._group = group
         wait_ms = round(1000 * wait_seconds)
         with _translated():
             self._client: Any = KafkaProducer(

@@ -48,7 +48,9 @@ def _match(cupy: Any, cost_ss: Any) -> Any:
     """The column of every row."""
     kernels = compile_kernels(cupy, "hungarian.cu", "begin", "extend", "cover", "flip")
     size = len(cost_ss)
-    wide, block, s = (-(-size // 256),), (256,), np.int32(size)
+    wide = (-(-size // 256),)
+    block = (256,)
+    s = np.int32(size)
     u = cost_ss.min(axis=1)
     v = (cost_ss - u[:, None]).min(axis=0)
     slack = cupy.empty(size)

@@ -139,7 +139,9 @@ class CudaSolver:
         for level, stride in enumerate(level_strides(samples, workers)):
             part = -(-samples // stride)
             problem = (cost, *_int32(part, workers, stride))
-            places, count, price = sent["places"][level], sent["count"][level], sent["price"]
+            places = sent["places"][level]
+            count = sent["count"][level]
+            price = sent["price"]
             arguments = (*problem, np.int32(lanes), price, at, count)
             self._kernels["place"]((-(-part * lanes // 256),), (256,), arguments)
             arguments = (*problem, at, count, places, first, seated, seat_of, least, tied, mover)
@@ -156,7 +158,8 @@ class Upload:
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        self._up, self._down = np.empty(0, np.uint8), np.empty(0, np.uint8)
+        self._up = np.empty(0, np.uint8)
+        self._down = np.empty(0, np.uint8)
         self._device: Any = None
 
     def send(self, arrays: dict[str, NDArray[Any]], stream: Any) -> dict[str, Any]:
