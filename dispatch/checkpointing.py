@@ -49,8 +49,15 @@ class Checkpointing:
         self._job = job
         self._journal = journal
         self.storage = Storage.at(job.storage)
-        told = self.storage, job.run, job.checkpoints.kept, journal.last_checkpoint, meter, job.publishing.gate
-        self._book = CheckpointBook(*told, job.schema.sources)
+        self._book = CheckpointBook(
+            storage=self.storage,
+            run=job.run,
+            most=job.checkpoints.kept,
+            last=journal.last_checkpoint,
+            meter=meter,
+            rule=job.publishing.gate,
+            field_names=job.schema.sources,
+        )
         self._begun: Decided | None = None
         """of the checkpoint that is being taken"""
         self._last_step = 0

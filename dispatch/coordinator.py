@@ -94,8 +94,16 @@ class Coordinator:
         resources.enter_context(guarded(self._context, job.curve))
         roster = Roster(job.agreement.workers, may_join)
         providers = Providers(job.shards, job.agreement.shards)
-        rules = job.curve, Refusals(meter), job.dispatch.silence_seconds
-        self.crew = Crew(self._context, job.dispatch.endpoint, job.run, roster, providers, *rules)
+        self.crew = Crew(
+            context=self._context,
+            endpoint=job.dispatch.endpoint,
+            run=job.run,
+            roster=roster,
+            providers=providers,
+            curve=job.curve,
+            refused=Refusals(meter),
+            silence_seconds=job.dispatch.silence_seconds,
+        )
         self.crew.generation = self.journal.generation  # what arrives of it or of older ones is known to be over
         resources.callback(self.crew.close)
         control = ControlSocket(self._context, control_at, job.run, job.curve, Refusals(meter))
@@ -168,8 +176,14 @@ class Coordinator:
             self.checkpointing.keep_events(self.intake.start or {})
         started = self.journal.start_generation(roster.wanted, self.intake.start, terms, self.restore)
         self.commands.follow(started)
-        at = self.journal.generation, self.intake.step, terms.workers
-        endpoints = self.connections.open(*at, self.restore, self.training.index.count, self.look_around)
+        endpoints = self.connections.open(
+            generation=self.journal.generation,
+            step=self.intake.step,
+            workers=terms.workers,
+            restore=self.restore,
+            rows=self.training.index.count,
+            while_waiting=self.look_around,
+        )
         self.versions.start_generation(self.connections)
         takes_dense = self.training.dense.start_generation(terms.workers, terms.uses_hub)
         keeps = self.training.start_generation(terms, roster.wanted, self.steering.policy)
@@ -266,8 +280,12 @@ class Coordinator:
             return None
         feedback = self.training.feedback
         decider.write_behind(self.checkpointing.is_near)
-        limits = feedback.budget_seconds, feedback.late_seconds
-        decision = decider.decide(self.intake.step + 1, batch.samples.keys_BF, *limits)
+        decision = decider.decide(
+            step=self.intake.step + 1,
+            keys_BF=batch.samples.keys_BF,
+            budget_seconds=feedback.budget_seconds,
+            late_seconds=feedback.late_seconds,
+        )
         self.steering.note(decision, StepSeconds(feedback.busy_seconds, feedback.rows_seconds))
         return decision
 
@@ -280,8 +298,13 @@ class Coordinator:
         is_told = False
         while True:
             try:
-                what = decision, training.decider.alpha, training.index.count
-                self.intake.record(batch, self.crew.generation, *what)
+                self.intake.record(
+                    batch=batch,
+                    generation=self.crew.generation,
+                    decision=decision,
+                    alpha=training.decider.alpha,
+                    rows=training.index.count,
+                )
                 self.setbacks.stalled = ""
                 return
             except JournalFull as error:
@@ -314,8 +337,18 @@ class Coordinator:
         dense = self.training.dense_moves
         samples = batch.samples
         order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense))
-        ordered = step, TRAIN, plan, samples.labels_B, dense, order_bytes
-        self.training.underway.add(OrderedRound(*ordered, decide_seconds=decision.seconds, samples=samples))
+        self.training.underway.add(
+            OrderedRound(
+                step=step,
+                phase=TRAIN,
+                plan=plan,
+                labels_B=samples.labels_B,
+                dense=dense,
+                order_bytes=order_bytes,
+                decide_seconds=decision.seconds,
+                samples=samples,
+            )
+        )
         self.training.ordered(decision)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
@@ -338,8 +371,7 @@ class Coordinator:
     def status(self) -> Status:
         intake = self.intake
         accounts = self.training.accounts
-        at = self.state, self.crew.generation, intake.step
-        known = accounts.status(*at, intake.events(), intake.fields())
+        known = accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
         troubles = tuple(filter(None, (self.setbacks.stalled, self.checkpointing.trouble)))
         status = msgspec.structs.replace(known, served=self.versions.status(), troubles=troubles)
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.version)
@@ -347,8 +379,13 @@ class Coordinator:
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _begin_checkpoint(self, is_publication: bool = False) -> int:
         decisions = self.training.accounts.decisions.save()
-        told = self.commands.answers, self.commands.desired
-        decided = self.intake.decided(self.crew.generation, self.training.index.count, decisions, *told)
+        decided = self.intake.decided(
+            generation=self.crew.generation,
+            rows=self.training.index.count,
+            decisions=decisions,
+            answers=self.commands.answers,
+            desired=self.commands.desired,
+        )
         self.commands.wants_checkpoint = False
         return self.checkpointing.begin(decided, is_publication)
 

@@ -113,8 +113,16 @@ class Intake:
 
     def record(self, batch: Batch, generation: int, decision: Decision | None, alpha: float, rows: int) -> None:
         """Writes down the next step: its batch and what was decided about it, if it has samples. Durable at return."""
-        sizes = len(batch.samples), len(batch.dead_letters), batch.skipped, batch.skipped_events
-        manifest = Manifest(self._job.run, generation, self.step + 1, batch.ranges, *sizes)
+        manifest = Manifest(
+            run=self._job.run,
+            generation=generation,
+            step=self.step + 1,
+            ranges=batch.ranges,
+            samples=len(batch.samples),
+            rejected=len(batch.dead_letters),
+            skipped=batch.skipped,
+            skipped_events=batch.skipped_events,
+        )
         assignment = b"" if decision is None else decision.assignment_B.astype("u1").tobytes()
         hot = None if decision is None or decision.hot is None else decision.hot.tobytes()
         sole = None if decision is None else decision.sole

@@ -117,8 +117,14 @@ def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
     dispatch = job.dispatch
     has_hot_set = hot_share > 0
     dispatch.check_parking()
-    sizes = dispatch.cache_rows, job.stream.batch, dispatch.workers, job.schema.fields
-    check_room(*sizes, dispatch.share_bounds if is_elastic else None, hot_share)
+    check_room(
+        cache_rows=dispatch.cache_rows,
+        batch=job.stream.batch,
+        workers=dispatch.workers,
+        fields=job.schema.fields,
+        shares=dispatch.share_bounds if is_elastic else None,
+        hot_share=hot_share,
+    )
     check_reduce(job.dense.reduce, dispatch.policy, has_hot_set)
     if dispatch.workers > 1 and not job.may_sum and needs_ring(job.dense.reduce, has_hot_set):
         raise unencrypted(dispatch.workers)

@@ -80,8 +80,13 @@ def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecide
         raise
     if not len(batch.samples):
         return
-    as_decided = recorded.assignment_B(), recorded.sole, recorded.hot_rows()
-    decision = decider.repeat(recorded.step, batch.samples.keys_BF, *as_decided)
+    decision = decider.repeat(
+        step=recorded.step,
+        keys_BF=batch.samples.keys_BF,
+        worker_B=recorded.assignment_B(),
+        sole=recorded.sole,
+        hot=recorded.hot_rows(),
+    )
     if (rows := coordinator.training.index.count) != recorded.rows:
         raise OtherEvents(
             f"step {recorded.step} cannot be trained again: its events bring the rows to {rows}; "

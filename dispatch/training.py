@@ -116,8 +116,15 @@ class Training:
         dense = rows_of_dense(dense_bytes, self._job.row_bytes, self._job.dense.state_copies)
         bounds = self._job.dispatch.share_bounds
         elastic = ElasticTerms(bounds, dense, self._choice(bounds))
-        known = self.index, directory, policy, terms.needs, costs_n
-        self._decider = Decider(*known, elastic, self._job.rows.shape().value_share)
+        self._decider = Decider(
+            index=self.index,
+            directory=directory,
+            policy=policy,
+            needs=terms.needs,
+            row_cost_n=costs_n,
+            elastic=elastic,
+            value_share=self._job.rows.shape().value_share,
+        )
         return keeps
 
     def _choice(self, bounds: ShareBounds) -> Participation:

@@ -59,9 +59,15 @@ def describe_stream(
 def open_sink(stream: StreamConfig, kafka: KafkaConfig, stop: Stop) -> Sink:
     """The embedded log, created if it is missing, or a Kafka topic, which must exist."""
     if stream.source == "log":
-        sizes = (stream.segment_bytes, stream.retention_bytes, stream.retention_cap_bytes)
         with _one_writer(stream.folder, stream.topic, "stream.topic"):
-            return LogWriter(stream.folder, stream.topic, stream.partitions, *sizes)
+            return LogWriter(
+                folder=stream.folder,
+                topic=stream.topic,
+                partitions=stream.partitions,
+                segment_bytes=stream.segment_bytes,
+                retention_bytes=stream.retention_bytes,
+                retention_cap_bytes=stream.retention_cap_bytes,
+            )
     from ingest.kafka.sink import KafkaSink
 
     return KafkaSink(kafka, stream.topic, stop)

@@ -39,8 +39,14 @@ class Rule(NamedTuple):
 
 def rule_of(config: RowConfig) -> Rule:
     as_float = np.dtype(config.float_dtype).type
-    rates = (as_float(config.rate), as_float(config.wide_rate), as_float(config.eps))
-    return Rule(_CODES[config.optimizer], config.dim, config.wide, *rates)
+    return Rule(
+        code=_CODES[config.optimizer],
+        dim=config.dim,
+        wide=config.wide,
+        rate=as_float(config.rate),
+        wide_rate=as_float(config.wide_rate),
+        eps=as_float(config.eps),
+    )
 
 
 @kernel

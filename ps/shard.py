@@ -180,9 +180,15 @@ class Shard:
 
     def _go_back(self, checkpoint: int) -> None:
         """Loads a checkpoint's model; if it cannot be read, keeps its own and refuses every round."""
-        told = self.checkpoints.storage, checkpoint, self._model, self._fence.run, self._terms.shard, self._terms.shards
         try:
-            restored = restore(*told)
+            restored = restore(
+                storage=self.checkpoints.storage,
+                number=checkpoint,
+                model=self._model,
+                run=self._fence.run,
+                shard=self._terms.shard,
+                shards=self._terms.shards,
+            )
         except (PsError, StorageError) as error:
             self._fence.break_off(error)
             raise

@@ -138,8 +138,15 @@ class ModelCopy:
 
     def _start_module(self) -> torch.nn.Module:
         spec = self.spec
-        inputs = spec.fields, spec.rows.dim, spec.dense
-        module = build_model(spec.model, *inputs, spec.seed, torch.float32, spec.device)
+        module = build_model(
+            config=spec.model,
+            fields=spec.fields,
+            dim=spec.rows.dim,
+            dense=spec.dense,
+            seed=spec.seed,
+            dtype=torch.float32,
+            device=spec.device,
+        )
         return module.requires_grad_(False).eval()
 
 

@@ -57,16 +57,28 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
         resources.enter_context(closing(job.link))
         client = resources.enter_context(closing(shard_client(context, job)))
         identity = f"{job.name}/{uuid4().hex}".encode()
-        connection = context, job.dispatcher_endpoint, job.name, job.run, identity, job.link, job.curve
-        dispatcher = Dispatcher(*connection, NameClaim(job.is_supervised))
+        dispatcher = Dispatcher(
+            context=context,
+            endpoint=job.dispatcher_endpoint,
+            name=job.name,
+            run=job.run,
+            identity=identity,
+            link=job.link,
+            curve=job.curve,
+            claim=NameClaim(job.is_supervised),
+        )
         resources.enter_context(closing(dispatcher))
         client.interrupt = dispatcher.check_interrupt
         if job.ends_itself:
             resources.enter_context(closing(watch(context, job, identity, dispatcher)))
         worker = resources.enter_context(closing(Worker(job, client, rendezvous_of(job, dispatcher))))
         reach("start")
-        offered = nccl_device(worker.device), arithmetic_of(worker.device)
-        dispatcher.join(job.agreement.workers, job.link.gbit_per_second, *offered)
+        dispatcher.join(
+            settings=job.agreement.workers,
+            link_gbit=job.link.gbit_per_second,
+            device=nccl_device(worker.device),
+            arithmetic=arithmetic_of(worker.device),
+        )
         if is_ready := not job.waits_until_admitted:
             on_ready()
         log.info("joined", dispatcher=job.dispatcher_endpoint, device=str(worker.device))
@@ -109,8 +121,15 @@ def watch(
     context: "zmq.Context[zmq.Socket[bytes]]", job: WorkerJob, identity: bytes, dispatcher: Dispatcher
 ) -> AbortWatch:
     watched = Watch(run=job.run, generation=-1, step=0, worker=job.name)
-    connection = context, job.dispatcher_endpoint, watched, identity, job.curve
-    return AbortWatch(*connection, answered=lambda: dispatcher.aborted, end=lambda: os._exit(START_ANEW))
+    return AbortWatch(
+        context=context,
+        endpoint=job.dispatcher_endpoint,
+        watched=watched,
+        identity=identity,
+        curve=job.curve,
+        answered=lambda: dispatcher.aborted,
+        end=lambda: os._exit(START_ANEW),
+    )
 
 
 def rendezvous_of(job: WorkerJob, board: Dispatcher) -> Rendezvous:

@@ -165,8 +165,15 @@ class Worker:
     def _start_values(self) -> Dense:
         """Dense weights as a run begins with them, and no optimizer state."""
         job = self._job
-        inputs = (job.fields, job.rows.dim, job.dense)
-        self.model = build_model(job.model, *inputs, job.seed, self._dtype, self.device)
+        self.model = build_model(
+            config=job.model,
+            fields=job.fields,
+            dim=job.rows.dim,
+            dense=job.dense,
+            seed=job.seed,
+            dtype=self._dtype,
+            device=self.device,
+        )
         return Dense(self.model, job.model)
 
     def _take_dense(self) -> None:

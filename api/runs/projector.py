@@ -102,8 +102,9 @@ class Projector:
 
     async def _see(self) -> None:
         place = self._place
-        known = place.shown_settings(), place.topic(), identity_of(place.folder / JOURNAL)
-        await self._store.runs.see(place.name, str(place.folder), *known)
+        await self._store.runs.see(
+            place.name, str(place.folder), place.shown_settings(), place.topic(), identity_of(place.folder / JOURNAL)
+        )
 
     def hear(self, version: int) -> None:
         """Somebody says that the journal has this version: what is read from now on is told with it, or a later one."""
@@ -141,8 +142,16 @@ class Projector:
     def _read(self, endpoint: str, at: ProjectedJournal) -> FeedPage:
         place = self._place
         reader = self._store.database.identity
-        how = place.curve(), FEED_SECONDS, reader, self._has_ended
-        return read_feed(endpoint, place.name, at.version, *how, at.identity)
+        return read_feed(
+            endpoint=endpoint,
+            run=place.name,
+            cursor=at.version,
+            curve=place.curve(),
+            timeout_seconds=FEED_SECONDS,
+            reader=reader,
+            given_up=self._has_ended,
+            journal=at.identity,
+        )
 
 
 def read_rest(journal: Path, at: ProjectedJournal) -> Iterator[FeedPage]:

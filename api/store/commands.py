@@ -61,9 +61,10 @@ class CommandTable:
     ) -> StoredCommand | None:
         """Enters the answer, unless there is one; the command as it then is, None if there is none of that id."""
         answer = {"state": state, "text": plain(text), "version": version, "done_at": time.time()}
-        open_one = (CommandRow.id == command_id, CommandRow.state == "pending")
         async with self._database.writing() as connection:
-            await connection.execute(update(CommandRow).where(*open_one).values(answer))
+            await connection.execute(
+                update(CommandRow).where(CommandRow.id == command_id, CommandRow.state == "pending").values(answer)
+            )
             return await _get(connection, command_id)
 
     async def get(self, command_id: str) -> StoredCommand | None:
@@ -80,8 +81,11 @@ class CommandTable:
 
 async def _find(connection: AsyncConnection, wanted: NewCommand) -> StoredCommand | None:
     """The command with the same key; raises KeyReused if it is another one."""
-    here = (CommandRow.run == wanted.run, CommandRow.actor == wanted.actor, CommandRow.key == wanted.key)
-    query = columns(StoredCommand, CommandRow).add_columns(CommandRow.digest).where(*here)
+    query = (
+        columns(StoredCommand, CommandRow)
+        .add_columns(CommandRow.digest)
+        .where(CommandRow.run == wanted.run, CommandRow.actor == wanted.actor, CommandRow.key == wanted.key)
+    )
     found = (await connection.execute(query)).one_or_none()
     if found is None:
         return None

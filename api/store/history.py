@@ -41,9 +41,12 @@ async def read_steps(
     choice = choose(oldest, first, last, max(1, min(points, MOST_POINTS)))
     sums = aggregates(choice.width)
     points_query = select(*(sums[field.name].label(field.name) for field in fields(StepPoint)))
-    here = (StepRow.run == run, StepRow.level == choice.level, StepRow.steps > 0)
     between = StepRow.bucket.between(first // choice.level, last // choice.level)
-    points_query = points_query.where(*here, between).group_by(sums["bucket"]).order_by(sums["bucket"])
+    points_query = (
+        points_query.where(StepRow.run == run, StepRow.level == choice.level, StepRow.steps > 0, between)
+        .group_by(sums["bucket"])
+        .order_by(sums["bucket"])
+    )
     return tuple(StepPoint(*row) for row in (await connection.execute(points_query)).all())
 
 

@@ -63,8 +63,12 @@ async def project(connection: AsyncConnection, run: str, page: FeedPage) -> int:
 
 async def _last_at(connection: AsyncConnection, run: str) -> float | None:
     """Time of the run's newest event; that of a gap is when it was found, later than what follows it."""
-    told = (EventRow.run == run, EventRow.kind != GAP)
-    newest = select(EventRow.at).where(*told).order_by(EventRow.version.desc(), EventRow.place.desc()).limit(1)
+    newest = (
+        select(EventRow.at)
+        .where(EventRow.run == run, EventRow.kind != GAP)
+        .order_by(EventRow.version.desc(), EventRow.place.desc())
+        .limit(1)
+    )
     return await connection.scalar(newest)
 
 
@@ -75,8 +79,9 @@ async def _remove_void(connection: AsyncConnection, run: str, changes: Changes) 
         )
     if (after := changes.steps_void_after) is not None:
         for level in LEVELS:
-            void = (StepRow.run == run, StepRow.level == level, StepRow.bucket > after // level)
-            await connection.execute(delete(StepRow).where(*void))
+            await connection.execute(
+                delete(StepRow).where(StepRow.run == run, StepRow.level == level, StepRow.bucket > after // level)
+            )
 
 
 async def _enter_changes(connection: AsyncConnection, run: str, changes: Changes) -> None:
@@ -90,8 +95,9 @@ async def _enter_changes(connection: AsyncConnection, run: str, changes: Changes
     await enter(connection, FaultRow, of_run(changes.faults))
     await enter(connection, EventRow, of_run(changes.events))
     for command, answer in changes.settled.items():
-        this_one = (CommandRow.id == command, CommandRow.run == run)
-        found = await connection.execute(update(CommandRow).where(*this_one).values(state="done", **answer))
+        found = await connection.execute(
+            update(CommandRow).where(CommandRow.id == command, CommandRow.run == run).values(state="done", **answer)
+        )
         if not found.rowcount and command in changes.given:
             await connection.execute(insert(AuditRow), of_run([changes.given[command]]))
 
@@ -127,8 +133,9 @@ async def _enter_level_1(connection: AsyncConnection, run: str, rows: Iterable[R
 async def _sum_up(connection: AsyncConnection, run: str, level: int, first: int, last: int) -> None:
     """Sums of the buckets of a level with these steps, from the level below it."""
     buckets = (first // level, last // level)
-    here = (StepRow.run == run, StepRow.level == level, StepRow.bucket.between(*buckets))
-    await connection.execute(delete(StepRow).where(*here))
+    await connection.execute(
+        delete(StepRow).where(StepRow.run == run, StepRow.level == level, StepRow.bucket.between(*buckets))
+    )
     below = StepRow.bucket.between(buckets[0] * FANOUT, buckets[1] * FANOUT + FANOUT - 1)
     sums = aggregates(FANOUT)
     chosen = select(literal(run), literal(level), *sums.values()).where(

@@ -43,8 +43,9 @@ class RunTables:
         async with self._database.writing() as connection:
             await enter(connection, RunRow, [NEW_RUN | {"name": name}], replaces=False)
             await connection.execute(update(RunRow).where(RunRow.name == name, is_same).values(**known))
-            unread = (RunRow.name == name, RunRow.state == "seen")  # afterwards the journal says which it is
-            await connection.execute(update(RunRow).where(*unread).values(topic=plain(topic)))
+            await connection.execute(
+                update(RunRow).where(RunRow.name == name, RunRow.state == "seen").values(topic=plain(topic))
+            )
             found = await connection.execute(columns(StoredRun, RunRow).where(RunRow.name == name))
             return to_row(StoredRun, found.one())
 

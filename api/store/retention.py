@@ -68,8 +68,9 @@ async def _floor(connection: AsyncConnection, run: str, level: int, kept: int) -
     this level: after more steps, or after those behind the checkpoint were void. So its rows stay.
     """
     newest = await connection.scalar(select(func.max(StepRow.last_step)).where(StepRow.run == run, StepRow.level == 1))
-    taken = (CheckpointRow.run == run, CheckpointRow.state == "taken")
-    checkpoint = await connection.scalar(select(func.max(CheckpointRow.step)).where(*taken))
+    checkpoint = await connection.scalar(
+        select(func.max(CheckpointRow.step)).where(CheckpointRow.run == run, CheckpointRow.state == "taken")
+    )
     if newest is None:
         return 0
     needed = min(newest, newest if checkpoint is None else checkpoint) // (level * FANOUT) * FANOUT

@@ -74,9 +74,12 @@ class TokenTable:
 
     async def revoke(self, token_id: str) -> StoredToken | None:
         """Revokes it, if it is not revoked already; None if there is none of that id."""
-        valid = (TokenRow.id == token_id, TokenRow.revoked_at.is_(None))
         async with self._database.writing() as connection:
-            await connection.execute(update(TokenRow).where(*valid).values(revoked_at=time.time()))
+            await connection.execute(
+                update(TokenRow)
+                .where(TokenRow.id == token_id, TokenRow.revoked_at.is_(None))
+                .values(revoked_at=time.time())
+            )
             query = columns(StoredToken, TokenRow).where(TokenRow.id == token_id)
             found = (await connection.execute(query)).one_or_none()
         return None if found is None else to_row(StoredToken, found)

@@ -61,8 +61,15 @@ class Candidate:
         self._workload = workload
         self._timed = TimedPolicy(spec.build(SEED, "cpu"))
         directory = make_directory(workload, spec)
-        terms = ElasticTerms(dense=workload.sizes.dense_load), workload.sizes.value_share
-        self._decider = Decider(Index(), directory, self._timed, spec.needs, workload.row_cost_n, *terms)
+        self._decider = Decider(
+            index=Index(),
+            directory=directory,
+            policy=self._timed,
+            needs=spec.needs,
+            row_cost_n=workload.row_cost_n,
+            elastic=ElasticTerms(dense=workload.sizes.dense_load),
+            value_share=workload.sizes.value_share,
+        )
         self._decider.alpha = alpha
         self._totals = Totals(workload)
         self._charges = DenseCharges(workload.sizes, workload.workers)
@@ -123,6 +130,12 @@ def curve_table(points: Sequence[CurvePoint]) -> Table:
     for name in ("policy", "alpha", "decide ms", "of it assigning", "MB moved", "saved"):
         table.add_column(name, justify="left" if name == "policy" else "right")
     for point in points:
-        times = f"{point.decide_ms:.2f}", f"{point.assign_ms:.2f}"
-        table.add_row(point.policy, f"{point.alpha:g}", *times, f"{point.megabytes:,.1f}", f"{point.saved:.1%}")
+        table.add_row(
+            point.policy,
+            f"{point.alpha:g}",
+            f"{point.decide_ms:.2f}",
+            f"{point.assign_ms:.2f}",
+            f"{point.megabytes:,.1f}",
+            f"{point.saved:.1%}",
+        )
     return table

@@ -338,8 +338,14 @@ def _worse(rule: GateRule, state: GateState, compared: Comparison) -> str | None
 
 
 def _miscalibrated(rule: GateRule, state: GateState, compared: Comparison) -> str | None:
-    found = compared.samples, compared.clicks, compared.predicted
-    return _wrong_sum(rule, state, *found, f", {compared.expected:.0f} by the version that is served")
+    return _wrong_sum(
+        rule=rule,
+        state=state,
+        samples=compared.samples,
+        clicks=compared.clicks,
+        predicted=compared.predicted,
+        by_reference=f", {compared.expected:.0f} by the version that is served",
+    )
 
 
 def _wrong_sum(

@@ -106,8 +106,21 @@ class Commands:
             self._socket.refuse(asked, str(refusal), self._crew.generation)
             return
         text = answer_to(command, value, step)
-        told = command.id, command.verb, command.worker, step, text, value, command.actor, command.reason
-        if (problem := self._write_down(Commanded(*told, at_seconds=time()))) is not None:
+        if (
+            problem := self._write_down(
+                Commanded(
+                    id=command.id,
+                    verb=command.verb,
+                    worker=command.worker,
+                    step=step,
+                    text=text,
+                    value=value,
+                    actor=command.actor,
+                    reason=command.reason,
+                    at_seconds=time(),
+                )
+            )
+        ) is not None:
             self._socket.refuse(asked, f"the command cannot be written down: {problem}", self._crew.generation)
             return
         reach("command_journalled", step)

@@ -83,13 +83,20 @@ class Steering:
     def steer(self, commands: Commands, training: Training, intake: Intake) -> None:
         """Puts in force what people have set since the last step, and what the dispatcher adapts by itself."""
         self._apply(commands.desired, training, intake)
-        if (change := self._look()) is not None:
-            told = intake.step, change.alpha, change.backend, change.reason, change.readings
-            if commands.adapt(AlphaChanged(*told, at_seconds=time())):
-                self._move(change.backend, training)
-                self._apply(commands.desired, training, intake)
-                facts = {"alpha": change.alpha, "backend": change.backend, "reason": change.reason}
-                structlog.get_logger().info("alpha changed", **facts)
+        if (change := self._look()) is not None and commands.adapt(
+            AlphaChanged(
+                step=intake.step,
+                alpha=change.alpha,
+                backend=change.backend,
+                reason=change.reason,
+                readings=change.readings,
+                at_seconds=time(),
+            )
+        ):
+            self._move(change.backend, training)
+            self._apply(commands.desired, training, intake)
+            facts = {"alpha": change.alpha, "backend": change.backend, "reason": change.reason}
+            structlog.get_logger().info("alpha changed", **facts)
 
     def _apply(self, desired: Desired, training: Training, intake: Intake) -> None:
         """Makes what is wanted hold for the next decision; does nothing if nothing has changed."""

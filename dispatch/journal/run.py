@@ -137,14 +137,32 @@ class RunJournal:
         if begun is None and not self.generation:
             settings = dict(self._job.agreement.frozen)
             job = self._job
-            how = job.run, job.topic, start or {}, settings, digest_of(settings), arithmetic, job.samples
-            opening = (Begun(*how, at_seconds=time(), code=code_version()),)
+            opening = (
+                Begun(
+                    run=job.run,
+                    topic=job.topic,
+                    start=start or {},
+                    settings=settings,
+                    digest=digest_of(settings),
+                    arithmetic=arithmetic,
+                    samples=job.samples,
+                    at_seconds=time(),
+                    code=code_version(),
+                ),
+            )
         elif begun is not None and not set(arithmetic) <= set(begun.arithmetic):
             hint = "other machines than the run began with may round otherwise"
             structlog.get_logger().warning(hint, was=begun.arithmetic, now=arithmetic)
         names = tuple(member.name for member in members)
-        fixed = terms.uses_hub, terms.replicas, None if base == GO_ON else base, terms.reason
-        started = GenerationStarted(self.generation + 1, names, *fixed, at_seconds=time())
+        started = GenerationStarted(
+            number=self.generation + 1,
+            members=names,
+            uses_hub=terms.uses_hub,
+            replicas=terms.replicas,
+            base=None if base == GO_ON else base,
+            reason=terms.reason,
+            at_seconds=time(),
+        )
         self._writer.append(*opening, started)
         self._begun, self._newest = opening[0] if opening else self._begun, started
         self.generation = started.number
@@ -178,8 +196,18 @@ class RunJournal:
         """
         assert self._begun is not None, "the run has not begun"
         assert self._newest is not None, "no generation has started"
-        known = dict(positions), samples, self._begun, self._newest
-        self._writer.begin_checkpoint(CheckpointBegun(number, step, *known, line=self.line, at_seconds=time()))
+        self._writer.begin_checkpoint(
+            CheckpointBegun(
+                number=number,
+                step=step,
+                positions=dict(positions),
+                samples=samples,
+                begun=self._begun,
+                generation=self._newest,
+                line=self.line,
+                at_seconds=time(),
+            )
+        )
         self._last_checkpoint = number
 
     def take_checkpoint(self, checkpoint: CheckpointTaken) -> None:
@@ -194,8 +222,11 @@ class RunJournal:
 
     def fault(self, step: int, fault: Exception) -> None:
         """Writes down why the run goes back to a checkpoint. Durable when this returns."""
-        told = step, self.generation, type(fault).__name__, str(fault)
-        self._writer.append(Faulted(*told, at_seconds=time()))
+        self._writer.append(
+            Faulted(
+                step=step, generation=self.generation, kind=type(fault).__name__, text=str(fault), at_seconds=time()
+            )
+        )
 
     def redecide(self, base: int, step: int) -> None:
         """Declares the steps after a checkpoint void. Durable when this returns."""

@@ -44,5 +44,11 @@ def past_terms(job: DispatchJob, past: PastGeneration) -> GenerationTerms:
     """Of one that trains the steps of an earlier one again: whatever results depend on is as it was."""
     record = past.record
     cache_rows = max(job.dispatch.cache_rows, record.replicas + past.most_samples * job.schema.fields)
-    as_it_was = len(record.members), record.uses_hub, record.replicas
-    return GenerationTerms(*as_it_was, cache_rows, Needs(), f"replay of generation {record.number}")
+    return GenerationTerms(
+        workers=len(record.members),
+        uses_hub=record.uses_hub,
+        replicas=record.replicas,
+        cache_rows=cache_rows,
+        needs=Needs(),
+        reason=f"replay of generation {record.number}",
+    )

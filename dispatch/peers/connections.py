@@ -49,8 +49,15 @@ class ShardConnections:
         it.
         """
         if self._shards is None:
-            told = self._job.run, self._job.curve, SHARD_SECONDS, self._job.agreement.shards, while_waiting
-            self._shards = Shards(self._context, self._providers.use(), *told)
+            self._shards = Shards(
+                context=self._context,
+                endpoints=self._providers.use(),
+                run=self._job.run,
+                curve=self._job.curve,
+                timeout_seconds=SHARD_SECONDS,
+                settings=self._job.agreement.shards,
+                while_waiting=while_waiting,
+            )
         try:
             found = sum(self._shards.open(generation, step, workers, restore))
         except ShardRefused as error:

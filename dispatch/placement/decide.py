@@ -88,8 +88,13 @@ class Decider:
         self._value_share = value_share
         self._elastic: Elastic | None = None
         if needs.elastic:
-            terms = elastic.shares, elastic.dense, elastic.choice
-            self._elastic = Elastic(row_cost_n, directory.cache_rows_n, *terms)
+            self._elastic = Elastic(
+                row_cost_n=row_cost_n,
+                cache_rows_n=directory.cache_rows_n,
+                shares=elastic.shares,
+                dense=elastic.dense,
+                choice=elastic.choice,
+            )
         self._profile: Profile | None = None
         if needs.profile_steps:
             self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers, needs.only_worthwhile)

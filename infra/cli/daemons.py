@@ -434,8 +434,15 @@ def _publishing(settings: Settings) -> "Publishing":
     from dispatch.job import GateRule, Publishing
 
     serving = settings.serving
-    limits = serving.gate_logloss, serving.gate_calibration, serving.gate_live_rows, serving.gate_samples
-    return Publishing(serving.publish_seconds, GateRule(*limits))
+    return Publishing(
+        serving.publish_seconds,
+        GateRule(
+            logloss=serving.gate_logloss,
+            calibration=serving.gate_calibration,
+            changed_share=serving.gate_live_rows,
+            samples=serving.gate_samples,
+        ),
+    )
 
 
 def _at(endpoints: tuple[str, ...], number: int, setting: str) -> str:

@@ -299,8 +299,15 @@ def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Prod
     if not console.is_terminal or console.is_dumb_terminal:
         yield ProgressLines(console).show
         return
-    columns = (TextColumn("producing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+    with Progress(
+        TextColumn("producing"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    ) as progress:
         task = progress.add_task("", total=limit, rate="")
 
         def show(so_far: "Produced") -> None:

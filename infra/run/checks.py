@@ -32,8 +32,14 @@ def check_caches(settings: Settings) -> None:
     """Raises CacheTooSmall, which is a ConfigError, for caches that cannot hold a micro-batch."""
     dispatch = settings.dispatch
     needs = parse_spec(settings.dispatch.policy).needs
-    sizes = dispatch.cache_rows, settings.stream.batch, dispatch.workers, settings.event_schema.fields
-    check_room(*sizes, dispatch.share_bounds if needs.elastic else None, needs.hot_share)
+    check_room(
+        cache_rows=dispatch.cache_rows,
+        batch=settings.stream.batch,
+        workers=dispatch.workers,
+        fields=settings.event_schema.fields,
+        shares=dispatch.share_bounds if needs.elastic else None,
+        hot_share=needs.hot_share,
+    )
 
 
 def check_ports(settings: Settings) -> None:

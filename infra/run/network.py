@@ -71,8 +71,7 @@ def namespaces(links_gbit: Sequence[float]) -> Iterator[Network]:
             # the kernel removes it with the namespace, too, but in its own time
             undo.callback(_run, "ip", "link", "delete", outside)
             _connect(name, outside, bridge, f"{subnet}.{number + 2}/24")
-            route = ("route", "replace", f"{subnet}.0/24", "dev", "eth0", "congctl", CONGESTION)
-            _run("ip", "-netns", name, *route)
+            _run("ip", "-netns", name, "route", "replace", f"{subnet}.0/24", "dev", "eth0", "congctl", CONGESTION)
             _shape(name, outside, gbit)
             names.append(name)
         yield Network(f"{subnet}.1", tuple(names))

@@ -52,5 +52,11 @@ def join_batch(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:
 
 def _dead_letter(partition: int, bad: Reject) -> DeadLetter:
     is_cut = bad.size > len(bad.payload)
-    where = (partition, bad.position.offset, bad.position.index)
-    return DeadLetter(*where, bad.reason, bad.payload, size=bad.size if is_cut else None)
+    return DeadLetter(
+        partition=partition,
+        offset=bad.position.offset,
+        index=bad.position.index,
+        reason=bad.reason,
+        payload=bad.payload,
+        size=bad.size if is_cut else None,
+    )

@@ -57,8 +57,10 @@ class PackedCodec:
         rows_B = np.empty(len(samples), self.dtype)
         rows_B["time"], rows_B["keys"] = samples.times_B, samples.keys_BF
         rows_B["dense"], rows_B["label"] = samples.dense_BN, samples.labels_B
-        shape = (len(samples), self.schema.fields, self.schema.dense)
-        return HEADER.pack(MAGIC, VERSION, 0, self._fingerprint, *shape) + rows_B.tobytes()
+        return (
+            HEADER.pack(MAGIC, VERSION, 0, self._fingerprint, len(samples), self.schema.fields, self.schema.dense)
+            + rows_B.tobytes()
+        )
 
     def encode_events(self, events: Sequence[Event]) -> bytes:
         """One record of events; an event that would be rejected later is refused here."""

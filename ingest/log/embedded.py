@@ -41,8 +41,13 @@ class LogWriter:
         self._writers: dict[int, PartitionWriter] = {}
         with ExitStack() as undo:
             for number in numbers:
-                limits = segment_bytes, retention_bytes, retention_cap_bytes, retention_seconds
-                writer = PartitionWriter(folder / topic / f"{number:05d}", *limits)
+                writer = PartitionWriter(
+                    folder=folder / topic / f"{number:05d}",
+                    segment_bytes=segment_bytes,
+                    retention_bytes=retention_bytes,
+                    retention_cap_bytes=retention_cap_bytes,
+                    retention_seconds=retention_seconds,
+                )
                 undo.callback(writer.close)
                 self._writers[number] = writer
             self._undo = undo.pop_all()

@@ -148,8 +148,14 @@ class RowCopy:
     def columns(self, dense_L: NDArray[Any]) -> Columns:
         """What the checkpoint's file holds; once complete."""
         assert self.is_complete, "rows of a checkpoint are still to be copied"
-        rows = self._numbers_K, self._keys_K, self._versions_K, self._values_KW, self._state_KS
-        return Columns(*rows, dense_L)
+        return Columns(
+            numbers_K=self._numbers_K,
+            keys_K=self._keys_K,
+            versions_K=self._versions_K,
+            values_KW=self._values_KW,
+            state_KS=self._state_KS,
+            dense_L=dense_L,
+        )
 
     def non_finite(self, before: NonFinite) -> NonFinite:
         """All rows with such values; before: those of the checkpoint that this one builds on. Once complete."""

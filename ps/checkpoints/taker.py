@@ -233,8 +233,9 @@ class CheckpointTaker:
             return
         assert self.storage is not None
         parts = saved.chain[first:]
-        told = self.storage, parts, saved.checkpoint, self._shard, first == 0
-        self._merging = Merging(parts, self._threads.submit(merge, *told))
+        self._merging = Merging(
+            parts, self._threads.submit(merge, self.storage, parts, saved.checkpoint, self._shard, first == 0)
+        )
         self._untold.append(self._merging.merged)
 
     def _end_merging(self) -> None:

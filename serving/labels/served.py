@@ -88,9 +88,13 @@ class ServedLabels:
     def log(self, ids: Sequence[str], probabilities_B: NDArray[np.float32], manifest: CheckpointManifest) -> None:
         """Logs the answers to some samples; returns at once."""
         at_ms = now_ms()
-        version = (manifest.line, manifest.step)
         answers = zip(ids, probabilities_B.tolist(), strict=True)
-        self._log.append([Prediction(name, at_ms, probability, *version) for name, probability in answers])
+        self._log.append(
+            [
+                Prediction(id=name, at_ms=at_ms, probability=probability, line=manifest.line, step=manifest.step)
+                for name, probability in answers
+            ]
+        )
 
     def quality(self) -> ServedQuality:
         """What the joiner has found; in other processes, and where it could not start, what it has saved."""

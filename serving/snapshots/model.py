@@ -67,8 +67,15 @@ def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
 def build(of: RunModel) -> ClickModel:
     """The dense part with the weights that a run begins with."""
     cpu = torch.device("cpu")
-    sizes = of.schema.fields, of.rows.dim, of.schema.dense
-    return build_model(of.model, *sizes, of.seed, float_type(of.rows), cpu)
+    return build_model(
+        config=of.model,
+        fields=of.schema.fields,
+        dim=of.rows.dim,
+        dense=of.schema.dense,
+        seed=of.seed,
+        dtype=float_type(of.rows),
+        device=cpu,
+    )
 
 
 def put_dense(module: ClickModel, config: ModelConfig, found: DenseRange) -> None:
