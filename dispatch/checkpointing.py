@@ -121,7 +121,7 @@ class Checkpointing:
             self._note_failure(str(error))
             return 0
         self._begun = decided
-        return self._book.begin(decided, self._job.shards, is_publication, self._journal.line)
+        return self._book.begin(decided, self._job.shards, is_publication, self._journal.timeline)
 
     def add_state(self, trained: Trained, reference: PendingScores | None = None) -> None:
         """The checkpoint's flush is complete; reference: what the served version predicts for the newest samples."""
@@ -193,7 +193,7 @@ class Checkpointing:
             return None, Index()
         self._last_step = found.state.decided.step
         self._book.gate = found.state.gate
-        is_newest = found.is_last and found.manifest.line == self._journal.line
+        is_newest = found.is_last and found.manifest.timeline == self._journal.timeline
         self.newest = found.manifest if is_newest else None
         return found.state, found.index
 

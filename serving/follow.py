@@ -235,9 +235,14 @@ class Follower:
         is_older = before is not None and version_of(wanted) < version_of(before)
         is_released = wanted.number in choice.released
         is_mended = before is not None and self.state.failure != ""
-        kind = choice.pinned, is_released, wanted.line, is_older, is_mended
+        kind = choice.pinned, is_released, wanted.timeline, is_older, is_mended
         if versions := self._pauses.count_if_due(kind):
-            at = {"checkpoint": wanted.number, "line": wanted.line, "step": wanted.step, "pinned": choice.pinned}
+            at = {
+                "checkpoint": wanted.number,
+                "timeline": wanted.timeline,
+                "step": wanted.step,
+                "pinned": choice.pinned,
+            }
             structlog.get_logger().info("serves", **at, is_released=is_released, is_older=is_older, versions=versions)
 
     def _may_try(self, number: int) -> bool:

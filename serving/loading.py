@@ -94,7 +94,7 @@ def plan(manifest: CheckpointManifest, held: Version | None) -> Plan:
 
 def _is_continued(manifest: CheckpointManifest, held: Version) -> bool:
     """Whether a checkpoint is a later one of the same line."""
-    return held.line == manifest.line and held.checkpoint < manifest.number and held.step <= manifest.step
+    return held.timeline == manifest.timeline and held.checkpoint < manifest.number and held.step <= manifest.step
 
 
 def checkpoint_of(file: FilePart) -> int:

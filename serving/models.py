@@ -8,7 +8,7 @@ from api.models.base import Answer, Body, Reason
 class VersionReading(Answer):
     """A version of the model."""
 
-    line: int
+    timeline: int
     """how often steps had been decided anew before"""
     step: int
     checkpoint: int

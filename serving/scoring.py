@@ -53,4 +53,4 @@ class QuestionScorer:
             self._log.warning("samples could not be scored", reason=str(error))
             return None
         self._meter.observe("serving_score", time.perf_counter() - began)
-        return ScoredQuestion(probabilities_B, manifest.line, manifest.step, manifest.number)
+        return ScoredQuestion(probabilities_B, manifest.timeline, manifest.step, manifest.number)

@@ -1,8 +1,8 @@
 """Versions of the model, and which of them is to be served.
 
-A version is (line, step); a line begins where steps are decided anew. The newest good one is served, or one that was
-released by a person although its verdict holds it back; a pinned one is served whatever its verdict. Nothing older than
-what is served takes its place, unless a person wants it: pins it, or removes a pin.
+A version is (timeline, step); a timeline begins where recovery discards steps, which are decided anew. The newest good
+version is served, or one that a person released although its verdict holds it back; a pinned one is served whatever its
+verdict. Nothing older than what is served takes its place, unless a person pins it or removes a pin.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,14 +15,14 @@ from ps.checkpoints.manifest import CheckpointManifest
 class Version(NamedTuple):
     """Of a model; ordered by line, then step."""
 
-    line: int
+    timeline: int
     step: int
     checkpoint: int
     """the number of the checkpoint that it is read from"""
 
 
 def version_of(manifest: CheckpointManifest) -> Version:
-    return Version(manifest.line, manifest.step, manifest.number)
+    return Version(manifest.timeline, manifest.step, manifest.number)
 
 
 def candidates(

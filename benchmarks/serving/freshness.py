@@ -198,7 +198,7 @@ def _ask(address: str, token: str, asked: SeenVersions, is_over: threading.Event
                 return
             version = json.loads(content)["version"]
             asked.times.append(time.time())
-            asked.versions.append((version["line"], version["step"]))
+            asked.versions.append((version["timeline"], version["step"]))
     except (OSError, http.client.HTTPException) as error:
         asked.faults.append(repr(error))
     finally:

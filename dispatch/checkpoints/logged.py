@@ -39,7 +39,7 @@ class CheckpointLog:
             "checkpoint": checkpoint.number,
             "step": checkpoint.step,
             "rows": checkpoint.rows,
-            "line": checkpoint.line,
+            "timeline": checkpoint.timeline,
         }
         if not checkpoint.is_publication:
             self._log.info("checkpoint taken", **at)
@@ -54,6 +54,6 @@ class CheckpointLog:
         elif (
             not held
             and checkpoint.is_publication
-            and (versions := self._pauses.count_if_due(("taken", checkpoint.line)))
+            and (versions := self._pauses.count_if_due(("taken", checkpoint.timeline)))
         ):
             self._log.info("versions taken", **at, versions=versions)

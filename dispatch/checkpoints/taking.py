@@ -65,7 +65,7 @@ class Underway:
     decided: Decided
     began: float
     is_publication: bool = False
-    line: int = 0
+    timeline: int = 0
     trained: Trained | None = None
     reference: PendingScores | None = None
     """what the version that is served makes of the newest samples; None: nobody is asked"""
@@ -164,14 +164,14 @@ class CheckpointBook:
         """Of the checkpoint that is being taken."""
         return None if self._underway is None else self._underway.number
 
-    def begin(self, decided: Decided, shards: int, is_publication: bool = False, line: int = 0) -> int:
+    def begin(self, decided: Decided, shards: int, is_publication: bool = False, timeline: int = 0) -> int:
         """Begins the next checkpoint, after the newest step and before another one is decided; returns its number.
 
-        is_publication: whether it is taken only to be served; line: how often steps have been decided anew.
+        is_publication: whether it is taken only to be served; timeline: how often steps have been decided anew.
         """
         assert self._underway is None, "a checkpoint is being taken"
         self._last += 1
-        self._underway = Underway(self._last, shards, decided, time.monotonic(), is_publication, line)
+        self._underway = Underway(self._last, shards, decided, time.monotonic(), is_publication, timeline)
         return self._last
 
     def saved(self, shard: int, message: CheckpointSaved) -> None:
@@ -299,7 +299,7 @@ class CheckpointBook:
             shards=tuple(checkpoint.parts[shard] for shard in range(checkpoint.shards)),
             dispatcher=dispatcher,
             is_publication=checkpoint.is_publication,
-            line=checkpoint.line,
+            timeline=checkpoint.timeline,
             verdict=judged.verdict,
             figures=judged.figures,
         )

@@ -3,9 +3,9 @@
 Two threads meet here: that of the socket (``dispatch/control/feed_server.py``), which hears who serves and answers,
 and the dispatcher's loop, which takes checkpoints and says which is the newest. Each value is replaced whole.
 
-What is announced never goes back in (line, step). When steps are declared void, versions made of them are withdrawn,
-and nothing is announced before the first checkpoint behind them. A dispatcher that starts announces the checkpoint that
-it goes back to, unless one before it may have announced a newer one, which is damaged or void now.
+What is announced never goes back in (timeline, step). When recovery discards steps, their versions are withdrawn,
+and nothing is announced before the first later checkpoint. A dispatcher that starts announces the checkpoint that it
+goes back to, unless an earlier one may have announced a newer one, which is damaged or void now.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ class Announced(NamedTuple):
 
     checkpoint: int = 0
     """0: none, or none since steps were declared void; the storage knows those before"""
-    line: int = 0
+    timeline: int = 0
     step: int = -1
 
 
@@ -73,14 +73,14 @@ class Audience:
         """Those heard in the last seconds."""
         return len(self._seen)
 
-    def announce(self, checkpoint: int, line: int, step: int) -> None:
+    def announce(self, checkpoint: int, timeline: int, step: int) -> None:
         """A checkpoint exists; servers that wait hear of it, unless it is older than what they have heard of."""
-        if (line, step) >= (self.newest.line, self.newest.step):
-            self.newest = Announced(checkpoint, line, step)
+        if (timeline, step) >= (self.newest.timeline, self.newest.step):
+            self.newest = Announced(checkpoint, timeline, step)
 
-    def withdraw(self, line: int) -> None:
+    def withdraw(self, timeline: int) -> None:
         """Steps are void, and versions made of them are no more; the next one is of this line."""
-        self.newest = Announced(0, line, -1)
+        self.newest = Announced(0, timeline, -1)
 
     def publish_at(self, endpoints: Sequence[str]) -> None:
         """The shards of the current generation publish here."""

@@ -121,7 +121,7 @@ class FeedServer:
             generation=self._journal.generation,
             step=newest.step,
             checkpoint=newest.checkpoint,
-            line=newest.line,
+            timeline=newest.timeline,
             publishers=publishers,
             question=0 if question is None else question.number,
             samples=0 if question is None else question.samples,

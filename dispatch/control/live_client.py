@@ -29,7 +29,7 @@ class ScoredQuestion(NamedTuple):
     """The answer to a question, and by which version."""
 
     probabilities_B: NDArray[np.float32]
-    line: int
+    timeline: int
     step: int
     checkpoint: int
 
@@ -59,11 +59,11 @@ class LiveClient:
         self._told = ""
         """the last refusal that was logged"""
 
-    def live(self, line: int, step: int, checkpoint: int, at_seconds: float, known: int = 0) -> Live:
+    def live(self, timeline: int, step: int, checkpoint: int, at_seconds: float, known: int = 0) -> Live:
         """What this server serves, and since when; known: the newest checkpoint that it has heard of."""
         at: dict[str, Any] = {"run": self._run, "generation": -1, "step": step}
         at |= {"at_seconds": at_seconds, "name": self.name, "known": known, "can_score": self._score is not None}
-        return Live(**at, line=line, checkpoint=checkpoint)
+        return Live(**at, timeline=timeline, checkpoint=checkpoint)
 
     def tell(self, live: Live, timeout_seconds: float = ANSWER_SECONDS) -> Newest | None:
         """Sends what is served; returns the newest version once it is newer than what the server knows.
@@ -104,7 +104,9 @@ class LiveClient:
         if not told.question or self._score is None or (scored := self._score(told.samples, asked)) is None:
             return
         at: dict[str, Any] = {"run": self._run, "generation": -1, "step": scored.step}
-        scores = Scores(**at, question=told.question, line=scored.line, checkpoint=scored.checkpoint, name=self.name)
+        scores = Scores(
+            **at, question=told.question, timeline=scored.timeline, checkpoint=scored.checkpoint, name=self.name
+        )
         send(
             socket, self._requests, scores, ScoreArrays(scored.probabilities_B)
         )  # one that is not sent is not waited for

@@ -111,7 +111,7 @@ class Live(Header, frozen=True):
     Answered by Newest: at once if there is a version that the server does not know, else within a second.
     """
 
-    line: Number
+    timeline: Number
     checkpoint: Number
     """0: none"""
     at_seconds: Annotated[float, Meta(ge=0, le=1e11)]
@@ -130,7 +130,7 @@ class Scores(Header, frozen=True):
     ARRAYS = ScoreArrays
 
     question: Number
-    line: Number
+    timeline: Number
     checkpoint: Number
     name: Name
     """of the server"""
@@ -197,7 +197,7 @@ class Newest(Header, frozen=True):
 
     checkpoint: Number
     """its manifest is in the storage of checkpoints; 0: none has been announced, and the storage may have older ones"""
-    line: Number
+    timeline: Number
     publishers: Annotated[tuple[Name, ...], Meta(max_length=MOST_SHARDS)] = ()
     """where the shards publish the files of checkpoints as they write them"""
     question: Number = 0

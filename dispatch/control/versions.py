@@ -55,7 +55,7 @@ class Versions:
     def withdraw(self) -> None:
         """Steps have been declared void, and so are versions made of them."""
         self._held = ()
-        self._audience.withdraw(self._journal.line)
+        self._audience.withdraw(self._journal.timeline)
 
     def status(self) -> ServedStatus:
         newest = self._audience.newest.checkpoint
@@ -64,15 +64,17 @@ class Versions:
         if live is None:
             return ServedStatus(**known)
         freshness = self._intake.freshness.status()
-        return ServedStatus(**known, checkpoint=live.checkpoint, line=live.line, step=live.step, freshness=freshness)
+        return ServedStatus(
+            **known, checkpoint=live.checkpoint, timeline=live.timeline, step=live.step, freshness=freshness
+        )
 
     def _announce(self, checkpoint: CheckpointManifest) -> None:
         self._held = checkpoint.verdict.reasons
-        self._audience.announce(checkpoint.number, checkpoint.line, checkpoint.step)
+        self._audience.announce(checkpoint.number, checkpoint.timeline, checkpoint.step)
 
     def _hear(self, live: Live) -> None:
         if not live.checkpoint:
             return
         self._live = live
-        if live.line == self._journal.line and live.step <= self._intake.step:
+        if live.timeline == self._journal.timeline and live.step <= self._intake.step:
             self._intake.freshness.live(live.step, live.at_seconds)

@@ -89,7 +89,7 @@ class History:
     """highest number of a checkpoint, void and failed ones included"""
     steering: tuple[SteeringRecord, ...] = ()
     """all on record that say what people want of the run, whatever the base"""
-    line: int = 0
+    timeline: int = 0
     """how often steps have been declared void, since the run began"""
     to_redecide: tuple[Manifest, ...] = ()
     """batches of void steps, in order, that are to be decided anew"""
@@ -225,7 +225,7 @@ class _Reading:
         self._positions: dict[int, Position] = {}
         self._last = 0
         self._last_checkpoint = 0
-        self._line = 0
+        self._timeline = 0
         self._begun_checkpoints: dict[int, CheckpointBegun] = {}
         self._checkpoints: dict[int, CheckpointTaken] = {}
         self._void: dict[int, Manifest] = {}
@@ -298,7 +298,7 @@ class _Reading:
                 checkpoint.begun, Base(checkpoint.number, checkpoint.step, checkpoint.positions, checkpoint.samples)
             )
             self._start(checkpoint.generation)
-            self._line = checkpoint.line
+            self._timeline = checkpoint.timeline
         if checkpoint.begun != self._begun or checkpoint.generation != self._newest:
             raise self._damaged(f"checkpoint {checkpoint.number} is of another run or generation")
         self._check_checkpoint(checkpoint)
@@ -337,7 +337,7 @@ class _Reading:
             self._stopped = None
         self._positions = dict(base.positions)
         self._last = record.step
-        self._line += 1
+        self._timeline += 1
 
     def _find_base(self, record: Redecided) -> Base | None:
         """The checkpoint, or another one of the same step: its own record may have been dropped."""
@@ -379,7 +379,7 @@ class _Reading:
             tuple(self._begun_checkpoints.values()),
             self._last_checkpoint,
             tuple(self._steering),
-            self._line,
+            self._timeline,
             tuple(self._void[step] for step in sorted(self._void)),
         )
 

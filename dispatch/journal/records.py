@@ -123,7 +123,7 @@ class CheckpointBegun(JournalRecord, frozen=True, tag="cut begun"):
     """the newest"""
     opens: bool = True
     """whether all steps after it, void ones to be decided anew included, follow this record"""
-    line: int = 0
+    timeline: int = msgspec.field(name="line", default=0)
     """how often steps had been decided anew before"""
     at_seconds: float = 0.0
 

@@ -81,8 +81,8 @@ class RunJournal:
         self._begun = found.begun
         self._newest = found.newest
         self._last_checkpoint = found.last_checkpoint
-        self.line = found.line
-        """how often steps have been declared void: a version of the model is (line, step)"""
+        self.timeline = found.timeline
+        """how often steps have been declared void: a version of the model is (timeline, step)"""
         if golden is not None and found.begun is not None:
             self._writer.note(found.begun)
 
@@ -204,7 +204,7 @@ class RunJournal:
                 samples=samples,
                 begun=self._begun,
                 generation=self._newest,
-                line=self.line,
+                timeline=self.timeline,
                 at_seconds=time(),
             )
         )
@@ -231,7 +231,7 @@ class RunJournal:
     def redecide(self, base: int, step: int) -> None:
         """Declares the steps after a checkpoint void. Durable when this returns."""
         self._writer.append(Redecided(base, step, at_seconds=time()))
-        self.line += 1
+        self.timeline += 1
 
     def trim(self, oldest_kept: int) -> None:
         """Drops what is on record from before a checkpoint, as far as neither it nor a later one needs it.

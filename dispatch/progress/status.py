@@ -88,7 +88,7 @@ class ServedStatus(msgspec.Struct, frozen=True, kw_only=True):
     """that have said what they serve in the latest seconds"""
     checkpoint: int = 0
     """that the server heard last serves; 0: none yet"""
-    line: int = 0
+    timeline: int = 0
     step: int = 0
     newest_checkpoint: int = 0
     """that has been announced; 0: none yet"""

@@ -95,7 +95,7 @@ class ReadVersion(msgspec.Struct, frozen=True, tag="version"):
     first_seconds: float
     """since 1970"""
     last_seconds: float
-    line: int
+    timeline: int
     step: int
     checkpoint: int
     answers: int
@@ -294,12 +294,12 @@ class Reader(Client):
     def _note(self, version: dict[str, int]) -> None:
         now = time.time()
         present = self._present
-        if present is not None and (present.line, present.step, present.checkpoint) == tuple(version.values()):
+        if present is not None and (present.timeline, present.step, present.checkpoint) == tuple(version.values()):
             self._present = msgspec.structs.replace(present, last_seconds=now, answers=present.answers + 1)
             return
         if present is not None:
             self.write(present)
-        self._present = ReadVersion(now, now, version["line"], version["step"], version["checkpoint"], 1)
+        self._present = ReadVersion(now, now, version["timeline"], version["step"], version["checkpoint"], 1)
 
 
 class Poller(Client):

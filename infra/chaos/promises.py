@@ -127,7 +127,7 @@ def check_verdicts(records: ClientRecords, witness: Witness) -> str:
     mixed = [
         checkpoint
         for checkpoint, manifest in known.items()
-        if (manifest.line, manifest.step) != (seen[checkpoint].line, seen[checkpoint].step)
+        if (manifest.timeline, manifest.step) != (seen[checkpoint].timeline, seen[checkpoint].step)
     ]
     if mixed:
         raise Violated(
@@ -150,7 +150,7 @@ def check_order(folder: Path, records: ClientRecords) -> str:
         raise NotChecked(f"{processes} servers share a port, and each follows by itself")
     for name, versions in records.versions().items():
         for before, after in pairwise(versions):
-            if (after.line, after.step) < (before.line, before.step):
+            if (after.timeline, after.step) < (before.timeline, before.step):
                 raise Violated(f"{name} was answered from {after} after {before}")
     return (
         f"{count(sum(map(len, records.versions().values())), 'version')} for {count(len(records.versions()), 'client')}"

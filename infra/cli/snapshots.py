@@ -74,7 +74,7 @@ def list_snapshots(as_json: AsJson = False, *, given: SnapshotOptions) -> None:
     if as_json:
         echo_json([*listed, *({"checkpoint": number, "damage": why} for number, why in damage.items())])
         return
-    columns = ("checkpoint", "line", "step", "taken", "age", "rows", "verdict", "served")
+    columns = ("checkpoint", "timeline", "step", "taken", "age", "rows", "verdict", "served")
     print_table(columns, [_cells(each) for each in listed])
     for why in damage.values():
         typer.echo(why)
@@ -102,7 +102,7 @@ def show(number: CheckpointNumber, as_json: AsJson = False, *, given: SnapshotOp
     print_table(
         None,
         [
-            ("checkpoint", f"{number}, version {manifest.line}.{manifest.step:,} of run {manifest.run}"),
+            ("checkpoint", f"{number}, version {manifest.timeline}.{manifest.step:,} of run {manifest.run}"),
             ("taken", f"{time_text(manifest.at_seconds)}, {_age(told['age_seconds'])} ago"),
             ("rows", f"{manifest.rows:,} on {count(len(manifest.shards), 'shard')}, {size(told['bytes'])}"),
             ("verdict", _verdict(told)),
@@ -189,7 +189,7 @@ def rollback(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOpt
     from serving.versions import Version
 
     storage = given.storage()
-    served = [Version(each.line, each.step, each.checkpoint) for each in served_now(storage, time.time())]
+    served = [Version(each.timeline, each.step, each.checkpoint) for each in served_now(storage, time.time())]
     found, _ = _manifests(storage)
     choice = choose_before(storage, found, max(served, default=None), getpass.getuser(), reason)
     _tell(choice, f"checkpoint {choice.pinned} is served until unpinned", as_json)
@@ -267,7 +267,7 @@ def _listed(manifest: "CheckpointManifest", choice: "Choice", wanted: "Checkpoin
 
     return {
         "checkpoint": manifest.number,
-        "line": manifest.line,
+        "timeline": manifest.timeline,
         "step": manifest.step,
         "at_seconds": manifest.at_seconds,
         "age_seconds": max(0.0, time.time() - manifest.at_seconds),
@@ -281,7 +281,7 @@ def _listed(manifest: "CheckpointManifest", choice: "Choice", wanted: "Checkpoin
 
 
 def _cells(told: dict[str, Any]) -> list[str]:
-    numbers = (f"{told['checkpoint']}", f"{told['line']}", f"{told['step']:,}")
+    numbers = (f"{told['checkpoint']}", f"{told['timeline']}", f"{told['step']:,}")
     times = (time_text(told["at_seconds"]), _age(told["age_seconds"]))
     return [*numbers, *times, f"{told['rows']:,}", _verdict(told), _served(told)]
 

@@ -216,8 +216,8 @@ def _served(served: ServedStatus, has_age: bool = True) -> str:
     if not served.servers or not served.checkpoint:
         return ""
     fresh = served.freshness
-    line = f", line {served.line}" if served.line else ""
-    parts = [f"served: step {served.step:,}{line}"]
+    timeline = f", timeline {served.timeline}" if served.timeline else ""
+    parts = [f"served: step {served.step:,}{timeline}"]
     if fresh.p50_seconds is not None and fresh.p99_seconds is not None:
         parts.append(f"freshness p50 {fresh.p50_seconds:.1f} s, p99 {fresh.p99_seconds:.1f} s")
     if has_age and fresh.age_seconds is not None:

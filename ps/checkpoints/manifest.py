@@ -94,8 +94,8 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     dispatcher: FilePart
     is_publication: bool = False
     """whether it was taken only to be served: such checkpoints are kept for a short time"""
-    line: int = 0
-    """how often steps had been decided anew before; a version of the model is (line, step)"""
+    timeline: int = msgspec.field(name="line", default=0)
+    """how often steps had been decided anew before; a version of the model is (timeline, step)"""
     verdict: Verdict = Verdict()
     figures: CheckpointFigures = CheckpointFigures()
 

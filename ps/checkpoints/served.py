@@ -25,7 +25,7 @@ class ServedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one server serves."""
 
     checkpoint: int = msgspec.field(name=CHECKPOINT_ON_DISK)
-    line: int
+    timeline: int = msgspec.field(name="line")
     step: int
     is_pinned: bool = False
     """whether a person had pinned it: then an older one may follow"""

@@ -32,7 +32,7 @@ class LabelJoin:
             state.counts.repeated += 1
             return
         state.counts.predictions += 1
-        state.waiting[made.id] = WaitingPrediction(made.at_ms, made.probability, made.line, made.step)
+        state.waiting[made.id] = WaitingPrediction(made.at_ms, made.probability, made.timeline, made.step)
         if (early := state.early.pop(made.id, None)) is not None:
             self.add_label(made.id, early.label, early.at_ms, early.seen_ms)
         for oldest in list(islice(state.waiting, max(0, len(state.waiting) - self._most))):
@@ -72,7 +72,7 @@ class LabelJoin:
 
     def _add(self, found: WaitingPrediction, sums: LabelSums) -> None:
         self.state.total = self.state.total.plus(sums)
-        add_to_windows(self.state.windows, (found.line, found.step), sums)
+        add_to_windows(self.state.windows, (found.timeline, found.step), sums)
 
     def _drop_early(self, name: str) -> None:
         del self.state.early[name]

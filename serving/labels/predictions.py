@@ -40,7 +40,7 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True, gc=False):
     at_ms: int
     """unix milliseconds"""
     probability: float
-    line: int
+    timeline: int = msgspec.field(name="line")
     step: int
     """the version of the model that answered"""
 

@@ -59,7 +59,7 @@ class TrainedFigures(Answer):
     """Test-then-train, of the samples before the newest checkpoint."""
 
     checkpoint: int
-    line: int
+    timeline: int
     step: int
     samples: int
     logloss: float
@@ -126,4 +126,4 @@ def _trained(newest: CheckpointManifest | None) -> TrainedFigures | None:
         return None
     figures = newest.figures
     measured = {"samples": figures.samples, "logloss": figures.logloss, "calibration": figures.calibration}
-    return TrainedFigures(checkpoint=newest.number, line=newest.line, step=newest.step, **measured)
+    return TrainedFigures(checkpoint=newest.number, timeline=newest.timeline, step=newest.step, **measured)

@@ -91,7 +91,9 @@ class ServedLabels:
         answers = zip(ids, probabilities_B.tolist(), strict=True)
         self._log.append(
             [
-                Prediction(id=name, at_ms=at_ms, probability=probability, line=manifest.line, step=manifest.step)
+                Prediction(
+                    id=name, at_ms=at_ms, probability=probability, timeline=manifest.timeline, step=manifest.step
+                )
                 for name, probability in answers
             ]
         )

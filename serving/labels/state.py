@@ -23,7 +23,7 @@ class WaitingPrediction(msgspec.Struct, array_like=True, gc=False):
 
     at_ms: int
     probability: float
-    line: int
+    timeline: int = msgspec.field(name="line")
     step: int
     is_labelled: bool = False
     """kept all the same, so that a second label is known to be one"""

@@ -9,7 +9,7 @@ LEAST_PROBABILITY = 2.0**-24
 """nearer to 0 or 1 a float32 does not tell probabilities apart, and the loss would be infinite"""
 MOST_WINDOWS = 64
 Version = tuple[int, int]
-"""(line, step)"""
+"""(timeline, step)"""
 
 
 class LabelSums(msgspec.Struct, frozen=True, kw_only=True):

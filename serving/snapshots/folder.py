@@ -74,7 +74,7 @@ def describe_model(model: ReadModel, of: RunModel) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "run": manifest.run,
-        "version": {"line": manifest.line, "step": manifest.step, "checkpoint": manifest.number},
+        "version": {"timeline": manifest.timeline, "step": manifest.step, "checkpoint": manifest.number},
         "taken_at_seconds": manifest.at_seconds,
         "held_back": list(manifest.verdict.reasons),
         "figures": msgspec.to_builtins(manifest.figures),

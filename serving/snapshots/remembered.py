@@ -48,7 +48,7 @@ class Remembered:
         before = self._before
         if before is None or served is None:
             return ""
-        if choice.pinned is not None or (served.line, served.step) >= (before.line, before.step):
+        if choice.pinned is not None or (served.timeline, served.step) >= (before.timeline, before.step):
             self._before = None
             return ""
         return (
@@ -69,9 +69,9 @@ class Remembered:
         if now - self._written_at < (AGAIN_SECONDS if told == self._written else PAUSE_SECONDS):
             return
         self._written_at = now
-        (line, step, checkpoint), is_pinned = told
+        (timeline, step, checkpoint), is_pinned = told
         try:
-            write_served(self._storage, self._name, ServedRecord(checkpoint, line, step, is_pinned, time()))
+            write_served(self._storage, self._name, ServedRecord(checkpoint, timeline, step, is_pinned, time()))
         except StorageError as error:
             if not self._is_refused:
                 hint = "what is served is not on record; it is kept only while it is one of the newest good checkpoints"

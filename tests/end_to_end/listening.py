@@ -20,7 +20,7 @@ ANSWER_SECONDS = 1.5
 class Heard(NamedTuple):
     """A version that was announced."""
 
-    line: int
+    timeline: int
     step: int
     checkpoint: int
 
@@ -60,11 +60,11 @@ class StandIn:
                     continue
                 self._client.move(endpoint)
                 said = self._client.live(
-                    served.line, served.step, served.checkpoint, time.time(), known=served.checkpoint
+                    served.timeline, served.step, served.checkpoint, time.time(), known=served.checkpoint
                 )
                 told = self._client.tell(said, self._answer_seconds)
                 if told is not None and told.checkpoint not in (0, served.checkpoint):
-                    served = Heard(told.line, told.step, told.checkpoint)
+                    served = Heard(told.timeline, told.step, told.checkpoint)
                     self.heard.append(served)
                     self._deliveries.follow(told.publishers)
                     self._read(told.checkpoint)

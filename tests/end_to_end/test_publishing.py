@@ -146,4 +146,4 @@ def test_versions_of_void_steps_are_followed_by_those_of_a_higher_line(write_top
         result = train_struck(plan, strike)
     assert result.status.samples == events
     assert server.heard == sorted(server.heard)
-    assert server.heard[-1].line == 1 == max(checkpoint.line for checkpoint in manifests(plan))
+    assert server.heard[-1].timeline == 1 == max(checkpoint.timeline for checkpoint in manifests(plan))

@@ -88,7 +88,7 @@ class Client:
                     self.faults.append(f"{answer.status} {content!r}")
                     return
                 version = json.loads(content)["version"]
-                self.versions.append((version["line"], version["step"]))
+                self.versions.append((version["timeline"], version["step"]))
                 self.answers += 1
                 if self.versions[-2:] != sorted(self.versions[-2:]):
                     self.faults.append(f"went back: {self.versions[-2:]}")

@@ -29,7 +29,7 @@ def predicted(server: Served, body: Any) -> Any:
 def test_packed_samples_get_the_predictions_of_the_newest_good_checkpoint(server: Served, run: Trained) -> None:
     told = predicted(server, PACKED)
     assert np.abs(np.array(told["probabilities"]) - run.expected[3]).max() < 1e-6
-    assert told["version"] == {"line": 0, "step": 6, "checkpoint": 3}
+    assert told["version"] == {"timeline": 0, "step": 6, "checkpoint": 3}
     assert told["age_seconds"] > 0
 
 

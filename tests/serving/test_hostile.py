@@ -115,7 +115,7 @@ def keys_twice(trained: Trained, manifest: CheckpointManifest) -> CheckpointMani
     columns = read_columns(trained.storage, old)
     file = write_columns(trained.storage, old.name, columns._replace(keys_K=np.zeros_like(columns.keys_K)))
     first = msgspec.structs.replace(manifest.shards[0], files=(file, *manifest.shards[0].files[1:]))
-    return msgspec.structs.replace(manifest, shards=(first, *manifest.shards[1:]), line=1)  # loaded as a whole
+    return msgspec.structs.replace(manifest, shards=(first, *manifest.shards[1:]), timeline=1)  # loaded as a whole
 
 
 def other_width(trained: Trained, manifest: CheckpointManifest) -> CheckpointManifest:

@@ -28,7 +28,7 @@ def test_a_question_is_answered_by_the_version_that_is_served_known_keys_or_not(
     scorer = QuestionScorer(serving(run, run.take()), Meter(CollectorRegistry()))
     answer = scorer(*question_of(PROBE))
     assert answer is not None
-    assert (answer.line, answer.step, answer.checkpoint) == (0, run.step, 1)
+    assert (answer.timeline, answer.step, answer.checkpoint) == (0, run.step, 1)
     assert np.abs(answer.probabilities_B - run.expected[1]).max() < 1e-6
 
 

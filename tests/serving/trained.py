@@ -65,7 +65,7 @@ class Trained:
     def __post_init__(self) -> None:
         self.storage = Storage.at(self.folder)
         self.reference = Reference(self.rows, self.model, SCHEMA.fields, SCHEMA.dense, SEED)
-        self.line = self.step = self.checkpoint = self._since = 0
+        self.timeline = self.step = self.checkpoint = self._since = 0
         self.expected: dict[int, NDArray[np.float32]] = {}
         """probabilities of the probe, by checkpoint"""
         self._versions: list[int] = []
@@ -81,7 +81,7 @@ class Trained:
     def train(self, steps: int = 2) -> "Trained":
         for _ in range(steps):
             self.step += 1
-            batch = samples_of(16, 100 * self.line + self.step, min(KEYS, 40 * self.step))
+            batch = samples_of(16, 100 * self.timeline + self.step, min(KEYS, 40 * self.step))
             self.reference.step(batch.keys_BF, batch.dense_BN, batch.labels_B)
             for key in dict.fromkeys(batch.keys_BF.reshape(-1).tolist()):
                 if (row := self.reference.numbering.row(key)) == len(self._keys):
@@ -103,7 +103,7 @@ class Trained:
             at_seconds=at_seconds,
             shards=tuple(parts),
             dispatcher=NO_STATE,
-            line=self.line,
+            timeline=self.timeline,
             verdict=Verdict(reasons),
         )
         write_manifest(self.storage, manifest)
@@ -130,7 +130,7 @@ class Trained:
         """Goes back to a checkpoint, and begins a line."""
         kept = deepcopy(self._saved[checkpoint])
         self.reference, self._versions, self._keys, self.step, self._since, self._known, self._chains = kept
-        self.line += 1
+        self.timeline += 1
 
     def _part(self, shard: int) -> ShardPart:
         store = Store(self.rows, SEED, 64)

@@ -89,7 +89,9 @@ METRICS = (
     _metric("version_held", "gauge", DISPATCHER, "1 if the newest version is held back, else 0."),
     _metric("servers", "gauge", DISPATCHER, "Servers that have said what they serve in the latest seconds."),
     _metric("served_step", "gauge", DISPATCHER, "Step of the version that is served."),
-    _metric("served_line", "gauge", DISPATCHER, "Times that steps had been decided anew before the served version."),
+    _metric(
+        "served_timeline", "gauge", DISPATCHER, "Times that steps had been decided anew before the served version."
+    ),
     _metric("served_age_seconds", "gauge", DISPATCHER, "Since the event time of the newest event it has learnt from."),
     _metric(
         "events_ahead_total", "counter", DISPATCHER, "Events it has learnt from that are dated ahead of their time."

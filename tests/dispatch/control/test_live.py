@@ -61,10 +61,10 @@ def test_server_is_heard_and_hears_of_the_newest_version(journal: RunJournal) ->
     with serving(journal, audience) as endpoint, client(endpoint) as served:
         told = served.tell(served.live(1, 30, 6, 1e9, known=6))
         assert told is not None
-        assert (told.checkpoint, told.line, told.step, len(told.publishers)) == (7, 1, 40, 2)
+        assert (told.checkpoint, told.timeline, told.step, len(told.publishers)) == (7, 1, 40, 2)
         assert read_feed(endpoint, RUN, 0).records
     live = waited(audience.take)[0]
-    assert (live.line, live.step, live.checkpoint, live.at_seconds, live.name) == (1, 30, 6, 1e9, "a")
+    assert (live.timeline, live.step, live.checkpoint, live.at_seconds, live.name) == (1, 30, 6, 1e9, "a")
     assert audience.servers == 1
 
 
@@ -132,10 +132,10 @@ def test_servers_are_forgotten_after_some_seconds(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(audience_module, "monotonic", lambda: now[0])
     audience = Audience()
     for name in ("a", "b"):
-        audience.hear(Live(run=RUN, generation=-1, step=1, line=0, checkpoint=1, at_seconds=0.0, name=name))
+        audience.hear(Live(run=RUN, generation=-1, step=1, timeline=0, checkpoint=1, at_seconds=0.0, name=name))
     audience.take()
     now[0] = 9.0
-    audience.hear(Live(run=RUN, generation=-1, step=1, line=0, checkpoint=1, at_seconds=0.0, name="b"))
+    audience.hear(Live(run=RUN, generation=-1, step=1, timeline=0, checkpoint=1, at_seconds=0.0, name="b"))
     audience.take()
     assert audience.servers == 2
     now[0] = 11.0

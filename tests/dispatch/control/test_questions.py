@@ -27,11 +27,11 @@ SAMPLES = Samples(
 
 def live(name: str, checkpoint: int = 4, can_score: bool = True) -> Live:
     at = {"run": RUN, "generation": -1, "step": 20}
-    return Live(**at, line=0, checkpoint=checkpoint, at_seconds=0.0, name=name, can_score=can_score)  # type: ignore[arg-type]
+    return Live(**at, timeline=0, checkpoint=checkpoint, at_seconds=0.0, name=name, can_score=can_score)  # type: ignore[arg-type]
 
 
 def scores(question: int) -> Scores:
-    return Scores(run=RUN, generation=-1, step=20, question=question, line=0, checkpoint=4, name="a")
+    return Scores(run=RUN, generation=-1, step=20, question=question, timeline=0, checkpoint=4, name="a")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_server_that_waits_is_asked_and_says_which_version_has_scored(journal:
 
     def score(samples: int, arrays: QuestionArrays) -> ScoredQuestion:
         asked.append((samples, arrays))
-        return ScoredQuestion(np.array([0.1, 0.2, 0.3], np.float32), line=0, step=20, checkpoint=4)
+        return ScoredQuestion(np.array([0.1, 0.2, 0.3], np.float32), timeline=0, step=20, checkpoint=4)
 
     audience, is_over = Audience(), threading.Event()
     with serving(journal, audience) as endpoint:

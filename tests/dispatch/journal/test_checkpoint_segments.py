@@ -306,12 +306,12 @@ def test_how_often_steps_were_decided_anew_is_known_after_their_records_are_drop
     journal = JournalWriter(tmp_path)
     journal.append(BEGUN, GENERATION, step(1), step(2))
     journal.append(Redecided(0, 0), step(1), step(2))
-    journal.begin_checkpoint(structs.replace(begin(1, 2), line=1))
+    journal.begin_checkpoint(structs.replace(begin(1, 2), timeline=1))
     journal.append(step(3), Redecided(1, 2), step(3))
-    journal.begin_checkpoint(structs.replace(begin(2, 3), line=2))
+    journal.begin_checkpoint(structs.replace(begin(2, 3), timeline=2))
     journal.append(step(4))
     journal.close()
     for oldest in (1, 2):
         drop_before(tmp_path, oldest)
         assert read_history(tmp_path).base.number == oldest
-        assert read_history(tmp_path).line == read_checkpoints(tmp_path).line == 2
+        assert read_history(tmp_path).timeline == read_checkpoints(tmp_path).timeline == 2

@@ -39,7 +39,7 @@ ACTIONS = st.lists(
 class Model:
     """A run as it should read."""
 
-    line: list[StepDecided] = field(default_factory=list)
+    timeline: list[StepDecided] = field(default_factory=list)
     void: dict[int, Manifest] = field(default_factory=dict)
     digests: dict[int, int] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
@@ -51,13 +51,13 @@ class Model:
     """the checkpoint from which on nothing was dropped"""
 
     def place(self, step: int) -> Position:
-        return self.line[step - 1].manifest.ranges[0].end if step else Position(4)
+        return self.timeline[step - 1].manifest.ranges[0].end if step else Position(4)
 
     def samples(self, step: int) -> int:
-        return sum(some.manifest.samples for some in self.line[:step])
+        return sum(some.manifest.samples for some in self.timeline[:step])
 
     def next_step(self, size: int) -> StepDecided:
-        number = len(self.line) + 1
+        number = len(self.timeline) + 1
         before = self.void.get(number)
         start = self.place(number - 1)
         taken = (Range(0, start, Position(start.offset + size)),) if before is None else before.ranges
@@ -77,7 +77,7 @@ class Run:
 
     def step(self, model: Model, choice: int) -> None:
         decided = model.next_step(choice)
-        model.line.append(decided)
+        model.timeline.append(decided)
         model.void.pop(decided.step, None)
         self.journal.append(decided)
         if choice % 2:
@@ -90,7 +90,7 @@ class Run:
         self.journal.append(model.generation)
 
     def begin(self, model: Model, choice: int) -> None:
-        step = max(len(model.line) - choice // 5, *model.begun.values(), 0)  # never before an earlier checkpoint
+        step = max(len(model.timeline) - choice // 5, *model.begun.values(), 0)  # never before an earlier checkpoint
         model.numbers += 1
         model.begun[model.numbers] = step
         positions = {0: model.place(step)}
@@ -109,8 +109,8 @@ class Run:
             return
         base = bases[choice % len(bases)]
         step = model.begun.get(base, 0)
-        model.void |= {some.step: some.manifest for some in model.line[step:]}
-        del model.line[step:]
+        model.void |= {some.step: some.manifest for some in model.timeline[step:]}
+        del model.timeline[step:]
         model.digests = {at: digest for at, digest in model.digests.items() if at <= step}
         model.begun = {number: at for number, at in model.begun.items() if at <= step}
         model.taken &= model.begun.keys()
@@ -138,9 +138,9 @@ class Run:
 
     def check_one(self, history: History, base: int) -> None:
         model = self.model
-        assert list(history.steps) == model.line[base:]
-        assert (history.step, history.samples) == (len(model.line), model.samples(len(model.line)))
-        assert history.positions[0] == model.place(len(model.line))
+        assert list(history.steps) == model.timeline[base:]
+        assert (history.step, history.samples) == (len(model.timeline), model.samples(len(model.timeline)))
+        assert history.positions[0] == model.place(len(model.timeline))
         assert history.digests == {step: digest for step, digest in model.digests.items() if step > base}
         assert list(history.to_redecide) == [model.void[step] for step in sorted(model.void)]
         assert (history.newest, history.begun) == (model.generation, BEGUN)

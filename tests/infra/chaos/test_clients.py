@@ -35,7 +35,7 @@ from ingest.log.embedded import LogReader, LogWriter
 from ps.checkpoints.manifest import CheckpointManifest, Verdict
 from ps.protocol import FilePart
 
-VERSION = b'{"probabilities": [], "version": {"line": 0, "step": 9, "checkpoint": 3}}'
+VERSION = b'{"probabilities": [], "version": {"timeline": 0, "step": 9, "checkpoint": 3}}'
 
 
 # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,7 +186,7 @@ def checkpoint(number: int, *reasons: str) -> CheckpointManifest:
 
 
 def read(number: int) -> ReadVersion:
-    return ReadVersion(1.0, 2.0, line=0, step=10 * number, checkpoint=number, answers=5)
+    return ReadVersion(1.0, 2.0, timeline=0, step=10 * number, checkpoint=number, answers=5)
 
 
 def test_an_answer_of_a_version_that_is_held_back_is_a_violation(tmp_path: Path) -> None:

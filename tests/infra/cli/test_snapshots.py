@@ -49,7 +49,7 @@ def wanted(invoke: Invoke) -> list[int]:
 
 def test_versions_are_listed_with_verdict_and_the_one_that_is_wanted(storage: Storage, invoke: Invoke) -> None:
     header, one, two, three = invoke("snapshots", "list", *AT).stdout.splitlines()
-    assert header.split() == ["checkpoint", "line", "step", "taken", "age", "rows", "verdict", "served"]
+    assert header.split() == ["checkpoint", "timeline", "step", "taken", "age", "rows", "verdict", "served"]
     assert (one.split()[-1], two.split()[-2:]) == ("good", ["good", "wanted"])
     assert "held back: logloss is 0.9" in three
     assert [told["step"] for told in listed(invoke).values()] == [5, 10, 15]

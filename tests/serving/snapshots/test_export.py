@@ -107,7 +107,7 @@ def test_onnx_computes_what_torch_computes(tmp_path: Path, name: ModelName, give
 def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
     read, folder = exported(tmp_path, run_model("wdl"))
     about = json.loads((folder / "model.json").read_text())
-    assert about["version"] == {"line": 0, "step": 5, "checkpoint": 1}
+    assert about["version"] == {"timeline": 0, "step": 5, "checkpoint": 1}
     assert (about["model"]["name"], about["schema"]["name"], about["rows"]["count"]) == ("wdl", "small", 17)
     assert set(about["files"]) == {"rows.safetensors", "dense.safetensors"}
     keys = load_file(folder / "rows.safetensors")["keys"]
