@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from dispatch.placement.rows.index import Index
-from infra.run.cluster import threads_of
 from infra.run.figures import count
-from infra.run.settings import Settings
+from infra.run.settings import Settings, threads_of
 from ingest.samples import Samples
 from trainer.reference import Reference
 from trainer.rows import float_type

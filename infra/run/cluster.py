@@ -4,7 +4,6 @@ Processes are stopped along the path of the data: first those that write events,
 dismisses the workers, then the shards, and a Kafka broker last.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,18 +29,16 @@ from infra.run.dense_part import DensePart, dense_part, heavy_warning
 from infra.run.display import Display
 from infra.run.folder import as_path, may_go_on
 from infra.run.network import Network
-from infra.run.settings import Settings, secret_environment, store_settings
+from infra.run.notices import API, SERVE, Notices
+from infra.run.settings import Settings, secret_environment, store_settings, threads_of
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.nursery import nursery_in
 from infra.run.supervision.supervisor import Supervisor
 from ingest.producing.synthetic import CHUNK, World
 
-API = "api"
 BROKER = "broker"
 DISPATCHER = "dispatcher"
-SERVE = "serve"
 WORKER = "worker-"
-TOKEN_COMMAND = "'freshet token create'"
 MOST_RESTARTS = 5
 """in a row, without a further step, of a process that a run cannot do without"""
 LATE_STATUS_MILLISECONDS = 200
@@ -217,33 +214,6 @@ class StatusSubscription:
             self.received += 1
             self.furthest = max(self.furthest, self._last.step)
         return self._last
-
-
-class Notices:
-    """What becomes of the processes: restarts of all, and how those fare that a run can do without; each told once."""
-
-    def __init__(self, supervisor: Supervisor, token_command: str = TOKEN_COMMAND) -> None:
-        """token_command: what makes a token for the API"""
-        self._supervisor = supervisor
-        self._token_command = token_command
-        self._restarts: dict[str, int] = {}
-        self._told: set[tuple[str, str]] = set()
-
-    def new(self) -> Iterator[str]:
-        """What was restarted, where the API listens, and what has failed for good while the run goes on."""
-        for name, child in self._supervisor.children.items():
-            if child.restarts > self._restarts.get(name, 0):
-                yield f"{name} was restarted ({child.failure.removeprefix('was ')})"
-            self._restarts[name] = child.restarts
-            if (name, child.state) in self._told or child.spec.essential:
-                continue
-            self._told.add((name, child.state))
-            if child.state == "failed":
-                yield f"the run goes on without process {name!r}, which failed: {child.last_words()}"
-            elif name == API and child.state == "ready":
-                yield f"API at {child.endpoint}; {self._token_command} makes a token for it"
-            elif name == SERVE and child.state == "ready":
-                yield f"predictions at {child.endpoint}, for tokens with --scope predict"
 
 
 class EarlyLeavers:
@@ -431,12 +401,6 @@ def with_threads(settings: Settings) -> Settings:
     """The same with a number of threads for each worker, which a resumed run then keeps: others may round otherwise."""
     trainer = settings.trainer.model_copy(update={"threads": threads_of(settings)})
     return settings.model_copy(update={"trainer": trainer})
-
-
-def threads_of(settings: Settings) -> int:
-    """Divides the cores among the workers of this machine: more threads than cores would wait for each other."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return settings.trainer.threads or max(1, cores // settings.dispatch.workers)
 
 
 def _worker_env(settings: Settings) -> dict[str, str]:

@@ -135,6 +135,12 @@ class Settings(BaseSettings):
         return self.rows.model_copy(update={"initial_accumulator": start})
 
 
+def threads_of(settings: Settings) -> int:
+    """Divides the cores among the workers of this machine: more threads than cores would wait for each other."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return settings.trainer.threads or max(1, cores // settings.dispatch.workers)
+
+
 def load_settings(
     file: Path | None = None, overrides: Iterable[str] = (), defaults: Mapping[str, Any] | None = None, **values: Any
 ) -> Settings:

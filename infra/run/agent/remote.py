@@ -9,9 +9,9 @@ from pathlib import Path
 from infra.base.errors import ProcessFailed
 from infra.base.process import Stop
 from infra.run.agent.agent import AGENT_FILE, Agent
-from infra.run.cluster import Notices, threads_of
 from infra.run.folder import as_path
-from infra.run.settings import Settings, store_settings
+from infra.run.notices import Notices
+from infra.run.settings import Settings, store_settings, threads_of
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.nursery import nursery_in
 from infra.run.supervision.supervisor import Outcome, Supervisor

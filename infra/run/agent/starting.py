@@ -33,8 +33,8 @@ from infra.base.process import Stop, write_whole
 from infra.run.agent.agent import AGENT_FILE
 from infra.run.agent.sockets import PrivateSocket
 from infra.run.checks import check_start
-from infra.run.cluster import Notices
 from infra.run.defaults import up_settings
+from infra.run.notices import Notices
 from infra.run.resume import resumed
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.supervisor import PASS_SECONDS, Supervisor

@@ -18,7 +18,6 @@ from infra.run.cluster import (
     EarlyLeavers,
     Extras,
     KnownBest,
-    Notices,
     StatusSubscription,
     further_worker,
     kept_alive,
@@ -27,6 +26,7 @@ from infra.run.cluster import (
 )
 from infra.run.display import Display
 from infra.run.network import Network
+from infra.run.notices import Notices
 from infra.run.settings import load_settings
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.supervisor import Supervisor
