@@ -71,8 +71,8 @@ async def working(job: ApiJob, store: SqlStore, audit: AuditQueue, meter: Meter)
     parts = ApiParts(
         job.config, store, runs, TokenCache(store), audit, samples, meter, token_command=token_command(job.folder)
     )
-    runs.look()
-    work = (runs.follow, samples.tidy, lambda: _prune(store), lambda: _measure(parts))
+    runs.find_runs()
+    work = (runs.keep_looking, samples.tidy, lambda: _prune(store), lambda: _measure(parts))
     tasks = [asyncio.create_task(keep_going(each)) for each in work]
     try:
         yield parts

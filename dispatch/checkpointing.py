@@ -127,7 +127,7 @@ class Checkpointing:
         """The checkpoint's flush is complete; reference: what the served version predicts for the newest samples."""
         self._book.add_state(trained, reference)
 
-    def follow(self, shards: Shards, generation: int) -> CheckpointManifest | None:
+    def advance(self, shards: Shards, generation: int) -> CheckpointManifest | None:
         """Takes what shards say about their parts, and what has become of the checkpoint; returns it once it exists."""
         for shard, told in shards.check():
             if isinstance(told, CheckpointFailed):

@@ -139,10 +139,10 @@ class Coordinator:
         while self._receive(0.0):
             has_report = True
         self._complete_reported()
-        self.versions.follow(self.connections, self.crew.generation)
+        self.versions.advance(self.connections, self.crew.generation)
         if self.job.golden is None:
             newest = max(self.intake.step, self.journal.history.step)  # while steps on record are trained again
-            self.commands.take(newest, self.training.accounts.parked)
+            self.commands.carry_out_arrived(newest, self.training.accounts.parked)
         self.look_around()
         if self.crew.roster.members and not self.crew.roster.wanted:
             self.stop.request("the last worker left")
@@ -175,7 +175,7 @@ class Coordinator:
         if self.journal.history.begun is None and not self.journal.generation:
             self.checkpointing.keep_events(self.intake.start or {})
         started = self.journal.start_generation(roster.wanted, self.intake.start, terms, self.restore)
-        self.commands.follow(started)
+        self.commands.start_generation(started)
         endpoints = self.connections.open(
             generation=self.journal.generation,
             step=self.intake.step,
@@ -202,7 +202,7 @@ class Coordinator:
         self.setbacks.waits = 0
         self.state = "training" if past is None else "replaying"
         if past is None:
-            self.steering.settle(self.training, self.intake)
+            self.steering.apply_desired(self.training, self.intake)
             self.steering.pilot.train_with(member.place for member in roster.members)
             self.commands.go_live()
         told = {"generation": self.crew.generation, "step": self.intake.step, "hub": terms.uses_hub}
@@ -424,7 +424,7 @@ class Coordinator:
                 self.meter.count("samples", done.labels_B.size)
                 self.meter.count("steps")
             elif done.checkpoint:
-                reference = self.versions.ask(self.training.newest.take())
+                reference = self.versions.ask(self.training.newest.take_all())
                 self.checkpointing.add_state(self.training.trained(), reference)
 
 

@@ -143,7 +143,7 @@ class Training:
         """Of this generation's members, by number."""
         return tuple(member.name for member in self._members)
 
-    def retell(self, links: Mapping[str, float], bounds: ShareBounds) -> None:
+    def update_links(self, links: Mapping[str, float], bounds: ShareBounds) -> None:
         """From the next decision on links are as fast as this, where it is told, and shares lie within these bounds."""
         self._links = links
         told = [WorkerLink(member.name, self._link_of(member)) for member in self._members]

@@ -40,7 +40,7 @@ class ReplyBuffers:
         self._dtype = np.dtype(dtype)
         self._buffers: list[ReplyBuffer] = []
 
-    def take(self, size: int) -> ReplyBuffer:
+    def take_buffer(self, size: int) -> ReplyBuffer:
         """A buffer of at least that many elements; what they hold is undefined."""
         fitting = [buffer for buffer in self._buffers if buffer.array.size >= size and buffer.idle]
         if fitting:

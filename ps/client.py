@@ -235,7 +235,7 @@ class ShardClient:
 
     def take_link_time(self) -> tuple[int, float]:
         """Bytes that the link has carried since the last call, both directions, and the seconds that took."""
-        return self._timer.take()
+        return self._timer.take_times()
 
     def peek(self, rows: _Numbers) -> tuple[NDArray[Any], _Numbers]:
         """Value and state of rows as the shards have them now, and the step that last changed each. Any order."""

@@ -113,7 +113,7 @@ class Parts:
                 "expected one part for each step that split the row; the run must go back to a checkpoint"
             )
 
-    def settle(self, numbers_K: NDArray[np.int64]) -> None:
+    def apply_sums(self, numbers_K: NDArray[np.int64]) -> None:
         """Applies the summed parts of each row once. Raises OutOfOrder, and applies none, if a row has no part."""
         self._check_pending(numbers_K)
         rows = self._store.rows

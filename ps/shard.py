@@ -275,7 +275,7 @@ class Shard:
             self._lines.count(at, worker, **moved)
             reach("push_half_applied", push.header.step)
         self.checkpoints.keep(announced.settled)
-        self.parts.settle(announced.settled)
+        self.parts.apply_sums(announced.settled)
         self.store.stamp(announced.changed, announced.changed_steps)
 
     def _begin_checkpoint(self, gathering: Gathering) -> Iterator[Reply]:
@@ -304,7 +304,7 @@ class Shard:
         for message, piece in self._lane.answers():
             header: PullDense = message.header
             floats = self.dense.read(header.form, piece)
-            buffer = self._buffers.take(floats.size)
+            buffer = self._buffers.take_buffer(floats.size)
             buffer.array[: floats.size] = floats
             is_last = header.form == WHOLE or piece == self.dense.pieces - 1
             pushed_bytes, pushed_seconds = self._lane.travelled(header.worker) if is_last else (0, 0.0)
@@ -347,7 +347,7 @@ class Shard:
         end = middle + len(wanted.value_numbers) * shape.value
         form = message.header.dense if isinstance(message.header, Peek) else NO_DENSE
         dense = self.dense.read(form) if form else NO_F32
-        buffer = self._buffers.take(end + dense.size)
+        buffer = self._buffers.take_buffer(end + dense.size)
         full, values, dense_copy = np.split(buffer.array[: end + dense.size], [middle, end])
         dense_copy[:] = dense
         self.store.rows.gather(wanted.full_numbers, full.reshape(-1, shape.total))

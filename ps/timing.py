@@ -59,7 +59,7 @@ class LinkTimer:
         self._dense_bytes += nbytes
         self._dense_seconds += seconds
 
-    def take(self) -> tuple[int, float]:
+    def take_times(self) -> tuple[int, float]:
         """Bytes and seconds of the transfers that were timed; starts anew."""
         measured = self._nbytes, covered(self._travelled)
         if self._dense_bytes:

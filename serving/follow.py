@@ -165,7 +165,7 @@ class Follower:
                 structlog.get_logger().exception("following failed; it goes on")
             publishers = self._news.wait(pause)
             if self._deliveries is not None:
-                self._deliveries.follow(publishers)
+                self._deliveries.subscribe(publishers)
 
     def _look(self) -> None:
         """Reads manifests that are new; one that cannot be read is left out."""

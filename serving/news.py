@@ -75,7 +75,7 @@ class DispatcherNews:
     def _tell(self, client: LiveClient) -> bool:
         """Whether the dispatcher answered."""
         (version, at_seconds), known = self._served, 0 if self._newest is None else self._newest.checkpoint
-        newest = client.tell(client.live(version.timeline, version.step, version.checkpoint, at_seconds, known))
+        newest = client.report(client.live(version.timeline, version.step, version.checkpoint, at_seconds, known))
         if newest is None:
             return False
         if newest.checkpoint != known:

@@ -106,18 +106,18 @@ class Dispatcher:
         offered: dict[str, Any] = {"settings": dict(settings), "link_gbit": link_gbit or 0.0, "device": device}
         at: dict[str, Any] = {"run": self._run, "generation": OF_NONE, "step": 0}
         self._offer = Join(**at, worker=self._name, arithmetic=arithmetic, place=own_place(), **offered)
-        self.tell(self._offer)
+        self.send(self._offer)
 
     def give_up(self) -> None:
         """Says that this worker waited for others in vain, if it is a member; those it waited for are to blame."""
         if self._generation:
-            self.tell(GaveUp(**self._common(), worker=self._number))
+            self.send(GaveUp(**self._common(), worker=self._number))
 
     def pass_over(self) -> None:
         """No more orders of this generation."""
         self._over = self._generation
 
-    def tell(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
+    def send(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
         """Sends one message, behind those that could not be sent yet; never waits.
 
         What cannot be sent now is tried again whenever messages are looked for: until it can be, or the dispatcher has
@@ -136,7 +136,7 @@ class Dispatcher:
         asked_at = math.inf
         while True:
             if stop.requested and asked_at == math.inf:
-                self.tell(Leave(**self._common(), worker=self._name))
+                self.send(Leave(**self._common(), worker=self._name))
                 asked_at = time.monotonic()
             if not self._kept and not self._take_in(POLL_MILLISECONDS):
                 if self._generation == 0 and time.monotonic() - asked_at > UNWELCOMED_SECONDS:
@@ -172,7 +172,7 @@ class Dispatcher:
 
     def post(self, key: str, value: bytes) -> None:
         """Posts something to the other members of the generation."""
-        self.tell(Post(**self._common(), worker=self._number, key=key, value=value))
+        self.send(Post(**self._common(), worker=self._number, key=key, value=value))
 
     def next_post(self, timeout_seconds: float) -> tuple[str, bytes] | None:
         """Waits for a post of this generation, or for its end; keeps every other message for later."""
@@ -205,7 +205,7 @@ class Dispatcher:
         return None
 
     def _confirm(self, message: Admitted | Abort) -> None:
-        self.tell(Ready(**self._common()))
+        self.send(Ready(**self._common()))
         if isinstance(message, Abort):
             self.aborted = max(self.aborted, message.generation)
 
@@ -242,7 +242,7 @@ class Dispatcher:
         now = time.monotonic()
         if self._offer is not None and now - max(self._heard, self._offered) > QUIET_SECONDS:
             self._offered = now
-            self.tell(self._offer)
+            self.send(self._offer)
 
     def _check_silence(self, limit: float) -> None:
         self._offer_again()

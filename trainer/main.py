@@ -98,7 +98,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
                     case Goodbye(save_dense=True):
                         at: dict[str, Any] = {"run": job.run, "generation": message.generation, "step": message.step}
                         save_dense(job.folder / DENSE_FILE, worker.newest_dense(), {**at, "model": job.model.name})
-                        dispatcher.tell(Saved(**at))
+                        dispatcher.send(Saved(**at))
         log.info("left", reason=stop.reason)
 
 
@@ -106,7 +106,7 @@ def obey(worker: Worker, dispatcher: Dispatcher, order: Order, arrays: Any, mete
     """Carries out one order and reports it."""
     reach("order_received", order.step)
     report, logits = worker.execute(order, arrays, dispatcher.upcoming)
-    dispatcher.tell(report, logits)
+    dispatcher.send(report, logits)
     reach("after_report", order.step)
     observe(meter, report.seconds)
 

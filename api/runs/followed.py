@@ -80,13 +80,13 @@ class FollowedRuns:
             raise no_run(name, self.names)
         return self._runs[name]
 
-    async def follow(self) -> None:
+    async def keep_looking(self) -> None:
         """Looks for runs until it is cancelled."""
         while True:
-            self.look()
+            self.find_runs()
             await asyncio.sleep(LOOK_SECONDS)
 
-    def look(self) -> None:
+    def find_runs(self) -> None:
         """Begins to follow runs that are new, and anew those whose folder is another one."""
         for name, place in find_runs(self.root).items():
             known = self._runs.get(name)
@@ -119,7 +119,7 @@ class FollowedRuns:
         projector = Projector(self._store, place)
         outbox = Outbox(self._store, place, projector)
         self._runs[place.name] = FollowedRun(place, live, projector, outbox)
-        work = (live.follow, projector.follow, outbox.deliver)
+        work = (live.receive, projector.keep_projecting, outbox.deliver)
         self._tasks[place.name] = [asyncio.create_task(keep_going(each)) for each in work]
         structlog.get_logger().info("following a run", run=place.name, folder=str(place.folder))
 

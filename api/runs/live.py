@@ -39,7 +39,7 @@ class LiveStatus:
         """Whether no status has come for a while."""
         return self.status is None or monotonic() - self._received_at > SILENT_SECONDS
 
-    async def follow(self) -> None:
+    async def receive(self) -> None:
         """Receives until it is cancelled; connects anew when the dispatcher is started anew."""
         while True:
             endpoint = self._place.endpoint(STATUS_WORD)

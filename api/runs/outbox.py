@@ -129,7 +129,7 @@ class Outbox:
             await self._settle(command, "done", text, version)
 
     async def _settle(self, command: StoredCommand, state: Any, text: str, version: int | None) -> None:
-        await self._store.commands.settle(command.id, state, text, version)
+        await self._store.commands.record_answer(command.id, state, text, version)
         reach("command_settled")
         self._projector.hear(version or 0)
         structlog.get_logger().info("command settled", id=command.id, verb=command.verb, state=state, text=text)

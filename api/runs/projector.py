@@ -55,7 +55,7 @@ class Projector:
         self._has_ended = threading.Event()
         self._refusals = DoublingPauses()
 
-    async def follow(self) -> None:
+    async def keep_projecting(self) -> None:
         """Projects until it is cancelled."""
         is_seen = False
         while True:

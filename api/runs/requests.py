@@ -78,7 +78,7 @@ class WrittenRequests:
         self._next: dict[int, int] = {}
         """offset after the last record that was looked at, by partition"""
 
-    def look(self, source: Source) -> None:
+    def read_new(self, source: Source) -> None:
         """Takes in what was written since the last look; the first goes back as far as requests are known."""
         for partition in source.partitions():
             first, end = source.span(partition)

@@ -125,7 +125,7 @@ class RunSink:
     def _missing(self, request: RequestId) -> list[int]:
         if self._source is None:
             self._source = open_source(self._stream, self._kafka)
-        self._written.look(self._source)
+        self._written.read_new(self._source)
         return self._written.missing(request)
 
     def _place(self, record: bytes, is_packed: bool, sink: Sink) -> tuple[int, bytes | None]:

@@ -56,7 +56,7 @@ class CommandTable:
             found = await connection.execute(query.order_by(CommandRow.created_at, CommandRow.id).limit(limit))
             return tuple(to_row(StoredCommand, row) for row in found)
 
-    async def settle(
+    async def record_answer(
         self, command_id: str, state: CommandState, text: str, version: int | None = None
     ) -> StoredCommand | None:
         """Enters the answer, unless there is one; the command as it then is, None if there is none of that id."""

@@ -98,7 +98,7 @@ class AlphaPilot:
         """Takes what one decision took, and what its exact part was worth where that was compared."""
         self._window.note(decision_seconds, cpu_seconds, step, worth)
 
-    def look(self, now: float) -> AlphaChange | None:
+    def sample_and_decide(self, now: float) -> AlphaChange | None:
         """At most once a second, and if anything was decided since: reads the sensors and asks the controller."""
         if self._state is None or now < self._next or self._window.is_empty:
             return None
@@ -112,7 +112,7 @@ class AlphaPilot:
     def _read(self, now: float) -> Readings:
         wait_share = self._sensors.run_queue.read()  # first: the trials below wait, too
         for trial in self._trials.values():
-            trial.look(now)
+            trial.run_if_due(now)
         cpu = self._trials["cpu"]
         gpu = self._trials.get("cuda")
         others = self._neighbours.read(self._own) if self._neighbours is not None else NOT_KNOWN

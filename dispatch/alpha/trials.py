@@ -44,7 +44,7 @@ class Trial:
         """looks in a row"""
         solve_seconds()  # compiles
 
-    def look(self, now: float) -> None:
+    def run_if_due(self, now: float) -> None:
         """Solves it again, unless that would take more than its share of the time."""
         if now < self._next:
             return

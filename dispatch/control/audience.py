@@ -57,7 +57,7 @@ class Audience:
         return self.newest.checkpoint > live.known
 
     # ── in the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
-    def take(self) -> list[Live]:
+    def take_reports(self) -> list[Live]:
         """What servers have said since the last call."""
         taken = [self._heard.popleft() for _ in range(len(self._heard))]
         now = monotonic()

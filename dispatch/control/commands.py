@@ -61,7 +61,7 @@ class Commands:
         self._crew.roster.to_drain = frozenset(self.desired.draining)
         self._crew.roster.ban(self.desired.removed)
 
-    def follow(self, started: GenerationStarted) -> None:
+    def start_generation(self, started: GenerationStarted) -> None:
         """A generation has started: those who were to leave and have no part in it have left."""
         self.desired = follow(self.desired, started)
 
@@ -80,7 +80,7 @@ class Commands:
             text = "the run ended before it had anything to save"
             self._write_down(Commanded(uuid.uuid4().hex, STOPPED, "", step, text, at_seconds=time()))
 
-    def take(self, step: int, parked: Collection[str]) -> None:
+    def carry_out_arrived(self, step: int, parked: Collection[str]) -> None:
         """Carries out the commands that have arrived; step: the newest."""
         while (asked := self._socket.next()) is not None:
             command: Command = asked.message

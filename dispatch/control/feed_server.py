@@ -111,7 +111,7 @@ class FeedServer:
     def _is_told(self, waiting: WaitingReader) -> bool:
         """Tells a server of the newest version if it does not know it, is to answer, or has waited long enough."""
         live: Live = waiting.asked.message
-        question = self._audience.questions.take(live)
+        question = self._audience.questions.take_question(live)
         if question is None and not self._audience.has_news(live) and monotonic() < waiting.until:
             return False
         newest = self._audience.newest

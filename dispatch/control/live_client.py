@@ -65,7 +65,7 @@ class LiveClient:
         at |= {"at_seconds": at_seconds, "name": self.name, "known": known, "can_score": self._score is not None}
         return Live(**at, timeline=timeline, checkpoint=checkpoint)
 
-    def tell(self, live: Live, timeout_seconds: float = ANSWER_SECONDS) -> Newest | None:
+    def report(self, live: Live, timeout_seconds: float = ANSWER_SECONDS) -> Newest | None:
         """Sends what is served; returns the newest version once it is newer than what the server knows.
 
         The dispatcher answers within a second in any case. None: it did not answer, or refused. A question that comes

@@ -78,7 +78,7 @@ class Questions:
             if live.can_score and live.checkpoint and (live.name in self._able or len(self._able) < MOST_SERVERS):
                 self._able[live.name] = monotonic()
 
-    def take(self, live: Live) -> OpenQuestion | None:
+    def take_question(self, live: Live) -> OpenQuestion | None:
         """The question that this server is to answer; it is handed out once."""
         with self._lock:
             question = self._open

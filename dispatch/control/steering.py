@@ -109,16 +109,16 @@ class Steering:
             self._use(policy)
             self._is_piloted = False  # alpha may rise to another value now
             training.decider.use(self.policy)
-        self.settle(training, intake)
+        self.apply_desired(training, intake)
 
-    def settle(self, training: Training, intake: Intake) -> None:
+    def apply_desired(self, training: Training, intake: Intake) -> None:
         """Tells the parts that decide what is in force."""
         training.decider.alpha = self.alpha
         training.decider.compares = self.is_piloting
         deadline = self._desired.deadline
         training.feedback.is_elastic = self.needs.elastic
         training.feedback.has_deadline = self._job.dispatch.deadline if deadline is None else deadline
-        training.retell(self.links(), self.bounds(training.names))
+        training.update_links(self.links(), self.bounds(training.names))
         intake.skip_above(self.skip_above)
 
     @property
@@ -195,7 +195,7 @@ class Steering:
 
     def _look(self) -> AlphaChange | None:
         """What the pilot wants changed, if alpha is its to change."""
-        return self.pilot.look(monotonic()) if self._is_piloted else None
+        return self.pilot.sample_and_decide(monotonic()) if self._is_piloted else None
 
     def _move(self, backend: Backend, training: Training) -> None:
         """Exact assignment runs there from the next decision on."""

@@ -31,14 +31,14 @@ class Versions:
         """Shards may have been replaced."""
         self._audience.publish_at(connections.publishers)
 
-    def follow(self, connections: ShardConnections, generation: int) -> None:
+    def advance(self, connections: ShardConnections, generation: int) -> None:
         """Takes what servers have said, and what has become of the checkpoint that is being taken."""
-        for live in self._audience.take():
+        for live in self._audience.take_reports():
             self._hear(live)
         self._checkpointing.has_audience = self._audience.servers > 0
         if not connections.are_open:
             return
-        if (checkpoint := self._checkpointing.follow(connections.shards, generation)) is not None:
+        if (checkpoint := self._checkpointing.advance(connections.shards, generation)) is not None:
             self._announce(checkpoint)
 
     def ask(self, newest: TrainedSamples | None) -> PendingScores | None:

@@ -65,7 +65,7 @@ class JournalReaders:
         with self._turn:
             return min(self._readers, key=lambda name: self._readers[name].cursor, default="")
 
-    def settle(self) -> int:
+    def forget_silent(self) -> int:
         """Forgets who has been silent for long, and writes down where the others stand; returns the floor."""
         now = time()
         log = structlog.get_logger()

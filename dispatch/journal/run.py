@@ -238,7 +238,7 @@ class RunJournal:
 
         What some reader has not read stays as long as there is room for it.
         """
-        floor = self.readers.settle()
+        floor = self.readers.forget_silent()
         has_unread = self._writer.drop_before(oldest_kept, floor, self._job.dispatch.journal_bytes)
         if has_unread and self._warned_at != floor:
             self._warned_at = floor

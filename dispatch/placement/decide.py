@@ -195,7 +195,7 @@ class Decider:
         return self._directory.flush()
 
     def _choose_hot_set(self, rows: BatchRows) -> I64 | None:
-        hot = self._profile.follow(rows) if self._profile is not None else None
+        hot = self._profile.count_batch(rows) if self._profile is not None else None
         if hot is not None:
             self._directory.replicate(hot)
         return hot
@@ -213,7 +213,7 @@ class Decider:
         if self._elastic is None:
             return 0 if workers == 1 else None
         samples_n = np.bincount(assignment.worker_B, minlength=workers)
-        self._elastic.follow(samples_n, plan.traffic.lookups, plan.traffic.busier_way(self._value_share))
+        self._elastic.shift_shares(samples_n, plan.traffic.lookups, plan.traffic.busier_way(self._value_share))
         return self._elastic.sole(samples_n)
 
     def _assign(self, step: int, rows: BatchRows, capacity_n: I64, budget_seconds: float | None) -> "Assigned":
@@ -223,7 +223,7 @@ class Decider:
         if with_places.size == 1:
             assignment = Assignment(np.full(samples, with_places[0], np.int32))
             return Assigned(assignment, self._directory.plan(step, rows, assignment.worker_B))
-        state_U, holders_UQ = self._directory.look(rows)
+        state_U, holders_UQ = self._directory.look_up(rows)
         situation = Situation(
             step,
             rows.local_BF,

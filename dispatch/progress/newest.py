@@ -37,7 +37,7 @@ class NewestSamples:
         while self._count - len(self._parts[0].samples) >= MOST_ASKED:
             self._count -= len(self._parts.popleft().samples)
 
-    def take(self) -> TrainedSamples | None:
+    def take_all(self) -> TrainedSamples | None:
         """Hands them out once; None: there are none."""
         if not self._count:
             return None

@@ -40,7 +40,7 @@ class Census:
         self._settled: set[str] = set()
         """names whose first use is final"""
 
-    def take(self, processes: dict[str, psutil.Process]) -> None:
+    def sample(self, processes: dict[str, psutil.Process]) -> None:
         """One sample of each; those that have just ended are left out."""
         for name, process in processes.items():
             with suppress(psutil.Error):

@@ -108,8 +108,8 @@ def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosRe
         if job.has_clients:
             storm.witness.start()
             storm.clients = resources.enter_context(asking(job))
-        storm.rage(began + job.seconds, stop)
-        storm.settle(job.patience_seconds)
+        storm.inject_faults(began + job.seconds, stop)
+        storm.wait_until_calm(job.patience_seconds)
         for process in producing:
             end(process, job.patience_seconds)
         storm.dismiss_clients(job.patience_seconds)
@@ -198,7 +198,7 @@ class Storm:
         self._in_a_row: Counter[str] = Counter()
         """how often each process was struck since the run was over it the last time"""
 
-    def rage(self, until: float, stop: Stop) -> None:
+    def inject_faults(self, until: float, stop: Stop) -> None:
         """Strikes until that time, beginning with the first step."""
         while not self.progress.steps and time.monotonic() < until and not stop.requested:
             self.watch()
@@ -217,7 +217,7 @@ class Storm:
                 return
             self.watch()
 
-    def settle(self, patience_seconds: float) -> None:
+    def wait_until_calm(self, patience_seconds: float) -> None:
         """Waits until stopped processes have gone on, steps are completed again and everyone struck is ready."""
         until = time.monotonic() + patience_seconds
         while self._stopped or not self.progress.is_over_it or self.away():
@@ -226,7 +226,7 @@ class Storm:
                 self.run.surprises.append(f"not over the last fault within {patience_seconds:g} s{away}")
                 return
             self.watch()
-        self.census.take(self.run.processes())
+        self.census.sample(self.run.processes())
 
     def dismiss_clients(self, patience_seconds: float) -> None:
         """Asks clients to stop, while there is somebody who answers their last requests."""
@@ -259,14 +259,14 @@ class Storm:
         if now >= self._sample_at:
             self._sample_at = now + SAMPLE_SECONDS
             self._sample()
-        self.progress.look()
+        self.progress.read_if_due()
         if self.progress.is_over_it:
             self._in_a_row.clear()
         time.sleep(TICK_SECONDS)
 
     def _sample(self) -> None:
         processes = self.run.processes()
-        self.census.take(processes)
+        self.census.sample(processes)
         for kind, client in self.clients.items():
             with suppress(psutil.NoSuchProcess):
                 processes[kind] = psutil.Process(client.pid)
@@ -280,7 +280,7 @@ class Storm:
             return False
         process = processes[name]
         stopped = strike.stopped_seconds if strike.kind == "stop" else None
-        self.census.take({name: process})
+        self.census.sample({name: process})
         try:
             self._do(process, stopped)
         except psutil.NoSuchProcess:  # it has just ended

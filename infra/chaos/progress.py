@@ -40,7 +40,7 @@ class Progress:
         """A fault has just happened."""
         self._seen_since = 0
 
-    def look(self) -> None:
+    def read_if_due(self) -> None:
         """Reads the journal if it is time to."""
         began = time.monotonic()
         if began < self._look_at:

@@ -103,9 +103,9 @@ class Witness:
         """Takes in the rest of a run that is over."""
         self.close()
         self._source = None
-        self.look()
+        self.read_new()
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         """Takes in what is new, as far as it can be read now."""
         if self._settings is None:
             if not (self._folder / STORED).exists():
@@ -129,7 +129,7 @@ class Witness:
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):
-            self.look()
+            self.read_new()
 
     def _look_at_versions(self) -> None:
         storage = open_checkpoints(self._folder)

@@ -93,12 +93,12 @@ def readable_stream(folder: Path) -> Iterator[None]:
     from dispatch.journal.occupied import is_under_way
     from infra.run.own_broker import answering
     from infra.run.settings import read_stored
-    from infra.verify.run import keeping_still
+    from infra.verify.run import holding_run_idle
 
     if not read_stored(folder).kafka.own_broker or is_under_way(folder):
         yield
         return
-    with keeping_still(folder), answering(folder):
+    with holding_run_idle(folder), answering(folder):
         yield
 
 

@@ -48,10 +48,10 @@ def verify(
     stop = stop_on_signals()
     check_output(json_file)
     from dispatch.journal.occupied import is_under_way
-    from infra.verify.run import keeping_still, verify_folder
+    from infra.verify.run import holding_run_idle, verify_folder
 
     folder = where.find(lambda folder: not is_under_way(folder))
-    with keeping_still(folder), own_broker_of(folder) as failure:
+    with holding_run_idle(folder), own_broker_of(folder) as failure:
         findings = verify_folder(folder)
         findings += replay_findings(folder, stop, failure) if replay else []
     show_findings(findings, Console())

@@ -109,7 +109,7 @@ def run_cluster(
         def show() -> None:
             agent.serve()
             for line in notices.new():
-                display.tell(line)
+                display.print_line(line)
             status = statuses.newest()
             if status is None:
                 display.starting(supervisor.awaited())
@@ -144,7 +144,7 @@ def tell_dense_part(settings: Settings, display: Display) -> DensePart:
     if part.is_heavy:
         told = heavy_warning(settings, part)
         log.warning(told)
-        display.tell(f"warning: {told}")
+        display.print_line(f"warning: {told}")
     return part
 
 

@@ -549,7 +549,7 @@ class Display:
         if self._picture is not None and (self._keeps_picture or error is not None):
             self._console.print(self._picture)
 
-    def tell(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Prints one line; on a terminal it stays above the picture."""
         self._console.print(Text(line), soft_wrap=self._live is None)
 

@@ -46,7 +46,7 @@ def check_faults(folder: Path) -> str:
 
 
 @contextmanager
-def keeping_still(folder: Path) -> Iterator[None]:
+def holding_run_idle(folder: Path) -> Iterator[None]:
     """Nobody starts or resumes the run meanwhile; raises ConfigError if it is under way."""
     path = folder / RUN_LOCK
     with naming(path):

@@ -93,7 +93,7 @@ class Feed:
             self._events_read += len(decoded) + len(decoded.rejects)
             self._hold(join_decoded([self._pending, decoded]) if self.ready or self.rejected else decoded)
 
-    def take(self, count: int, is_partial: bool) -> tuple[Range, Decoded] | None:
+    def take_events(self, count: int, is_partial: bool) -> tuple[Range, Decoded] | None:
         """The next count good events with the bad ones before them; in a partial batch also those behind the last."""
         if is_partial and count == self.ready:
             end = self._pending.end

@@ -165,7 +165,7 @@ def share(ready: Sequence[int], batch: int, first: int) -> list[int]:
 def assemble(feeds: Sequence[Feed], shares: Sequence[int], is_partial: bool, schema: Schema) -> Batch:
     """Takes each feed's share, and what it left out, and makes a batch of them."""
     skipped = [feed.take_skipped() for feed in feeds]
-    taken = [part for feed, count in zip(feeds, shares, strict=True) if (part := feed.take(count, is_partial))]
+    taken = [part for feed, count in zip(feeds, shares, strict=True) if (part := feed.take_events(count, is_partial))]
     return replace(
         join_batch(taken, schema),
         skipped=tuple(left_out for ranges, _ in skipped for left_out in ranges),

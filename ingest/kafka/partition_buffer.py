@@ -41,7 +41,7 @@ class PartitionBuffer:
         if fetched.position is not None:
             self.position = max(self.position, fetched.position)
 
-    def take(self, max_bytes: int) -> list[Record]:
+    def take_records(self, max_bytes: int) -> list[Record]:
         """The next records, about max_bytes of them, at least one."""
         end = self.taken
         size = 0

@@ -96,7 +96,7 @@ class KafkaSource:
                 raise self._out_of_range(partition, offset)
             return []
         self._answered()
-        records = buffer.take(max_bytes)
+        records = buffer.take_records(max_bytes)
         self._resume()
         return records
 

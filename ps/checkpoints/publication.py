@@ -73,7 +73,7 @@ class Deliveries:
         self._receive()
         return list(self._files)
 
-    def follow(self, endpoints: Iterable[str]) -> None:
+    def subscribe(self, endpoints: Iterable[str]) -> None:
         """Subscribes to these shards and no others; to be called with every answer of the dispatcher."""
         wanted = set(endpoints)
         for endpoint in [known for known in self._sockets if known not in wanted]:
@@ -82,7 +82,7 @@ class Deliveries:
             self._sockets[endpoint] = self._subscribe(endpoint)
         self._receive()
 
-    def take(self, name: str) -> bytes | None:
+    def take_file(self, name: str) -> bytes | None:
         """The content of a file, once; None if it has not arrived."""
         self._receive()
         content = self._files.pop(name, None)
@@ -90,7 +90,7 @@ class Deliveries:
         return content
 
     def close(self) -> None:
-        self.follow(())
+        self.subscribe(())
         self._context.term()
 
     def _subscribe(self, endpoint: str) -> "zmq.Socket[bytes]":
@@ -128,7 +128,7 @@ class DeliveredFiles(OverlaidStorage):
 
         A file that is not what its shard has saved is left out, and read from the storage.
         """
-        arrived = ((part, self._deliveries.take(part.name)) for part in parts)
+        arrived = ((part, self._deliveries.take_file(part.name)) for part in parts)
         right = {part.name: content for part, content in arrived if content is not None and _is_saved(part, content)}
         self.overlay(right)
         return len(right)

@@ -108,7 +108,7 @@ def test_requests_are_forgotten_after_a_while_and_above_a_number(monkeypatch: py
     ages = {"old": requests.KEPT_SECONDS + 1, "surplus": 3.0, "a": 2.0, "b": 1.0}
     for key, age in ages.items():
         known.add(request_id("ann", key, b"", 1), 0, NOW - age)
-    known.look(nothing)
+    known.read_new(nothing)
     assert [key for key in ages if not known.missing(request_id("ann", key, b"", 1))] == ["a", "b"]
 
 
@@ -133,7 +133,7 @@ def test_only_the_newest_records_are_looked_at(tmp_path: Path, monkeypatch: pyte
     with sink_in(tmp_path) as sink:
         sink.write(BODY, "ann", "k")
     known = WrittenRequests()
-    known.look(LogReader(tmp_path / "topics", StreamConfig().topic))
+    known.read_new(LogReader(tmp_path / "topics", StreamConfig().topic))
     assert len(known.missing(request_id("ann", "k", BODY, 40))) == 40 - 2 * 10
 
 

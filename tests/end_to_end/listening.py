@@ -62,11 +62,11 @@ class StandIn:
                 said = self._client.live(
                     served.timeline, served.step, served.checkpoint, time.time(), known=served.checkpoint
                 )
-                told = self._client.tell(said, self._answer_seconds)
+                told = self._client.report(said, self._answer_seconds)
                 if told is not None and told.checkpoint not in (0, served.checkpoint):
                     served = Heard(told.timeline, told.step, told.checkpoint)
                     self.heard.append(served)
-                    self._deliveries.follow(told.publishers)
+                    self._deliveries.subscribe(told.publishers)
                     self._read(told.checkpoint)
 
     def _read(self, checkpoint: int) -> None:

@@ -34,7 +34,7 @@ def test_any_order_of_arrival_gives_the_sum_in_worker_order(order: list[int], wo
     before = row_of(store, 7)
     for worker, gradient in gradients.items():
         parts.add(worker, ints(7), gradient)
-    parts.settle(ints(7))
+    parts.apply_sums(ints(7))
     assert np.array_equal(row_of(store, 7), update_reference(CONFIG, before, settle_reference(gradients)))
 
 
@@ -49,7 +49,7 @@ def test_unsettled_parts_stay_pending() -> None:
     one = np.ones((2, 4), np.float32)
     before = row_of(store, 2)
     parts.add(0, ints(2, 9), one)
-    parts.settle(ints(9))
+    parts.apply_sums(ints(9))
     assert np.array_equal(row_of(store, 2), before)
     assert len(parts) == 1
 
@@ -60,7 +60,7 @@ def test_settled_row_takes_new_parts() -> None:
     expected = row_of(store, 2)
     for _ in range(2):
         parts.add(0, ints(2), one)
-        parts.settle(ints(2))
+        parts.apply_sums(ints(2))
         expected = update_reference(CONFIG, expected, one)
     assert np.array_equal(row_of(store, 2), expected)
 
@@ -73,7 +73,7 @@ def test_pool_grows_and_its_places_are_used_again() -> None:
         before = np.concatenate([row_of(store, number) for number in range(3000)])
         parts.add(1, every, second)
         parts.add(0, every, first)
-        parts.settle(every)
+        parts.apply_sums(every)
         expected = update_reference(CONFIG, before, first + second)
         assert np.array_equal(np.concatenate([row_of(store, number) for number in range(3000)]), expected)
     assert len(parts) == 0
@@ -93,7 +93,7 @@ def test_interleaved_rows_and_settlements_equal_the_reference(
         pending.setdefault(number, {})[worker] = gradient
         if data.draw(st.booleans()):
             settled = data.draw(st.sampled_from(sorted(pending)))
-            parts.settle(ints(settled))
+            parts.apply_sums(ints(settled))
             expected[settled] = update_reference(CONFIG, expected[settled], settle_reference(pending.pop(settled)))
     assert len(parts) == sum(map(len, pending.values()))
     assert all(np.array_equal(row_of(store, number), row) for number, row in expected.items())
@@ -112,7 +112,7 @@ def test_settling_a_row_without_parts_changes_nothing(settled: tuple[int, ...]) 
     before = row_of(store, 1)
     parts.add(0, ints(1), np.ones((1, 4), np.float32))
     with pytest.raises(OutOfOrder, match="have no part"):
-        parts.settle(ints(*settled))
+        parts.apply_sums(ints(*settled))
     assert np.array_equal(row_of(store, 1), before)
 
 
@@ -127,4 +127,4 @@ def test_dropped_parts_are_gone() -> None:
     parts.add(0, ints(1), np.ones((1, 4), np.float32))
     assert parts.drop() == 1
     with pytest.raises(OutOfOrder):
-        parts.settle(ints(1))
+        parts.apply_sums(ints(1))

@@ -4,7 +4,7 @@ A run begins with one worker, the fastest alone by its link: that is what a user
 compute takes when nobody disturbs it, and no dense weights move. As soon as two steps are measured, others may be
 tried: the 2, 4, 8 … fastest, all, and the best that the model knows. Of a set that was measured the measured time
 counts; of one that was not, what the model expects at best, and what the present set takes beyond its own expectation.
-So a set is tried if it could be clearly faster (CLEARLY), and kept if it is.
+So a set is tried if it could be clearly faster (MIN_IMPROVEMENT), and kept if it is.
 
 Trials together may cost EXPLORED of the run's time, and a few steps' time more at its beginning. A trial that has cost
 its part is over at once. What was measured and left is tried again at intervals that double (``set_times.py``), or when
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dispatch.placement.arrays import Bool
-from dispatch.placement.capacity.participation import CLEARLY, Participation, SetChange
+from dispatch.placement.capacity.participation import MIN_IMPROVEMENT, Participation, SetChange
 from dispatch.placement.capacity.set_times import LEFT_OUT, MEASURED, SetTime, SetTimes, Stay
 from dispatch.placement.capacity.step_model import StepModel
 
@@ -115,7 +115,7 @@ class MeasuredChoice(Participation):
         now = self._remember(model, step)
         times = [(self._expect(model, step, members_n), members_n) for members_n in self._candidates(model)]
         expected, best_n = min(times, key=lambda one: one[0], default=(float("inf"), self.taking_part_n))
-        if expected >= (1 - CLEARLY) * self._stay.at_best:
+        if expected >= (1 - MIN_IMPROVEMENT) * self._stay.at_best:
             self._stay.win()
             self._idle_n[~self.taking_part_n] += max(0, step - self._looked - 1)
             self._looked = step

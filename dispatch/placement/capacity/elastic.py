@@ -139,7 +139,7 @@ class Elastic:
         if sole_of(self.participation.taking_part_n) is None:
             self._known.watch(step, rows_U)
 
-    def follow(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
+    def shift_shares(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
         """Moves the shares by how long each worker took for these samples, of distinct rows.
 
         moved_n: whole rows in the direction in which it moved more of them; the other one runs beside it.

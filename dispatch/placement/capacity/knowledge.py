@@ -56,7 +56,7 @@ class WorkerKnowledge:
 
     def watch(self, step: int, rows_U: I64) -> None:
         """Takes the distinct rows of a batch that several workers train: what one would move of them."""
-        self._shadow.follow(step, rows_U)
+        self._shadow.train_batch(step, rows_U)
 
     def learn_rows(self, samples_n: I64, moved_n: F64) -> None:
         """What each worker moved for its samples: whole rows in the direction in which it moved more of them."""

@@ -27,7 +27,7 @@ FIRST_TRANSFERS = 2
 KNOWN_TRANSFERS = 4
 """after which a speed counts as known"""
 RECENT_TRANSFERS = 16
-CLEARLY = 0.75
+HYSTERESIS_STEPS = 0.75
 """how far, in powers of two, a speed must lie from its cost's step before the cost follows"""
 MOST_STEPS = 10
 """a link is never taken for more than so many powers of two slower than the fastest"""
@@ -96,7 +96,7 @@ class MeasuredLinks:
         for link in links:
             if gbit := link.gbit:
                 slower = min(log2(fastest) - log2(gbit), MOST_STEPS)
-                if abs(slower - link.slower) > CLEARLY:
+                if abs(slower - link.slower) > HYSTERESIS_STEPS:
                     link.slower = round(slower)
         least = min(link.slower for link in links)
         return np.array([2.0 ** (link.slower - least) for link in links])

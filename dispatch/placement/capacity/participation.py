@@ -1,8 +1,8 @@
 """Who takes part in a step, and who is parked: a worker that takes part pays for it, however few samples it gets.
 
 What a step takes a set of workers is modelled in ``dispatch/placement/capacity/step_model.py``. A set stays until
-another one is clearly better (CLEARLY), hand-overs included. Workers that are left out are parked. Now and then they
-are tried: they get a few samples for a few steps, so that it is noticed when their links or processors have become
+another one is clearly better (MIN_IMPROVEMENT), hand-overs included. Workers that are left out are parked. Now and then
+they are tried: they get a few samples for a few steps, so that it is noticed when their links or processors have become
 faster.
 
 All of this counts steps and no clock; without measured times it is a pure function of the sequence of batches.
@@ -19,8 +19,8 @@ import numpy as np
 from dispatch.placement.arrays import F64, Bool
 from dispatch.placement.capacity.step_model import StepModel, sole_of
 
-CLEARLY = 0.05
-"""by which share of the step time another set must be better"""
+MIN_IMPROVEMENT = 0.05
+"""share of the step time by which another set must be faster before it is taken"""
 SETTLING_STEPS = 16
 """of a new set, in which its caches fill and nobody is parked or called back. A generation begins without them: while
 all caches are empty samples look dearer than they are, and too few are parked rather than too many"""
@@ -110,7 +110,7 @@ class Participation:
             return None
         before = model.time_of(self.taking_part_n)
         after = model.time_after(self.taking_part_n, best_n)
-        is_better = after < (1 - CLEARLY) * before and (not self._settling or before == float("inf"))
+        is_better = after < (1 - MIN_IMPROVEMENT) * before and (not self._settling or before == float("inf"))
         if not is_better:
             self._try_parked(model, before)
             return None

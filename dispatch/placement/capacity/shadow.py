@@ -34,7 +34,7 @@ class SoleShadow:
         self.rows_a_step = 0.0
         """moved in the direction in which more of them move"""
 
-    def follow(self, step: int, rows_U: I64) -> None:
+    def train_batch(self, step: int, rows_U: I64) -> None:
         """Trains the batch of a step, later than all before."""
         used = rows_U[(rows_U & (SAMPLED - 1)) == 0] // SAMPLED
         self._reserve(int(used.max(initial=-1)) + 1)

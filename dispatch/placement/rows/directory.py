@@ -130,7 +130,7 @@ class Directory:
         self._replicas.choose(rows)
         self._caches.capacity_n[:] += self._replicas.most - self._replicas.rows_H.size
 
-    def look(self, batch: BatchRows) -> tuple[U8, U64]:
+    def look_up(self, batch: BatchRows) -> tuple[U8, U64]:
         """State and holders of the batch's rows, as a policy wants them."""
         self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
         state_U, holders_UQ = gather(self._rows, batch.rows_U)

@@ -22,7 +22,7 @@ class Profile:
         self._uses = np.empty(0, np.int64)
         """by row number"""
 
-    def follow(self, batch: BatchRows) -> I64 | None:
+    def count_batch(self, batch: BatchRows) -> I64 | None:
         """Counts a batch. Returns the hot rows, ascending, once enough batches are counted; otherwise None."""
         self._left -= 1
         if self._left == -1:

@@ -103,7 +103,7 @@ class ApiClient:
         """Asks with a body for what changes nothing, so that it may be asked for again."""
         return self._read(self._send("POST", path, QUESTION_SECONDS, json=body))
 
-    def follow(self, command: dict[str, Any], wait_seconds: float) -> dict[str, Any]:
+    def await_answer(self, command: dict[str, Any], wait_seconds: float) -> dict[str, Any]:
         """The command as it is once it is settled; raises ApiRefused if it is not carried out, or not in that time."""
         path = f"/v1/runs/{command['run']}/commands/{command['id']}"
         until = time.monotonic() + wait_seconds

@@ -158,7 +158,7 @@ class ApiConnection:
         why = {"reason": how.reason} if method != "DELETE" else {}
         given = None if method == "DELETE" else {**(body or {}), **why}
         command = self.client.change(method, self.of_run(path), given, how.version)
-        return self.client.follow(command, how.wait)
+        return self.client.await_answer(command, how.wait)
 
 
 def find_address(folder: Path) -> str:

@@ -60,7 +60,7 @@ def watch(api: ApiConnection, read: dict[str, Any], display: "Display", every_se
                 display.show(found)
                 line = ""
             if line and line != told:
-                display.tell(line)
+                display.print_line(line)
             told = line
             if read["state"] in ENDED and not read["is_live"]:
                 return
@@ -69,7 +69,7 @@ def watch(api: ApiConnection, read: dict[str, Any], display: "Display", every_se
                 read = api.client.get(api.of_run())
             except ApiAway as away:
                 if told != str(away):
-                    display.tell(str(away))
+                    display.print_line(str(away))
                 told = str(away)
 
 

@@ -136,7 +136,7 @@ class Child:
         self._why = ""
         self.state = "ready" if spec.endpoint_file is None else "starting"
 
-    def look(self, progress: int = 0) -> None:
+    def update_state(self, progress: int = 0) -> None:
         """Updates the state from what the process has done since the last call; progress: of the run so far."""
         if self.state not in ("starting", "ready"):
             return

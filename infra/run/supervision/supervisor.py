@@ -195,7 +195,7 @@ class Supervisor:
         before = [(child, child.state) for child in children]
         progress = self._progress()
         for child, _ in sorted(before, key=lambda found: found[0].spec.ends_run):
-            child.look(progress)
+            child.update_state(progress)
         for child, state in before:
             self._tell(child, state)
 

@@ -295,7 +295,7 @@ def test_a_command_is_done_when_the_journal_has_it(database: str) -> None:
         assert (found.state, found.text, found.version) == ("done", "a zero \ufffd byte", 2)
         (change,) = (await store.runs.alpha_changes("run")).rows
         assert (change.alpha, change.mode, change.actor, change.reason) == (0.25, "manual", "ann", "a test")
-        settled = await store.commands.settle(sent.id, "refused", "too late")
+        settled = await store.commands.record_answer(sent.id, "refused", "too late")
         assert settled == found
         await store.close()
 
@@ -322,7 +322,7 @@ def test_an_answer_makes_way_for_what_the_journal_has(database: str) -> None:
     async def run() -> None:
         store = await SqlStore.open(database)
         sent = await store.commands.submit(NewCommand("run", "alpha", "k", "ann", value="0.25"))
-        await store.commands.settle(sent.id, "done", "answered again, later", 7)
+        await store.commands.record_answer(sent.id, "done", "answered again, later", 7)
         record = commanded(sent.id, "alpha", "0.25")
         await store.runs.project("run", page([[journals.begun()], [record]]))
         found = await store.commands.get(sent.id)

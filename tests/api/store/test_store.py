@@ -55,7 +55,7 @@ def test_commands_given_at_once_with_one_key_are_one(database: str) -> None:
 def test_pending_commands_come_oldest_first_until_they_are_settled(database: str) -> None:
     async def ask(store: SqlStore) -> None:
         given = [await store.commands.submit(NewCommand("run", "pause", f"k{n}", "ann")) for n in range(4)]
-        settled = await store.commands.settle(given[1].id, "refused", "no")
+        settled = await store.commands.record_answer(given[1].id, "refused", "no")
         assert settled is not None
         assert (settled.state, settled.text) == ("refused", "no")
         assert [one.key for one in await store.commands.pending("run")] == ["k0", "k2", "k3"]

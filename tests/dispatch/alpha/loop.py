@@ -41,7 +41,7 @@ class Looped:
         took = perf_counter() - began, thread_time() - cpu_began
         worth = weigh(situation, at_B, took[0]) if self._step % COMPARED_STEPS == 0 else None
         self._pilot.note(*took, StepSeconds(self._busy_seconds), worth)
-        change = self._pilot.look(monotonic())
+        change = self._pilot.sample_and_decide(monotonic())
         if change is not None:
             self.alpha, self.backend = change.alpha, change.backend
             self._policy = self.spec.build(0, self.backend)

@@ -66,10 +66,10 @@ class Bench:
 def test_it_looks_at_most_once_a_second_and_only_after_a_decision() -> None:
     pilot = Bench().pilot()
     pilot.begin(1.0, 1.0, "cpu", may_move=True)
-    assert pilot.look(0.0) is None
+    assert pilot.sample_and_decide(0.0) is None
     assert pilot.last is None
     pilot.note(0.01, 0.01, STEP)
-    pilot.look(0.0)
+    pilot.sample_and_decide(0.0)
     first = pilot.last
     assert first is not None
     pilot.note(0.01, 0.01, STEP)
@@ -88,7 +88,7 @@ def test_alpha_falls_while_decisions_wait_beside_workers_and_rises_after() -> No
     for now in range(50):
         bench.wait.share = 0.6 if 5 <= now < 20 else 0.0
         pilot.note(0.01, 0.01 * (1 - bench.wait.share), STEP, WORTH)
-        change = pilot.look(now)
+        change = pilot.sample_and_decide(now)
         if change is not None:
             seen.append((now, change.alpha, change.backend))
             assert change.readings["saved_share"] == 0.05
@@ -105,7 +105,7 @@ def test_a_gpu_is_timed_beside_the_cpu_and_its_neighbours_are_looked_at() -> Non
     for now in range(FIRST_LOOKS + 5):
         bench.seconds["cuda"] = 0.001 if now < FIRST_LOOKS else 0.005
         pilot.note(0.01, 0.01, STEP)
-        change = pilot.look(now)
+        change = pilot.sample_and_decide(now)
         backends += [change.backend] if change is not None else []
     assert backends == ["cpu"]
     assert pilot.last is not None
@@ -134,7 +134,7 @@ def test_a_foreign_load_on_the_gpu_is_left_within_10_s_and_the_way_back_found_wi
         bench.seconds["cuda"] = 0.001 * draw.uniform(1.0, 2.2) * (3.0 if has_load else 1.0)
         bench.neighbours.others = (0.9 if has_load else 0.0) if nvml_tells else None
         pilot.note(0.01, 0.01, STEP, WORTH)
-        change = pilot.look(now)
+        change = pilot.sample_and_decide(now)
         if change is not None:
             assert change.alpha == 1.0
             seen.append((now, change.backend))
@@ -151,7 +151,7 @@ def test_beginning_again_keeps_the_trials_and_forgets_the_rest() -> None:
     pilot.note(0.01, 0.01, STEP)
     pilot.begin(0.5, 1.0, "cpu", may_move=True)
     assert bench.made == ["cpu"]
-    assert pilot.look(0.0) is None
+    assert pilot.sample_and_decide(0.0) is None
     assert pilot.last is None
 
 
@@ -163,7 +163,7 @@ def test_a_recovery_on_the_cpu_does_not_forget_the_gpu_nor_the_time_since_the_ch
     for now in range(60):
         bench.seconds["cuda"] = 0.005 if 20 <= now < 30 else 0.001
         pilot.note(0.01, 0.01, STEP)
-        change = pilot.look(now)
+        change = pilot.sample_and_decide(now)
         if change is not None:
             seen.append((now, change.backend))
         if now == 25:
@@ -182,7 +182,7 @@ def test_what_exactness_saves_is_not_known_at_alpha_zero() -> None:
     changes = []
     for now in range(4):
         pilot.note(0.01, 0.004, STEP, Worth(0.0, 0.001) if now == 0 else None)
-        changes.append(pilot.look(now))
+        changes.append(pilot.sample_and_decide(now))
     assert [change.alpha for change in changes if change is not None] == [0.0]
     assert pilot.last is not None
     assert pilot.last.saved_share is None
@@ -202,7 +202,7 @@ def read_real_sensors(backend: Backend) -> dict[str, float]:
     pilot.begin(1.0, 1.0, backend, may_move=True)
     for look in range(FIRST_LOOKS):
         pilot.note(0.01, 0.01, STEP)
-        pilot.look(100.0 * look)
+        pilot.sample_and_decide(100.0 * look)
     assert pilot.last is not None
     return pilot.last.figures()
 

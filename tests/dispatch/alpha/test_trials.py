@@ -26,7 +26,7 @@ class Chosen:
         slowdowns = []
         for self.seconds in times:
             self._now += 100.0
-            self.trial.look(self._now)
+            self.trial.run_if_due(self._now)
             slowdowns.append(self.trial.slowdown)
         return slowdowns
 
@@ -64,5 +64,5 @@ def test_trials_take_a_hundredth_of_the_time_at_most() -> None:
     chosen = Chosen()
     chosen.seconds, at_start = 0.05, chosen.solved
     for now in range(20):
-        chosen.trial.look(now)
+        chosen.trial.run_if_due(now)
     assert chosen.solved - at_start == 2 * 2

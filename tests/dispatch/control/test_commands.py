@@ -50,7 +50,7 @@ class Dispatcher:
         with ThreadPoolExecutor(1) as threads:
             asking = threads.submit(tell, self._socket.endpoint, Command(run=RUN, generation=-1, step=-1, **told))
             while not asking.done():
-                self.commands.take(7, ())
+                self.commands.carry_out_arrived(7, ())
         answer = asking.result()
         assert isinstance(answer, Accepted)
         return answer

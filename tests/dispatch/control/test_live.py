@@ -59,11 +59,11 @@ def test_server_is_heard_and_hears_of_the_newest_version(journal: RunJournal) ->
     audience.announce(7, 1, 40)
     audience.publish_at(["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"])
     with serving(journal, audience) as endpoint, client(endpoint) as served:
-        told = served.tell(served.live(1, 30, 6, 1e9, known=6))
+        told = served.report(served.live(1, 30, 6, 1e9, known=6))
         assert told is not None
         assert (told.checkpoint, told.timeline, told.step, len(told.publishers)) == (7, 1, 40, 2)
         assert read_feed(endpoint, RUN, 0).records
-    live = waited(audience.take)[0]
+    live = waited(audience.take_reports)[0]
     assert (live.timeline, live.step, live.checkpoint, live.at_seconds, live.name) == (1, 30, 6, 1e9, "a")
     assert audience.servers == 1
 
@@ -74,9 +74,9 @@ def test_server_that_knows_the_newest_version_hears_of_the_next_as_soon_as_it_ex
     monkeypatch.setattr(feed_server, "HOLD_SECONDS", 60.0)
     audience, told = Audience(), []
     with serving(journal, audience) as endpoint, client(endpoint) as served:
-        asking = threading.Thread(target=lambda: told.append(served.tell(served.live(0, -1, 0, 0.0), 60.0)))
+        asking = threading.Thread(target=lambda: told.append(served.report(served.live(0, -1, 0, 0.0), 60.0)))
         asking.start()
-        waited(audience.take)
+        waited(audience.take_reports)
         assert told == []
         audience.announce(1, 0, 5)
         asking.join(60)
@@ -88,7 +88,7 @@ def test_server_that_knows_the_newest_version_is_answered_after_a_while(
 ) -> None:
     monkeypatch.setattr(feed_server, "HOLD_SECONDS", 0.01)
     with serving(journal, Audience()) as endpoint, client(endpoint) as served:
-        told = served.tell(served.live(0, -1, 0, 0.0))
+        told = served.report(served.live(0, -1, 0, 0.0))
     assert told is not None
     assert (told.checkpoint, told.publishers) == (0, ())
 
@@ -97,21 +97,21 @@ def test_server_survives_a_dispatcher_that_is_away_and_comes_back(journal: RunJo
     endpoint, audience = f"tcp://127.0.0.1:{free_port()}", Audience()
     audience.announce(1, 0, 5)
     with client(endpoint) as served:
-        assert served.tell(served.live(0, -1, 0, 0.0), 0.01) is None
+        assert served.report(served.live(0, -1, 0, 0.0), 0.01) is None
         for checkpoint in (2, 3):
             with serving(journal, audience, endpoint):
                 audience.announce(checkpoint, 0, 5 * checkpoint)
-                while (told := served.tell(served.live(0, 5, 1, 0.0, known=checkpoint - 1), 0.2)) is None:
+                while (told := served.report(served.live(0, 5, 1, 0.0, known=checkpoint - 1), 0.2)) is None:
                     pass
                 assert told.checkpoint == checkpoint
-            assert served.tell(served.live(0, 5, 1, 0.0), 0.01) is None
+            assert served.report(served.live(0, 5, 1, 0.0), 0.01) is None
 
 
 def test_server_of_another_run_is_refused_and_not_counted(journal: RunJournal) -> None:
     audience = Audience()
     with serving(journal, audience) as endpoint, client(endpoint, run="other") as served:
-        assert served.tell(served.live(0, 3, 1, 0.0)) is None
-    assert audience.take() == []
+        assert served.report(served.live(0, 3, 1, 0.0)) is None
+    assert audience.take_reports() == []
 
 
 def test_server_with_strange_keys_is_not_heard(tmp_path: Path, journal: RunJournal) -> None:
@@ -121,10 +121,10 @@ def test_server_with_strange_keys_is_not_heard(tmp_path: Path, journal: RunJourn
     audience = Audience()
     with serving(journal, audience, curve=server) as endpoint:
         with client(endpoint, curve=stranger) as served:
-            assert served.tell(served.live(0, 3, 1, 0.0), 0.2) is None
+            assert served.report(served.live(0, 3, 1, 0.0), 0.2) is None
         with client(endpoint, curve=server, name="known") as served:
-            assert served.tell(served.live(0, 3, 1, 0.0)) is not None
-    assert [live.name for live in audience.take()] == ["known"]
+            assert served.report(served.live(0, 3, 1, 0.0)) is not None
+    assert [live.name for live in audience.take_reports()] == ["known"]
 
 
 def test_servers_are_forgotten_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,13 +133,13 @@ def test_servers_are_forgotten_after_some_seconds(monkeypatch: pytest.MonkeyPatc
     audience = Audience()
     for name in ("a", "b"):
         audience.hear(Live(run=RUN, generation=-1, step=1, timeline=0, checkpoint=1, at_seconds=0.0, name=name))
-    audience.take()
+    audience.take_reports()
     now[0] = 9.0
     audience.hear(Live(run=RUN, generation=-1, step=1, timeline=0, checkpoint=1, at_seconds=0.0, name="b"))
-    audience.take()
+    audience.take_reports()
     assert audience.servers == 2
     now[0] = 11.0
-    audience.take()
+    audience.take_reports()
     assert audience.servers == 1
 
 

@@ -54,11 +54,11 @@ def test_a_server_that_waits_is_asked_and_says_which_version_has_scored(journal:
 
         def follow() -> None:
             while not is_over.is_set():
-                client.tell(client.live(0, 20, 4, 0.0))
+                client.report(client.live(0, 20, 4, 0.0))
 
         thread = threading.Thread(target=follow)
         thread.start()
-        while not audience.take():
+        while not audience.take_reports():
             pass
         answer = audience.questions.ask(SAMPLES)
         assert answer is not None
@@ -76,7 +76,7 @@ def test_a_server_that_waits_is_asked_and_says_which_version_has_scored(journal:
 def asked_of_a(questions: Questions) -> "tuple[Future[ReferenceAnswer], OpenQuestion]":
     """A question that server a has, and its answer."""
     questions.hear(live("a"))
-    answer, question = questions.ask(SAMPLES), questions.take(live("a"))
+    answer, question = questions.ask(SAMPLES), questions.take_question(live("a"))
     assert answer is not None
     assert question is not None
     return answer, question
@@ -87,7 +87,7 @@ def test_nobody_is_asked_where_nobody_can_answer(told: Live | None) -> None:
     questions = Questions()
     if told is not None:
         questions.hear(told)
-        assert questions.take(told) is None
+        assert questions.take_question(told) is None
     assert questions.ask(SAMPLES) is None
 
 
@@ -96,17 +96,17 @@ def test_a_question_goes_to_one_server_and_to_the_next_if_that_is_silent(now: li
     for name in ("a", "b"):
         questions.hear(live(name))
     answer = questions.ask(SAMPLES)
-    first = questions.take(live("a"))
+    first = questions.take_question(live("a"))
     assert first is not None
-    assert questions.take(live("a")) is None
-    assert questions.take(live("b")) is None
+    assert questions.take_question(live("a")) is None
+    assert questions.take_question(live("b")) is None
     now[0] += NEXT_SECONDS
-    second = questions.take(live("b"))
+    second = questions.take_question(live("b"))
     assert second is first
     assert questions.answer(scores(first.number), np.full(3, 0.5, np.float32)) is None
     assert answer is not None
     assert answer.result(0).checkpoint == 4
-    assert questions.take(live("c")) is None
+    assert questions.take_question(live("c")) is None
 
 
 def test_a_server_that_has_not_answered_is_left_alone_for_a_while(now: list[float]) -> None:

@@ -12,20 +12,20 @@ def samples_of(first: int, count: int) -> Samples:
 
 def test_the_newest_samples_are_handed_out_once_with_their_predictions() -> None:
     newest, step = NewestSamples(), 300
-    assert newest.take() is None
+    assert newest.take_all() is None
     for first in range(0, 5 * step, step):
         newest.add(samples_of(first, step), np.arange(first, first + step, dtype=np.float32))
-    taken = newest.take()
+    taken = newest.take_all()
     assert taken is not None
     assert taken.samples.keys_BF[:, 0].tolist() == list(range(5 * step - MOST_ASKED, 5 * step))
     assert taken.logits_B.tolist() == taken.samples.keys_BF[:, 0].tolist()
-    assert newest.take() is None
+    assert newest.take_all() is None
 
 
 def test_a_step_that_is_larger_than_a_question_gives_its_newest_samples() -> None:
     newest = NewestSamples()
     newest.add(samples_of(0, 3 * MOST_ASKED), np.zeros(3 * MOST_ASKED, np.float32))
     newest.add(samples_of(3 * MOST_ASKED, 10), np.zeros(10, np.float32))
-    taken = newest.take()
+    taken = newest.take_all()
     assert taken is not None
     assert (int(taken.samples.keys_BF[0, 0]), len(taken.samples)) == (2 * MOST_ASKED + 10, MOST_ASKED)

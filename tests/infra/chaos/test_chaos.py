@@ -179,10 +179,10 @@ def test_use_is_measured_when_a_process_has_settled_and_starts_are_counted() -> 
 def test_a_process_that_has_gone_is_left_out_of_a_sample(sleeper: Sleeper) -> None:
     process, census = sleeper("worker-1"), Census()
     watched = {"worker-1": psutil.Process(process.pid)}
-    census.take(watched)
+    census.sample(watched)
     process.kill()
     process.wait()
-    census.take(watched)
+    census.sample(watched)
     assert [found.name for found in census.measured()] == ["worker-1"]
 
 
@@ -205,7 +205,7 @@ def test_a_run_is_over_a_fault_when_it_has_completed_steps_again() -> None:
 
 def test_progress_is_read_from_the_journal_while_it_is_written(tmp_path: Path) -> None:
     progress = Progress(tmp_path)
-    progress.look()
+    progress.read_if_due()
     writer = JournalWriter(tmp_path / JOURNAL)
     writer.append(Begun("r", "log/clicks", {}, {}, "", ()), GenerationStarted(3, ("a",), True, 0, 0, "start"))
     writer.append(StepDone(1, 11), StepDone(2, 22))

@@ -249,7 +249,7 @@ def test_the_start_tells_which_process_is_waited_for() -> None:
         ):
             now[0] = moment
             display.starting(awaited)
-        display.tell("API at http://127.0.0.1:8000")
+        display.print_line("API at http://127.0.0.1:8000")
     assert output.getvalue().splitlines() == [
         "starting: waiting for ps-0, ps-1",
         "starting: waiting for dispatcher",
@@ -263,7 +263,7 @@ def shown_on(terminal: dict[str, str]) -> str:
     console = Console(file=output, width=100, height=40, force_terminal=True, _environ=terminal)
     with Display(console) as display:
         display.starting(["ps-0"])
-        display.tell("API at http://127.0.0.1:8000")
+        display.print_line("API at http://127.0.0.1:8000")
         display.show(STATUS)
         display.show(structs.replace(STATUS, step=1204, state="draining"))
     console.print(render_summary(summarize(STATUS, "finished")))

@@ -23,7 +23,7 @@ from infra.base.storage import PART, Storage
 from infra.run.settings import Settings, read_stored, store_settings
 from infra.verify.finding import Violated
 from infra.verify.journal import follow_numbers
-from infra.verify.run import keeping_still, verify_folder
+from infra.verify.run import holding_run_idle, verify_folder
 from infra.verify.versions import versions_by
 from ingest.config import StreamConfig
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
@@ -205,7 +205,7 @@ def test_a_generation_that_goes_back_is_found() -> None:
 def test_a_run_under_way_is_refused(folder: Path) -> None:
     held = try_lock(folder / RUN_LOCK)
     assert held is not None
-    with pytest.raises(ConfigError, match="is under way"), keeping_still(folder):
+    with pytest.raises(ConfigError, match="is under way"), holding_run_idle(folder):
         pass
 
 

@@ -31,7 +31,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def subscribed(deliveries: Deliveries, *publishers: FilePublisher) -> None:
     """Returns once files of these publishers arrive."""
-    deliveries.follow(publisher.endpoint for publisher in publishers)
+    deliveries.subscribe(publisher.endpoint for publisher in publishers)
     for number, publisher in enumerate(publishers):
 
         def arrives(name: str = f"first-{number}", publisher: FilePublisher = publisher) -> bool:
@@ -40,7 +40,7 @@ def subscribed(deliveries: Deliveries, *publishers: FilePublisher) -> None:
 
         until(arrives)
     for name in deliveries.names:
-        deliveries.take(name)
+        deliveries.take_file(name)
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_memory_of_deliveries_is_bounded_and_the_newest_files_are_kept(publisher
             publisher.publish(str(number), [b"x" * 40])
             until(lambda name=str(number): name in deliveries.names)  # type: ignore[misc]
         assert deliveries.names == ["4", "5"]
-        assert deliveries.take("5") == b"x" * 40
-        assert deliveries.take("5") is None
+        assert deliveries.take_file("5") == b"x" * 40
+        assert deliveries.take_file("5") is None
         assert deliveries._kept_bytes == 40
 
 
@@ -137,7 +137,7 @@ def test_subscriber_with_strange_keys_gets_nothing(tmp_path: Path) -> None:
         closing(Deliveries(server)) as known,
         closing(Deliveries(stranger)) as unknown,
     ):
-        unknown.follow([publisher.endpoint])
+        unknown.subscribe([publisher.endpoint])
         subscribed(known, publisher)
         assert unknown.names == []
 
@@ -158,7 +158,7 @@ def test_shard_publishes_each_file_of_a_checkpoint_under_its_name_before_the_che
             until(lambda name=saved.parts[-1].name: name in deliveries.names)  # type: ignore[misc]
             assert driven.commit(checkpoint)
             found = read_manifest(driven.storage, checkpoint).shards[0].files[-1]
-            assert deliveries.take(found.name) == bytes(driven.storage.read(found.name))
+            assert deliveries.take_file(found.name) == bytes(driven.storage.read(found.name))
     driven.close()
 
 

@@ -108,8 +108,8 @@ class CudaSolver:
         samples, fields = situation.local_BF.shape
         rows, words = situation.holders_UQ.shape
         workers = situation.workers
-        pushes_U = self._arena.take("pushes_U", (rows,), np.float64)
-        cost_Bn = self._arena.take("cost_Bn", (samples, workers), np.float64)
+        pushes_U = self._arena.array("pushes_U", (rows,), np.float64)
+        cost_Bn = self._arena.array("cost_Bn", (samples, workers), np.float64)
         where = (sent["state"], sent["holders"])
         self._kernels["pushes"](
             (-(-rows // 256) or 1,),
@@ -128,7 +128,7 @@ class CudaSolver:
             self._end.record(self._stream)
             self._stream.synchronize()
             return np.empty(0, dtype=np.int32)
-        take = self._arena.take
+        take = self._arena.array
         at = take("at", (samples,), np.uint8)
         first = take("first", (workers,), np.int32)
         seated = take("seated", (samples * (workers + 1),), np.int32)
@@ -192,7 +192,7 @@ class Arena:
         self._cupy = cupy
         self._kept: dict[str, Any] = {}
 
-    def take(self, name: str, shape: tuple[int, ...], dtype: type) -> Any:
+    def array(self, name: str, shape: tuple[int, ...], dtype: type) -> Any:
         size = int(np.prod(shape))
         if name not in self._kept or self._kept[name].size < size:
             self._kept[name] = self._cupy.empty(2 * size, dtype)

@@ -60,7 +60,7 @@ def test_each_worker_stays_within_its_own_bounds() -> None:
     elastic = Elastic(np.array([1.0, 100.0, 1.0]), np.full(3, 100_000), bounds)
     for _ in range(50):
         capacity_n = elastic.capacities(120, fields=4)
-        elastic.follow(capacity_n, capacity_n, capacity_n.astype(np.float64))
+        elastic.shift_shares(capacity_n, capacity_n, capacity_n.astype(np.float64))
     assert capacity_n.tolist() == [50, 60, 10]
 
 
@@ -69,7 +69,7 @@ def test_a_worker_without_a_lower_bound_comes_back_when_it_is_early() -> None:
     for rows_a_sample, expected in (([1, 1000], 0), ([1, 1], 50)):
         for _ in range(400):
             capacity_n = elastic.capacities(100, fields=4)
-            elastic.follow(capacity_n, capacity_n, capacity_n * np.array(rows_a_sample))
+            elastic.shift_shares(capacity_n, capacity_n, capacity_n * np.array(rows_a_sample))
         assert capacity_n[1] == pytest.approx(expected, abs=2)
 
 

@@ -31,7 +31,7 @@ def test_capacities_add_up_to_the_batch_within_bounds(samples: int, links: list[
         assert capacity_n.sum() == samples
         assert (capacity_n >= int(samples / n * LEAST_SHARE)).all()
         assert (capacity_n <= np.ceil(samples / n * LARGEST_SHARE)).all()
-        elastic.follow(capacity_n, capacity_n * 3, np.array(moved[:n]))
+        elastic.shift_shares(capacity_n, capacity_n * 3, np.array(moved[:n]))
 
 
 @given(
@@ -53,7 +53,7 @@ def test_capacities_add_up_whoever_is_parked_or_tried(
             assert capacity_n.sum() == samples
             assert (capacity_n <= np.ceil(samples / n * LARGEST_SHARE)).all()
             assert capacity_n[0] >= int(samples / n * least)
-        elastic.follow(capacity_n, capacity_n * 3, 2 * capacity_n.astype(np.float64))
+        elastic.shift_shares(capacity_n, capacity_n * 3, 2 * capacity_n.astype(np.float64))
 
 
 def test_without_measurements_shares_follow_the_links() -> None:
@@ -65,7 +65,7 @@ def test_times_become_equal_when_links_are() -> None:
     elastic, rows_a_sample = Elastic(np.ones(2), np.full(2, 100_000), ShareBounds()), np.array([1, 3])
     for _ in range(200):
         capacity_n = elastic.capacities(400, fields=4)
-        elastic.follow(capacity_n, capacity_n, capacity_n * rows_a_sample)
+        elastic.shift_shares(capacity_n, capacity_n, capacity_n * rows_a_sample)
     assert capacity_n.tolist() == pytest.approx([300, 100], abs=3)
 
 
@@ -76,7 +76,7 @@ def test_a_slow_processor_gets_fewer_samples_once_measured() -> None:
         for worker, seconds in enumerate((1e-3, 4e-3)):
             samples = int(capacity_n[worker])
             elastic.measure(worker, samples, seconds * samples, row_seconds=1e-6)
-        elastic.follow(capacity_n, capacity_n, capacity_n.astype(np.float64))
+        elastic.shift_shares(capacity_n, capacity_n, capacity_n.astype(np.float64))
     assert capacity_n.tolist() == pytest.approx([320, 80], abs=4)
 
 
@@ -84,7 +84,7 @@ def test_few_samples_without_rows_in_common_do_not_make_caches_look_small() -> N
     elastic = Elastic(np.array([1.0, 50.0]), np.full(2, 300), ShareBounds())
     for _ in range(30):
         capacity_n = elastic.capacities(100, fields=4)
-        elastic.follow(capacity_n, np.minimum(capacity_n * 4, 120), capacity_n.astype(np.float64))
+        elastic.shift_shares(capacity_n, np.minimum(capacity_n * 4, 120), capacity_n.astype(np.float64))
     assert capacity_n[0] > 90
 
 
@@ -114,7 +114,7 @@ def test_a_worker_called_back_beside_one_that_was_alone_gets_as_much_as_it() -> 
     elastic = Elastic(np.array([1.0, 1.0, 50.0, 50.0]), np.full(4, 1000), ShareBounds(), DenseLoad(1000.0))
     elastic.choose_members(100, fields=4)
     alone_n = elastic.capacities(100, fields=4)
-    elastic.follow(alone_n, alone_n * 4, 4 * alone_n.astype(np.float64))
+    elastic.shift_shares(alone_n, alone_n * 4, 4 * alone_n.astype(np.float64))
     for _ in range(SETTLING_STEPS):
         elastic.measure(0, 100, compute_seconds=10.0, row_seconds=1e-3)
         elastic.choose_members(100, fields=4)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from dispatch.placement.arrays import Bool
 from dispatch.placement.capacity.participation import (
-    CLEARLY,
     LEAST_WAIT,
+    MIN_IMPROVEMENT,
     SETTLING_STEPS,
     TRY_COST,
     TRY_STEPS,
@@ -116,7 +116,7 @@ def test_a_change_tells_the_times_of_both_sets() -> None:
 
 def test_the_set_stays_while_no_other_is_clearly_better() -> None:
     participation = Participation(ALL_MAY)
-    barely, clearly = 61.0 / (1 - CLEARLY) - 0.1, 61.0 / (1 - CLEARLY) + 0.1
+    barely, clearly = 61.0 / (1 - MIN_IMPROVEMENT) - 0.1, 61.0 / (1 - MIN_IMPROVEMENT) + 0.1
     assert not any(settled(participation, model([1.0, 1.0, barely], [1.0] * 3), 50)[-1])
     assert settled(participation, model([1.0, 1.0, clearly], [1.0] * 3), 1) == [[False, False, True]]
     # 61 without it, 58.2 with it: not enough to call it back
@@ -201,7 +201,7 @@ def test_nobody_is_alone_while_another_must_not_be_parked(bound: list[int], taki
 
 def test_a_set_of_one_comes_and_goes_only_where_another_set_is_clearly_better() -> None:
     participation = Participation(ALL_MAY)
-    barely, clearly = 120.0 / (1 - CLEARLY) - 40.1, 120.0 / (1 - CLEARLY) - 39.9
+    barely, clearly = 120.0 / (1 - MIN_IMPROVEMENT) - 40.1, 120.0 / (1 - MIN_IMPROVEMENT) - 39.9
     assert not any(settled(participation, dense([barely] * 3, 1.0), 50)[-1])
     assert settled(participation, dense([clearly] * 3, 1.0), 1) == [[False, True, True]]
     # 120 alone, 114.1 with all: not enough to give it up
@@ -218,7 +218,7 @@ def test_after_a_change_to_one_worker_nobody_is_called_back_until_it_has_settled
 
 
 def test_a_hand_over_that_takes_longer_than_it_saves_is_not_made() -> None:
-    gain = 240.0 * (1 - CLEARLY) - 120.0
+    gain = 240.0 * (1 - MIN_IMPROVEMENT) - 120.0
     for hand_over, is_alone in ((HAND_OVER_STEPS * gain - 1, True), (HAND_OVER_STEPS * gain + 1, False)):
         participation = Participation(ALL_MAY)
         settled(participation, dense([200.0] * 3, 1.0, hand_over), 50)

@@ -15,7 +15,7 @@ def moved_by_one_worker(keys: list[np.ndarray], cache_rows: int) -> tuple[list[f
         rows = index.resolve(keys_BF)
         plan = directory.plan(step, rows, np.zeros(len(keys_BF), np.int32))
         moved.append(float(plan.traffic.busier_way(1.0)[0]))
-        sole.follow(step, rows.rows_U)
+        sole.train_batch(step, rows.rows_U)
     return moved, sole
 
 

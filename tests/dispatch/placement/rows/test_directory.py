@@ -298,7 +298,7 @@ def test_one_worker_writes_a_hot_row_back_with_the_step_that_changed_it() -> Non
 def test_policies_see_a_hot_row_as_clean_and_held_by_all() -> None:
     target = directory(*([4] * 70), replicas=1)
     target.replicate(np.array([7], np.int64))
-    state_U, holders_UQ = target.look(batch_of([[7, 5]]))
+    state_U, holders_UQ = target.look_up(batch_of([[7, 5]]))
     assert state_U.tolist() == [CLEAN, CLEAN]
     assert holders_UQ.tolist() == [[2**64 - 1, 63], [0, 0]]
 
@@ -371,7 +371,7 @@ def test_memory_of_a_known_key_stays_under_64_bytes_for_8_workers() -> None:
     keys, index = 400_000, Index()
     target = directory(*([keys * 8 // 100] * 8))
     for part in np.random.default_rng(1).integers(0, 2**64, (100, keys // 100, 1), np.uint64):
-        target.look(index.resolve(part))
+        target.look_up(index.resolve(part))
     assert (index.nbytes + target.nbytes) / keys < 64
 
 
