@@ -48,8 +48,8 @@ class StreamConfig(Section):
     retention_bytes: int | None = Field(None, ge=4096)
     """Bytes a partition of either topic may keep; whole old segments beyond it are removed. None keeps everything."""
     retention_cap_bytes: int | None = Field(None, ge=4096)
-    """Bytes a partition may keep where a run may have to read them again, behind its oldest cut; beyond them even those
-    are removed, with a warning. None: four times retention_bytes."""
+    """Bytes a partition may keep where a run may have to read them again, behind its oldest checkpoint; beyond them
+    even those are removed, with a warning. None: four times retention_bytes."""
 
     @property
     def skip_above(self) -> int | None:

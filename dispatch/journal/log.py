@@ -458,7 +458,7 @@ def _check_segment(path: Path, end: int, is_last: bool) -> None:
             raise SegmentGone(f"{path} was dropped while it was read; expected it to stay; read again") from error
     if not is_last and size != end:
         raise LogCorrupt(
-            f"{path} was cut at byte {end}, and later segments follow it; expected a whole segment; restore it "
+            f"{path} was truncated at byte {end}, and later segments follow it; expected a whole segment; restore it "
             "from a copy"
         )
 

@@ -51,12 +51,12 @@ def join_batch(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:
 
 
 def _dead_letter(partition: int, bad: Reject) -> DeadLetter:
-    is_cut = bad.size > len(bad.payload)
+    is_truncated = bad.size > len(bad.payload)
     return DeadLetter(
         partition=partition,
         offset=bad.position.offset,
         index=bad.position.index,
         reason=bad.reason,
         payload=bad.payload,
-        size=bad.size if is_cut else None,
+        size=bad.size if is_truncated else None,
     )

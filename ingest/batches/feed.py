@@ -1,7 +1,7 @@
 """The events of one partition: read, decoded, and kept ready for the batch that takes them."""
 
 from ingest.batches.job import LoaderJob
-from ingest.codec.decoder import Decoded, Decoder, cut, end_of, join_decoded
+from ingest.codec.decoder import Decoded, Decoder, end_of, join_decoded, split_at
 from ingest.errors import OffsetOutOfRange, SourceUnavailable
 from ingest.samples import Samples
 from ingest.streams.position import Position, Range
@@ -101,7 +101,7 @@ class Feed:
             end = end_of(self._pending, count) if count else self.position
         if end == self.position:
             return None
-        head, rest = cut(self._pending, count, end)
+        head, rest = split_at(self._pending, count, end)
         self._hold(rest)
         taken = Range(self.partition, self.position, end)
         self.position = end

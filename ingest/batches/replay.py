@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from ingest.batches.batch import Batch, join_batch
-from ingest.codec.decoder import Decoded, Decoder, count_before, cut, join_decoded
+from ingest.codec.decoder import Decoded, Decoder, count_before, join_decoded, split_at
 from ingest.errors import SourceError, SourceUnavailable
 from ingest.schema import Schema
 from ingest.streams.position import Position, Range
@@ -56,7 +56,7 @@ def _decode_range(source: Source, decoder: Decoder, wanted: Range, read_bytes: i
             )
         parts.append(decoder.decode(records, at))
     decoded = join_decoded(parts)
-    return cut(decoded, count_before(decoded, wanted.end), wanted.end)[0]
+    return split_at(decoded, count_before(decoded, wanted.end), wanted.end)[0]
 
 
 def _read_patiently(source: Source, partition: int, offset: int, read_bytes: int, goes_on: GoesOn) -> list[Record]:

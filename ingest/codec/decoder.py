@@ -52,7 +52,7 @@ class Reject(msgspec.Struct, frozen=True):
     payload: bytes
     """the record, or the sample's bytes of a packed record; cut off at KEPT_BYTES"""
     size: int
-    """bytes of it before the cut"""
+    """bytes of it before it was truncated"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +190,7 @@ def count_before(decoded: Decoded, position: Position) -> int:
     return int(low + np.searchsorted(decoded.at_B[low:high, 1], position.index))
 
 
-def cut(decoded: Decoded, count: int, end: Position) -> tuple[Decoded, Decoded]:
+def split_at(decoded: Decoded, count: int, end: Position) -> tuple[Decoded, Decoded]:
     """The first count samples with the rejects before end, and the rest."""
     before = tuple(reject for reject in decoded.rejects if reject.position < end)
     after = decoded.rejects[len(before) :]

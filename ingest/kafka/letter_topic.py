@@ -12,8 +12,8 @@ letter a writer
 
 An attempt that fails, or takes too long, may or may not have been committed: its session is dropped, and the next one
 finds out with the same three steps. The broker forgets the progress of a run that wrote no letter for
-``offsets.retention.minutes`` (a week unless configured): if it is resumed from an older cut,
-it writes the letters since that cut again.
+``offsets.retention.minutes`` (a week unless configured): if it is resumed from an older checkpoint,
+it writes the letters since that checkpoint again.
 """
 
 import threading

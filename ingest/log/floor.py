@@ -1,10 +1,10 @@
 """How far back runs may have to read a topic of the embedded log again: the floor under its retention.
 
-    FOLDER/TOPIC/floor-RUN.json    positions by partition, of the oldest cut that run RUN can go back to
+    FOLDER/TOPIC/floor-RUN.json    positions by partition, of the oldest checkpoint that run RUN can go back to
 
-A run writes its file when it has dropped old cuts, and removes it at its end. Writers of the topic read all of them
-when they would remove segments, and keep those that a run needs, up to a cap. Files are replaced as a whole; one that
-cannot be read counts as one that needs everything.
+A run writes its file when it has dropped old checkpoints, and removes it at its end. Writers of the topic read all of
+them when they would remove segments, and keep those that a run needs, up to a cap. Files are replaced as a whole; one
+that cannot be read counts as one that needs everything.
 """
 
 from collections.abc import Mapping

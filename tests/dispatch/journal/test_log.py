@@ -84,7 +84,7 @@ def test_segments_follow_each_other_and_a_missing_or_checkpoint_one_is_named(tmp
     first, second, *_, last = sorted(tmp_path.glob("*.log"))
     content = second.read_bytes()
     second.write_bytes(content[:-3])
-    with pytest.raises(LogCorrupt, match=f"{second} was cut at byte"):
+    with pytest.raises(LogCorrupt, match=f"{second} was truncated at byte"):
         list(read_records(tmp_path))
     second.unlink()
     with pytest.raises(LogCorrupt, match="expected one that begins with frame"):
