@@ -195,7 +195,7 @@ def take_pictures(into: Path, columns: int, rows: int) -> None:
 
 
 def take_demo(into: Path) -> None:
-    """The picture of README."""
+    """The picture of docs/tutorial.md."""
     with tempfile.TemporaryDirectory() as folder:
         shown = TerminalCommand(freshet("demo", "--serve"), Path(folder), *DEMO_SIZE)
         try:

@@ -12,11 +12,12 @@ from dispatch.journal.history import read_history
 from tests.end_to_end.processes import ROOT, WAIT_SECONDS
 from tests.pasting import MARK, DocumentReader, blocks_of, missing_from
 
-DOCUMENTS = ("README.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))))
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))))
 LINES = 3000
 SCHEMA = "".join(f'[[tables]]\nname = "{name}"\n' for name in ("user", "item", "hour"))
 STORIES = (
-    ("README.md", "docs/operations.md", "docs/serving.md", "docs/api.md", "docs/export.md"),
+    ("README.md",),
+    ("docs/tutorial.md", "docs/operations.md", "docs/serving.md", "docs/api.md", "docs/export.md"),
     ("docs/labels.md",),
     ("docs/kafka.md",),
     ("docs/schemas.md", "docs/policies.md"),

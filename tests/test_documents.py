@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer.main
+import yaml
 
 from infra.cli.main import app
 from infra.run.reference import sections, settings_page
@@ -18,7 +19,8 @@ from infra.run.settings import NOT_SETTINGS, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "tests", "alembic", "docs", "benchmarks")
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))))
+PAGES = tuple(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *PAGES)
 PATH = re.compile(rf"\b(?:{'|'.join(FOLDERS)})/[\w./-]*\w|\b[A-Z]+\.md\b")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -86,8 +88,10 @@ def test_every_link_leads_to_a_file(document: str) -> None:
     assert [link for link in linked if not ((ROOT / document).parent / link).exists()] == []
 
 
-def test_the_readme_links_to_every_document() -> None:
-    assert set(LINK.findall(text_of("README.md"))) >= set(DOCUMENTS) - {"README.md"}
+def test_the_readme_leads_to_the_index_which_links_to_every_page() -> None:
+    assert set(LINK.findall(text_of("README.md"))) >= {"docs/README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"}
+    linked = {f"docs/{link}" for link in LINK.findall(text_of("docs/README.md"))}
+    assert linked >= set(PAGES) - {"docs/README.md"}
 
 
 @each_document
@@ -151,8 +155,8 @@ def test_the_page_of_settings_is_current() -> None:
     assert {name for name, _ in sections()} == {"", *Settings.model_fields} - set(dict(sections())[""])
 
 
-def test_every_folder_of_the_readme_s_tree_exists() -> None:
-    (tree,) = re.findall(r"```\n(ingest/ .*?)```", text_of("README.md"), re.DOTALL)
+def test_every_folder_of_the_tree_exists() -> None:
+    (tree,) = re.findall(r"```\n(ingest/ .*?)```", text_of("ARCHITECTURE.md"), re.DOTALL)
     folder, seen = "", 0
     for line in tree.splitlines():
         inner, name = re.findall(r"^( *)([\w-]+)/ ", line)[0]
@@ -160,3 +164,17 @@ def test_every_folder_of_the_readme_s_tree_exists() -> None:
         assert (ROOT / folder / (name if inner else "")).is_dir(), line
         seen += 1
     assert seen > 20
+
+
+def test_continuous_integration_runs_on_every_python_that_is_supported() -> None:
+    job = yaml.safe_load(text_of(".github/workflows/test.yml"))["jobs"]["test"]
+    supported = re.findall(r"3\.\d+", tomllib.loads(text_of("pyproject.toml"))["project"]["requires-python"])
+    first, beyond = (int(version.removeprefix("3.")) for version in supported)
+    assert job["strategy"]["matrix"]["python"] == [f"3.{minor}" for minor in range(first, beyond)]
+    assert job["steps"][-1]["run"] == ".ci/run"
+
+
+def test_the_hooks_of_commits_are_the_checks() -> None:
+    (local,) = yaml.safe_load(text_of(".pre-commit-config.yaml"))["repos"]
+    programs = {Path(hook["entry"].split()[0]).name for hook in local["hooks"]}
+    assert programs == set(re.findall(r"\$\(BIN\)/(ruff|mypy|lint-imports)", text_of("Makefile")))

@@ -30,7 +30,7 @@ from tests.end_to_end.threads import WAIT_SECONDS, Plan, Threads, batches, model
 from tests.ingest.topics import events
 
 DOWN_SECONDS = float(os.environ.get("KAFKA_DOWN_SECONDS", "1"))
-"""how long the broker stays dead; README tells how to try it for longer"""
+"""how long the broker stays dead; docs/operations.md tells how to try it for longer"""
 LARGE_BYTES = 4 << 20
 """poison has records of over a megabyte"""
 CLIENTS: tuple[Client, ...] = ("kafka-python", "confluent-kafka")
