@@ -70,7 +70,7 @@ _STARTS = np.array(BUCKET_STARTS)
 
 
 def log_square(value: float) -> int:
-    """floor(ln(v+1)^2) for v >= 0, the value itself when negative; fractions are cut to the whole number below."""
+    """floor(ln(v+1)^2) for v >= 0, the value itself when negative; fractions are rounded down."""
     whole = math.floor(value)
     return whole if whole < 0 else bisect_right(BUCKET_STARTS, whole) - 1
 

@@ -1,0 +1,71 @@
+"""One word for one thing: words that were given up do not come back, in code, messages, commands or documents.
+
+ARCHITECTURE.md has the words that there are.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RETIRED = {
+    "cut": r"(?<!power )(?<![\w.])(?!_?cut_(?:off|short))(?:\w*_)?[Cc]uts?(?:_\w*)?\b"
+    r"(?! (?:off|short|into|down|out)\b)",
+    "retell": r"\bretell\w*",
+    "rage": r"\brage\b",
+    "CLEARLY": r"\bCLEARLY\b",
+}
+"""what is searched for, by what was given up: a cut is a checkpoint, or else it is truncated, split or shortened"""
+EARLIER_RELEASES = {
+    "CHANGELOG.md": "says what was renamed",
+    "alembic/versions": "tables of earlier releases",
+    "api/routes/history.py": "redirects from the earlier path",
+    "dispatch/journal/records.py": "tags on disk",
+    "docs/kafka.md": "a header of the topic",
+    "docs/operations.md": "says where runs of earlier releases keep them",
+    "infra/cli/checkpoints.py": "takes the earlier command, with a notice",
+    "infra/cli/main.py": "takes the earlier command, with a notice",
+    "infra/run/folder.py": "finds the folder of earlier runs",
+    "infra/run/settings.py": "takes the earlier settings, with a notice",
+    "ps/checkpoints/served.py": "fields on disk",
+    "ps/protocol.py": "fields on disk",
+    "ingest/codec": "truncates records",
+    "ingest/columns.py": "truncates lists",
+    "ingest/kafka/letter_topic.py": "a header of the topic",
+    "ingest/log": "truncates files",
+    "ingest/producing/poison.py": "truncates records",
+}
+"""where the old word has to be, and why"""
+
+
+def files() -> list[str]:
+    """What a reader or user meets: everything but tests and what is drawn or generated elsewhere."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return [
+        name
+        for name in listed
+        if Path(name).suffix in {".py", ".md", ".toml", ".yaml", ".sh"}
+        if not name.startswith(("tests/", *EARLIER_RELEASES))
+    ]
+
+
+@pytest.mark.parametrize("word", RETIRED)
+def test_a_word_that_was_given_up_is_not_used(word: str) -> None:
+    pattern = re.compile(RETIRED[word])
+    assert len(files()) > 500
+    found = [
+        f"{name}:{number}: {line.strip()}"
+        for name in files()
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_every_place_that_keeps_an_old_word_has_it() -> None:
+    for name in EARLIER_RELEASES:
+        place = ROOT / name
+        inside = [place] if place.is_file() else [*place.rglob("*.py")]
+        assert any(re.search(r"cut", file.read_text()) for file in inside), name
