@@ -20,7 +20,7 @@ from ingest.main import ProducerJob, run_producer
 from tests.api.serving import Served
 from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment, wait_until
 
-SECTION = re.compile(r"^## Several machines\n(.*?)^An agent may also start whole runs", re.DOTALL | re.MULTILINE)
+SECTION = re.compile(r"^## Several machines\n(.*?)^An agent can also start whole runs", re.DOTALL | re.MULTILINE)
 COMMANDS = re.compile(r"^```\n((?:freshet|export) .*?)^```", re.DOTALL | re.MULTILINE)
 SETTINGS = re.compile(r"^```toml\n(run = .*?)^```", re.DOTALL | re.MULTILINE)
 SERVERS = ("dispatcher", "ps-0", "ps-1", "serve")
