@@ -198,8 +198,8 @@ def test_a_step_that_does_not_come_out_the_same_is_named(
     train(plan)
     repeat = Decider.repeat
 
-    def swap(decider: Decider, step: int, keys_BF: Any, worker_B: Any, *others: Any) -> Decision:
-        return repeat(decider, step, keys_BF, worker_B * 0 if step == 6 else worker_B, *others)
+    def swap(decider: Decider, step: int, keys_BF: Any, worker_B: Any, **others: Any) -> Decision:
+        return repeat(decider, step, keys_BF, worker_B * 0 if step == 6 else worker_B, **others)
 
     monkeypatch.setattr(Decider, "repeat", swap)
     train(golden(plan))
