@@ -1,4 +1,4 @@
-"""The table of cuts is called checkpoints
+"""What was called a cut is called a checkpoint: the table, and the events
 
 A new table, because SQLite cannot rename constraints.
 """
@@ -17,10 +17,14 @@ COLUMNS = "run, number, step, samples, positions, state, at, version"
 
 def upgrade() -> None:
     move("cuts", "checkpoints")
+    op.execute("UPDATE events SET kind = 'checkpoint' WHERE kind = 'cut'")
+    op.execute("UPDATE events SET kind = 'checkpoint begun' WHERE kind = 'cut begun'")
 
 
 def downgrade() -> None:
     move("checkpoints", "cuts")
+    op.execute("UPDATE events SET kind = 'cut' WHERE kind = 'checkpoint'")
+    op.execute("UPDATE events SET kind = 'cut begun' WHERE kind = 'checkpoint begun'")
 
 
 def move(old: str, new: str) -> None:

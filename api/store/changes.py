@@ -15,6 +15,7 @@ import msgspec
 from dispatch.control.feed import FeedPage, Versioned
 from dispatch.journal.desired import STOPPED
 from dispatch.journal.records import (
+    PRESENT_NAMES,
     AlphaChanged,
     AnyRecord,
     Begun,
@@ -261,7 +262,8 @@ def _fault(record: Faulted) -> Row:
 
 def _event(changes: Changes, record: AnyRecord) -> Row:
     body = plain(msgspec.to_builtins(record, str_keys=True))
-    kind = body.pop("is")
+    body = {PRESENT_NAMES.get(name, name): value for name, value in body.items()}
+    kind = PRESENT_NAMES.get(body["is"], body.pop("is"))
     changes.last_at = told(body.pop("at_seconds")) or changes.last_at or _time_within(record) or changes.read_at
     return {"kind": kind, "body": body, "at": changes.last_at}
 

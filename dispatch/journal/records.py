@@ -14,6 +14,9 @@ from dispatch.placement.arrays import I32, I64
 from ingest.batches.manifest import Manifest
 from ingest.streams.position import Position
 
+PRESENT_NAMES = {"cut": "checkpoint", "cut begun": "checkpoint begun", "line": "timeline"}
+"""tags and fields that the journal has by their names in earlier releases, so that it can be read on"""
+
 
 class JournalRecord(msgspec.Struct, frozen=True, tag_field="is", forbid_unknown_fields=True):
     """Base of all records."""

@@ -73,9 +73,9 @@ def test_what_is_left_of_a_long_run_comes_in_few_pages(tmp_path: Path, monkeypat
 def test_an_api_that_ends_waits_for_no_dispatcher_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asking = threading.Event()
 
-    def ask(*arguments: Any) -> FeedPage:
+    def ask(**named: Any) -> FeedPage:
         asking.set()
-        return read_feed(*arguments)
+        return read_feed(**named)
 
     monkeypatch.setattr(projector, "FEED_SECONDS", 3600.0)
     monkeypatch.setattr(projector, "read_feed", ask)
@@ -90,7 +90,7 @@ def test_a_dispatcher_that_gives_out_no_journal_is_told_of_and_asked_again(
 ) -> None:
     asked = threading.Semaphore(0)
 
-    def refuse(*arguments: Any) -> FeedPage:
+    def refuse(**named: Any) -> FeedPage:
         asked.release()
         raise CommandRefused("version 7 is not in the journal, which has 1 versions")
 

@@ -175,13 +175,14 @@ def summed(rows: list[Row]) -> Row:
 
 
 def named(record: AnyRecord) -> Row:
-    """Its fields, without tag and time."""
+    """Its fields by their present names, without tag and time."""
     fields: Row = msgspec.to_builtins(record, str_keys=True)
-    return {name: value for name, value in fields.items() if name not in ("is", "at_seconds")}
+    present = {"timeline" if name == "line" else name: value for name, value in fields.items()}
+    return {name: value for name, value in present.items() if name not in ("is", "at_seconds")}
 
 
 def event(record: AnyRecord, version: int, place: int) -> Row:
-    kind = msgspec.to_builtins(record)["is"]
+    kind = msgspec.to_builtins(record)["is"].replace("cut", "checkpoint")
     at = getattr(record, "at_seconds", 0.0) or None
     return {"version": version, "place": place, "kind": kind, "body": named(record), "at": at}
 

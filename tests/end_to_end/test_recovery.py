@@ -92,10 +92,10 @@ def test_a_shard_that_crashes_while_it_goes_back_to_a_checkpoint_is_replaced(
 ) -> None:
     plan = Plan(write_topic(EVENTS), **SMALL, checkpoints=OFTEN)
 
-    def crash(storage: Any, number: int, *others: Any) -> Any:
+    def crash(number: int, **others: Any) -> Any:
         if number != EMPTY_MODEL:
             faults.reach("going back")
-        return restore(storage, number, *others)
+        return restore(number=number, **others)
 
     monkeypatch.setattr("ps.shard.restore", crash)
     strikes = Strike("order_received", 12), Strike("going back")

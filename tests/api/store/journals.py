@@ -115,7 +115,8 @@ class Reference:
         if not isinstance(record, StepDecided | StepDone):
             body = msgspec.json.decode(msgspec.json.encode(record))
             restated = record.generation.at_seconds if isinstance(record, CheckpointBegun) else 0.0
-            kind, at = body.pop("is"), body.pop("at_seconds")
+            kind, at = body.pop("is").replace("cut", "checkpoint"), body.pop("at_seconds")
+            body |= {"timeline": body.pop("line")} if "line" in body else {}
             self.last_at = at or self.last_at or restated or WHEN_READ
             self.events.append(key | {"kind": kind, "body": body, "at": self.last_at})
         match record:

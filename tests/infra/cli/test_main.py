@@ -75,6 +75,8 @@ def test_every_command_is_known_here() -> None:
     assert isinstance(group, click.Group) or hasattr(group, "commands")
     names = set()
     for name, command in group.commands.items():
+        if command.hidden:
+            continue  # a name of earlier releases
         inner = getattr(command, "commands", None)
         names |= {f"{name} {more}" for more in inner} if inner else {name}
     assert names == set(COMMANDS)
