@@ -58,6 +58,17 @@ def wait_until(
         time.sleep(every_seconds)
 
 
+def wait_for_line(process: "subprocess.Popen[str]", text: str) -> None:
+    """Reads what a process prints until a line has this text; fails with all that it printed if it ends first."""
+    assert process.stdout is not None
+    printed: list[str] = []
+    for line in process.stdout:
+        printed.append(line)
+        if text in line:
+            return
+    raise AssertionError(f"{text!r} was not printed: {''.join(printed)}")
+
+
 def children_of(folder: Path) -> list[psutil.Process]:
     """Processes of the run in that folder that are still there."""
     there = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["status"] != psutil.STATUS_ZOMBIE]

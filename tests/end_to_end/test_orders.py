@@ -25,7 +25,7 @@ from ps.config import RowConfig
 from ps.phases import FLUSH, TRAIN
 from tests.end_to_end.fixed import train_fixed
 from tests.end_to_end.interrupting import golden
-from tests.end_to_end.processes import start, wait_until
+from tests.end_to_end.processes import start, wait_for_line, wait_until
 from tests.end_to_end.threads import WAIT_SECONDS, Plan, model_of, train
 from tests.ingest.topics import events, write_json
 from trainer.worker import Upcoming, Worker
@@ -210,8 +210,7 @@ def test_a_parked_worker_that_ends_or_stops_is_lost_while_the_others_train(tmp_p
     try:
         wait_until(lambda: [step.sole for step in history().steps[-9:]] == [0] * 9, dispatcher)
         parked.send_signal(how)
-        assert dispatcher.stdout is not None
-        assert any("lost worker worker-1: it ended, or gave no sign" in line for line in dispatcher.stdout)
+        wait_for_line(dispatcher, "lost worker worker-1: it ended, or gave no sign")
         before = history().step
         wait_until(lambda: history().members == ("worker-0",) and history().step > before, dispatcher, 0.2)
         dispatcher.terminate()

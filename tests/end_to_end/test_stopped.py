@@ -13,7 +13,7 @@ from infra.base.process import Stop
 from infra.kafka.broker import free_port
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
-from tests.end_to_end.processes import children_of, run, start, wait_until
+from tests.end_to_end.processes import children_of, run, start, wait_for_line, wait_until
 
 BATCH, STEPS = 64, 8
 SILENCE_SECONDS = 8
@@ -59,8 +59,7 @@ def test_processes_that_were_replaced_while_they_were_stopped_are_refused_and_en
             process.send_signal(signal.SIGSTOP)
         second = run("dispatcher", *dispatching)
         assert (second.returncode, "another process" in second.stderr) == (1, True), second.stderr
-        assert dispatcher.stdout is not None
-        assert any(f"gave no sign of life for {SILENCE_SECONDS} s" in line for line in dispatcher.stdout)
+        wait_for_line(dispatcher, f"gave no sign of life for {SILENCE_SECONDS} s")
         shard, worker = start_both()
         produce()
         wait_until(lambda: step() > STEPS, dispatcher)
