@@ -157,10 +157,9 @@ def load_settings(
     for override in overrides:
         _merge(merged, _parse_override(override))
     _merge(merged, values)
-    for old in RENAMED.keys() & merged.keys():
-        structlog.get_logger().warning(
-            f"settings {old}.* are called {RENAMED[old]}.* now; rename them where they are set"
-        )
+    for old, new in RENAMED.items():
+        if old in merged or any(name.upper().startswith(f"{PREFIX}{old}__".upper()) for name in os.environ):
+            structlog.get_logger().warning(f"settings {old}.* are called {new}.* now; rename them where they are set")
     return _validated(merged)
 
 
@@ -170,9 +169,18 @@ def read_environment() -> dict[str, Any]:
     if servers := os.environ.get(KAFKA):
         named = {"kafka": {"servers": servers}}
     source = EnvSettingsSource(Settings)
-    source.env_vars = {name: value for name, value in source.env_vars.items() if name != KAFKA.lower()}
+    source.env_vars = {_present(name): value for name, value in source.env_vars.items() if name != KAFKA.lower()}
     _merge(named, source())
     return named
+
+
+def _present(variable: str) -> str:
+    """The present name of a variable, in lower case as pydantic has it."""
+    for old, new in RENAMED.items():
+        before = f"{PREFIX}{old}__".lower()
+        if variable.startswith(before):
+            return f"{PREFIX}{new}__".lower() + variable.removeprefix(before)
+    return variable
 
 
 def names_brokers() -> bool:

@@ -121,6 +121,12 @@ def test_generations_checkpoints_faults_and_steps_are_lists(api: Served) -> None
         assert api.get(f"/v1/runs/r/{name}").json == {"items": [], "next": None}
 
 
+def test_the_path_of_earlier_releases_leads_to_checkpoints(api: Served) -> None:
+    moved, present = (api.get(f"/v1/runs/r/{name}?limit=2") for name in ("cuts", "checkpoints"))
+    assert (moved.status, moved.json) == (200, present.json)
+    assert api.get("/v1/runs/r/cuts?limit=0").status == 422
+
+
 def test_events_resume_after_the_last_one(api: Served, dispatcher: PretendDispatcher) -> None:
     api.ask("POST", "/v1/runs/r/pause", {"reason": "one"})
     mark = until(

@@ -116,6 +116,27 @@ def test_events_that_have_no_time_get_that_of_the_event_before(database: str) ->
     assert on(database, lambda connection: list(connection.scalars(text(times)))) == [5.0, 5.0, 5.0, 7.0]
 
 
+def test_checkpoints_of_earlier_releases_keep_their_rows_under_the_new_name(database: str) -> None:
+    def older(connection: Connection) -> None:
+        config = migrations()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0003")
+        columns = "name, folder, topic, settings, code, state, version"
+        connection.execute(text(f"INSERT INTO runs ({columns}) VALUES ('r', '', '', '{{}}', '', 'seen', 0)"))
+        connection.execute(text("INSERT INTO cuts VALUES ('r', 7, 210, 4000, '{\"0\": 1}', 'taken', 5.0, 9)"))
+        for version, kind in enumerate(("cut begun", "cut", "fault")):
+            connection.execute(text(f"INSERT INTO events VALUES ('r', {version}, 0, '{kind}', '{{}}', 5.0)"))
+
+    def rows(connection: Connection) -> list[Any]:
+        names = "SELECT number, step, state FROM checkpoints", "SELECT kind FROM events ORDER BY version"
+        return [[tuple(row) for row in connection.execute(text(query))] for query in names]
+
+    migrate(database)
+    on(database, older)
+    migrate(database)
+    assert on(database, rows) == [[(7, 210, "taken")], [("checkpoint begun",), ("checkpoint",), ("fault",)]]
+
+
 def test_a_difference_would_be_found(database: str) -> None:
     migrate(database)
     on(database, lambda connection: connection.execute(text("DROP TABLE faults")))

@@ -41,6 +41,17 @@ def test_checkpoints_are_listed(checkpoints: list[CheckpointManifest], invoke: I
     assert listed[0]["bytes"] == checkpoints[0].shards[0].files[0].nbytes + checkpoints[0].dispatcher.nbytes
 
 
+def test_the_command_of_earlier_releases_works_with_a_notice_and_so_does_their_folder(
+    checkpoints: list[CheckpointManifest], invoke: Invoke, tmp_path: Path
+) -> None:
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "run" / "cuts")
+    old, new = (invoke(command, "list", "--run", "run", "--json") for command in ("cuts", "checkpoints"))
+    assert [each["number"] for each in json.loads(new.stdout)] == [1, 2]
+    assert old.stdout == new.stdout
+    assert "is called 'freshet checkpoints' now" in old.stderr
+    assert new.stderr == ""
+
+
 def test_a_checkpoint_is_shown_with_its_files_positions_and_samples(
     checkpoints: list[CheckpointManifest], invoke: Invoke
 ) -> None:

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from infra.base.errors import ConfigError
 from infra.base.telemetry import describe
@@ -24,6 +25,18 @@ def test_lists_and_no_value_can_be_written_on_the_command_line() -> None:
     assert settings.dispatch.links_gbit == (5.0, 5.0, 0.5, 0.5)
     assert settings.stream.retention_bytes is None
     assert settings.model.mlp == (8, 4)
+
+
+def test_sections_are_read_by_their_names_in_earlier_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRESHET_CUTS__KEPT", "7")
+    with capture_logs() as logs:
+        settings = load_settings(overrides=["cuts.seconds=3", "checkpoints.deltas=2"])
+    assert (settings.checkpoints.kept, settings.checkpoints.seconds, settings.checkpoints.deltas) == (7, 3.0, 2)
+    assert [line["event"] for line in logs] == [
+        "settings cuts.* are called checkpoints.* now; rename them where they are set"
+    ]
+    with pytest.raises(ConfigError, match=r"setting checkpoints\.second = '3' does not exist"):
+        load_settings(overrides=["cuts.second=3"])
 
 
 def test_none_is_a_name_where_it_is_one_of_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
