@@ -5,6 +5,19 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from api.models.base import Answer, Body, Gbit, ProcessName, Reason
+from dispatch.journal.desired import AUTO, NONE, parse_shares
+
+
+class SharesReading(Answer):
+    """Bounds of one worker's part of a batch, in equal shares of it."""
+
+    least: float
+    largest: float
+
+
+CommandValue = SharesReading | float | bool | str | None
+"""alpha: a number, or auto; policy: as it is written; deadline: whether there is one; skip_above: events, or none;
+link: Gbit/s"""
 
 
 class RunOutline(Answer):
@@ -114,7 +127,7 @@ class EffectiveSettings(Answer):
 
     started_with: dict[str, Any]
     """as the run was started"""
-    changed: dict[str, str]
+    changed: dict[str, CommandValue]
     """what was set while it ran, by whomever: the newest value of each"""
 
 
@@ -196,9 +209,9 @@ class CommandReading(Answer):
                     "id": "1c5a0f6ad1c94c0c8c9b2f5d4c8f9a10",
                     "run": "clicks",
                     "verb": "alpha",
-                    "worker": "",
-                    "value": "0.25",
-                    "expected": -1,
+                    "worker": None,
+                    "value": 0.25,
+                    "expected": None,
                     "actor": "ann",
                     "reason": "the GPU is shared today",
                     "state": "done",
@@ -214,9 +227,12 @@ class CommandReading(Answer):
     id: str
     run: str
     verb: str
-    worker: str
-    value: str
-    expected: int
+    worker: str | None
+    """that it is about; null: it is about none"""
+    value: CommandValue
+    """what it sets; null: nothing"""
+    expected: int | None
+    """the journal's version that it was given on; null: any"""
     actor: str
     reason: str
     state: Literal["pending", "done", "refused"]
@@ -226,3 +242,37 @@ class CommandReading(Answer):
     """of the journal with the command in it"""
     created_at: float
     done_at: float | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, stored: Any) -> Any:
+        """Typed values in place of the texts and numbers that the database has."""
+        if isinstance(stored, dict):
+            return stored
+        return {name: getattr(stored, name) for name in cls.model_fields} | {
+            "worker": stored.worker or None,
+            "value": value_of(stored.verb, stored.value),
+            "expected": None if stored.expected < 0 else stored.expected,
+        }
+
+
+def value_of(verb: str, written: str) -> CommandValue:
+    """What a command sets, as it is on record; text that cannot be read, of one that was refused, stays text."""
+    if not written:
+        return None
+    try:
+        match verb:
+            case "alpha":
+                return AUTO if written == AUTO else float(written)
+            case "deadline":
+                return written == "true"
+            case "skip_above":
+                return NONE if written == NONE else int(written)
+            case "link":
+                return float(written)
+            case "shares":
+                shares = parse_shares(written)
+                return SharesReading(least=shares.least, largest=shares.largest)
+    except ValueError:
+        pass
+    return written

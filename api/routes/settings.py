@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from api.access.rules import needs
 from api.errors import DatabaseAway, Unprocessable
-from api.models.runs import ChangeSettings, EffectiveSettings
+from api.models.runs import ChangeSettings, CommandValue, EffectiveSettings, value_of
 from api.parts import ApiParts, Parts
 from api.routes.common import COMMAND_RESPONSES, MOST_LISTED, Followed, Given, etag, give
 from dispatch.placement.policies.registry import parse_spec
@@ -20,13 +20,13 @@ router = APIRouter(prefix="/v1/runs/{run}/settings", tags=["settings"])
 async def read_settings(run: Followed, parts: Parts, response: Response) -> EffectiveSettings:
     """Those it was started with, without secrets, and what was changed since."""
     response.headers["ETag"] = etag(run.version)
-    changed: dict[str, str] = {}
+    changed: dict[str, CommandValue] = {}
     with suppress(DatabaseAway):
         changed = await _changed(parts, run.place.name)
     return EffectiveSettings(started_with=run.place.shown_settings(), changed=changed)
 
 
-async def _changed(parts: ApiParts, run: str) -> dict[str, str]:
+async def _changed(parts: ApiParts, run: str) -> dict[str, CommandValue]:
     """The newest value of each, whoever set it: by the journal, and by answers that came before its projection."""
     newest: dict[str, tuple[int, str]] = {}
     events = await parts.store.runs.newest_events(run, "command", MOST_LISTED)
@@ -36,7 +36,7 @@ async def _changed(parts: ApiParts, run: str) -> dict[str, str]:
     for version, verb, value in told:
         if verb in CHANGEABLE and version >= newest.get(verb, (0, ""))[0]:
             newest[verb] = version, value
-    return {verb: newest[verb][1] for verb in CHANGEABLE if verb in newest}
+    return {verb: value_of(verb, newest[verb][1]) for verb in CHANGEABLE if verb in newest}
 
 
 @router.patch("", summary="Change a setting", responses=COMMAND_RESPONSES, **needs("control"))
