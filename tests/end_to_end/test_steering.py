@@ -424,7 +424,7 @@ class OnePilot:
     def note(self, seconds: float, cpu_seconds: float, step: StepSeconds, worth: Worth | None) -> None:
         self.is_noted = seconds >= cpu_seconds > 0
 
-    def look(self, now: float) -> Wanted | None:
+    def sample_and_decide(self, now: float) -> Wanted | None:
         wants, self.is_noted = self.is_noted and len(self.begun) == 1, False
         return Wanted(0.25, readings={"pressure": 0.5}) if wants else None
 
