@@ -73,9 +73,9 @@ def test_it_looks_at_most_once_a_second_and_only_after_a_decision() -> None:
     first = pilot.last
     assert first is not None
     pilot.note(0.01, 0.01, STEP)
-    pilot.look(0.9)
+    pilot.sample_and_decide(0.9)
     assert pilot.last is first
-    pilot.look(1.0)
+    pilot.sample_and_decide(1.0)
     assert pilot.last is not first
 
 
