@@ -14,7 +14,7 @@ import zmq
 from dispatch.alpha.controller import Tempo
 from dispatch.alpha.pilot import AlphaPilot
 from dispatch.alpha.window import StepSeconds
-from dispatch.checkpointing import Checkpointing
+from dispatch.checkpoints.schedule import Checkpointing
 from dispatch.control.audience import Audience
 from dispatch.control.checking import CommandCheck
 from dispatch.control.commands import Commands

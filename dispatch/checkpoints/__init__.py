@@ -1,1 +1,1 @@
-"""The dispatcher's side of checkpoints: its own part, when a checkpoint is whole, and which are kept."""
+"""Checkpoints on the dispatcher's side: when one is due, its own part, whether it may be served, which are kept."""

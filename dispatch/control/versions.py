@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dispatch.checkpointing import Checkpointing
 from dispatch.checkpoints.reference import PendingScores
+from dispatch.checkpoints.schedule import Checkpointing
 from dispatch.control.audience import Audience
 from dispatch.control.protocol import Live
 from dispatch.intake import Intake
