@@ -4,12 +4,12 @@ ARCHITECTURE.md has the words that there are.
 """
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.test_structure import PACKAGES, ROOT
+
 RETIRED = {
     "cut": r"(?<!power )(?<![\w.])(?!_?cut_(?:off|short))(?:\w*_)?[Cc]uts?(?:_\w*)?\b"
     r"(?! (?:off|short|into|down|out)\b)",
@@ -41,13 +41,14 @@ EARLIER_RELEASES = {
 
 
 def files() -> list[str]:
-    """What a reader or user meets: everything but tests and what is drawn or generated elsewhere."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    """What a reader or user meets: code, settings and documents, without tests."""
+    inside = [file for package in (*PACKAGES, "docs") for file in (ROOT / package).rglob("*")]
+    names = [file.relative_to(ROOT).as_posix() for file in (*ROOT.glob("*.*"), *inside)]
     return [
         name
-        for name in listed
+        for name in sorted(names)
         if Path(name).suffix in {".py", ".md", ".toml", ".yaml", ".sh"}
-        if not name.startswith(("tests/", *EARLIER_RELEASES))
+        if not name.startswith(tuple(EARLIER_RELEASES))
     ]
 
 
