@@ -77,7 +77,7 @@ def test_at_every_seam_of_a_command_everyone_was_killed(facts: SteeredFacts) -> 
 
 def test_a_command_has_one_effect_whoever_is_killed_on_its_way(facts: SteeredFacts, frames: list[Frame]) -> None:
     for told in facts.struck.values():
-        (command,) = [command for command in commands_in(frames) if command.value == told["value"]]
+        (command,) = [command for command in commands_in(frames) if command.value == f"{told['value']:g}"]
         (version,) = [frame.version for frame in frames if command in frame.records]
         assert (told["id"], told["state"], told["text"]) == (command.id, "done", command.text)
         assert told["version"] == version  # whoever answered: the dispatcher that wrote it down, a later one, the feed
