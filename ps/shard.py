@@ -28,7 +28,7 @@ import numpy as np
 from infra.base.errors import Fenced, FreshetError, StorageError, WireError
 from infra.base.faults import reach
 from infra.base.telemetry import Refusals
-from infra.base.wire import I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, checkpoint_reason
+from infra.base.wire import I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, truncate_reason
 from ps.buffers import ReplyBuffer, ReplyBuffers
 from ps.checkpoints.digest import digest_store
 from ps.checkpoints.restore import ModelSettings, restore
@@ -126,7 +126,7 @@ class Shard:
         self.refused.add(kind, message.sender, str(error))
         step = message.header.step if isinstance(message.header, Header) else -1
         generation = message.header.generation if isinstance(message.header, Header) else -1
-        reason = checkpoint_reason(f"{type(error).__name__}: {error}")
+        reason = truncate_reason(f"{type(error).__name__}: {error}")
         told: dict[str, Any] = {"generation": generation, "step": step, "reason": reason, "what": type(error).__name__}
         return Reply(message.sender, Refused(run=self._fence.run, current=self._fence.generation, **told))
 

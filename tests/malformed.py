@@ -100,7 +100,7 @@ def _spoil_text(message: Message, rng: random.Random) -> Iterator[Message]:
     nested = rng.choice([b"\x91", b"\x81\xa1a", b"\xdc\x00\x01"]) * DEEP
     spoiled = {
         "nothing": b"",
-        "a checkpoint": text[: rng.randrange(1, len(text))],
+        "a truncation": text[: rng.randrange(1, len(text))],
         "trailing bytes": text + rng.randbytes(3),
         "random bytes": rng.randbytes(rng.randrange(1, 200)),
         "a field nested before the type": bytes([opening]) + b"\xa1x" + nested + b"\xc0" + rest,

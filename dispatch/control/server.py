@@ -21,8 +21,8 @@ from infra.base.wire import (
     Header,
     Refused,
     bind,
-    checkpoint_reason,
     send,
+    truncate_reason,
 )
 
 MESSAGES_A_TURN = 64
@@ -100,6 +100,6 @@ class ControlSocket:
     def _refuse(self, sender: bytes, kind: str, reason: str, generation: int = -1) -> None:
         self.refused.add(kind, sender, reason)
         refusal = Refused(
-            run=self._run or "", generation=-1, step=-1, reason=checkpoint_reason(reason), current=generation
+            run=self._run or "", generation=-1, step=-1, reason=truncate_reason(reason), current=generation
         )
         send(self._socket, self._outgoing, refusal, to=sender)

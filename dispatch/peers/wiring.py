@@ -21,8 +21,8 @@ from infra.base.wire import (
     Header,
     Refused,
     bind,
-    checkpoint_reason,
     send,
+    truncate_reason,
 )
 
 FRAME_BYTES = 4 * MOST_SAMPLES + HEADER_BYTES
@@ -85,7 +85,7 @@ class PeerSocket:
         """Counts a message of a generation as refused and answers it."""
         self._refused.add(kind, sender, reason)
         told: dict[str, Any] = {"generation": generation, "step": 0, "current": current, "what": kind}
-        self.transmit(sender, Refused(run=self._run, **told, reason=checkpoint_reason(reason)))
+        self.transmit(sender, Refused(run=self._run, **told, reason=truncate_reason(reason)))
 
     def close(self) -> None:
         self._socket.close()

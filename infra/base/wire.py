@@ -102,7 +102,7 @@ class Refused(Header, frozen=True):
     """type of that message, or of the error, where it matters to who sent it"""
 
 
-def checkpoint_reason(reason: str) -> str:
+def truncate_reason(reason: str) -> str:
     """As much of a reason as a refusal carries."""
     return reason if len(reason) <= REASON_CHARACTERS else reason[: REASON_CHARACTERS - 1] + "…"
 

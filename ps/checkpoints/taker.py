@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from infra.base.errors import StorageError
 from infra.base.faults import reach
 from infra.base.storage import Storage
-from infra.base.wire import checkpoint_reason
+from infra.base.wire import truncate_reason
 from ps.checkpoints.files import Columns, content_of, new_name, write_chunks
 from ps.checkpoints.gather import ALL_FINITE, NonFinite, RowCopy
 from ps.checkpoints.merge import first_to_merge, merge
@@ -279,4 +279,4 @@ def _at(header: Announce) -> dict[str, Any]:
 
 
 def _failed(taking: Taking, reason: str) -> CheckpointFailed:
-    return CheckpointFailed(**_at(taking.header), reason=checkpoint_reason(reason))
+    return CheckpointFailed(**_at(taking.header), reason=truncate_reason(reason))

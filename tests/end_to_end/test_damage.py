@@ -188,9 +188,9 @@ LOOKS: dict[str, tuple[Look, ...]] = {
 # ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def damages(content: bytes, chance: random.Random, cases: int) -> Iterator[tuple[str, bytes | None]]:
     """(kind, what is left of the file); None: it is gone, or a folder is in its place."""
-    yield from (("deleted", None), ("folder", None), ("checkpoint", b""))
-    for checkpoint in boundaries(content, chance, cases):
-        yield "checkpoint", content[:checkpoint]
+    yield from (("deleted", None), ("folder", None), ("truncated", b""))
+    for length in boundaries(content, chance, cases):
+        yield "truncated", content[:length]
     for _ in range(cases if content else 0):
         flipped = bytearray(content)
         flipped[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
@@ -198,7 +198,7 @@ def damages(content: bytes, chance: random.Random, cases: int) -> Iterator[tuple
         start = chance.randrange(len(content))
         zeros = chance.randrange(1, len(content) - start + 1)
         rest = content[start + zeros :]
-        yield "zeroed" if rest else "checkpoint", content[:start] + b"\0" * zeros + rest
+        yield "zeroed" if rest else "truncated", content[:start] + b"\0" * zeros + rest
         yield "appended", content + chance.randbytes(chance.randrange(1, 100))
 
 
@@ -237,7 +237,7 @@ def is_a_part(found: list[Any], whole: list[Any], file: Path, kind: str, oldest:
 
     oldest: its first segment
     """
-    if file.parts[0] != "journal" or kind not in ("checkpoint", "deleted"):
+    if file.parts[0] != "journal" or kind not in ("truncated", "deleted"):
         return False
     is_oldest = file == oldest and kind == "deleted"
     return found == whole[: len(found)] or (is_oldest and found == whole[-len(found) :])
@@ -278,7 +278,7 @@ def test_damage_to_any_file_of_a_run_is_named_or_changes_nothing(
             for look in looks:
                 spoil(folder / file, kind, left)
                 if not (
-                    file.parts[0] == "journal" and kind in ("checkpoint", "deleted")
+                    file.parts[0] == "journal" and kind in ("truncated", "deleted")
                 ):  # without its end it may go on
                     with pytest.raises(FreshetError):
                         check_free(folder)

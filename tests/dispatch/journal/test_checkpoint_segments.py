@@ -246,7 +246,7 @@ def test_what_a_failed_append_left_is_cut_off_before_the_next(tmp_path: Path, mo
 
 
 # ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_changed_bits_and_checkpoints_in_any_segment_are_named(
+def test_changed_bits_and_truncations_in_any_segment_are_named(
     tmp_path: Path, fuzz_rounds: int, fuzz_seed: int
 ) -> None:
     write_run(tmp_path, steps=20, segment_bytes=400)

@@ -58,9 +58,9 @@ def test_a_journal_torn_at_any_byte_keeps_every_whole_append(tmp_path: Path) -> 
     one = (tmp_path / FIRST).stat().st_size
     write(tmp_path, step(2))
     content = (tmp_path / FIRST).read_bytes()
-    for checkpoint in range(len(content)):
-        (tmp_path / FIRST).write_bytes(content[:checkpoint])
-        expected = [step(1)] if checkpoint >= one else []
+    for length in range(len(content)):
+        (tmp_path / FIRST).write_bytes(content[:length])
+        expected = [step(1)] if length >= one else []
         assert list(read_records(tmp_path)) == expected
         write(tmp_path, step(9))
         assert list(read_records(tmp_path)) == [*expected, step(9)]
@@ -77,7 +77,7 @@ def test_no_flip_of_a_bit_reads_as_other_or_fewer_records(tmp_path: Path) -> Non
             JournalWriter(tmp_path)
 
 
-def test_segments_follow_each_other_and_a_missing_or_checkpoint_one_is_named(tmp_path: Path) -> None:
+def test_segments_follow_each_other_and_a_missing_or_truncated_one_is_named(tmp_path: Path) -> None:
     write(tmp_path, *map(step, range(1, 10)), segment_bytes=200)
     write(tmp_path, *map(step, range(10, 20)), segment_bytes=200)
     assert list(read_records(tmp_path)) == list(map(step, range(1, 20)))

@@ -36,7 +36,7 @@ def test_a_cache_that_just_holds_the_largest_micro_batch_is_enough() -> None:
 
 
 @pytest.mark.parametrize(("spec", "is_shortened"), [("joint:elastic", True), ("joint", True), ("laia", False)])
-def test_a_decision_checkpoint_short_says_so(spec: str, is_shortened: bool) -> None:
+def test_a_shortened_decision_says_so(spec: str, is_shortened: bool) -> None:
     parsed = parse_spec(spec)
     policy = parsed.build(0, "cpu")
     decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), policy, parsed.needs, np.ones(2))

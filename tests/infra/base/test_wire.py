@@ -29,13 +29,13 @@ from infra.base.wire import (
     Header,
     Refused,
     bind,
-    checkpoint_reason,
     connect,
     connected,
     guarded,
     load_curve,
     receive,
     send,
+    truncate_reason,
 )
 from tests.sockets import RefusingStranger, receive_from
 
@@ -220,9 +220,9 @@ def test_arrays_that_belong_together_and_differ_in_length_raise_wire_error() -> 
         Codec(Pair).decode([header, bytes(8), bytes(16)])
 
 
-def test_long_reason_is_checkpoint_to_what_a_refusal_carries() -> None:
+def test_long_reason_is_truncated_to_what_a_refusal_carries() -> None:
     codec = Codec(Refused)
-    refused = Refused(run="r", generation=0, step=0, reason=checkpoint_reason("no" * 10_000))
+    refused = Refused(run="r", generation=0, step=0, reason=truncate_reason("no" * 10_000))
     assert codec.decode([bytes(frame) for frame in codec.encode(refused)])[0] == refused
 
 

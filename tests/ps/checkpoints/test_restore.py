@@ -136,7 +136,7 @@ def test_checkpoint_whose_shards_do_not_hold_all_rows_is_refused(driven: Driven)
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize(("old", "new"), [(1, 3), (3, 2), (4, 4), (2, 9)])
-def test_dense_ranges_are_checkpoint_anew(optimizer: Any, old: int, new: int) -> None:
+def test_dense_ranges_are_split_anew(optimizer: Any, old: int, new: int) -> None:
     rule, weights = DenseRule(optimizer), np.arange(7, dtype=np.float32)
 
     def checkpoint(count: int) -> list[Any]:

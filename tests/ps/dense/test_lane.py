@@ -239,7 +239,7 @@ def test_the_last_piece_tells_how_far_apart_a_worker_s_pieces_came(two_pieces: S
 
 
 @given(st.integers(0, 1 << 21), st.sampled_from([4, 8]))
-def test_pieces_are_a_range_checkpoint_up(length: int, itemsize: int) -> None:
+def test_pieces_are_a_range_split_up(length: int, itemsize: int) -> None:
     pieces = pieces_of(length, itemsize)
     assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces[:-1])]
     assert pieces[-1].stop == length
