@@ -2,7 +2,8 @@
 
 The fixed candidates are one worker alone, the 2, 4, … fastest, and all of them; the fastest are those with the fastest
 links. One worker needs no policy, so it has the one that decides soonest; several have esd:1, through the hub and, if
-that is asked for, in a ring. All candidates and the own choice run in turn over the same events, and all that again.
+that is asked for, in a ring. Other candidates can be named instead. All candidates and the own choice run in turn over
+the same events, and all of that is repeated.
 
 Regret is the own choice's rate over that of the best fixed candidate, the one with the highest median: with 1 or more
 nobody could have picked a better set. It is taken of the whole run, from the beginning of the first step to the end of
@@ -118,15 +119,20 @@ def fastest_first(experiment: Experiment) -> Experiment:
     return replace(experiment, links_gbit=tuple(sorted(experiment.links_gbit, reverse=True)))
 
 
-def regret_variants(own: str, workers: int, rings: bool) -> list[Variant]:
-    """The own choice, and then every fixed candidate of so many workers."""
-    chosen = parse_variants(own)
-    if len(chosen) != 1 or not parse_spec(chosen[0].policy).needs.elastic or chosen[0].workers is not None:
+def regret_variants(policies: str, workers: int, rings: bool) -> list[Variant]:
+    """The own choice, and then the fixed candidates: those that are named after it, or every set of so many workers."""
+    own, *named = parse_variants(policies)
+    if not _is_own_choice(own) or any(_is_own_choice(each) for each in named):
         raise ConfigError(
-            f"--regret with --policies {own!r} has no own choice; expected one policy that ends in :elastic and has no "
-            "number of workers, as joint:elastic; correct --policies"
+            f"--regret with --policies {policies!r} has no own choice, or several; expected one policy that ends in "
+            ":elastic and has no number of workers, as joint:elastic, and after it fixed ones or none; correct "
+            "--policies"
         )
-    return [*chosen, *parse_variants(",".join(_fixed(workers, rings)))]
+    return [own, *(named or parse_variants(",".join(_fixed(workers, rings))))]
+
+
+def _is_own_choice(variant: Variant) -> bool:
+    return parse_spec(variant.policy).needs.elastic and variant.workers is None
 
 
 def set_sizes(workers: int) -> list[int]:

@@ -407,7 +407,7 @@ class TrainOptions:
         int, typer.Option(help="Cores of its own for each worker, and as many threads; 0 for none (Linux).", min=0)
     ] = 0
     regret: Annotated[
-        bool, typer.Option("--regret", help="Compare an elastic policy with every fixed set of workers.")
+        bool, typer.Option("--regret", help="Compare an elastic policy, the first, with fixed sets of workers.")
     ] = False
     ring: Annotated[bool, typer.Option(help="With --regret: fixed sets in a ring, too.")] = True
 
@@ -471,8 +471,8 @@ def train(
     machine's cores: 200 and 20 Mbit/s, ten to one as in the papers. Where compute dominates policies cannot differ.
     With --network namespaces (Linux, root) all traffic of a worker crosses its link, dense gradients and orders too.
     A policy may have marks: laia@ring@2 sums dense gradients in a ring, on the first two workers alone.
-    With --regret the policy, joint:elastic if none is given, is compared with what a user could have picked instead:
-    one worker alone, the 2, 4, … fastest, and all, through the hub and in a ring.
+    With --regret the first policy, joint:elastic if none is given, is compared with what a user could have picked
+    instead: the policies named after it, or one worker alone, the 2, 4, … fastest, and all, by hub and in a ring.
 
     Example: freshet bench train --policies laia@ring,esd:1,joint:elastic --dim 128 --repeat 3 --json out.json
     """

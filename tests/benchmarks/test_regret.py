@@ -71,7 +71,13 @@ def test_the_candidates_are_the_workers_with_the_fastest_links() -> None:
     assert pair.on(even).overrides == ("trainer.reduce=hub",)
 
 
-@pytest.mark.parametrize("own", ["esd:1", "joint:elastic@2", "joint:elastic,esd:1:elastic"])
+def test_candidates_can_be_named_instead() -> None:
+    own, *fixed = regret_variants("joint:elastic,esd:1@hub@4,joint@2", 8, rings=True)
+    assert own.policy == "joint:elastic"
+    assert [(each.policy, each.workers) for each in fixed] == [("esd:1", 4), ("joint", 2)]
+
+
+@pytest.mark.parametrize("own", ["esd:1", "joint:elastic@2", "joint:elastic,esd:1:elastic", "esd:1@4,joint:elastic"])
 def test_what_chooses_nothing_is_refused(own: str) -> None:
     with pytest.raises(ConfigError, match="has no own choice"):
         regret_variants(own, 2, rings=True)

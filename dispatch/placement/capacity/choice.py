@@ -2,9 +2,14 @@
 
 A run begins with one worker, the fastest alone by its link: that is what a user would try first, its steps show what
 compute takes when nobody disturbs it, and no dense weights move. As soon as two steps are measured, others may be
-tried: the 2, 4, 8 … fastest, all, and the best that the model knows. Of a set that was measured the measured time
-counts; of one that was not, what the model expects at best, and what the present set takes beyond its own expectation.
-So a set is tried if it could be clearly faster (MIN_IMPROVEMENT), and kept if it is.
+tried: the 2, 4, 8 … fastest, all, and the best that the model knows. A set is tried if it could be clearly faster
+(MIN_IMPROVEMENT), and kept if it is faster by the clock; otherwise the set before is taken again.
+
+What a set is expected to take:
+- one that was measured, or one like it: the measured time, while it is fresh. Later the machine as a whole may be
+  faster or slower, so it does not count against a set that has won, unless that has become slower itself;
+- another one: the model's time, and what sets of that size take beyond the model, between the next smaller and the
+  next larger ones that were measured. Once there is time for a failure, what the model expects at best.
 
 Trials together may cost EXPLORED of the run's time, and a few steps' time more at its beginning. A trial that has cost
 its part is over at once. What was measured and left is tried again at intervals that double (``set_times.py``), or when
@@ -30,6 +35,8 @@ TRIAL_STEPS = LEFT_OUT + MEASURED
 """that a trial takes at least"""
 SETTLED_LOOK = 8
 """steps between two looks at the candidates, once the present set has won and its time has settled"""
+ALIKE = 0.05
+"""share by which links and expected times of two sets may differ if what was measured of one holds for the other"""
 TRY_DAMPING = 0.25
 """weight of the newest step with tries in what such a step costs"""
 LONGEST_UNDER_WAY = 64
@@ -72,7 +79,7 @@ class MeasuredChoice(Participation):
 
     def may_skip(self, step: int) -> bool:
         """Once a set has won, candidates are looked at every few steps."""
-        if self._stay is None or not self._stay.has_won or step % SETTLED_LOOK == 0 or self._tries_n.any():
+        if self._stay is None or not self._stay.is_settled_winner or step % SETTLED_LOOK == 0 or self._tries_n.any():
             return False
         self.tried_n = np.full(self._may_park_n.size, False)
         self._note(step)
@@ -113,9 +120,13 @@ class MeasuredChoice(Participation):
         if not self._stay.is_known:
             return None
         now = self._remember(model, step)
+        if self._stay.is_trial and now > self._stay.rival and self._stay.may_improve:
+            return None
         times = [(self._expect(model, step, members_n), members_n) for members_n in self._candidates(model)]
         expected, best_n = min(times, key=lambda one: one[0], default=(float("inf"), self.taking_part_n))
-        if expected >= (1 - MIN_IMPROVEMENT) * self._stay.at_best:
+        # A trial was begun because it was expected to be clearly faster, so it has to be faster at least.
+        margin = 0.0 if self._stay.is_trial else MIN_IMPROVEMENT
+        if expected >= (1 - margin) * now:
             self._stay.win()
             self._idle_n[~self.taking_part_n] += max(0, step - self._looked - 1)
             self._looked = step
@@ -148,9 +159,12 @@ class MeasuredChoice(Participation):
         before = float("inf")
         rival = float("inf")
         if self._stay is not None and self._stay.is_known:
-            before = self._stay.at_best
+            before = self._stay.seconds
             rival = min(before, self._fastest)
             self._times.leave(self._stay.members)
+        known = self._known(model, members_n)
+        if known is not None and known.seconds <= rival and known.is_fresh(step):
+            rival = float("inf")  # it goes back to what is known to be the fastest, which is no trial
         may_lose = max(self._may_still_lose(), 0.0)
         self._stay = Stay(self._names_of(members_n), step, is_first=False, rival=rival, may_lose=may_lose)
         self.taking_part_n = members_n
@@ -163,7 +177,7 @@ class MeasuredChoice(Participation):
         """Takes down what the present set's steps take, and returns it."""
         assert self._stay is not None
         known = self._times.of(self._stay.members)
-        seconds = self._stay.at_best
+        seconds = self._stay.seconds
         beyond = max(0.0, seconds - model.at_most(self.taking_part_n))
         links = tuple(model.row_n[self.taking_part_n].tolist())
         leaves = 0 if known is None else known.leaves
@@ -192,30 +206,67 @@ class MeasuredChoice(Participation):
         return list(different.values())
 
     def _expect(self, model: StepModel, step: int, members_n: Bool) -> float:
-        """Seconds of a step of these workers, the hand-overs of the change included."""
-        expected = model.time_of(members_n)
-        hand_over = model.time_after(self.taking_part_n, members_n) - expected
-        if expected == float("inf"):
-            return expected
-        at_best = expected + self._beyond(members_n) + hand_over
+        """Seconds of a step of these workers, the hand-overs of the change included; infinite: not to be tried now."""
+        assert self._stay is not None
+        by_model = model.time_after(self.taking_part_n, members_n)
+        if by_model == float("inf"):
+            return by_model
+        at_best = by_model + self._beyond_inside(members_n)
         known = self._known(model, members_n)
         if known is None:
-            return at_best if self._may_still_lose() > 0.0 else float("inf")
-        may_try = self._may_lose_again(known) if known.is_settled else self._may_still_lose() > 0.0
-        is_worth_it = known.is_due(step) and may_try
-        return min(known.seconds, at_best) if is_worth_it else known.seconds
+            likely = by_model + self._beyond(model, members_n)
+            return at_best if self._can_afford(likely) else likely if self._may_still_lose() > 0.0 else float("inf")
+        if not known.is_settled and self._may_still_lose() > 0.0:
+            return min(known.seconds, at_best)
+        if known.is_settled and known.is_due(step) and self._can_afford(known.seconds):
+            return min(known.seconds, at_best)
+        # Of a set that has won, an old time of another one says little: the whole machine may have been faster then.
+        counts = self._stay.has_slowed if self._stay.has_won else known.is_fresh(step)
+        return known.seconds if counts else float("inf")
 
     def _known(self, model: StepModel, members_n: Bool) -> SetTime | None:
-        """What was measured of these workers, if it still holds."""
+        """What was measured of these workers, or of others that are like them, if it still holds."""
         known = self._times.of(self._names_of(members_n))
-        holds = known is not None and known.holds(model.samples, model.row_n[members_n].tolist())
-        return known if holds else None
+        if known is not None and known.holds(model.samples, model.row_n[members_n].tolist()):
+            return known
+        return self._known_alike(model, members_n)
 
-    def _beyond(self, members_n: Bool) -> float:
+    def _known_alike(self, model: StepModel, members_n: Bool) -> SetTime | None:
+        """The latest of those with as many workers, links that are about as fast, and the same time by the model."""
+        expected = model.time_of(members_n)
+        row_n = np.sort(model.row_n[members_n])
+
+        def is_like(other_n: Bool) -> bool:
+            has_such_links = bool((np.abs(np.sort(model.row_n[other_n]) - row_n) <= ALIKE * row_n).all())
+            return has_such_links and abs(model.time_of(other_n) - expected) <= ALIKE * expected
+
+        known = self._known_sets(model)
+        alike = [time for other_n, time in known if len(time.row_seconds) == row_n.size and is_like(other_n)]
+        return max(alike, key=lambda time: time.step, default=None)
+
+    def _known_sets(self, model: StepModel) -> list[tuple[Bool, SetTime]]:
+        """Sets that may be formed now whose measured time still holds, the latest last."""
+        known = [(self._set_of(members), time) for members, time in self._times.within(self._names).items()]
+        holding = [
+            (members_n, time)
+            for members_n, time in known
+            if len(time.row_seconds) == members_n.sum() and time.holds(model.samples, model.row_n[members_n].tolist())
+        ]
+        return sorted(holding, key=lambda each: each[1].step)
+
+    def _beyond_inside(self, members_n: Bool) -> float:
         """What a step takes beyond the model's expectation: at least what it took the largest known set within it."""
         wanted = self._names_of(members_n)
         inside = [time for members, time in self._times.within(self._names).items() if members < wanted]
         return max(inside, key=lambda time: len(time.row_seconds)).beyond if inside else 0.0
+
+    def _beyond(self, model: StepModel, members_n: Bool) -> float:
+        """The same, as it is likely: between what it took the next smaller and the next larger known sets."""
+        beyond_at = {0: 0.0}
+        for _, time in self._known_sets(model):
+            beyond_at[len(time.row_seconds)] = time.beyond
+        sizes = sorted(beyond_at)
+        return float(np.interp(int(members_n.sum()), sizes, [beyond_at[each] for each in sizes]))
 
     @property
     def _fastest(self) -> float:
@@ -227,10 +278,10 @@ class MeasuredChoice(Participation):
         at_first = FIRST_STEPS * self._fastest if self._fastest < float("inf") else 0.0
         return at_first + EXPLORED * self._elapsed - self._lost
 
-    def _may_lose_again(self, known: SetTime) -> bool:
-        """Whether there is time for a set that was slower when it was measured."""
+    def _can_afford(self, seconds: float) -> bool:
+        """Whether there is time to try a set whose steps take so long, beside the trials at the beginning."""
         assert self._stay is not None
-        cost = TRIAL_STEPS * max(0.0, known.seconds - self._stay.seconds)
+        cost = TRIAL_STEPS * max(0.0, seconds - self._stay.seconds)
         return cost <= EXPLORED * self._elapsed - self._lost
 
     def _set_of(self, members: frozenset[str]) -> Bool:

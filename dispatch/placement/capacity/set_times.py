@@ -15,14 +15,20 @@ LEFT_OUT = 2
 """first steps of a stay, which hand weights over and end what was ordered for the set before"""
 MEASURED = 8
 """steps after which the time of a set counts as known"""
+LONGEST_TRIAL = 24
+"""steps of a trial that becomes faster all the time"""
 RECENT = 16
 """latest steps whose median is the time of a set"""
 KEPT = 64
 """latest steps of a stay that are kept"""
 SAME_INPUT = 1.5
 """factor by which a link or a batch may change before what was measured is no longer known"""
+FAR_SLOWER = 4.0
+"""times the rival's step: a trial whose first steps take longer than that is broken off before they are left out"""
+SLOWED = 1.15
+"""times its fastest median since it won: a set that takes longer than that is compared with all others again"""
 LEAST_WAIT = 64
-"""steps after which a set may be tried again at first"""
+"""steps after which a set may be tried again at first; until then what was measured of it counts as it is"""
 MOST_WAIT = 4096
 """… and at most, since the wait doubles whenever the set is left for a faster one"""
 
@@ -52,6 +58,10 @@ class SetTime(msgspec.Struct, frozen=True):
         return all(
             one <= SAME_INPUT * other and other <= SAME_INPUT * one for one, other in zip(now, then, strict=True)
         )
+
+    def is_fresh(self, step: int) -> bool:
+        """Whether it was measured so recently that the machine as a whole is as fast now as it was then."""
+        return step - self.step < LEAST_WAIT
 
     def is_due(self, step: int) -> bool:
         """Whether it is time to try it again."""
@@ -110,8 +120,11 @@ class Stay:
 
     def __post_init__(self) -> None:
         self._seconds: list[float] = []
-        self._newest = self._lost = 0.0
+        self._newest = 0.0
+        self._lost = 0.0
         self._has_won = False
+        self._least = float("inf")
+        """the fastest median since it won"""
 
     def add(self, step: int, seconds: float) -> None:
         """One more step of it."""
@@ -125,11 +138,27 @@ class Stay:
         """Nothing is faster, as far as is known: it is no trial any more."""
         self.rival = float("inf")
         self._has_won = True
+        if len(self._seconds) >= MEASURED:
+            self._least = min(self._least, self.seconds)
+
+    @property
+    def is_trial(self) -> bool:
+        return self.rival < float("inf")
 
     @property
     def has_won(self) -> bool:
-        """Whether it has, and its latest steps are all of a settled set."""
+        """Whether nothing was faster when candidates were looked at last."""
+        return self._has_won
+
+    @property
+    def is_settled_winner(self) -> bool:
+        """Whether it has won, and its latest steps are all of a settled set."""
         return self._has_won and len(self._seconds) >= RECENT
+
+    @property
+    def has_slowed(self) -> bool:
+        """Whether it takes clearly longer than it did after it had won."""
+        return self.seconds > SLOWED * self._least
 
     @property
     def seconds(self) -> float:
@@ -148,16 +177,17 @@ class Stay:
         return len(self._seconds) >= MEASURED or not self.is_first
 
     @property
-    def at_best(self) -> float:
-        """What its steps may come to: while caches fill they become faster, by less and less."""
+    def may_improve(self) -> bool:
+        """Whether a trial is not faster yet but becomes so, while its caches fill, and is not a long one."""
         half = min(len(self._seconds) // 2, MEASURED)
-        if not half or self._is_hopeless or self.is_first:
-            return self.seconds
+        if not half or self._is_hopeless or len(self._seconds) >= LONGEST_TRIAL:
+            return False
         earlier = median(self._seconds[-2 * half : -half])
         later = median(self._seconds[-half:])
-        return min(self.seconds, later - max(0.0, earlier - later))
+        return later - max(0.0, earlier - later) < self.rival
 
     @property
     def _is_hopeless(self) -> bool:
         """Whether the trial has cost what it may, and takes longer than the rival still."""
-        return self._lost > self.may_lose and self._newest > self.rival
+        has_begun = bool(self._seconds) or self._newest > FAR_SLOWER * self.rival
+        return has_begun and self._lost > self.may_lose and self._newest > self.rival

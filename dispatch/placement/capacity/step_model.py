@@ -69,6 +69,12 @@ class StepModel:
 
     def time_of(self, taking_part_n: Bool) -> float:
         """How long a step takes if these workers take part, all of them; infinite if they cannot hold the batch."""
+        members = taking_part_n.tobytes()
+        if members not in self._time_of:
+            self._time_of[members] = self._find_time_of(taking_part_n)
+        return self._time_of[members]
+
+    def _find_time_of(self, taking_part_n: Bool) -> float:
         if (sole := sole_of(taking_part_n)) is not None:
             can_hold = self.most_n[sole] >= self.samples
             return max(float(self._alone_time_n[sole]), self.decide_alone) if can_hold else float("inf")
@@ -137,6 +143,11 @@ class StepModel:
         sole = sole_of(taking_part_n)
         rows = 0.0 if sole is None or self.compute_n is None else float(self.alone_rows_n[sole])
         return self.time_of(taking_part_n) + rows
+
+    @cached_property
+    def _time_of(self) -> dict[bytes, float]:
+        """Times that were asked for: candidates are compared with each other many times."""
+        return {}
 
     @cached_property
     def _alone_time_n(self) -> F64:

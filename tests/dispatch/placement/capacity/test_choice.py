@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.placement.capacity.choice import EXPLORED, FIRST_STEPS, MeasuredChoice
-from dispatch.placement.capacity.set_times import SetTimes
+from dispatch.placement.capacity.set_times import SetTimes, Stay
 from tests.dispatch.placement.capacity.worlds import ChosenRun, World, drive
 
 STEPS = 300
@@ -39,6 +41,49 @@ def test_the_fastest_set_is_found_and_kept(world: World, size: int) -> None:
     assert count(run.settled(100)) == size
     settled, whole = regret(world, run)
     assert (settled > 0.95, whole > 0.85) == (True, True), (settled, whole)
+
+
+NOISY = {
+    "half of the links are slow": World((0.004,) * 4 + (0.04,) * 4, compute=0.3, late=0.012, decide_several=0.03),
+    "sets differ little": World((0.01,) * 4 + (0.1,) * 4, compute=0.086, late=0.014, decide_several=0.011),
+    "links are fast": World((0.0005,) * 8, compute=0.19, shared=0.1, late=0.012, decide_several=0.03),
+}
+"""of about what was measured in real runs with workers on CPUs"""
+
+
+@pytest.mark.parametrize("quiet", NOISY.values(), ids=NOISY)
+def test_the_choice_holds_on_a_machine_whose_speed_wanders_and_where_changing_sets_costs_steps(quiet: World) -> None:
+    runs = []
+    for seed in range(8):
+        world = replace(quiet, cold=0.05, noise=0.1, drift=0.08, change_over=0.05, seed=seed)
+        runs.append(drive(world, 400))
+    best = min(quiet.seconds(np.arange(8) < size) for size in range(1, 9))
+    settled = [best / np.mean([quiet.seconds(np.array(members)) for members in run.sets[150:]]) for run in runs]
+    assert np.median(settled) > 0.97, settled
+    assert min(settled) > 0.9, settled
+    assert np.median([len(run.changes) for run in runs]) <= 8
+
+
+def test_going_back_to_the_fastest_set_is_no_trial_that_its_first_steps_can_end() -> None:
+    stay = Stay(frozenset("ab"), began=10, is_first=False)
+    stay.add(10, 5.0)
+    stay.add(11, 5.0)
+    assert (stay.is_trial, stay.is_known) == (False, False)
+    trial = Stay(frozenset("ab"), began=10, is_first=False, rival=1.0)
+    trial.add(10, 3.0)
+    assert not trial.is_known, "the first steps of a set are left out"
+    trial.add(12, 3.0)
+    assert trial.is_known, "it has cost what it may"
+    far_slower = Stay(frozenset("ab"), began=10, is_first=False, rival=1.0)
+    far_slower.add(10, 5.0)
+    assert far_slower.is_known
+
+
+def test_what_was_measured_of_a_set_holds_for_one_like_it() -> None:
+    world = World((FAST,) * 4, compute=0.1, shared=1.0, late=0.1, change_over=0.05)
+    run = drive(world, STEPS)
+    tried = {tuple(members) for members in run.sets}
+    assert len([members for members in tried if count(members) == 1]) == 1, "the others alone would be as slow"
 
 
 seconds = st.floats(0.0, 1.0)

@@ -22,6 +22,8 @@ from dispatch.placement.capacity.step_model import StepModel
 SAMPLES = 4096
 WARM_STEPS = 10.0
 """in which caches fill to two thirds"""
+DRIFT_STEPS = 60.0
+"""in which the machine's speed forgets two thirds of what it was"""
 
 
 @dataclass
@@ -41,6 +43,11 @@ class World:
     cold: float = 0.0
     """of a batch's rows while caches are empty"""
     noise: float = 0.03
+    """standard deviation of a step's time, as a share of it"""
+    drift: float = 0.0
+    """the same of the whole machine's speed, which wanders over DRIFT_STEPS"""
+    change_over: float = 0.0
+    """of the first two steps of another set, while orders and weights change hands"""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -50,6 +57,10 @@ class World:
         self._warm_n = np.zeros(self.workers)
         self._sample_n = np.full(self.workers, np.nan)
         self._least = np.inf
+        self._pace = 0.0
+        self._before: tuple[bool, ...] = ()
+        self._since = 0
+        """steps of the present set"""
 
     def seconds(self, members_n: Bool, coldness: float = 0.0) -> float:
         """Of a step of these workers, noise left out."""
@@ -67,7 +78,12 @@ class World:
         self._warm_n[members_n] += 1
         self._sample_n[members_n] = self._compute(count) * count / SAMPLES
         self._least = min(self._least, self._compute(count) * count / SAMPLES)
-        return float(seconds * np.exp(self.noise * self._random.normal()))
+        self._since = self._since + 1 if self._before == tuple(members_n) else 0
+        seconds += self.change_over * (bool(self._before) and self._since < 2)
+        self._before = tuple(members_n)
+        kept = 1 - 1 / DRIFT_STEPS
+        self._pace = kept * self._pace + (1 - kept**2) ** 0.5 * self.drift * self._random.normal()
+        return float(seconds * np.exp(self._pace + self.noise * self._random.normal()))
 
     def model(self, members_n: Bool) -> StepModel:
         """What a dispatcher knows while these take part."""
