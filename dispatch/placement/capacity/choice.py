@@ -8,8 +8,9 @@ tried: the 2, 4, 8 … fastest, all, and the best that the model knows. A set is
 What a set is expected to take:
 - one that was measured, or one like it: the measured time, while it is fresh. Later the machine as a whole may be
   faster or slower, so it does not count against a set that has won, unless that has become slower itself;
-- another one: the model's time, and what sets of that size take beyond the model, between the next smaller and the
-  next larger ones that were measured. Once there is time for a failure, what the model expects at best.
+- another one: what the model expects at best if its size is one of the few that a run begins with, or if there is time
+  for a failure; otherwise the model's time, and what sets of that size take beyond the model, between the next smaller
+  and the next larger ones that were measured.
 
 Trials together may cost EXPLORED of the run's time, and a few steps' time more at its beginning. A trial that has cost
 its part is over at once. What was measured and left is tried again at intervals that double (``set_times.py``), or when
@@ -37,6 +38,8 @@ SETTLED_LOOK = 8
 """steps between two looks at the candidates, once the present set has won and its time has settled"""
 ALIKE = 0.05
 """share by which links and expected times of two sets may differ if what was measured of one holds for the other"""
+UNKNOWN_TRY = 0.5
+"""share of a step by which one with tries takes longer, until that is measured"""
 TRY_DAMPING = 0.25
 """weight of the newest step with tries in what such a step costs"""
 LONGEST_UNDER_WAY = 64
@@ -104,7 +107,9 @@ class MeasuredChoice(Participation):
         if stay is None or stay is not self._stay:
             return
         if has_tries:
-            self._try_seconds += TRY_DAMPING * (max(0.0, seconds - stay.seconds) - self._try_seconds)
+            slower = max(0.0, seconds - stay.seconds)
+            before = slower if self._try_seconds is None else self._try_seconds
+            self._try_seconds = before + TRY_DAMPING * (slower - before)
             return
         stay.add(step, seconds)
         self._elapsed += seconds
@@ -165,8 +170,14 @@ class MeasuredChoice(Participation):
         known = self._known(model, members_n)
         if known is not None and known.seconds <= rival and known.is_fresh(step):
             rival = float("inf")  # it goes back to what is known to be the fastest, which is no trial
-        may_lose = max(self._may_still_lose(), 0.0)
-        self._stay = Stay(self._names_of(members_n), step, is_first=False, rival=rival, may_lose=may_lose)
+        self._stay = Stay(
+            self._names_of(members_n),
+            step,
+            is_first=False,
+            rival=rival,
+            may_lose=max(self._may_still_lose(), 0.0),
+            known=float("inf") if known is None else known.seconds,
+        )
         self.taking_part_n = members_n
         self._looked = step
         self._idle_n[:], self._tries_n[:] = 0, 0
@@ -211,11 +222,13 @@ class MeasuredChoice(Participation):
         by_model = model.time_after(self.taking_part_n, members_n)
         if by_model == float("inf"):
             return by_model
-        at_best = by_model + self._beyond_inside(members_n)
+        at_best = by_model - model.time_of(members_n) + model.at_best(members_n) + self._beyond_inside(members_n)
         known = self._known(model, members_n)
         if known is None:
             likely = by_model + self._beyond(model, members_n)
-            return at_best if self._can_afford(likely) else likely if self._may_still_lose() > 0.0 else float("inf")
+            if self._may_still_lose() > 0.0:
+                return at_best if self._is_tried_at_first(members_n) else likely
+            return at_best if self._can_afford(likely) else float("inf")
         if not known.is_settled and self._may_still_lose() > 0.0:
             return min(known.seconds, at_best)
         if known.is_settled and known.is_due(step) and self._can_afford(known.seconds):
@@ -223,6 +236,11 @@ class MeasuredChoice(Participation):
         # Of a set that has won, an old time of another one says little: the whole machine may have been faster then.
         counts = self._stay.has_slowed if self._stay.has_won else known.is_fresh(step)
         return known.seconds if counts else float("inf")
+
+    def _is_tried_at_first(self, members_n: Bool) -> bool:
+        """Whether a set is one of the few that a run begins with: sizes that double, and all."""
+        size = int(members_n.sum())
+        return size & (size - 1) == 0 or size == members_n.size
 
     def _known(self, model: StepModel, members_n: Bool) -> SetTime | None:
         """What was measured of these workers, or of others that are like them, if it still holds."""
@@ -272,6 +290,10 @@ class MeasuredChoice(Participation):
     def _fastest(self) -> float:
         """Seconds of a step of the fastest set that is known; infinite if none is."""
         return min((time.seconds for time in self._times.within(self._names).values()), default=float("inf"))
+
+    def _slower_by_tries(self, time: float) -> float:
+        """By the clock, once there were some."""
+        return UNKNOWN_TRY * time if self._try_seconds is None else self._try_seconds
 
     def _may_still_lose(self) -> float:
         """Seconds that trials of sets that are not known may cost from now on."""

@@ -93,7 +93,7 @@ class Elastic:
         usual = round(self._batch)
         bounds_2n = bounds(usual, self._expected_hold(usual, fields), self._least_n, self._largest_n)
         before_n = self.participation.taking_part_n
-        model = self._known.model(usual, fields, *bounds_2n, sole_of(before_n))
+        model = self._known.model(usual, fields, *bounds_2n, before_n)
         change = self.participation.choose(model, step)
         if change is not None:
             self._call_back(change, before_n)

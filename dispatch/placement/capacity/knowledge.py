@@ -11,10 +11,10 @@ from collections import deque
 
 import numpy as np
 
-from dispatch.placement.arrays import F64, I64
+from dispatch.placement.arrays import F64, I64, Bool
 from dispatch.placement.capacity.compute import ComputeTimes
 from dispatch.placement.capacity.shadow import SoleShadow
-from dispatch.placement.capacity.step_model import DenseLoad, StepModel
+from dispatch.placement.capacity.step_model import DenseLoad, StepModel, sole_of
 
 DAMPING = 0.2
 """weight of the newest step in everything that is averaged over steps"""
@@ -76,8 +76,9 @@ class WorkerKnowledge:
         """What taking part in a step with others costs each worker."""
         return self._dense.rows * self.row_n + self.compute.fixed_n
 
-    def model(self, samples: int, fields: int, least_n: I64, most_n: I64, sole: int | None) -> StepModel:
-        """What a step of so many samples would take any set; sole: who takes part alone now, if one does."""
+    def model(self, samples: int, fields: int, least_n: I64, most_n: I64, taking_part_n: Bool) -> StepModel:
+        """What a step of so many samples would take any set; taking_part_n: the present one."""
+        sole = sole_of(taking_part_n)
         # of one that is alone it is known what it moves; of others, what a shadow of its cache would
         alone_rows = self._shadow.rows_a_step if sole is None else float(self._moved_n[sole])
         return StepModel(
@@ -85,18 +86,20 @@ class WorkerKnowledge:
             self.fixed_n,
             np.zeros(self.row_n.size) if self.is_measured else self.compute.fixed_n,
             self._dense.whole_rows * self.row_n,
-            self._sample_n(fields),
+            self._sample_n(fields, self.compute.sample_n),
             least_n,
             most_n,
             self.is_measured,
             compute_n=self.compute.undisturbed_sample_n if self.is_measured else None,
             alone_rows_n=alone_rows * self.row_n,
             row_n=self.row_n,
+            taking_part=int(taking_part_n.sum()),
+            quiet_sample_n=self._sample_n(fields, self.compute.undisturbed_sample_n) if self.is_measured else None,
             decide_several=min(self._decide_several or self._decide_alone, default=0.0),
             decide_alone=min(self._decide_alone, default=0.0),
         )
 
-    def _sample_n(self, fields: int) -> F64:
+    def _sample_n(self, fields: int, compute_n: F64) -> F64:
         """What a further sample costs each worker; whose rows are not known is taken for one of the others.
 
         Most rows are on their way while the step before computes, so the longer of the two counts.
@@ -104,7 +107,7 @@ class WorkerKnowledge:
         known_n = self._trained_n > 0
         rows_n = self._moved_n / np.maximum(self._trained_n, 1e-12)
         usual = float(rows_n[known_n].mean()) if known_n.any() else float(fields)
-        return np.maximum(np.where(known_n, rows_n, usual) * self.row_n, self.compute.sample_n)
+        return np.maximum(np.where(known_n, rows_n, usual) * self.row_n, compute_n)
 
 
 def damped(before: float, now: float) -> float:

@@ -88,8 +88,8 @@ class Participation:
         """steps since each worker last had samples"""
         self._tries_n = np.zeros(may_park_n.size, np.int64)
         """steps that are left of its try"""
-        self._try_seconds = 0.0
-        """by which a step with tries was longer, where that is measured"""
+        self._try_seconds: float | None = None
+        """by which a step with tries was longer; None: that has not been measured"""
 
     def allow(self, may_park_n: Bool) -> None:
         """These may be parked from now on; others take part."""
@@ -131,13 +131,17 @@ class Participation:
         if sole is not None:  # a try interrupts it: it gives the dense weights back, moves them like others, takes them
             slowed_n = np.maximum(slowed_n, time + model.fixed_n[sole] - model.alone_n[sole])
             hand_overs = 2 * float(model.hand_over_n[sole])
-        slower_n = np.maximum(slowed_n - time, self._try_seconds)
+        slower_n = np.maximum(slowed_n - time, self._slower_by_tries(time))
         wait_n = (TRY_STEPS * slower_n + hand_overs) / (time * self.try_cost)
         is_due_n = ~self.taking_part_n & (self._idle_n >= np.clip(wait_n, LEAST_WAIT, MOST_WAIT))
         self._tries_n[is_due_n] = TRY_STEPS
         self.tried_n = self._tries_n > 0
         self._tries_n = np.maximum(self._tries_n - 1, 0)
         self._idle_n = np.where(self.taking_part_n | self.tried_n, 0, self._idle_n + 1)
+
+    def _slower_by_tries(self, time: float) -> float:
+        """Seconds that a step with tries takes longer at least; the model alone knows nothing of that."""
+        return 0.0
 
 
 class Everyone(Participation):

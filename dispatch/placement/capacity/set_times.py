@@ -23,6 +23,8 @@ KEPT = 64
 """latest steps of a stay that are kept"""
 SAME_INPUT = 1.5
 """factor by which a link or a batch may change before what was measured is no longer known"""
+DISAPPOINTED = 3
+"""steps that are enough if all of them are much slower than the set was before"""
 FAR_SLOWER = 4.0
 """times the rival's step: a trial whose first steps take longer than that is broken off before they are left out"""
 SLOWED = 1.15
@@ -117,6 +119,8 @@ class Stay:
     """seconds of the set that it has to beat, if it was begun to try it"""
     may_lose: float = 0.0
     """seconds that the trial may cost"""
+    known: float = float("inf")
+    """seconds of a step when it was measured before, if it was begun because of that"""
 
     def __post_init__(self) -> None:
         self._seconds: list[float] = []
@@ -169,7 +173,8 @@ class Stay:
     @property
     def is_known(self) -> bool:
         """Whether its time may be compared with others'."""
-        return len(self._seconds) >= (2 if self.is_first else MEASURED) or self._is_hopeless
+        enough = 2 if self.is_first else MEASURED
+        return len(self._seconds) >= enough or self._is_hopeless or self._has_disappointed
 
     @property
     def is_settled(self) -> bool:
@@ -185,6 +190,11 @@ class Stay:
         earlier = median(self._seconds[-2 * half : -half])
         later = median(self._seconds[-half:])
         return later - max(0.0, earlier - later) < self.rival
+
+    @property
+    def _has_disappointed(self) -> bool:
+        """Whether it is much slower than it was before, after a few steps already."""
+        return len(self._seconds) >= DISAPPOINTED and min(self._seconds) > SAME_INPUT * self.known
 
     @property
     def _is_hopeless(self) -> bool:

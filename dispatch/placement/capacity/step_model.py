@@ -62,6 +62,10 @@ class StepModel:
     """of all rows that a worker alone moves in a step, while the step before computes; given with compute_n"""
     row_n: F64 = field(default_factory=lambda: np.zeros(0))
     """of a row with its state over each link"""
+    taking_part: int = 0
+    """workers whose steps sample_n was measured in; 0: it holds for any number"""
+    quiet_sample_n: F64 | None = None
+    """that a further sample adds while nobody else computes; given with taking_part"""
     decide_several: float = 0.0
     """of a decision about several workers, which is made while the step before is trained"""
     decide_alone: float = 0.0
@@ -71,16 +75,23 @@ class StepModel:
         """How long a step takes if these workers take part, all of them; infinite if they cannot hold the batch."""
         members = taking_part_n.tobytes()
         if members not in self._time_of:
-            self._time_of[members] = self._find_time_of(taking_part_n)
+            sample_n = self._sample_among(int(taking_part_n.sum()))
+            self._time_of[members] = self._time_with(taking_part_n, sample_n)
         return self._time_of[members]
 
-    def _find_time_of(self, taking_part_n: Bool) -> float:
+    def at_best(self, taking_part_n: Bool) -> float:
+        """The same if fewer workers than take part now do not slow each other down at all."""
+        if self.quiet_sample_n is None or int(taking_part_n.sum()) >= self.taking_part:
+            return self.time_of(taking_part_n)
+        return self._time_with(taking_part_n, self._quiet_n)
+
+    def _time_with(self, taking_part_n: Bool, sample_n: F64) -> float:
         if (sole := sole_of(taking_part_n)) is not None:
             can_hold = self.most_n[sole] >= self.samples
             return max(float(self._alone_time_n[sole]), self.decide_alone) if can_hold else float("inf")
-        first_n = self.fixed_n + self.least_n * self._divisor_n
+        first_n = self.fixed_n + self.least_n * sample_n
         slowest = float(first_n[taking_part_n].max(initial=0.0))
-        return max(self._level(taking_part_n, self.fixed_n), slowest, self.decide_several)
+        return max(self._level(taking_part_n, sample_n), slowest, self.decide_several)
 
     def time_after(self, now_n: Bool, next_n: Bool) -> float:
         """The same of the next set, its share of the hand-overs that come with the change included."""
@@ -108,7 +119,7 @@ class StepModel:
 
     def _best_several(self, may_park_n: Bool) -> Bool:
         """The smallest set of at least two that is done soonest, if there are two."""
-        several_n = ~may_park_n | (self.fixed_n < self._level(np.full(self.fixed_n.size, True), self.fixed_n))
+        several_n = ~may_park_n | (self.fixed_n < self._level(np.full(self.fixed_n.size, True), self._divisor_n))
         if sole_of(several_n) is not None:
             several_n[np.where(several_n, np.inf, self.fixed_n).argmin()] = True
         return several_n
@@ -133,10 +144,25 @@ class StepModel:
         now = sole_of(now_n)
         return 0.0 if now is None else float(self.hand_over_n[now])
 
-    def _level(self, members_n: Bool, fixed_n: F64) -> float:
+    def _level(self, members_n: Bool, sample_n: F64) -> float:
         """The least time in which the members can train the batch, where those without samples pay nothing."""
-        fixed_n, sample_n = fixed_n[members_n], self._divisor_n[members_n]
-        return level(self.samples, fixed_n, sample_n, self.least_n[members_n], self.most_n[members_n])
+        return level(
+            self.samples,
+            self.fixed_n[members_n],
+            sample_n[members_n],
+            self.least_n[members_n],
+            self.most_n[members_n],
+        )
+
+    def _sample_among(self, workers: int) -> F64:
+        """What a further sample adds if so many take part.
+
+        Workers that share a processor or a GPU slow each other down: fewer than were measured do so less.
+        """
+        if self.quiet_sample_n is None or workers >= self.taking_part:
+            return self._divisor_n
+        others = (workers - 1) / (self.taking_part - 1)
+        return self._quiet_n + others * (self._divisor_n - self._quiet_n)
 
     def at_most(self, taking_part_n: Bool) -> float:
         """How long a step takes if nothing of it runs side by side, of a worker alone; of several as ``time_of``."""
@@ -158,8 +184,16 @@ class StepModel:
 
     @cached_property
     def _divisor_n(self) -> F64:
-        longest = max(float(self.sample_n.max()), float(self.fixed_n.max()) / max(1, self.samples), LEAST_SAMPLE)
-        return np.maximum(self.sample_n, LEAST_SAMPLE * longest)
+        return np.maximum(self.sample_n, LEAST_SAMPLE * self._longest)
+
+    @cached_property
+    def _quiet_n(self) -> F64:
+        assert self.quiet_sample_n is not None
+        return np.clip(self.quiet_sample_n, LEAST_SAMPLE * self._longest, self._divisor_n)
+
+    @cached_property
+    def _longest(self) -> float:
+        return max(float(self.sample_n.max()), float(self.fixed_n.max()) / max(1, self.samples), LEAST_SAMPLE)
 
 
 def sole_of(taking_part_n: Bool) -> int | None:

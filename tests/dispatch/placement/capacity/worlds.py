@@ -36,6 +36,8 @@ class World:
     """of one worker with the whole batch"""
     shared: float = 0.0
     """how far workers share a processor: 1: k of them compute no faster than one"""
+    crowded: float = 0.0
+    """of compute, for every worker beyond half of them: then there is no core left for other processes"""
     late: float = 0.0
     """of rows that two workers exchange between steps; more of them exchange more"""
     decide_alone: float = 0.0
@@ -104,6 +106,8 @@ class World:
             compute_n=np.full(n, self._least if known_n.any() else 0.0),
             alone_rows_n=np.full(n, cold),
             row_n=self.links_n / 1000 + 1e-9,
+            taking_part=int(members_n.sum()),
+            quiet_sample_n=np.full(n, max(self._least if known_n.any() else 0.0, cold / SAMPLES)),
             decide_several=self.decide_alone,
             decide_alone=self.decide_alone,
         )
@@ -120,7 +124,8 @@ class World:
         return min(runs, key=lambda run: float(run[steps // 2 :].sum()))
 
     def _compute(self, count: int) -> float:
-        return self.compute / count * (1 + self.shared * (count - 1))
+        crowd = max(0, count - self.workers // 2)
+        return self.compute / count * (1 + self.shared * (count - 1)) + self.crowded * crowd
 
     def _coldness(self, members_n: Bool) -> float:
         return float(np.exp(-self._warm_n[members_n] / WARM_STEPS).max())
