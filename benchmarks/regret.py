@@ -76,6 +76,8 @@ class StaySummary(msgspec.Struct, frozen=True):
     ms: float | None
     """median of its steps; None: none was measured"""
     decide_ms: float | None
+    step_ms: list[float]
+    """of every step that was measured"""
 
 
 class Regret(msgspec.Struct, frozen=True):
@@ -210,11 +212,12 @@ def stays_of(records: Iterable[AnyRecord]) -> list[StaySummary]:
 
 def _stay(chosen: SetChosen, steps: list[StepFigures]) -> StaySummary:
     return StaySummary(
-        chosen.step,
-        list(chosen.members),
-        chosen.reason,
-        len(steps),
-        None if chosen.expected_seconds is None else 1000 * chosen.expected_seconds,
-        1000 * median(step.seconds for step in steps) if steps else None,
-        1000 * median(step.decide_seconds for step in steps) if steps else None,
+        step=chosen.step,
+        members=list(chosen.members),
+        reason=chosen.reason,
+        steps=len(steps),
+        expected_ms=None if chosen.expected_seconds is None else 1000 * chosen.expected_seconds,
+        ms=1000 * median(step.seconds for step in steps) if steps else None,
+        decide_ms=1000 * median(step.decide_seconds for step in steps) if steps else None,
+        step_ms=[round(1000 * step.seconds, 3) for step in steps],
     )

@@ -31,7 +31,9 @@ from dispatch.placement.capacity.step_model import StepModel
 EXPLORED = 0.01
 """share of the run's time that trials of sets may cost; tries of parked workers may cost as much again"""
 FIRST_STEPS = 8
-"""steps' time that they may cost beyond that, so that a run finds its set soon"""
+"""steps' time that they may cost beyond that at first, so that a run finds its set soon"""
+AT_FIRST = 64
+"""steps of a generation, or after a set has become slower, in which that holds"""
 TRIAL_STEPS = LEFT_OUT + MEASURED
 """that a trial takes at least"""
 SETTLED_LOOK = 8
@@ -63,8 +65,16 @@ class MeasuredChoice(Participation):
         """those of them in which parked workers were tried"""
         self._looked = 0
         """the last step at which candidates were looked at"""
-        self._elapsed = self._lost = 0.0
-        """measured seconds, and those of them that the set before a trial would not have taken"""
+        self._first_until = 0
+        """the step up to which trials may cost FIRST_STEPS more"""
+        self._first_lost = 0.0
+        """seconds that trials have cost in that time"""
+        self._elapsed = 0.0
+        """measured seconds"""
+        self._lost = 0.0
+        """seconds that trials have cost in all"""
+        self._change_seconds: float | None = None
+        """by which the first steps of a set were longer than its others; None: that has not been measured"""
 
     def allow(self, may_park_n: Bool) -> None:
         """These may be parked from now on; where others take part for that reason, their set is measured anew."""
@@ -113,7 +123,11 @@ class MeasuredChoice(Participation):
             return
         stay.add(step, seconds)
         self._elapsed += seconds
-        self._lost += max(0.0, seconds - stay.rival)
+        is_changing = step < stay.began + LEFT_OUT
+        lost = max(0.0, seconds - min(stay.rival, stay.known if is_changing else float("inf")))
+        self._lost += lost
+        if step <= self._first_until:
+            self._first_lost += lost
 
     def _choose(self, model: StepModel, step: int) -> SetChange | None:
         self.tried_n = np.full(self._may_park_n.size, False)
@@ -125,11 +139,13 @@ class MeasuredChoice(Participation):
         if not self._stay.is_known:
             return None
         now = self._remember(model, step)
+        self._measure_change()
+        if self._stay.has_slowed:
+            self._begin_trials(step)
         if self._stay.is_trial and now > self._stay.rival and self._stay.may_improve:
             return None
         times = [(self._expect(model, step, members_n), members_n) for members_n in self._candidates(model)]
         expected, best_n = min(times, key=lambda one: one[0], default=(float("inf"), self.taking_part_n))
-        # A trial was begun because it was expected to be clearly faster, so it has to be faster at least.
         margin = 0.0 if self._stay.is_trial else MIN_IMPROVEMENT
         if expected >= (1 - margin) * now:
             self._stay.win()
@@ -138,7 +154,8 @@ class MeasuredChoice(Participation):
             self._try_parked(model, now)
             return None
         known = self._known(model, best_n)
-        reason = "expected to be faster" if known is None or known.seconds > expected else "was faster when measured"
+        is_measured = known is not None and known.seconds <= max(now, expected)
+        reason = "was faster when measured" if is_measured else "expected to be faster"
         return self._move(model, step, best_n, expected, reason)
 
     def _begin(self, model: StepModel, step: int) -> SetChange | None:
@@ -154,10 +171,24 @@ class MeasuredChoice(Participation):
             first_n = model.best(self._may_park_n, self.taking_part_n)
             reason = "expected to be the fastest"
         change = self._move(model, step, first_n, model.time_of(first_n), reason)
+        self._first_until = step + AT_FIRST
         assert self._stay is not None
         self._stay.is_first = True
         self._stay.rival = float("inf")
         return change if not self.taking_part_n.all() else None
+
+    def _begin_trials(self, step: int) -> None:
+        """From this step on trials may cost FIRST_STEPS more, unless that is so already."""
+        if step > self._first_until:
+            self._first_until = step + AT_FIRST
+            self._first_lost = 0.0
+
+    def _measure_change(self) -> None:
+        """What changing to the present set cost, once its other steps are known."""
+        assert self._stay is not None
+        if (seconds := self._stay.change_seconds()) is not None:
+            before = seconds if self._change_seconds is None else self._change_seconds
+            self._change_seconds = before + TRY_DAMPING * (seconds - before)
 
     def _move(self, model: StepModel, step: int, members_n: Bool, expected: float, reason: str) -> SetChange:
         """From this step on these take part."""
@@ -175,7 +206,7 @@ class MeasuredChoice(Participation):
             step,
             is_first=False,
             rival=rival,
-            may_lose=max(self._may_still_lose(), 0.0),
+            may_lose=self._may_lose(step),
             known=float("inf") if known is None else known.seconds,
         )
         self.taking_part_n = members_n
@@ -226,16 +257,19 @@ class MeasuredChoice(Participation):
         known = self._known(model, members_n)
         if known is None:
             likely = by_model + self._beyond(model, members_n)
-            if self._may_still_lose() > 0.0:
+            if self._may_lose_at_first(step) > 0.0:
                 return at_best if self._is_tried_at_first(members_n) else likely
             return at_best if self._can_afford(likely) else float("inf")
-        if not known.is_settled and self._may_still_lose() > 0.0:
+        if not known.is_settled and self._may_lose_at_first(step) > 0.0:
             return min(known.seconds, at_best)
         if known.is_settled and known.is_due(step) and self._can_afford(known.seconds):
             return min(known.seconds, at_best)
         # Of a set that has won, an old time of another one says little: the whole machine may have been faster then.
-        counts = self._stay.has_slowed if self._stay.has_won else known.is_fresh(step)
-        return known.seconds if counts else float("inf")
+        if self._stay.has_won:
+            return known.seconds if self._stay.has_slowed else float("inf")
+        # A trial has to be clearly faster than what was there before: eight steps say no more than that.
+        in_favour = 1 - MIN_IMPROVEMENT if self._stay.is_trial and step > self._first_until else 1.0
+        return in_favour * known.seconds if known.is_fresh(step) else float("inf")
 
     def _is_tried_at_first(self, members_n: Bool) -> bool:
         """Whether a set is one of the few that a run begins with: sizes that double, and all."""
@@ -295,15 +329,25 @@ class MeasuredChoice(Participation):
         """By the clock, once there were some."""
         return UNKNOWN_TRY * time if self._try_seconds is None else self._try_seconds
 
-    def _may_still_lose(self) -> float:
-        """Seconds that trials of sets that are not known may cost from now on."""
-        at_first = FIRST_STEPS * self._fastest if self._fastest < float("inf") else 0.0
-        return at_first + EXPLORED * self._elapsed - self._lost
+    def _may_lose_at_first(self, step: int) -> float:
+        """Seconds that trials may cost from now on because the run has begun, or its set has become slower."""
+        if step > self._first_until or self._fastest == float("inf"):
+            return 0.0
+        return max(0.0, FIRST_STEPS * self._fastest - self._first_lost)
+
+    def _may_lose(self, step: int) -> float:
+        """Seconds that a trial may cost from now on."""
+        return self._may_lose_at_first(step) + max(0.0, EXPLORED * self._elapsed - self._lost)
 
     def _can_afford(self, seconds: float) -> bool:
-        """Whether there is time to try a set whose steps take so long, beside the trials at the beginning."""
+        """Whether there is time to try a set whose steps take so long, beside the trials at the beginning.
+
+        It has to be changed to and, if it is not faster, back again.
+        """
         assert self._stay is not None
-        cost = TRIAL_STEPS * max(0.0, seconds - self._stay.seconds)
+        now = self._stay.seconds
+        change = now if self._change_seconds is None else self._change_seconds
+        cost = 2 * change + TRIAL_STEPS * max(0.0, seconds - now)
         return cost <= EXPLORED * self._elapsed - self._lost
 
     def _set_of(self, members: frozenset[str]) -> Bool:

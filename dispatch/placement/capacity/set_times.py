@@ -27,7 +27,7 @@ DISAPPOINTED = 3
 """steps that are enough if all of them are much slower than the set was before"""
 FAR_SLOWER = 4.0
 """times the rival's step: a trial whose first steps take longer than that is broken off before they are left out"""
-SLOWED = 1.15
+SLOWED = 1.3
 """times its fastest median since it won: a set that takes longer than that is compared with all others again"""
 LEAST_WAIT = 64
 """steps after which a set may be tried again at first; until then what was measured of it counts as it is"""
@@ -124,6 +124,8 @@ class Stay:
 
     def __post_init__(self) -> None:
         self._seconds: list[float] = []
+        self._first: list[float] = []
+        """the first steps, which are left out"""
         self._newest = 0.0
         self._lost = 0.0
         self._has_won = False
@@ -137,6 +139,16 @@ class Stay:
         if step >= self.began + LEFT_OUT:
             self._seconds.append(seconds)
             del self._seconds[:-KEPT]
+        else:
+            self._first.append(seconds)
+
+    def change_seconds(self) -> float | None:
+        """By how much its first steps were longer, told once and as soon as that can be said."""
+        if not self._first or len(self._seconds) < MEASURED:
+            return None
+        longer = sum(self._first) - len(self._first) * self.seconds
+        self._first.clear()
+        return max(0.0, longer)
 
     def win(self) -> None:
         """Nothing is faster, as far as is known: it is no trial any more."""
