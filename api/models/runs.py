@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from api.models.base import Answer, Body, Gbit, ProcessName, Reason
+from api.models.fields import Gbit, ProcessName
 from dispatch.journal.desired import AUTO, NONE, parse_shares
+from infra.web.answers import Answer, Body, Reason
 
 
 class SharesReading(Answer):

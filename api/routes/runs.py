@@ -7,9 +7,6 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from api.access.rules import needs
-from api.errors import Conflict, DatabaseAway, NotAvailable
-from api.models.base import Listed
 from api.models.runs import NewRun, RunDetails, RunOutline, StartedRun, Why
 from api.parts import ApiParts, Parts
 from api.routes.common import (
@@ -24,11 +21,15 @@ from api.routes.common import (
     listed,
     page_of,
 )
-from api.runs.places import AGENT, is_run, read_endpoint
-from api.store.rows import Page, StoredRun
+from api.store.rows import StoredRun
 from dispatch.control.client import ask
 from dispatch.control.supervision import STARTER, StartRun
 from dispatch.errors import CommandRefused, NoAnswer
+from infra.base.run_folder import AGENT, is_run, read_endpoint
+from infra.web.answers import Listed
+from infra.web.errors import Conflict, DatabaseAway, NotAvailable
+from infra.web.rules import needs
+from infra.web.store.rows import Page
 
 START_SECONDS = 10.0
 NO_STATUS = b"null"

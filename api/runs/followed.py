@@ -8,13 +8,13 @@ from pathlib import Path
 import structlog
 import zmq.asyncio
 
-from api.errors import NotFound
 from api.runs.live import LiveStatus
 from api.runs.outbox import Outbox
 from api.runs.places import Place, find_runs
 from api.runs.projector import Projector
 from api.store.store import SqlStore
 from infra.base.errors import FreshetError
+from infra.web.errors import NotFound
 
 LOOK_SECONDS = 1.0
 """how often to look for new runs"""

@@ -18,17 +18,17 @@ from dispatch.journal.history import JOURNAL
 from dispatch.journal.occupied import is_under_way
 from infra.base.config import check_names
 from infra.base.errors import ConfigError
+from infra.base.run_folder import (
+    AGENT,
+    ENDPOINTS,
+    STORED_SETTINGS,
+    dispatcher_endpoint,
+    is_run,
+    read_endpoint,
+    read_line,
+)
 from infra.base.telemetry import describe
 from infra.base.wire import Curve, load_curve
-
-STORED_SETTINGS = "settings.json"
-ENDPOINTS = "endpoints"
-DISPATCHER = "dispatcher"
-AGENT = "agent"
-STATUS_WORD = 1
-CONTROL_WORD = 2
-FEED_WORD = 3
-"""of the dispatcher's endpoints, after the one that workers join"""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class Place:
 
     def endpoint(self, word: int) -> str | None:
         """One of the dispatcher's; None while there is none."""
-        words = (read_endpoint(self.folder, DISPATCHER) or "").split()
-        return words[word] if len(words) > word else None
+        return dispatcher_endpoint(self.folder, word)
 
     def agent(self) -> str | None:
         """The endpoint of its supervisor; None if it has none."""
@@ -65,7 +64,7 @@ class Place:
     def metrics(self) -> dict[str, str]:
         """Addresses of the metrics of its processes, by name."""
         files = sorted((self.folder / ENDPOINTS).glob("*.metrics"))
-        return {file.stem: text for file in files if (text := _read(file))}
+        return {file.stem: text for file in files if (text := read_line(file))}
 
 
 def find_runs(root: Path) -> dict[str, Place]:
@@ -91,16 +90,6 @@ def find_folders(root: Path) -> list[Path]:
         return []
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run, or of an agent, and not one of several."""
-    return (folder / STORED_SETTINGS).is_file()
-
-
-def read_endpoint(folder: Path, name: str) -> str | None:
-    """What a process has written there; None before it is ready."""
-    return _read(folder / ENDPOINTS / name)
-
-
 def _place(folder: Path) -> Place | None:
     """None if its settings cannot be read, as while they are being written."""
     try:
@@ -108,11 +97,4 @@ def _place(folder: Path) -> Place | None:
         return Place(check_names(str(settings["run"])), folder, settings)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, ConfigError) as error:
         structlog.get_logger().debug("no run here", folder=str(folder), reason=str(error))
-        return None
-
-
-def _read(file: Path) -> str | None:
-    try:
-        return file.read_text().strip() or None
-    except (OSError, UnicodeDecodeError):
         return None

@@ -30,8 +30,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from api.job import database_url
-from api.store.rows import Scope
 from api.store.store import SqlStore
 from benchmarks.control.api import step_times, steps_per_second
 from dispatch.journal.history import JOURNAL
@@ -41,6 +39,8 @@ from infra.base.errors import FreshetError
 from infra.chaos.main import ChaosJob, SupervisedRun, end, launch, running
 from infra.chaos.progress import Progress
 from infra.run.folder import as_path
+from infra.web.store.place import database_url
+from infra.web.store.rows import Scope
 from ingest.log.embedded import LogReader
 
 SERVE = "serve"

@@ -28,8 +28,6 @@ from tempfile import TemporaryDirectory
 import msgspec
 import psutil
 
-from api.job import database_url
-from api.store.rows import SCOPES
 from api.store.store import SqlStore
 from infra.base.errors import ProcessFailed
 from infra.base.faults import ALLOWED, FAULT
@@ -47,6 +45,8 @@ from infra.run.settings import TOKEN, read_stored
 from infra.run.supervision.nursery import nursery_in
 from infra.verify.finding import Finding
 from infra.verify.leftovers import processes_of
+from infra.web.store.place import database_url
+from infra.web.store.rows import SCOPES
 
 RECORD = "chaos.jsonl"
 OUTPUT = "chaos.log"

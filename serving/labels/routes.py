@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from fastapi import APIRouter
 
-from api.access.rules import needs
-from api.models.base import Answer
+from infra.web.answers import Answer
+from infra.web.rules import needs
 from ps.checkpoints.manifest import CheckpointManifest
 from serving.labels.quality import ServedQuality
 from serving.labels.sums import LabelSums, VersionWindow

@@ -33,7 +33,6 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from api.job import database_url
 from dispatch.journal.history import read_history
 from infra.base.errors import FreshetError
 from infra.base.process import SUPERVISED, Stop
@@ -45,6 +44,7 @@ from infra.chaos.promises import check_promises
 from infra.chaos.witness import Witness
 from infra.run.settings import TOKEN, read_stored
 from infra.verify.leftovers import processes_of
+from infra.web.store.place import database_url
 from ingest.codec.json_events import encode_json
 from ingest.convert import Event
 from ingest.producing.synthetic import synthetic_events

@@ -1,7 +1,7 @@
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.access.rules import rule_of
+from infra.web.rules import rule_of
 from ps.checkpoints.manifest import CheckpointFigures, CheckpointManifest
 from ps.protocol import FilePart
 from serving.labels.join import LabelJoin

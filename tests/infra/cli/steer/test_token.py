@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from api.access.rules import is_near
 from infra.cli.steer.client import explain_problem
+from infra.web.rules import is_near
 from tests.api.serving import Served, new_token
 from tests.end_to_end.processes import ROOT, environment, freshet, wait_until
 from tests.infra.cli.conftest import Invoke
