@@ -26,8 +26,8 @@ class RunOutline(Answer):
 
     name: str
     state: str
-    """waiting, replaying, training, paused, draining or done while its dispatcher answers; else silent, stopped or
-    ended"""
+    """waiting, replaying, training, paused, draining or done while its dispatcher answers; starting before it has
+    answered for the first time; else silent, stopped or ended"""
     version: int
     """of its journal: the ETag"""
     step: int | None

@@ -86,6 +86,7 @@ async def create_run(body: NewRun, parts: Parts, given: Given) -> Response:
         raise Conflict(str(error)) from error
     except NoAnswer as error:
         raise NotAvailable(str(error)) from error
+    parts.runs.expect(body.name)
     return JSONResponse(StartedRun(name=body.name).model_dump(), 202, {"Location": f"/v1/runs/{body.name}"})
 
 
@@ -117,6 +118,8 @@ def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:
         is_over = state in ("stopped", "ended")
         if status is not None and not run.live.is_silent:
             state = status.state
+        elif run.is_starting:
+            state = "starting"
         elif not is_over:
             state = "silent"
     step, samples = (status.step, status.samples) if status is not None else (None, None)
@@ -127,7 +130,7 @@ def status_of(parts: ApiParts, name: str) -> tuple[bytes, str]:
     """A RunDetails of a run that is here, and its ETag; made once for all who read it until it changes."""
     run = parts.runs.get(name)
     is_live = not run.live.is_silent
-    of_what = run.live.encoded, run.version, is_live
+    of_what = run.live.encoded, run.version, is_live, run.is_starting
     if run.told is None or run.told[0] != of_what:
         brief = outline(parts, name)
         body = details(brief, str(run.place.folder), run.place.topic(), run.live.encoded, is_live)

@@ -1,6 +1,7 @@
 """Where runs are: folders with a journal and stored settings, which say how a run is called.
 
-An agent has a folder with settings, too, those of the run for which its workers train. It is not the run's, whose
+The supervisor of a run makes the journal's folder before it stores the settings, so a run is found while it starts. An
+agent has a folder with settings, too, those of the run for which its workers train. It is not the run's, whose
 dispatcher, and with it the journal, may be on another machine.
 
 Names of runs come from clients and are compared with those found here; no path is ever made from one.
@@ -39,6 +40,8 @@ class Place:
     folder: Path
     settings: Mapping[str, Any] = field(repr=False)
     """the effective ones, as the run stored them"""
+    is_under_way: bool = field(default=False, compare=False)
+    """whether anybody worked in the folder when it was looked at"""
 
     def endpoint(self, word: int) -> str | None:
         """One of the dispatcher's; None while there is none."""
@@ -72,12 +75,9 @@ def find_runs(root: Path) -> dict[str, Place]:
 
     Of several with one name it is the one under way, or else the newest.
     """
-    found: dict[str, Place] = {}
-    for folder in sorted((folder for folder in find_folders(root) if (folder / JOURNAL).is_dir()), key=is_under_way):
-        place = _place(folder)
-        if place is not None:
-            found[place.name] = place
-    return found
+    folders = (folder for folder in find_folders(root) if (folder / JOURNAL).is_dir())
+    places = [place for folder in folders if (place := _place(folder)) is not None]
+    return {place.name: place for place in sorted(places, key=lambda place: place.is_under_way)}
 
 
 def find_folders(root: Path) -> list[Path]:
@@ -94,7 +94,7 @@ def _place(folder: Path) -> Place | None:
     """None if its settings cannot be read, as while they are being written."""
     try:
         settings = json.loads((folder / STORED_SETTINGS).read_bytes())
-        return Place(check_names(str(settings["run"])), folder, settings)
+        return Place(check_names(str(settings["run"])), folder, settings, is_under_way(folder))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, ConfigError) as error:
         structlog.get_logger().debug("no run here", folder=str(folder), reason=str(error))
         return None

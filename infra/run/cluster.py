@@ -84,6 +84,7 @@ def run_cluster(
     """
     check_start(settings)
     settings = with_threads(settings)
+    (settings.folder / JOURNAL).mkdir(parents=True, exist_ok=True)  # with settings alone it is taken for an agent's
     store_settings(settings)
     kept = list(kept_alive(specs(settings, extras), settings, extras))
     nursery = nursery_in(settings.folder, _worker_env(settings))
