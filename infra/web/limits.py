@@ -11,6 +11,7 @@ from time import monotonic
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from infra.web.client import address, bearer, header
 from infra.web.errors import Overloaded, TooLarge, TooMany, TooSlow
 from infra.web.problems import answer_of, send_problem
 
@@ -204,19 +205,3 @@ class ConcurrencyLimit:
             under_way[client] -= 1
             if not under_way[client]:
                 del under_way[client]
-
-
-def address(scope: Scope) -> str:
-    """Of the client."""
-    return str((scope.get("client") or ("unknown",))[0])
-
-
-def header(scope: Scope, name: bytes) -> str | None:
-    """The first header of this name, in lower case."""
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
-
-
-def bearer(scope: Scope) -> str | None:
-    """The token that a request carries."""
-    kind, _, secret = (header(scope, b"authorization") or "").partition(" ")
-    return secret.strip() if kind.lower() == "bearer" and secret.strip() else None

@@ -13,9 +13,9 @@ from infra.base.errors import ConfigError
 from infra.base.process import Stop
 from infra.base.telemetry import Meter
 from infra.web.auditing import AuditQueue, auditing
+from infra.web.client import is_loopback
 from infra.web.config import WebConfig
 from infra.web.errors import DatabaseAway
-from infra.web.server import is_local
 from infra.web.store.access import AccessStore
 from infra.web.tokens import TokenCache
 
@@ -68,7 +68,7 @@ async def web_parts(config: WebConfig, store: AccessStore, token_command: str, m
 
 async def check_address(host: str, store: AccessStore, token_command: str) -> None:
     """Raises ConfigError for an address that others can reach where nobody has a token."""
-    if is_local(host) or any(token.is_valid(time()) for token in await store.tokens.list()):
+    if is_loopback(host) or any(token.is_valid(time()) for token in await store.tokens.list()):
         return
     raise ConfigError(
         f"this process would listen on {host} for other machines, and the database has no valid token; expected one; "

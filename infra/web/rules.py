@@ -6,7 +6,6 @@
 A route without either answers nobody (``Guard``), and a test finds it.
 """
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,8 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from infra.web.auditing import AuditQueue
+from infra.web.client import address, bearer, is_loopback
 from infra.web.errors import Forbidden, HttpError, Unauthorized
-from infra.web.limits import address, bearer
 from infra.web.measuring import MATCHED
 from infra.web.problems import send_problem
 from infra.web.store.rows import NewAudit, Scope, StoredToken
@@ -133,17 +132,9 @@ class Guard:
 
     def _way_to_a_token(self, scope: AsgiScope, needed: str) -> str:
         """Those on this machine are told the whole command; others not where the server keeps its files."""
-        if is_near(address(scope)):
+        if is_loopback(address(scope)):
             return f"make one with '{self._token_command} --scope {needed}'"
         return f"make one on the machine of this server with 'freshet token create --name NAME --scope {needed}'"
-
-
-def is_near(client: str) -> bool:
-    """Whether a request comes from this machine."""
-    try:
-        return ipaddress.ip_address(client).is_loopback
-    except ValueError:
-        return False
 
 
 def path_of(scope: AsgiScope, route: BaseRoute | None) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
@@ -107,14 +106,6 @@ def tls_context(config: WebConfig) -> ssl.SSLContext | None:
             "expected PEM files that belong together; correct api.tls_certificate and api.tls_key"
         ) from error
     return context
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class QuietServer(uvicorn.Server):

@@ -9,12 +9,14 @@ for an ``after`` that no page gave. The driver is added to a plain ``sqlite:`` o
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Self
 
 from sqlalchemy import select
 
 from infra.web.store.audit import AuditTrail
 from infra.web.store.engine import Database, migrate
+from infra.web.store.rows import Scope
 from infra.web.store.tokens import TokenTable
 
 
@@ -40,3 +42,13 @@ class AccessStore:
         """Asks the database for an answer; raises DatabaseAway."""
         async with self.database.reading() as connection:
             await connection.execute(select(1))
+
+
+async def make_token(url: str, name: str, scopes: Collection[Scope]) -> str:
+    """The secret of a new token, in the database at a URL; raises DatabaseAway."""
+    store = await AccessStore.open(url)
+    try:
+        _, secret = await store.tokens.create(name, scopes)
+        return secret
+    finally:
+        await store.close()
