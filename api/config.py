@@ -5,6 +5,9 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from infra.base.config import Section
+from infra.web.config import WebConfig
+
+USUAL_PORT = 8000
 
 
 class ApiConfig(Section):
@@ -38,3 +41,19 @@ class ApiConfig(Section):
                 "a key without a certificate; expected both; set api.tls_certificate, or unset api.tls_key"
             )
         return self
+
+    @property
+    def web(self) -> WebConfig:
+        """What the HTTP server of the process is given."""
+        return WebConfig(
+            section="api",
+            usual_port=USUAL_PORT,
+            host=self.host,
+            port=self.port,
+            tls_certificate=self.tls_certificate,
+            tls_key=self.tls_key,
+            body_bytes=self.body_bytes,
+            requests_per_second=self.requests_per_second,
+            concurrency=self.concurrency,
+            receive_seconds=self.receive_seconds,
+        )

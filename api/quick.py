@@ -7,9 +7,9 @@ is left to the application.
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.access.measuring import MATCHED
 from api.parts import ApiParts
 from api.routes.runs import read_run, status_of
+from infra.web.measuring import MATCHED
 
 PREFIX = "/v1/runs/"
 

@@ -1,1 +1,1 @@
-"""Serving: follows the checkpoints of a run, and answers with the newest model that is good enough to go out."""
+"""Serving: follows a run's checkpoints, and answers with the newest good model; trains nothing, commands nobody."""

@@ -1,11 +1,15 @@
 """Settings of the serving process, and of how often a model is published for it. Free of torch."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from infra.base.config import Section
+from infra.web.config import WebConfig
+
+USUAL_PORT = 8100
 
 
 class ServingConfig(Section):
@@ -45,3 +49,14 @@ class ServingConfig(Section):
     """folder of served predictions, to which labels that come later are joined; None: none are kept"""
     label_seconds: float = Field(default=3600.0, gt=0)
     """after which a label that has not come is counted as missing"""
+
+    def web(self, of_api: WebConfig) -> WebConfig:
+        """What the HTTP server of the process is given: its certificate, sizes and durations are those of the API."""
+        return replace(
+            of_api,
+            section="serving",
+            usual_port=USUAL_PORT,
+            host=self.host,
+            port=self.port,
+            requests_per_second=self.requests_per_second,
+        )

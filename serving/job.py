@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.config import ApiConfig
-from api.runs.places import DISPATCHER, FEED_WORD, read_endpoint
 from infra.base.config import PRIVATE
+from infra.base.run_folder import FEED_WORD, dispatcher_endpoint
 from infra.base.wire import Curve
+from infra.web.config import WebConfig
 from ingest.schema import Schema
 from ingest.streams.source import Source
 from serving.config import ServingConfig
@@ -19,8 +19,8 @@ class ServingJob:
     """One server of a run's model."""
 
     config: ServingConfig
-    limits: ApiConfig
-    """sizes and durations of requests, and the certificate, are those of the API"""
+    web: WebConfig
+    """where it listens, and what it allows; ``ServingConfig.web`` makes it"""
     database: str
     """URL; it has the tokens"""
     storage: str
@@ -44,5 +44,4 @@ class ServingJob:
         """Where the dispatcher answers now; None: it is not there."""
         if self.feed_endpoint not in ("", PRIVATE) and not self.feed_endpoint.endswith(":*"):
             return self.feed_endpoint
-        words = ("" if self.folder is None else read_endpoint(self.folder, DISPATCHER) or "").split()
-        return words[FEED_WORD] if len(words) > FEED_WORD else None
+        return None if self.folder is None else dispatcher_endpoint(self.folder, FEED_WORD)

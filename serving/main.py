@@ -6,31 +6,27 @@ started again loads the newest good checkpoint, or the pinned one, and says so i
 """
 
 import asyncio
-import socket
-import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import numpy as np
-import structlog
 import torch
-import uvloop
 
-from api.access.auditing import AuditQueue, auditing
-from api.access.server import address, check_address, listen, open_store, serve, tls_context
-from api.access.tokens import TokenCache
-from api.job import token_command
-from api.store.store import SqlStore
 from infra.base.kernels import compile_ahead
 from infra.base.process import Stop
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
+from infra.web.parts import WebParts, opened_store, web_parts
+from infra.web.server import OpenPort, listen, open_port, run_in_loop, serve
+from infra.web.store.access import AccessStore
+from infra.web.tokens import token_command
 from ingest.codec.decoder import Decoder
 from ingest.codec.structure import count_items
 from ingest.streams.position import Position
 from ingest.streams.source import Record
 from ps.checkpoints.publication import Deliveries
-from serving.app import create_app, guarded
+from serving.app import served_app
 from serving.copies import Copies
 from serving.engine import Engine
 from serving.follow import Follower, News, PolledNews
@@ -41,35 +37,28 @@ from serving.parts import ServingParts
 from serving.rows.index import warm_up_index
 from serving.scoring import QuestionScorer
 
-USUAL_PORT = 8100
 FIRST_SECONDS = 30.0
 """how long a server looks for a version before it listens: others on its port answer meanwhile"""
 
 
 def run_serving(job: ServingJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter) -> None:
     """Serves until ``stop``; ``on_ready`` gets the real address."""
-    tls = tls_context(job.limits)
     torch.set_num_threads(job.config.threads)
-    with open_port(job) as listener:
-        where = address(listener, job.limits)
-        structlog.get_logger().info("listening", address=where)
-        if not compile_ahead(lambda: warm_up(job), ("ingest.codec", "serving"), lambda: stop.requested):
-            return
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(job, listener, tls, stop, lambda: on_ready(where), meter))
+    with open_shared_port(job) as port:
+        if compile_ahead(lambda: warm_up(job), ("ingest.codec", "serving"), lambda: stop.requested):
+            run_in_loop(_run(job, port, stop, on_ready, meter))
 
 
-def open_port(job: ServingJob) -> socket.socket:
-    """A listening socket that others may join; one that is not to share its port makes sure that nobody else is there.
+def open_shared_port(job: ServingJob) -> AbstractContextManager[OpenPort]:
+    """A port that others may join; a process that is not to share its port makes sure that nobody else is there.
 
     Without that two runs on one machine would answer each other's requests.
     """
-    host = job.config.host
-    port = job.config.port
+    web = job.web
     if not job.shares_port:
-        with listen("serving", host, port, USUAL_PORT) as alone:
-            port = alone.getsockname()[1]
-    return listen("serving", host, port, USUAL_PORT, is_shared=True)
+        with listen(web) as alone:
+            web = replace(web, port=alone.getsockname()[1])
+    return open_port(web, is_shared=True)
 
 
 def warm_up(job: ServingJob) -> None:
@@ -83,31 +72,19 @@ def warm_up(job: ServingJob) -> None:
 
 
 # ── within the event loop ─────────────────────────────────────────────────────────────────────────────────────────────
-async def _run(
-    job: ServingJob,
-    listener: socket.socket,
-    tls: ssl.SSLContext | None,
-    stop: Stop,
-    on_ready: Callable[[], None],
-    meter: Meter,
-) -> None:
+async def _run(job: ServingJob, port: OpenPort, stop: Stop, on_ready: Callable[[str], None], meter: Meter) -> None:
     with following(job, meter) as working:  # while the database is opened, the model is loaded
-        store = await open_store(job.database, stop)
-        if store is None:
-            return
-        try:
-            await check_address(job.config.host, store, token_command(job.folder))
-            async with auditing(store.audit) as audit:
-                parts = working(store, audit)
+        async with opened_store(AccessStore, job.database, stop) as store:
+            if store is None:
+                return
+            async with web_parts(port.config, store, token_command(job.folder), meter) as web:
+                parts = working(web)
                 await asyncio.to_thread(parts.follower.wait_turn, FIRST_SECONDS)
-                app = guarded(create_app(parts), parts)
-                await serve(app, listener, tls, job.limits, stop, on_ready, lambda: None)
-        finally:
-            await store.close()
+                await serve(served_app(parts), port, stop, on_ready, on_end=lambda: None)
 
 
 @contextmanager
-def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore, AuditQueue], ServingParts]]:
+def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[WebParts], ServingParts]]:
     """Follows the checkpoints; yields what makes the parts of the application, once there is a database."""
     storage = Storage.at(job.storage)
     copies = Copies(job.spec)
@@ -116,24 +93,18 @@ def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[SqlStore, Aud
     news = news_of(job, copies, meter)
     follower = Follower(storage, copies, news, meter, deliveries, job.name)
     decoder = Decoder(job.schema, needs_label=False)
-
     labels = open_labels(job, meter)
 
-    def working(store: SqlStore, audit: AuditQueue) -> ServingParts:
+    def working(web: WebParts) -> ServingParts:
         return ServingParts(
             config=job.config,
-            limits=job.limits,
-            store=store,
-            tokens=TokenCache(store),
-            audit=audit,
+            web=web,
             storage=storage,
             decoder=decoder,
             copies=copies,
             engine=engine,
             follower=follower,
-            meter=meter,
             labels=labels,
-            token_command=token_command(job.folder),
         )
 
     follower.start()

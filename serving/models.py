@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from api.models.base import Answer, Body, Reason
+from infra.web.answers import Answer, Body, Reason
 
 
 class VersionReading(Answer):

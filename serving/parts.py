@@ -1,17 +1,14 @@
-"""What routes are made of."""
+"""What routes are made of: the model that is served, and what it is made of and chosen by."""
 
 import asyncio
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends
 
-from api.access.auditing import AuditQueue
-from api.access.tokens import TokenCache
-from api.config import ApiConfig
-from api.store.store import SqlStore
 from infra.base.storage import Storage
-from infra.base.telemetry import Meter
+from infra.web.app import parts_of
+from infra.web.parts import WebParts
 from ingest.codec.decoder import Decoder
 from serving.config import ServingConfig
 from serving.copies import Copies
@@ -25,28 +22,16 @@ class ServingParts:
     """One of each."""
 
     config: ServingConfig
-    limits: ApiConfig
-    """sizes and durations of requests are those of the API"""
-    store: SqlStore
-    tokens: TokenCache
-    audit: AuditQueue
+    web: WebParts
     storage: Storage
     decoder: Decoder
     copies: Copies
     engine: Engine
     follower: Follower
-    meter: Meter
     labels: ServedLabels | None = None
     """None: predictions are not logged"""
-    token_command: str = "freshet token create"
-    """what makes a token for this process"""
     choosing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """held by whoever changes the choice file"""
-
-
-def parts_of(request: Request) -> ServingParts:
-    parts: ServingParts = request.app.state.parts
-    return parts
 
 
 Parts = Annotated[ServingParts, Depends(parts_of)]

@@ -1,4 +1,4 @@
-"""Shared by all tests: one broker; hypothesis without limits of time, since the first call of a kernel compiles it."""
+"""Shared by all tests: one broker and one PostgreSQL; hypothesis without limits of time, for a kernel's first call."""
 
 import gc
 import resource
@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from tests import preloaded
 from tests.brokers import TestBroker, shared_broker
 from tests.cores import core_files, explain
+from tests.databases import PostgresServer, shared_postgres
 from tests.scheduling import Shares, name_apart, order_of
 
 settings.register_profile("freshet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,6 +31,14 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBroker]:
     """A real Kafka broker. Skips without Java and Maven, and fails where they are there and it does not start."""
     with shared_broker(tmp_path_factory.mktemp("broker")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """The PostgreSQL of the test run. Skips where it is not installed."""
+    base = tmp_path_factory.getbasetemp()
+    with shared_postgres(base.parent if base.name.startswith("popen-") else base) as server:
+        yield server
 
 
 BROKER_FIXTURE = "kafka"

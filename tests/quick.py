@@ -8,11 +8,10 @@ from fnmatch import fnmatch
 
 import pytest
 
-FOLDERS = ("tests/api", "tests/dispatch", "tests/ingest", "tests/ps", "tests/serving")
+FOLDERS = ("tests/api", "tests/dispatch", "tests/infra/web", "tests/ingest", "tests/ps", "tests/serving")
 LONG_FILES = (
     "api/store/test_*.py",
     "api/test_at_rest.py",
-    "api/test_audit.py",
     "api/test_main.py",
     "api/test_outage.py",
     "api/test_samples.py",
@@ -26,6 +25,8 @@ LONG_FILES = (
     "dispatch/placement/rows/test_directory.py",
     "dispatch/placement/rows/test_early.py",
     "dispatch/placement/test_parking.py",
+    "infra/web/store/test_*.py",
+    "infra/web/test_audit.py",
     "ingest/kafka/*.py",
     "ingest/test_check.py",
     "ps/checkpoints/test_files.py",

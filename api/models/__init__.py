@@ -1,1 +1,1 @@
-"""What requests and answers look like."""
+"""What requests and answers of the control plane look like; nothing that asks or computes."""

@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from api.models.base import Answer
+from infra.web.answers import Answer
+from infra.web.events import RejectedEvent
 
 
 class StepsPoint(Answer):
@@ -74,14 +75,6 @@ class AuditReading(Answer):
     detail: dict[str, Any]
 
 
-class RejectedEvent(Answer):
-    """An event that was not written."""
-
-    index: int
-    """in the request, from 0"""
-    reason: str
-
-
 class WrittenEvents(Answer):
     """What became of the events of a request; those that were accepted are durable."""
 
@@ -91,13 +84,6 @@ class WrittenEvents(Answer):
 
     accepted: int
     rejected: list[RejectedEvent]
-
-
-class Health(Answer):
-    """The answer to a health check."""
-
-    status: Literal["ok"] = "ok"
-    version: str
 
 
 class Readiness(Answer):

@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from api.models.base import Answer, Body, Gbit, ProcessName, Reason
+from api.models.fields import Gbit, ProcessName
 from dispatch.journal.desired import AUTO, NONE, parse_shares
+from infra.web.answers import Answer, Body, Reason
 
 
 class SharesReading(Answer):
@@ -25,8 +26,8 @@ class RunOutline(Answer):
 
     name: str
     state: str
-    """waiting, replaying, training, paused, draining or done while its dispatcher answers; else silent, stopped or
-    ended"""
+    """waiting, replaying, training, paused, draining or done while its dispatcher answers; starting before it has
+    answered for the first time; else silent, stopped or ended"""
     version: int
     """of its journal: the ETag"""
     step: int | None

@@ -1,1 +1,1 @@
-"""What can be asked for, one module per resource."""
+"""What can be asked for, one module per resource; what is true is asked of ``runs`` and ``store``."""

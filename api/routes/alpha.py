@@ -5,13 +5,13 @@ from contextlib import suppress
 
 from fastapi import APIRouter, Response
 
-from api.access.rules import needs
-from api.errors import DatabaseAway
 from api.models.runs import AlphaReading, SetAlpha
 from api.parts import ApiParts, Parts
 from api.routes.common import COMMAND_RESPONSES, Followed, Given, etag, give
 from api.store.rows import StoredAlphaChange
 from dispatch.progress.status import Status
+from infra.web.errors import DatabaseAway
+from infra.web.rules import needs
 
 AUTO = "auto"
 HISTORY_SECONDS = 1.0

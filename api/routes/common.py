@@ -8,17 +8,18 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.datastructures import URL
 
-from api.access.rules import Acting
-from api.errors import ApiError, BadRequest, Conflict, NotFound, VersionOutdated
-from api.models.base import Listed
 from api.models.runs import CommandReading
 from api.parts import Parts
-from api.problems import answer_of
 from api.runs.followed import FollowedRun, no_run
 from api.runs.outbox import OUTDATED
-from api.store.rows import NewCommand, Page, StoredCommand
+from api.store.rows import NewCommand, StoredCommand
 from infra.base.config import NAME_PATTERN
 from infra.base.faults import reach
+from infra.web.answers import Listed
+from infra.web.errors import BadRequest, Conflict, HttpError, NotFound, VersionOutdated
+from infra.web.problems import answer_of
+from infra.web.rules import Acting
+from infra.web.store.rows import Page
 
 SETTLE_SECONDS = 2.0
 """how long a request waits for its command to be carried out"""
@@ -128,7 +129,7 @@ async def give(
 def answer_command(stored: StoredCommand) -> Response:
     told = CommandReading.model_validate(stored).model_dump()
     if stored.state == "refused":
-        kind: type[ApiError] = VersionOutdated if stored.text.startswith(OUTDATED) else Conflict
+        kind: type[HttpError] = VersionOutdated if stored.text.startswith(OUTDATED) else Conflict
         return answer_of(kind(stored.text), {"command": told})
     if stored.state == "pending":
         where = f"/v1/runs/{stored.run}/commands/{stored.id}"

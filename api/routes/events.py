@@ -15,12 +15,12 @@ import msgspec
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from api.access.rules import needs
-from api.errors import DatabaseAway
 from api.parts import ApiParts, Parts
 from api.routes.common import Followed, etag
 from api.runs.followed import FollowedRun
 from api.store.rows import StoredEvent
+from infra.web.errors import DatabaseAway
+from infra.web.rules import needs
 
 PAGE = 50
 """events that are read at once; as many lines are kept for each client that does not take them"""

@@ -1,24 +1,16 @@
-"""Whether the process works, and what it measures."""
+"""Whether the control plane can do everything, and where the metrics of all runs are."""
 
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from api.access.rules import OPEN, needs
-from api.errors import DatabaseAway
-from api.models.history import Health, MetricsTarget, Readiness
+from api.models.history import MetricsTarget, Readiness
 from api.parts import Parts
-from infra.base.telemetry import code_version
+from infra.web.health import has_database
+from infra.web.rules import OPEN, needs
 
 router = APIRouter(tags=["health"])
-
-
-@router.get("/healthz", summary="Whether the API is up", **OPEN)
-async def healthz() -> Health:
-    """Answers as long as the process serves requests."""
-    return Health(version=code_version())
 
 
 @router.get(
@@ -30,25 +22,8 @@ async def healthz() -> Health:
 )
 async def readyz(parts: Parts) -> Response:
     """503 while the database is away: commands and history have to wait, live reads do not."""
-    try:
-        await parts.store.check()
-        has_database = True
-    except DatabaseAway:
-        has_database = False
-    told = Readiness(database=has_database, runs=len(parts.runs.names))
-    return JSONResponse(told.model_dump(), 200 if has_database else 503)
-
-
-@router.get(
-    "/metrics",
-    summary="Metrics for Prometheus",
-    response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus's text"}},
-    **needs("read"),
-)
-def metrics(parts: Parts) -> Response:
-    """Metrics of this process; those of the others are where GET /v1/targets says."""
-    return Response(generate_latest(parts.meter.registry), media_type=CONTENT_TYPE_LATEST)
+    told = Readiness(database=await has_database(parts.web), runs=len(parts.runs.names))
+    return JSONResponse(told.model_dump(), 200 if told.database else 503)
 
 
 @router.get("/v1/targets", summary="Where Prometheus finds the processes of all runs", **needs("read"))

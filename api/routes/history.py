@@ -8,9 +8,6 @@ import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from api.access.rules import needs
-from api.errors import BadRequest, NotFound
-from api.models.base import Listed
 from api.models.history import AuditReading, CheckpointReading, FaultReading, GenerationReading, StepsPoint
 from api.models.runs import CommandReading
 from api.parts import Parts
@@ -18,6 +15,9 @@ from api.routes.common import After, Known, Limit, link_next, listed
 from api.shared import EncodedPage
 from api.store.rows import StepPoint
 from infra.base.config import NAME_PATTERN
+from infra.web.answers import Listed
+from infra.web.errors import BadRequest, NotFound
+from infra.web.rules import needs
 
 MOST_STEP = (1 << 62) - 1
 StepNumber = Annotated[int | None, Query(ge=0, le=MOST_STEP)]

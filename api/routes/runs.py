@@ -7,9 +7,6 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from api.access.rules import needs
-from api.errors import Conflict, DatabaseAway, NotAvailable
-from api.models.base import Listed
 from api.models.runs import NewRun, RunDetails, RunOutline, StartedRun, Why
 from api.parts import ApiParts, Parts
 from api.routes.common import (
@@ -24,11 +21,15 @@ from api.routes.common import (
     listed,
     page_of,
 )
-from api.runs.places import AGENT, is_run, read_endpoint
-from api.store.rows import Page, StoredRun
+from api.store.rows import StoredRun
 from dispatch.control.client import ask
 from dispatch.control.supervision import STARTER, StartRun
 from dispatch.errors import CommandRefused, NoAnswer
+from infra.base.run_folder import AGENT, is_run, read_endpoint
+from infra.web.answers import Listed
+from infra.web.errors import Conflict, DatabaseAway, NotAvailable
+from infra.web.rules import needs
+from infra.web.store.rows import Page
 
 START_SECONDS = 10.0
 NO_STATUS = b"null"
@@ -85,6 +86,7 @@ async def create_run(body: NewRun, parts: Parts, given: Given) -> Response:
         raise Conflict(str(error)) from error
     except NoAnswer as error:
         raise NotAvailable(str(error)) from error
+    parts.runs.expect(body.name)
     return JSONResponse(StartedRun(name=body.name).model_dump(), 202, {"Location": f"/v1/runs/{body.name}"})
 
 
@@ -116,6 +118,8 @@ def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:
         is_over = state in ("stopped", "ended")
         if status is not None and not run.live.is_silent:
             state = status.state
+        elif run.is_starting:
+            state = "starting"
         elif not is_over:
             state = "silent"
     step, samples = (status.step, status.samples) if status is not None else (None, None)
@@ -126,7 +130,7 @@ def status_of(parts: ApiParts, name: str) -> tuple[bytes, str]:
     """A RunDetails of a run that is here, and its ETag; made once for all who read it until it changes."""
     run = parts.runs.get(name)
     is_live = not run.live.is_silent
-    of_what = run.live.encoded, run.version, is_live
+    of_what = run.live.encoded, run.version, is_live, run.is_starting
     if run.told is None or run.told[0] != of_what:
         brief = outline(parts, name)
         body = details(brief, str(run.place.folder), run.place.topic(), run.live.encoded, is_live)

@@ -1,31 +1,24 @@
 """Events from devices without a Kafka client."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from api.access.rules import Acting, needs
-from api.errors import BadRequest, Unprocessable
-from api.models.history import RejectedEvent, WrittenEvents
+from api.models.history import WrittenEvents
 from api.parts import ApiParts, Parts
-from api.problems import answer_of
 from api.routes.common import IdempotencyKey
 from api.runs.followed import FollowedRun
 from infra.base.config import NAME_PATTERN
+from infra.web.errors import Unprocessable
+from infra.web.events import describe_body, read_body
+from infra.web.problems import answer_of
+from infra.web.rules import Acting, needs
 
 RunOfSamples = Annotated[
     str | None, Query(pattern=NAME_PATTERN, max_length=64, description="name of the run; not needed where there is one")
 ]
 EVENT = {"event_time": 1763251200.0, "label": 1, "fields": {"user": "u-17", "item": "i-4711"}}
-BODY: dict[str, Any] = {
-    "required": True,
-    "content": {
-        "application/json": {"schema": {"anyOf": [{"type": "object"}, {"type": "array"}]}, "example": [EVENT]},
-        "application/x-ndjson": {"schema": {"type": "string"}},
-        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-    },
-}
 rule = needs("ingest")
 router = APIRouter(tags=["samples"])
 
@@ -34,7 +27,7 @@ router = APIRouter(tags=["samples"])
     "/v1/samples",
     summary="Hand in events",
     response_model=WrittenEvents,
-    openapi_extra={**rule["openapi_extra"], "requestBody": BODY},
+    openapi_extra={**rule["openapi_extra"], "requestBody": describe_body(EVENT)},
 )
 async def write_samples(
     request: Request, parts: Parts, actor: Acting, run: RunOfSamples = None, idempotency_key: IdempotencyKey = None
@@ -44,15 +37,12 @@ async def write_samples(
     What does not fit the run's schema is told event by event; if nothing fits, that is an error. A request that is sent
     again with the same Idempotency-Key within an hour is answered as before, and its events are written once.
     """
-    body = await request.body()
-    if not body or body.isspace():
-        raise BadRequest("the body is empty; expected events")
+    body = await read_body(request, "events")
     written = await parts.samples.write(_run(parts, run).place, body, actor.name, idempotency_key)
-    rejected = [RejectedEvent(index=index, reason=reason) for index, reason in written.rejects]
     if not written.accepted:
-        errors = [event.model_dump() for event in rejected]
+        errors = [event.model_dump() for event in written.rejects]
         return answer_of(Unprocessable("no event fits the schema of the run; nothing was written"), {"errors": errors})
-    return JSONResponse(WrittenEvents(accepted=written.accepted, rejected=rejected).model_dump())
+    return JSONResponse(WrittenEvents(accepted=written.accepted, rejected=written.rejects).model_dump())
 
 
 def _run(parts: ApiParts, name: str | None) -> FollowedRun:

@@ -4,13 +4,13 @@ from contextlib import suppress
 
 from fastapi import APIRouter, Response
 
-from api.access.rules import needs
-from api.errors import DatabaseAway, Unprocessable
 from api.models.runs import ChangeSettings, CommandValue, EffectiveSettings, value_of
 from api.parts import ApiParts, Parts
 from api.routes.common import COMMAND_RESPONSES, MOST_LISTED, Followed, Given, etag, give
 from dispatch.placement.policies.registry import parse_spec
 from infra.base.errors import ConfigError
+from infra.web.errors import DatabaseAway, Unprocessable
+from infra.web.rules import needs
 
 CHANGEABLE = ("policy", "deadline", "skip_above")
 router = APIRouter(prefix="/v1/runs/{run}/settings", tags=["settings"])

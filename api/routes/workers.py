@@ -7,9 +7,6 @@ from typing import TypeVar
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from api.access.rules import needs
-from api.errors import Conflict
-from api.models.base import Listed
 from api.models.runs import AddWorker, ChangeWorker, Why, WorkerReading
 from api.parts import Parts
 from api.routes.common import (
@@ -30,6 +27,9 @@ from dispatch.control.protocol import ListedMember
 from dispatch.control.supervision import ListedProcess
 from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.progress.status import WorkerStatus
+from infra.web.answers import Listed
+from infra.web.errors import Conflict
+from infra.web.rules import needs
 
 PREFIX = "worker-"
 ANSWER_SECONDS = 1.0

@@ -4,17 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import structlog
 import zmq.asyncio
 
-from api.errors import NotFound
 from api.runs.live import LiveStatus
 from api.runs.outbox import Outbox
 from api.runs.places import Place, find_runs
 from api.runs.projector import Projector
 from api.store.store import SqlStore
 from infra.base.errors import FreshetError
+from infra.web.errors import NotAvailable, NotFound
 
 LOOK_SECONDS = 1.0
 """how often to look for new runs"""
@@ -22,6 +23,8 @@ FINISH_SECONDS = 3.0
 """for what is left to be projected when this process ends"""
 AGAIN_SECONDS = 1.0
 """after which a task that failed begins anew"""
+EXPECTED_SECONDS = 60.0
+"""that a run which is being started may take until it has a folder"""
 MOST_NAMED = 20
 
 
@@ -43,6 +46,8 @@ class FollowedRun:
     live: LiveStatus
     projector: Projector
     outbox: Outbox
+    is_under_way: bool = False
+    """whether anybody worked in its folder when it was last looked at"""
     told: tuple[object, tuple[bytes, str]] | None = None
     """its status as it was last answered, with its ETag, and what that was made from"""
 
@@ -50,6 +55,11 @@ class FollowedRun:
     def version(self) -> int:
         """Of the journal, as far as it is known here: the ETag."""
         return max(self.projector.newest, self.live.status.version if self.live.status is not None else 0)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether somebody works there, and its dispatcher has not been heard of since this process began to listen."""
+        return self.is_under_way and self.live.status is None
 
     @property
     def projection_lag(self) -> int:
@@ -66,6 +76,8 @@ class FollowedRuns:
         self._context = zmq.asyncio.Context()
         self._runs: dict[str, FollowedRun] = {}
         self._tasks: dict[str, Sequence[asyncio.Task[None]]] = {}
+        self._expected_until: dict[str, float] = {}
+        """until when a run that was asked for may still have no folder, by name"""
 
     @property
     def names(self) -> list[str]:
@@ -75,10 +87,16 @@ class FollowedRuns:
         return name in self._runs
 
     def get(self, name: str) -> FollowedRun:
-        """Raises NotFound."""
-        if name not in self._runs:
-            raise no_run(name, self.names)
-        return self._runs[name]
+        """Raises NotFound, or NotAvailable for a run that is being started and has no folder yet."""
+        if name in self._runs:
+            return self._runs[name]
+        if monotonic() < self._expected_until.get(name, 0.0):
+            raise NotAvailable(f"run {name!r} is being started and has no folder yet; expected one soon; try again")
+        raise no_run(name, self.names)
+
+    def expect(self, name: str) -> None:
+        """A run of this name is being started: it will be found here soon."""
+        self._expected_until[name] = monotonic() + EXPECTED_SECONDS
 
     async def keep_looking(self) -> None:
         """Looks for runs until it is cancelled."""
@@ -88,10 +106,13 @@ class FollowedRuns:
 
     def find_runs(self) -> None:
         """Begins to follow runs that are new, and anew those whose folder is another one."""
-        for name, place in find_runs(self.root).items():
+        found = find_runs(self.root)
+        for name, place in found.items():
             known = self._runs.get(name)
             if known is None or known.place != place:
                 self._begin(place)
+        for name, run in self._runs.items():
+            run.is_under_way = name in found and found[name].is_under_way
 
     async def close(self) -> None:
         tasks = [task for tasks in self._tasks.values() for task in tasks]
@@ -115,6 +136,7 @@ class FollowedRuns:
             task.cancel()
         if (before := self._runs.get(place.name)) is not None:
             before.projector.end()
+        self._expected_until.pop(place.name, None)
         live = LiveStatus(self._context, place)
         projector = Projector(self._store, place)
         outbox = Outbox(self._store, place, projector)

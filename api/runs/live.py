@@ -8,9 +8,10 @@ import structlog
 import zmq
 import zmq.asyncio
 
-from api.runs.places import STATUS_WORD, Place
+from api.runs.places import Place
 from dispatch.progress.status import Status
 from infra.base.errors import FreshetError
+from infra.base.run_folder import STATUS_WORD
 from infra.base.wire import connect
 
 SILENT_SECONDS = 5.0

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from api.runs.places import CONTROL_WORD, Place
+from api.runs.places import Place
 from api.runs.projector import Projector
 from api.store.rows import StoredCommand
 from api.store.store import SqlStore
@@ -29,6 +29,7 @@ from dispatch.journal.log import rest_of
 from dispatch.journal.occupied import is_under_way
 from infra.base.errors import FreshetError
 from infra.base.faults import reach
+from infra.base.run_folder import CONTROL_WORD
 
 ADD = "add"
 """the one command that goes to the supervisor and not to the dispatcher"""

@@ -1,6 +1,7 @@
 """Where runs are: folders with a journal and stored settings, which say how a run is called.
 
-An agent has a folder with settings, too, those of the run for which its workers train. It is not the run's, whose
+The supervisor of a run makes the journal's folder before it stores the settings, so a run is found while it starts. An
+agent has a folder with settings, too, those of the run for which its workers train. It is not the run's, whose
 dispatcher, and with it the journal, may be on another machine.
 
 Names of runs come from clients and are compared with those found here; no path is ever made from one.
@@ -18,17 +19,17 @@ from dispatch.journal.history import JOURNAL
 from dispatch.journal.occupied import is_under_way
 from infra.base.config import check_names
 from infra.base.errors import ConfigError
+from infra.base.run_folder import (
+    AGENT,
+    ENDPOINTS,
+    STORED_SETTINGS,
+    dispatcher_endpoint,
+    is_run,
+    read_endpoint,
+    read_line,
+)
 from infra.base.telemetry import describe
 from infra.base.wire import Curve, load_curve
-
-STORED_SETTINGS = "settings.json"
-ENDPOINTS = "endpoints"
-DISPATCHER = "dispatcher"
-AGENT = "agent"
-STATUS_WORD = 1
-CONTROL_WORD = 2
-FEED_WORD = 3
-"""of the dispatcher's endpoints, after the one that workers join"""
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,12 @@ class Place:
     folder: Path
     settings: Mapping[str, Any] = field(repr=False)
     """the effective ones, as the run stored them"""
+    is_under_way: bool = field(default=False, compare=False)
+    """whether anybody worked in the folder when it was looked at"""
 
     def endpoint(self, word: int) -> str | None:
         """One of the dispatcher's; None while there is none."""
-        words = (read_endpoint(self.folder, DISPATCHER) or "").split()
-        return words[word] if len(words) > word else None
+        return dispatcher_endpoint(self.folder, word)
 
     def agent(self) -> str | None:
         """The endpoint of its supervisor; None if it has none."""
@@ -65,7 +67,7 @@ class Place:
     def metrics(self) -> dict[str, str]:
         """Addresses of the metrics of its processes, by name."""
         files = sorted((self.folder / ENDPOINTS).glob("*.metrics"))
-        return {file.stem: text for file in files if (text := _read(file))}
+        return {file.stem: text for file in files if (text := read_line(file))}
 
 
 def find_runs(root: Path) -> dict[str, Place]:
@@ -73,12 +75,9 @@ def find_runs(root: Path) -> dict[str, Place]:
 
     Of several with one name it is the one under way, or else the newest.
     """
-    found: dict[str, Place] = {}
-    for folder in sorted((folder for folder in find_folders(root) if (folder / JOURNAL).is_dir()), key=is_under_way):
-        place = _place(folder)
-        if place is not None:
-            found[place.name] = place
-    return found
+    folders = (folder for folder in find_folders(root) if (folder / JOURNAL).is_dir())
+    places = [place for folder in folders if (place := _place(folder)) is not None]
+    return {place.name: place for place in sorted(places, key=lambda place: place.is_under_way)}
 
 
 def find_folders(root: Path) -> list[Path]:
@@ -91,28 +90,11 @@ def find_folders(root: Path) -> list[Path]:
         return []
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run, or of an agent, and not one of several."""
-    return (folder / STORED_SETTINGS).is_file()
-
-
-def read_endpoint(folder: Path, name: str) -> str | None:
-    """What a process has written there; None before it is ready."""
-    return _read(folder / ENDPOINTS / name)
-
-
 def _place(folder: Path) -> Place | None:
     """None if its settings cannot be read, as while they are being written."""
     try:
         settings = json.loads((folder / STORED_SETTINGS).read_bytes())
-        return Place(check_names(str(settings["run"])), folder, settings)
+        return Place(check_names(str(settings["run"])), folder, settings, is_under_way(folder))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, ConfigError) as error:
         structlog.get_logger().debug("no run here", folder=str(folder), reason=str(error))
-        return None
-
-
-def _read(file: Path) -> str | None:
-    try:
-        return file.read_text().strip() or None
-    except (OSError, UnicodeDecodeError):
         return None

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from api.errors import ApiError
-from api.runs.places import FEED_WORD, Place
+from api.runs.places import Place
 from api.store.rows import ProjectedJournal
 from api.store.store import SqlStore
 from dispatch.control.feed import FeedPage, Versioned, cursor_in
@@ -28,7 +27,9 @@ from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalTail, identity_of, rest_of
 from infra.base.errors import FreshetError
+from infra.base.run_folder import FEED_WORD
 from infra.base.telemetry import DoublingPauses
+from infra.web.errors import HttpError
 
 POLL_SECONDS = 0.25
 PAGE_RECORDS = 500
@@ -70,7 +71,7 @@ class Projector:
             except (FreshetError, OSError) as error:
                 self._at = None
                 log = structlog.get_logger()
-                level = log.warning if isinstance(error, ApiError) else log.debug  # dispatchers come and go
+                level = log.warning if isinstance(error, HttpError) else log.debug  # dispatchers come and go
                 level("a run's journal is not projected now", run=self._place.name, reason=str(error))
                 await asyncio.sleep(PAUSE_SECONDS)
 

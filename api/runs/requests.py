@@ -14,7 +14,7 @@ from hashlib import blake2b
 from time import time
 from typing import NamedTuple
 
-from api.errors import KeyReused
+from infra.web.errors import KeyReused
 from ingest.streams.source import Source
 
 KEPT_SECONDS = 3600.0

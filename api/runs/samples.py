@@ -6,47 +6,40 @@ are refused here; and it is given back after a few seconds without events.
 """
 
 import asyncio
-import re
 import threading
 from collections.abc import Mapping, Sequence
-from itertools import count, islice
+from itertools import count
 from time import monotonic, time
 from typing import Any, NamedTuple
 
-import msgspec
 from pydantic import SecretStr, ValidationError
 
-from api.errors import BadRequest, Conflict, KeyReused, NotAvailable, TooLarge
 from api.runs.places import Place
 from api.runs.requests import MOST_EVENTS, RequestId, WrittenRequests, request_id
 from infra.base.errors import FreshetError
 from infra.base.process import Stop
+from infra.web.errors import Conflict, KeyReused, NotAvailable
+from infra.web.events import DecodedBody, RejectedEvent, decode_body
 from ingest.codec.decoder import Decoded, Decoder
-from ingest.codec.packed import PackedCodec, is_packed
+from ingest.codec.packed import PackedCodec
 from ingest.config import StreamConfig
 from ingest.errors import LogBusy
 from ingest.kafka.config import KafkaConfig
 from ingest.opening import open_sink, open_source
 from ingest.producing.encoder import partition_key, partition_of
 from ingest.schema import Schema, load_schema
-from ingest.streams.position import Position
 from ingest.streams.sink import Entry, Sink
-from ingest.streams.source import Record, Source
+from ingest.streams.source import Source
 
 IDLE_SECONDS = 5.0
 """without events, after which a log is closed, for another writer to open"""
-LINE = re.compile(rb"\S[^\n]*")
-"""one that is not blank"""
-MOST_REJECTS = 1000
-"""of a request that are told"""
 
 
 class Written(NamedTuple):
     """What became of the events of a request."""
 
     accepted: int
-    rejects: list[tuple[int, str]]
-    """index and reason"""
+    rejects: list[RejectedEvent]
 
 
 class RunSink:
@@ -74,17 +67,14 @@ class RunSink:
 
         key: of the request; what was written of the same request of that actor before is not written again.
         """
-        payloads = [body] if is_packed(body) else split_events(body)
-        decoded = self._decoder.decode([Record(at, None, each, 0) for at, each in enumerate(payloads)], Position(0))
-        places = [reject.position for reject in decoded.rejects]
-        indices = [place.index if is_packed(body) else place.offset for place in places]
-        rejects = list(zip(indices, (reject.reason for reject in decoded.rejects), strict=True))
-        if len(decoded):
-            records = self._packed_records(decoded) if is_packed(body) else self._json_records(payloads, decoded)
+        events = decode_body(self._decoder, body, MOST_EVENTS)
+        accepted = len(events.decoded)
+        if accepted:
+            records = self._packed_records(events.decoded) if events.is_packed else _good_payloads(events)
             request = None if key is None else request_id(actor, key, body, len(records))
             with self._lock:
-                self._write(records, is_packed(body), request)
-        return Written(len(decoded), rejects[:MOST_REJECTS])
+                self._write(records, events.is_packed, request)
+        return Written(accepted, events.rejects)
 
     def close_if_idle(self, now: float) -> None:
         if self._lock.acquire(blocking=False):
@@ -145,46 +135,14 @@ class RunSink:
                 opened.close()
         self._sink = self._source = None
 
-    def _json_records(self, payloads: Sequence[bytes], decoded: Decoded) -> list[bytes]:
-        return [payloads[int(offset)] for offset, _ in decoded.at_B]
-
     def _packed_records(self, decoded: Decoded) -> list[bytes]:
         size = self._packed.most
         return [self._packed.encode(decoded.samples.slice(at, at + size)) for at in range(0, len(decoded), size)]
 
 
-def split_events(body: bytes, most: int = MOST_EVENTS) -> list[bytes]:
-    """The events of a body: one object, a list of them, or one a line; each as it came. Raises BadRequest.
-
-    How many there are is known before anything is made of them: TooLarge if there are more than the most.
-    """
-    if body.lstrip()[:1] == b"[":
-        return _split_list(body, most)
-    lines = [line.group().rstrip() for line in islice(LINE.finditer(body), most + 1)]
-    if len(lines) > most:
-        raise _too_many(most)
-    return lines
-
-
-def _split_list(body: bytes, most: int) -> list[bytes]:
-    from ingest.codec.structure import TOO_DEEP, count_items  # loads numba, as the decoder does
-
-    found = count_items(body, most)
-    if found == TOO_DEEP:
-        raise BadRequest("the body is nested too deeply; expected events")
-    if found > most:
-        raise _too_many(most)
-    try:
-        events = [bytes(event) for event in msgspec.json.decode(body, type=list[msgspec.Raw])]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the body is no list of events: {error}; expected JSON; correct it") from error
-    if not events:
-        raise BadRequest("the list is empty; expected events")
-    return events
-
-
-def _too_many(most: int) -> TooLarge:
-    return TooLarge(f"more than {most} events; expected at most as many; send several requests")
+def _good_payloads(events: DecodedBody) -> list[bytes]:
+    """Of events that came as JSON: those that fit, as they came."""
+    return [events.payloads[int(offset)] for offset, _ in events.decoded.at_B]
 
 
 class SampleSinks:

@@ -1,1 +1,1 @@
-"""SQL: what the journals say, for people to look at; commands, tokens and the audit trail."""
+"""SQL of the control plane: what journals say, for people to look at, and commands; no tokens, no audit trail."""

@@ -5,7 +5,6 @@ run has begun, and the time of its newest event, is asked of the database. So pa
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -30,6 +29,7 @@ from dispatch.journal.records import (
     StepDone,
     Stopped,
 )
+from infra.web.store.values import finite, plain
 
 Row = dict[str, Any]
 AUTO = "auto"
@@ -275,25 +275,6 @@ def _time_within(record: AnyRecord) -> float | None:
     return told(record.generation.at_seconds) or told(record.begun.at_seconds)
 
 
-# ── values that both databases can hold ───────────────────────────────────────────────────────────────────────────────
 def told(seconds: float) -> float | None:
     """A time, unless nobody told it."""
     return seconds if seconds and math.isfinite(seconds) else None
-
-
-def finite(number: float) -> float | None:
-    """A number, unless it is none: JSON has no NaN, and SQLite takes it for null."""
-    return number if math.isfinite(number) else None
-
-
-def plain(value: Any) -> Any:
-    """The same without what PostgreSQL or JSON cannot hold: zero bytes in texts, numbers that are not finite."""
-    if isinstance(value, str):
-        return value.replace("\x00", "\ufffd")
-    if isinstance(value, float):
-        return finite(value)
-    if isinstance(value, dict):
-        return {plain(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, bytes):
-        return [plain(inner) for inner in value]
-    return value

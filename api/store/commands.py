@@ -14,12 +14,13 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from api.errors import KeyReused
-from api.store.changes import plain
-from api.store.engine import Database
-from api.store.paging import columns, read_page, to_row
-from api.store.rows import CommandState, NewCommand, Page, StoredCommand
+from api.store.rows import CommandState, NewCommand, StoredCommand
 from api.store.tables import CommandRow
+from infra.web.errors import KeyReused
+from infra.web.store.engine import Database
+from infra.web.store.paging import columns, read_page, to_row
+from infra.web.store.rows import Page
+from infra.web.store.values import plain
 
 TICK_SECONDS = 1e-6
 """between commands of a run, so that their times tell their order, whatever the clock does"""

@@ -22,17 +22,16 @@ from api.store.tables import (
     FANOUT,
     LEVELS,
     AlphaChangeRow,
-    AuditRow,
     CheckpointRow,
     CommandRow,
     EventRow,
     FaultRow,
     GenerationRow,
     RunRow,
-    SqlTable,
     StepRow,
 )
 from dispatch.control.feed import FeedPage
+from infra.web.store.tables import AuditRow, SqlTable
 
 SUMMED = ("steps", "samples", "clicks", "seconds", "decide_seconds", "moved_bytes")
 NEW_RUN: Row = {"folder": "", "topic": "", "settings": {}, "code": "", "state": "seen", "version": 0}

@@ -4,14 +4,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import or_, select, update
 
-from api.store.changes import plain
-from api.store.engine import Database
 from api.store.history import read_steps
-from api.store.paging import MOST_ROWS, Key, columns, read_page, to_row
 from api.store.projection import NEW_RUN, enter, project
 from api.store.replaced import is_replaced, set_apart
 from api.store.rows import (
-    Page,
     ProjectedJournal,
     StepPoint,
     StoredAlphaChange,
@@ -23,6 +19,10 @@ from api.store.rows import (
 )
 from api.store.tables import AlphaChangeRow, CheckpointRow, EventRow, FaultRow, GenerationRow, RunRow
 from dispatch.control.feed import FeedPage
+from infra.web.store.engine import Database
+from infra.web.store.paging import MOST_ROWS, Key, columns, read_page, to_row
+from infra.web.store.rows import Page
+from infra.web.store.values import plain
 
 RowT = TypeVar("RowT")
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from sqlalchemy import Column
 
-from api.store import tables
-from api.store.tables import SqlTable
+import api.store.tables
+import infra.web.store.tables
+from api.store.tables import ALL_TABLES
 
 HEAD = """# Tables
 
@@ -21,8 +22,9 @@ This page is printed by `python -m api.store.reference`.
 
 def tables_page() -> str:
     """All tables with their columns, in Markdown."""
-    source = ast.parse(Path(tables.__file__).read_text())
-    return HEAD + "".join(_section(node) for node in source.body if isinstance(node, ast.ClassDef) and _name(node))
+    files = (api.store.tables.__file__, infra.web.store.tables.__file__)
+    nodes = [node for file in files for node in ast.parse(Path(file).read_text()).body]
+    return HEAD + "".join(_section(node) for node in nodes if isinstance(node, ast.ClassDef) and _name(node))
 
 
 def _name(node: ast.ClassDef) -> str:
@@ -32,7 +34,7 @@ def _name(node: ast.ClassDef) -> str:
 
 
 def _section(node: ast.ClassDef) -> str:
-    table = SqlTable.metadata.tables[_name(node)]
+    table = ALL_TABLES.tables[_name(node)]
     rows = [f"| `{column.name}` | {_kind(column)} | {_note(node, column.name)} |" for column in table.columns]
     return "\n".join(
         [f"\n## {table.name}\n", f"{ast.get_docstring(node)}\n", "| column | type | |", "|---|---|---|", *rows, ""]

@@ -14,19 +14,11 @@ import structlog
 from sqlalchemy import Table, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from api.store.engine import Database
 from api.store.projection import NEW_RUN, enter
-from api.store.tables import (
-    AlphaChangeRow,
-    CheckpointRow,
-    EventRow,
-    FaultRow,
-    GenerationRow,
-    RunRow,
-    SqlTable,
-    StepRow,
-)
+from api.store.tables import AlphaChangeRow, CheckpointRow, EventRow, FaultRow, GenerationRow, RunRow, StepRow
 from dispatch.control.feed import FeedPage, cursor_in
+from infra.web.store.engine import Database
+from infra.web.store.tables import SqlTable
 
 BATCH = 10_000
 """rows that one transaction moves at most"""

@@ -11,8 +11,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Delete, delete, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from api.store.engine import Database
-from api.store.tables import FANOUT, AuditRow, CheckpointRow, EventRow, RunRow, StepRow
+from api.store.tables import FANOUT, CheckpointRow, EventRow, RunRow, StepRow
+from infra.web.store.engine import Database
+from infra.web.store.tables import AuditRow
 
 BATCH = 2000
 """rows that one transaction removes at most"""

@@ -1,10 +1,7 @@
-"""What the store answers with. Times are seconds since 1970; None where nobody told them."""
+"""What the store answers with about runs and commands. Times are seconds since 1970; None where nobody told them."""
 
-from dataclasses import dataclass, field
-from time import time
-from typing import Any, Generic, Literal, TypeVar
-
-RowT = TypeVar("RowT")
+from dataclasses import dataclass
+from typing import Any, Literal
 
 RunState = Literal["seen", "running", "stopped", "ended"]
 """seen: nothing of its journal has been read yet; stopped: in order, it may go on"""
@@ -12,17 +9,6 @@ CheckpointStanding = Literal["begun", "taken", "void"]
 """begun: not complete yet, or it failed; void: of steps that were decided anew afterwards"""
 AlphaMode = Literal["manual", "auto"]
 CommandState = Literal["pending", "done", "refused"]
-Scope = Literal["read", "control", "predict", "ingest"]
-SCOPES: tuple[Scope, ...] = ("read", "control", "predict", "ingest")
-
-
-@dataclass(frozen=True)
-class Page(Generic[RowT]):
-    """Some rows of a longer list."""
-
-    rows: tuple[RowT, ...]
-    next: str | None
-    """the cursor to ask for the rows that follow with; None: these are the last"""
 
 
 @dataclass(frozen=True)
@@ -187,49 +173,3 @@ class NewCommand:
     value: str = ""
     expected: int = -1
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class NewAudit:
-    """One request that changed something, or was denied."""
-
-    actor: str
-    action: str
-    """as in POST /v1/runs/{run}/alpha"""
-    status: int
-    """of the answer"""
-    token: str | None = None
-    """id of the token"""
-    run: str | None = None
-    detail: dict[str, Any] | None = None
-    at: float = field(default_factory=time)
-    """since 1970"""
-
-
-@dataclass(frozen=True)
-class StoredAudit:
-    """An entry of the audit trail."""
-
-    id: int
-    at: float
-    actor: str
-    token: str | None
-    action: str
-    run: str | None
-    status: int
-    detail: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class StoredToken:
-    """A token without its secret, which is known to its owner alone."""
-
-    id: str
-    name: str
-    scopes: tuple[Scope, ...]
-    created_at: float
-    expires_at: float | None
-    revoked_at: float | None
-
-    def is_valid(self, now: float) -> bool:
-        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)

@@ -1,32 +1,22 @@
-"""The tables of the control plane.
+"""The tables of the control plane: runs as their journals tell them, and commands; no tokens and no audit trail.
 
 Every constraint has a name, so that the migrations in ``alembic/`` can refer to it. Times are seconds since 1970. What
-comes from a journal is removed with its run; commands and the audit trail stay for themselves.
+comes from a journal is removed with its run; commands stay for themselves.
 """
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Double, ForeignKey, Index, Integer, MetaData, UniqueConstraint
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
 
-NAMES = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
-    "pk": "pk_%(table_name)s",
-}
+from infra.web.store.tables import SqlTable
+
+ALL_TABLES = SqlTable.metadata
+"""of this file and of ``infra/web/store/tables.py``, for migrations"""
 LEVELS = (1, 16, 256, 4096, 65536)
 """of aggregates: how many steps a row has at most"""
 FANOUT = 16
 """rows of a level in one of the next"""
-
-
-class SqlTable(DeclarativeBase):
-    """A table of the control plane."""
-
-    metadata = MetaData(naming_convention=NAMES)
-    type_annotation_map = {int: BigInteger, float: Double, dict[str, Any]: JSON, list[str]: JSON}  # noqa: RUF012
 
 
 def of_run() -> Mapped[str]:
@@ -216,37 +206,3 @@ class CommandRow(SqlTable):
     """of the journal that has it"""
     created_at: Mapped[float]
     done_at: Mapped[float | None]
-
-
-class AuditRow(SqlTable):
-    """A request that changed something, or was denied; and each command that did not come through the API."""
-
-    __tablename__ = "audit"
-    __table_args__ = (Index(None, "run", "id"),)
-
-    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
-    at: Mapped[float]
-    actor: Mapped[str]
-    token: Mapped[str | None]
-    """its id; empty: a command on the run's own socket, which only its owner reaches"""
-    action: Mapped[str]
-    run: Mapped[str | None]
-    status: Mapped[int]
-    """of the answer"""
-    detail: Mapped[dict[str, Any]]
-
-
-class TokenRow(SqlTable):
-    """A bearer token without its secret."""
-
-    __tablename__ = "tokens"
-    __table_args__ = (UniqueConstraint("hash"),)
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str]
-    hash: Mapped[str]
-    """SHA-256 of the secret"""
-    scopes: Mapped[list[str]]
-    created_at: Mapped[float]
-    expires_at: Mapped[float | None]
-    revoked_at: Mapped[float | None]

@@ -23,8 +23,6 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from api.job import database_url
-from api.store.rows import Scope
 from api.store.store import SqlStore
 from benchmarks.control.load import NUMBER, AskedRoute, Clients, Latencies, clients, pin
 from benchmarks.control.past import fill
@@ -34,6 +32,8 @@ from dispatch.journal.records import StepDone
 from infra.base.errors import FreshetError
 from infra.chaos.main import ChaosJob, SupervisedRun, end, launch, running
 from infra.chaos.progress import Progress
+from infra.web.store.place import database_url
+from infra.web.store.rows import Scope
 
 RUN = "run"
 PAST = "past"

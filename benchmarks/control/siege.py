@@ -19,8 +19,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from api.job import database_url
-from api.store.rows import Scope
 from api.store.store import SqlStore
 from benchmarks.control.api import PAST, PATIENCE_SECONDS, listener
 from benchmarks.control.hostile import Attack, AttackTally, attack, flood
@@ -28,6 +26,8 @@ from benchmarks.control.load import AskingConnection
 from benchmarks.control.past import fill
 from infra.base.errors import FreshetError
 from infra.chaos.main import ChaosJob, end, launch
+from infra.web.store.place import database_url
+from infra.web.store.rows import Scope
 
 PAST_STEPS = 1000
 READS_PER_SECOND = 20.0

@@ -30,9 +30,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from api.job import database_url
-from api.store.rows import Scope
-from api.store.store import SqlStore
 from benchmarks.control.api import step_times, steps_per_second
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import read_records
@@ -41,6 +38,8 @@ from infra.base.errors import FreshetError
 from infra.chaos.main import ChaosJob, SupervisedRun, end, launch, running
 from infra.chaos.progress import Progress
 from infra.run.folder import as_path
+from infra.web.store.access import make_token
+from infra.web.store.place import database_url
 from ingest.log.embedded import LogReader
 
 SERVE = "serve"
@@ -141,7 +140,7 @@ def _job(place: Path, rate: float, settings: Sequence[str]) -> ChaosJob:
 
 # ── freshness ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None]) -> tuple[SeenVersions, list[float]]:
-    token = asyncio.run(_token(database_url(None, job.folder.parent)))
+    token = asyncio.run(make_token(database_url(None, job.folder.parent), "bench", ("predict", "read")))
     producing = launch(job, "produce", "--rate", str(load.rate))
     try:
         with running(job) as run:
@@ -158,16 +157,6 @@ def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None
     if not appended:
         raise FreshetError(f"no event was trained in {load.seconds:g} s; expected some; see {job.folder}")
     return asked, ages_of(appended, asked)
-
-
-async def _token(database: str) -> str:
-    store = await SqlStore.open(database)
-    try:
-        scopes: tuple[Scope, ...] = ("predict", "read")
-        _, secret = await store.tokens.create("bench", scopes, None)
-        return secret
-    finally:
-        await store.close()
 
 
 @contextmanager

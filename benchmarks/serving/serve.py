@@ -29,12 +29,12 @@ import psutil
 import torch
 from prometheus_client import CollectorRegistry
 
-from api.store.store import SqlStore
 from benchmarks.control.load import AskedRoute, Clients, Latencies, clients
 from benchmarks.serving.made import MadeCheckpoints, keys_of
 from infra.base.errors import FreshetError
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
+from infra.web.store.access import make_token
 from ingest.codec.packed import PackedCodec
 from ingest.samples import Samples
 from ingest.schema import Schema, load_schema
@@ -228,7 +228,7 @@ def served(folder: Path, model: ModelName) -> Iterator[tuple[str, str]]:
     """A server of the checkpoints in a folder, in a process of its own; yields its address and a token."""
     database = f"sqlite:///{folder / 'freshet.db'}"
     endpoint = folder / "endpoints" / "serve"
-    token = asyncio.run(_token(database))
+    token = asyncio.run(make_token(database, "bench", ("read", "predict", "control")))
     chosen = {"run": RUN, "folder": folder, "seed": 0, "serving.port": 0, "serving.requests_per_second": 1e6}
     chosen |= {"api.database": database, "stream.schema_name": "criteo", "model.name": model}
     chosen["rows.optimizer"] = ROWS.optimizer
@@ -247,15 +247,6 @@ def served(folder: Path, model: ModelName) -> Iterator[tuple[str, str]]:
     finally:
         process.terminate()
         process.wait()
-
-
-async def _token(database: str) -> str:
-    store = await SqlStore.open(database)
-    try:
-        _, secret = await store.tokens.create("bench", ["read", "predict", "control"])
-        return secret
-    finally:
-        await store.close()
 
 
 def _ask(address: str, path: str, token: str) -> int:

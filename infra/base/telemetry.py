@@ -43,10 +43,10 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def code_version() -> str:
-    """Of Freshet, as it was installed."""
+    """Of Freshet, as it was installed; a checkout that is run without being installed has none."""
     try:
         return version("freshet")
-    except PackageNotFoundError:  # run from its folder, not installed
+    except PackageNotFoundError:
         return "unknown"
 
 

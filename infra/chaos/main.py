@@ -28,9 +28,6 @@ from tempfile import TemporaryDirectory
 import msgspec
 import psutil
 
-from api.job import database_url
-from api.store.rows import SCOPES
-from api.store.store import SqlStore
 from infra.base.errors import ProcessFailed
 from infra.base.faults import ALLOWED, FAULT
 from infra.base.process import SUPERVISED, Stop
@@ -47,6 +44,9 @@ from infra.run.settings import TOKEN, read_stored
 from infra.run.supervision.nursery import nursery_in
 from infra.verify.finding import Finding
 from infra.verify.leftovers import processes_of
+from infra.web.store.access import make_token
+from infra.web.store.place import database_url
+from infra.web.store.rows import SCOPES
 
 RECORD = "chaos.jsonl"
 OUTPUT = "chaos.log"
@@ -353,7 +353,8 @@ def asking(job: ChaosJob) -> Iterator[Clients]:
     await_api(job)
     settings = read_stored(job.folder)
     clients = Clients()
-    token = asyncio.run(make_token(database_url(settings.api.database, settings.api.runs or job.folder)))
+    database = database_url(settings.api.database, settings.api.runs or job.folder)
+    token = asyncio.run(make_token(database, TOKEN_NAME, SCOPES))
     env = {**os.environ, TOKEN: token, SUPERVISED: str(os.getpid())}
     try:
         for kind in KINDS:
@@ -391,16 +392,6 @@ def await_api(job: ChaosJob) -> None:
                 f"{job.folder / OUTPUT}"
             )
         time.sleep(TICK_SECONDS)
-
-
-async def make_token(database: str) -> str:
-    """A token for all that clients ask for, in the database of the run's API."""
-    store = await SqlStore.open(database)
-    try:
-        _, secret = await store.tokens.create(TOKEN_NAME, SCOPES, None)
-        return secret
-    finally:
-        await store.close()
 
 
 def _launch_run(job: ChaosJob) -> "subprocess.Popen[bytes]":

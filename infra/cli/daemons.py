@@ -272,8 +272,9 @@ def api(
     """
     stop = start()
     settings = given.load()
-    from api.job import ApiJob, database_url, write_database
+    from api.job import ApiJob
     from api.main import run_api
+    from infra.web.store.place import database_url, write_database
     from ingest.kafka.config import SECRETS
 
     where = runs or settings.api.runs or settings.folder
@@ -304,7 +305,7 @@ def serve(
     """
     stop = start()
     settings = given.or_only_run("folder", "checkpoints").load()
-    from api.job import database_url, write_database
+    from infra.web.store.place import database_url, write_database
     from ingest.opening import open_source
     from serving.job import ServingJob
     from serving.main import run_serving
@@ -314,7 +315,7 @@ def serve(
     schema = settings.event_schema
     job = ServingJob(
         config=config,
-        limits=settings.api,
+        web=config.web(settings.api.web),
         database=database_url(settings.api.database, settings.api.runs or settings.folder),
         storage=checkpoint_place(settings.folder, settings.checkpoints.url),
         schema=schema,

@@ -19,8 +19,8 @@ from infra.cli.steer.connection import API, listening
 from infra.run.folder import RUNS
 
 if TYPE_CHECKING:
-    from api.store.rows import StoredToken
-    from api.store.store import SqlStore
+    from infra.web.store.access import AccessStore
+    from infra.web.store.rows import StoredToken
 
 UsedT = TypeVar("UsedT")
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400, "y": 365 * 86400}
@@ -118,8 +118,8 @@ def parse_seconds(text: str) -> float:
 
 def database_of(given: RunOptions) -> str:
     """The database that the settings name, or that of the API or server that listens for the run, or its default."""
-    from api.job import database_url
-    from api.runs.places import is_run
+    from infra.base.run_folder import is_run
+    from infra.web.store.place import database_url
 
     folder = given.folder
     is_stored = folder is not None and is_run(folder)
@@ -135,7 +135,7 @@ def served_database(folder: Path) -> str | None:
 
     Raises ConfigError if several listen, on several databases.
     """
-    from api.job import read_database
+    from infra.web.store.place import read_database
 
     for process in (API, SERVER):
         places = listening(folder, process)
@@ -151,12 +151,12 @@ def served_database(folder: Path) -> str | None:
     return None
 
 
-def _with_store(url: str, use: "Callable[[SqlStore], Awaitable[UsedT]]") -> UsedT:
+def _with_store(url: str, use: "Callable[[AccessStore], Awaitable[UsedT]]") -> UsedT:
     """Migrates the database, if need be, and asks it one thing."""
-    from api.store.store import SqlStore
+    from infra.web.store.access import AccessStore
 
     async def ask() -> UsedT:
-        store = await SqlStore.open(url)
+        store = await AccessStore.open(url)
         try:
             return await use(store)
         finally:

@@ -8,7 +8,6 @@ does.
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import get_type_hints
 
 import msgspec
@@ -16,6 +15,7 @@ import xxhash
 
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
 from infra.base.agreement import Agreement
+from infra.base.telemetry import code_version
 from infra.base.wire import Header
 from infra.run.settings import Settings
 from ps.protocol import FROM_SHARD, TO_SHARD
@@ -137,21 +137,13 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
 
 def agreement_of(settings: Settings) -> Agreement:
     """What a process with these settings must have in common with the others of its run."""
-    code = {VERSION: _version(), MESSAGES: messages_digest()}
+    code = {VERSION: code_version(), MESSAGES: messages_digest()}
     everyone = code | {name: _text(settings, name) for name in SHARDS_AND_WORKERS}
     workers = everyone | {name: _text(settings, name) for name in WORKERS}
     frozen = {name: value for name, value in workers.items() if name not in FREE} | {
         name: _text(settings, name) for name in STREAM
     }
     return Agreement(workers=workers, shards=everyone, frozen=frozen)
-
-
-def _version() -> str:
-    """Of the package; a checkout that is run without being installed has none."""
-    try:
-        return version("freshet")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def messages_digest() -> str:

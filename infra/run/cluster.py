@@ -15,7 +15,6 @@ import numpy as np
 import structlog
 import zmq
 
-from api.job import database_url
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import rest_of
 from dispatch.progress.prequential import Prequential
@@ -34,6 +33,7 @@ from infra.run.settings import Settings, secret_environment, store_settings, thr
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.nursery import nursery_in
 from infra.run.supervision.supervisor import Supervisor
+from infra.web.store.place import database_url
 from ingest.producing.synthetic import CHUNK, World
 
 BROKER = "broker"
@@ -84,6 +84,7 @@ def run_cluster(
     """
     check_start(settings)
     settings = with_threads(settings)
+    (settings.folder / JOURNAL).mkdir(parents=True, exist_ok=True)  # with settings alone it is taken for an agent's
     store_settings(settings)
     kept = list(kept_alive(specs(settings, extras), settings, extras))
     nursery = nursery_in(settings.folder, _worker_env(settings))

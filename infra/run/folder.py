@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from api.runs.places import ENDPOINTS, find_folders, find_runs, is_run
+from api.runs.places import find_folders, find_runs
 from dispatch.journal.history import JOURNAL, check_unfinished, read_checkpoints, read_history
 from dispatch.journal.occupied import RUN_LOCK, is_under_way
 from infra.base.errors import ConfigError, ProcessFailed
 from infra.base.files import describe_room, naming, try_lock
+from infra.base.run_folder import ENDPOINTS, is_run
 
 RUNS = Path("runs")
 """where runs are looked for by name"""

@@ -1,14 +1,20 @@
 """``/v1/quality``: how good served predictions were, beside what training measured of the same model."""
 
 from collections.abc import Callable
+from typing import Any
 
 from fastapi import APIRouter
+from pydantic import Field
 
-from api.access.rules import needs
-from api.models.base import Answer
+from infra.web.answers import Answer
+from infra.web.rules import needs
 from ps.checkpoints.manifest import CheckpointManifest
 from serving.labels.quality import ServedQuality
 from serving.labels.sums import LabelSums, VersionWindow
+
+EARLIER_NAME: Any = Field(
+    description="Deprecated: the same as the timeline, for one more release.", json_schema_extra={"deprecated": True}
+)
 
 
 class ServedFigures(Answer):
@@ -29,11 +35,13 @@ class ServedFigures(Answer):
 class WindowFigures(ServedFigures):
     """The same, of some consecutive versions of the model."""
 
-    first_line: int
+    first_timeline: int
     first_step: int
     """the first of these versions"""
-    last_line: int
+    last_timeline: int
     last_step: int
+    first_line: int = EARLIER_NAME
+    last_line: int = EARLIER_NAME
 
 
 class LabelCounts(Answer):
@@ -116,9 +124,16 @@ def _figures(sums: LabelSums) -> ServedFigures:
 
 
 def _window(window: VersionWindow) -> WindowFigures:
-    (first_line, first_step), (last_line, last_step) = window.first, window.last
-    span = {"first_line": first_line, "first_step": first_step, "last_line": last_line, "last_step": last_step}
-    return WindowFigures(**_figures(window.sums).model_dump(), **span)
+    (first_timeline, first_step), (last_timeline, last_step) = window.first, window.last
+    return WindowFigures(
+        **_figures(window.sums).model_dump(),
+        first_timeline=first_timeline,
+        first_step=first_step,
+        last_timeline=last_timeline,
+        last_step=last_step,
+        first_line=first_timeline,
+        last_line=last_timeline,
+    )
 
 
 def _trained(newest: CheckpointManifest | None) -> TrainedFigures | None:

@@ -1,1 +1,1 @@
-"""Routes of the serving process."""
+"""What can be asked of a server; predictions are computed elsewhere."""

@@ -12,10 +12,10 @@ from typing import Annotated
 import structlog
 from fastapi import APIRouter, Path
 
-from api.access.rules import Acting, needs
-from api.errors import Conflict, NotAvailable, NotFound
-from api.models.base import Listed
 from infra.base.errors import StorageError
+from infra.web.answers import Listed
+from infra.web.errors import Conflict, NotAvailable, NotFound
+from infra.web.rules import Acting, needs
 from ps.checkpoints.choice import Choice
 from ps.checkpoints.manifest import CheckpointManifest
 from ps.errors import CheckpointDamaged

@@ -7,15 +7,6 @@ import pytest
 
 from tests.api.dispatcher import PretendDispatcher
 from tests.api.serving import Served, serving, until
-from tests.databases import PostgresServer, shared_postgres
-
-
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """The PostgreSQL of the test run. Skips where it is not installed."""
-    base = tmp_path_factory.getbasetemp()
-    with shared_postgres(base.parent if base.name.startswith("popen-") else base) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from prometheus_client import CollectorRegistry
 from api.config import ApiConfig
 from api.job import ApiJob
 from api.main import run_api
-from api.store.rows import SCOPES, Scope
 from api.store.store import SqlStore
 from infra.base.process import Stop
 from infra.base.telemetry import Meter
+from infra.web.store.rows import SCOPES, Scope
 
 WAIT_SECONDS = 100.0
 

@@ -1,22 +1,14 @@
 """Who may do what: every route of the OpenAPI document, with every kind of token that must not pass."""
 
-import asyncio
 import re
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 
-from api.access.rules import OPEN_TO_ALL, rule_of
-from api.access.server import check_address
-from api.access.tokens import Seen, TokenCache
 from api.app import create_app
-from api.errors import DatabaseAway, Unauthorized
-from api.store.rows import SCOPES
-from api.store.store import SqlStore
-from infra.base.errors import ConfigError
+from infra.web.rules import OPEN_TO_ALL, rule_of
+from infra.web.store.rows import SCOPES
 from tests.api.serving import Served, new_token
 
 DOCUMENT = create_app().openapi()
@@ -92,46 +84,3 @@ def test_names_in_paths_reach_no_file(api: Served, trick: str) -> None:
             answer = api.ask(method, re.sub(r"\{[a-z]+\}", trick, path))
             assert answer.status in (400, 404, 405, 422), (method, path)
             assert answer.headers["Content-Type"] == "application/problem+json"
-
-
-def test_a_revoked_token_is_refused_soon_and_a_known_one_outlives_the_database(tmp_path: Path) -> None:
-    async def check() -> None:
-        store = await SqlStore.open(f"sqlite:///{tmp_path / 'freshet.db'}")
-        token, secret = await store.tokens.create("ann", ["read"])
-        cache = TokenCache(store)
-        assert (await cache.check(secret)).id == token.id
-        await store.tokens.revoke(token.id)
-        cache._seen = {digest: _aged(seen) for digest, seen in cache._seen.items()}
-        with pytest.raises(Unauthorized):
-            await cache.check(secret)
-        _, other = await store.tokens.create("bob", ["read"])
-        await cache.check(other)
-        cache._seen = {digest: _aged(seen) for digest, seen in cache._seen.items()}
-        cache._store.tokens.find = _away  # type: ignore[method-assign]
-        assert (await cache.check(other)).name == "bob"
-        with pytest.raises(DatabaseAway):
-            await cache.check("fr_unknown")
-        await store.close()
-
-    asyncio.run(check())
-
-
-def _aged(seen: Seen) -> Seen:
-    return replace(seen, at=seen.at - 60)
-
-
-async def _away(secret: str) -> None:
-    raise DatabaseAway("away")
-
-
-def test_other_machines_are_served_only_where_there_is_a_token(tmp_path: Path) -> None:
-    async def check() -> None:
-        store = await SqlStore.open(f"sqlite:///{tmp_path / 'freshet.db'}")
-        await check_address("127.0.0.1", store, "freshet token create")
-        with pytest.raises(ConfigError, match="freshet token create"):
-            await check_address("0.0.0.0", store, "freshet token create")
-        await store.tokens.create("ann", ["read"])
-        await check_address("0.0.0.0", store, "freshet token create")
-        await store.close()
-
-    asyncio.run(check())

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from api.errors import KeyReused, NotAvailable
 from api.runs import requests
 from api.runs.places import find_runs
 from api.runs.requests import WrittenRequests, parse_tag, request_id
 from api.runs.samples import RunSink
+from infra.web.errors import KeyReused, NotAvailable
 from ingest.codec.packed import PackedCodec
 from ingest.config import StreamConfig
 from ingest.convert import Event

@@ -1,14 +1,9 @@
 """Events over HTTP, read back from the log they were written to."""
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from api.errors import TooLarge
-from api.runs.samples import split_events
 from ingest.codec.packed import PackedCodec
 from ingest.config import StreamConfig
 from ingest.convert import Event
@@ -103,19 +98,3 @@ def test_events_of_a_run_on_kafka_are_in_its_topic_while_others_write_there(kafk
     assert payloads.count(packed) == 1
     assert len(payloads) == 8 + 1 + 2
     assert all(found.values()), "keys spread over both partitions"
-
-
-@pytest.mark.parametrize("body", [b"[" + b"1," * 3_000_000 + b"1]", b"1\n" * 3_000_000])
-def test_what_has_too_many_events_is_refused_before_they_are_made(body: bytes) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(TooLarge, match="more than 1000 events"):
-            split_events(body, 1000)
-        assert tracemalloc.get_traced_memory()[1] < 4 * len(body)
-    finally:
-        tracemalloc.stop()
-
-
-def test_as_many_events_as_may_come_are_taken() -> None:
-    assert split_events(b"\n" * 10_000 + b"1", 1) == [b"1"]
-    assert split_events(b"[1, 2]", 2) == split_events(b"1\r\n\n2\n\n", 2) == [b"1", b"2"]

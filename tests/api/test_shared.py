@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from api.errors import DatabaseAway
 from api.shared import MOST_KEPT, EncodedPage, SharedAnswers
+from infra.web.errors import DatabaseAway
 
 
 class CountedReads:

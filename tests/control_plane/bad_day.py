@@ -33,18 +33,20 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from api.job import database_url
 from dispatch.journal.history import read_history
 from infra.base.errors import FreshetError
 from infra.base.process import SUPERVISED, Stop
 from infra.base.storage import Storage
-from infra.chaos.clients import CLASSES, ClientJob, Device, Kind, ServerByName
+from infra.chaos.clients import CLASSES, TOKEN_NAME, ClientJob, Device, Kind, ServerByName
 from infra.chaos.clients import main as run_client
-from infra.chaos.main import end, make_token, verified
+from infra.chaos.main import end, verified
 from infra.chaos.promises import check_promises
 from infra.chaos.witness import Witness
 from infra.run.settings import TOKEN, read_stored
 from infra.verify.leftovers import processes_of
+from infra.web.store.access import make_token
+from infra.web.store.place import database_url
+from infra.web.store.rows import SCOPES
 from ingest.codec.json_events import encode_json
 from ingest.convert import Event
 from ingest.producing.synthetic import synthetic_events
@@ -334,7 +336,7 @@ def live(place: Path) -> list[Seen]:
         while not (folder / "endpoints" / "api").exists():
             assert run.poll() is None, (place / "up.log").read_text()
             time.sleep(LOOK_SECONDS)
-        token = asyncio.run(make_token(database_url(read_stored(folder).api.database, folder)))
+        token = asyncio.run(make_token(database_url(read_stored(folder).api.database, folder), TOKEN_NAME, SCOPES))
         day = BadDay(folder, env, token, run, start_second(folder, env), witness)
         undo.callback(lambda: end(day.second, WAIT_SECONDS))
         undo.callback(day.kill_clients)

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Table, select
 
-from api.store.engine import Database
-from api.store.tables import LEVELS, SqlTable
+from api.store.tables import LEVELS
 from dispatch.journal.log import JournalTail, SegmentGone, read_records
 from dispatch.journal.records import (
     AlphaChanged,
@@ -31,6 +30,8 @@ from dispatch.journal.records import (
     StepDone,
     Stopped,
 )
+from infra.web.store.engine import Database
+from infra.web.store.tables import SqlTable
 from ingest.errors import LogCorrupt
 
 Row = dict[str, Any]

@@ -26,12 +26,12 @@ from typing import Any
 import httpx2
 import psutil
 
-from api.runs.places import is_run
-from api.store.engine import Database
 from api.store.reads import RunTables
-from api.store.rows import SCOPES
 from dispatch.journal.history import read_history
 from infra.base.faults import ALLOWED, FAULT, Fired, read_fired
+from infra.base.run_folder import is_run
+from infra.web.store.engine import Database
+from infra.web.store.rows import SCOPES
 from ingest.config import StreamConfig
 from tests.api.serving import new_token
 from tests.control_plane.contending import contending, favoured, may_set_priorities

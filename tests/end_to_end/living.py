@@ -21,12 +21,12 @@ from typing import Any
 
 import psutil
 
-from api.runs.places import DISPATCHER, FEED_WORD, read_endpoint
 from dispatch.control.client import command
 from dispatch.control.protocol import Accepted, Members, Verb
 from dispatch.journal.history import History, read_history
 from infra.base.faults import ALLOWED, FAULT, read_fired
 from infra.base.process import Stop
+from infra.base.run_folder import DISPATCHER, FEED_WORD, read_endpoint
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
 from tests.end_to_end.listening import Heard, StandIn

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from api.runs.places import AGENT, find_folders, find_runs, read_endpoint
+from api.runs.places import find_folders, find_runs
 from infra.base.process import Stop
+from infra.base.run_folder import AGENT, read_endpoint
 from infra.kafka.broker import free_port
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from api.job import database_url
 from infra.base.storage import Storage
 from infra.run.supervision.nursery import as_started
+from infra.web.store.place import database_url
 from ps.checkpoints.manifest import manifest_numbers
 from ps.checkpoints.served import read_served, served_now
 from tests.api.serving import Served, new_token, until

@@ -11,9 +11,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from api.config import ApiConfig
-from api.store.rows import SCOPES
 from infra.base.process import Stop
 from infra.base.telemetry import Meter
+from infra.web.store.rows import SCOPES
 from ingest.log.embedded import LogReader
 from serving.config import ServingConfig
 from serving.job import ServingJob
@@ -34,7 +34,7 @@ def serving(
     config = ServingConfig.model_validate({"port": shares, "requests_per_second": 10_000.0, **settings, **_own(limits)})
     database = f"sqlite:///{run.folder.parent / 'freshet.db'}"
     token = new_token(database, SCOPES)
-    given = config, ApiConfig(**limits), database, str(run.folder), SCHEMA, run.spec
+    given = config, config.web(ApiConfig(**limits).web), database, str(run.folder), SCHEMA, run.spec
     source = None if log is None else partial(LogReader, log, "clicks")
     job = ServingJob(*given, open_source=source, shares_port=shares > 0)
     stop, ready = Stop(), Queue[str]()

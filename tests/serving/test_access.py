@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from api.access.rules import OPEN_TO_ALL, rule_of
-from api.store.rows import SCOPES
+from infra.web.rules import OPEN_TO_ALL, rule_of
+from infra.web.store.rows import SCOPES
 from serving.app import create_app
 from tests.api.serving import Served, new_token
-from tests.api.test_limits import CLOSE, RARE, head, raw
+from tests.infra.web.test_limits import CLOSE, RARE, head, raw
 from tests.serving.server import serving
 from tests.serving.trained import Trained
 

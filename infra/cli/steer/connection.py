@@ -123,7 +123,8 @@ class ApiOptions(RunOrFolder):
 
 def _name_at_api(named: str, folder: Path | None) -> str:
     """What a run that was named is called; empty if none was, or a folder of several."""
-    from api.runs.places import find_runs, is_run
+    from api.runs.places import find_runs
+    from infra.base.run_folder import is_run
 
     if folder is not None:
         return next(iter(find_runs(folder)), "") if is_run(folder) else ""
@@ -183,7 +184,7 @@ def listening(folder: Path, process: str) -> dict[Path, str]:
 
     One that is the folder's own comes before one for all runs beside it, and that before those of its runs.
     """
-    from api.runs.places import is_run, read_endpoint
+    from infra.base.run_folder import is_run, read_endpoint
 
     own = folder.parent if is_run(folder) else folder
     others = [] if is_run(folder) else sorted(path.parent for path in folder.glob("*/endpoints"))

@@ -14,6 +14,8 @@ from infra.cli.steer.output import print_answer, print_json, show_table
 if TYPE_CHECKING:
     from infra.cli.steer.client import ApiClient
 
+NOT_YET = (404, 503)
+"""statuses of a run that has no folder yet"""
 app = typer.Typer(help="List runs; start, stop and pause them.", no_args_is_help=True)
 
 
@@ -127,7 +129,7 @@ def _await(client: "ApiClient", name: str, wait_seconds: float) -> object:
         try:
             return client.get(f"/v1/runs/{name}")
         except ApiRefused as refused:
-            if refused.status != 404:
+            if refused.status not in NOT_YET:
                 raise
         if time.monotonic() >= until:
             raise ApiRefused(

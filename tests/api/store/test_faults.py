@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from api.errors import DatabaseAway
-from api.store import engine
-from api.store.rows import NewAudit
 from api.store.store import SqlStore
+from infra.web.errors import DatabaseAway
+from infra.web.store import engine
+from infra.web.store.rows import NewAudit
 from tests.api.store import journals
 from tests.api.store.journals import Frame, page, trained
 from tests.databases import PostgresServer, resume, running_postgres, suspend

@@ -15,21 +15,21 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 
 from alembic import command
-from api.store import engine
-from api.store.engine import database_url, migrate, migrations, new_engine
 from api.store.store import SqlStore
-from api.store.tables import SqlTable
 from infra.base.errors import ConfigError
+from infra.web.store import engine
+from infra.web.store.engine import driver_url, migrate, migrations, new_engine
+from infra.web.store.tables import SqlTable
 from tests.api.store.journals import begun, page
 
-RACE = "import sys; from api.store.engine import migrate; sys.stdin.read(1); migrate(sys.argv[1])"
+RACE = "import sys; from infra.web.store.engine import migrate; sys.stdin.read(1); migrate(sys.argv[1])"
 
 
 def on(url: str, ask: Any) -> Any:
     """What a function says of a connection."""
 
     async def run() -> Any:
-        opened = new_engine(database_url(url))
+        opened = new_engine(driver_url(url))
         async with opened.begin() as connection:
             answer = await connection.run_sync(ask)
         await opened.dispose()

@@ -14,7 +14,6 @@ from sqlalchemy import event, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.errors import JournalDiffers
-from api.store.engine import Database, migrate
 from api.store.projection import project
 from api.store.rows import NewCommand
 from api.store.store import SqlStore
@@ -26,11 +25,12 @@ from api.store.tables import (
     FaultRow,
     GenerationRow,
     RunRow,
-    SqlTable,
     StepRow,
 )
 from dispatch.control.feed import FeedPage
 from dispatch.journal.records import AlphaChanged, AnyRecord, Commanded, Ended, Faulted, Redecided, StepDone, Stopped
+from infra.web.store.engine import Database, migrate
+from infra.web.store.tables import SqlTable
 from tests.api.store import journals
 from tests.api.store.journals import (
     Frame,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from api.store.reference import tables_page
-from api.store.tables import SqlTable
+from infra.web.store.tables import SqlTable
 
 
 def test_the_page_of_tables_is_current() -> None:

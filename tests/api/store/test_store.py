@@ -1,4 +1,4 @@
-"""Commands, tokens, the audit trail, reads and retention, on both databases."""
+"""Commands, reads and retention, on both databases."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 from sqlalchemy import func, select
 
-from api.errors import BadCursor, KeyReused
-from api.store.engine import Database
 from api.store.history import choose
 from api.store.retention import Retention
-from api.store.rows import NewAudit, NewCommand
+from api.store.rows import NewCommand
 from api.store.store import SqlStore
 from api.store.tables import FANOUT, LEVELS, StepRow
 from dispatch.journal.records import Redecided
-from infra.base.errors import ConfigError
+from infra.web.errors import KeyReused
+from infra.web.store.engine import Database
+from infra.web.store.rows import NewAudit
 from tests.api.store import journals
 from tests.api.store.journals import Frame, checkpoint_begun, checkpoint_taken, done, page, trained
 
@@ -67,36 +67,6 @@ def test_pending_commands_come_oldest_first_until_they_are_settled(database: str
     on(database, ask)
 
 
-def test_a_token_is_found_by_its_secret_and_the_database_has_no_secret(database: str) -> None:
-    async def ask(store: SqlStore) -> None:
-        token, secret = await store.tokens.create("ann", ["control", "read"], expires_at=2e9)
-        assert secret.startswith("fr_")
-        assert await store.tokens.find(secret) == token
-        assert (token.scopes, token.is_valid(1.9e9), token.is_valid(2e9)) == (("read", "control"), True, False)
-        assert await store.tokens.find(secret + "x") is None
-        assert secret not in repr(await store.tokens.list())
-        revoked = await store.tokens.revoke(token.id)
-        assert revoked is not None
-        assert not revoked.is_valid(0.0)
-        assert await store.tokens.revoke("none") is None
-        with pytest.raises(ConfigError, match="expected one or more of read"):
-            await store.tokens.create("ann", [])
-
-    on(database, ask)
-
-
-def test_the_audit_trail_is_read_newest_first_in_pages(database: str) -> None:
-    async def ask(store: SqlStore) -> None:
-        for number in range(5):
-            await store.audit.add(NewAudit("ann", f"POST {number}", 202, run="run", detail={"n": float("nan")}))
-        first = await store.audit.list(limit=3)
-        rest = await store.audit.list(first.next, 3, run="run")
-        assert [one.action[-1] for one in (*first.rows, *rest.rows)] == ["4", "3", "2", "1", "0"]
-        assert rest.rows[0].detail == {"n": None}
-
-    on(database, ask)
-
-
 def test_entries_without_a_token_push_out_none_that_have_one(database: str) -> None:
     async def ask(store: SqlStore) -> None:
         for number in range(5):
@@ -106,15 +76,6 @@ def test_entries_without_a_token_push_out_none_that_have_one(database: str) -> N
         kept = [(one.actor, one.action[-1]) for one in (await store.audit.list()).rows]
         assert kept == [("", "4"), ("", "3"), ("", "2"), ("ann", "4"), ("ann", "3"), ("ann", "2"), ("ann", "1")]
         assert await store.prune(Retention(age_seconds=-1)) == 7
-
-    on(database, ask)
-
-
-@pytest.mark.parametrize("cursor", ["", "x", "W10", "WyJhIl0", "é", "WzFlOTldQQ"])
-def test_a_cursor_that_no_page_gave_is_refused(database: str, cursor: str) -> None:
-    async def ask(store: SqlStore) -> None:
-        with pytest.raises(BadCursor):
-            await store.audit.list(cursor)
 
     on(database, ask)
 

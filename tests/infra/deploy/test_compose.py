@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +17,7 @@ import yaml
 from infra.kafka.jars import POM
 from infra.run.settings import check_environment, load_settings
 from tests.brokers import TestBroker
-from tests.databases import PostgresServer, shared_postgres
+from tests.databases import PostgresServer
 from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment, wait_until
 
 FILE = Path(__file__).parents[3] / "infra" / "deploy" / "compose.yaml"
@@ -96,13 +95,6 @@ def test_the_files_inside_are_yaml_of_their_own() -> None:
 
 
 # ── its commands, without containers ──────────────────────────────────────────────────────────────────────────────────
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    base = tmp_path_factory.getbasetemp()
-    with shared_postgres(base.parent if base.name.startswith("popen-") else base) as server:
-        yield server
-
-
 def inside(kafka: TestBroker, postgres: PostgresServer) -> dict[str, str]:
     """What the file sets for Freshet, with the addresses of this test for those of the other services."""
     given = {**SERVICES["freshet"]["environment"], "FRESHET_STREAM__TOPIC": kafka.new_name()}

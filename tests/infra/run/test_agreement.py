@@ -79,8 +79,8 @@ def test_a_checkout_that_is_not_installed_agrees_with_itself(monkeypatch: pytest
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("infra.run.agreement.version", missing)
-    assert agreement_of(Settings()).workers[VERSION] == "not installed"
+    monkeypatch.setattr("infra.base.telemetry.version", missing)
+    assert agreement_of(Settings()).workers[VERSION] == "unknown"
 
 
 def test_a_message_with_another_field_or_array_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,12 @@ import pytest
 import zmq
 from rich.console import Console
 
+from api.runs.places import find_runs
 from dispatch.progress.status import Status
 from infra.base.errors import ConfigError, ProcessFailed
+from infra.base.process import Stop, write_whole
 from infra.base.wire import bind
+from infra.run import cluster
 from infra.run.cluster import (
     MOST_RESTARTS,
     EarlyLeavers,
@@ -21,13 +24,14 @@ from infra.run.cluster import (
     StatusSubscription,
     further_worker,
     kept_alive,
+    run_cluster,
     specs,
     tell_dense_part,
 )
 from infra.run.display import Display
 from infra.run.network import Network
 from infra.run.notices import Notices
-from infra.run.settings import load_settings
+from infra.run.settings import Settings, load_settings
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.supervisor import Supervisor
 from ingest.producing.synthetic import CHUNK, World
@@ -48,6 +52,20 @@ def arguments(spec: ProcessSpec) -> list[str]:
 def values(spec: ProcessSpec, option: str) -> list[str]:
     given = arguments(spec)
     return [given[place + 1] for place, part in enumerate(given) if part == option]
+
+
+def test_a_run_is_known_as_one_from_the_moment_its_settings_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(settings: Settings) -> None:
+        write_whole(settings.folder / "settings.json", settings.model_dump_json())
+        assert list(find_runs(settings.folder)) == ["clicks"]
+        raise ProcessFailed("far enough")
+
+    monkeypatch.setattr(cluster, "store_settings", find)
+    settings = load_settings(None, ["run=clicks"], folder=tmp_path / "new")
+    with pytest.raises(ProcessFailed, match="far enough"):
+        run_cluster(settings, PLAIN, Stop(), Display(Console(file=io.StringIO())))
 
 
 def test_the_known_best_is_the_share_of_clicks_ranked_above_others() -> None:

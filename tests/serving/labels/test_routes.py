@@ -1,7 +1,7 @@
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.access.rules import rule_of
+from infra.web.rules import rule_of
 from ps.checkpoints.manifest import CheckpointFigures, CheckpointManifest
 from ps.protocol import FilePart
 from serving.labels.join import LabelJoin
@@ -24,7 +24,7 @@ CHECKPOINT = CheckpointManifest(
 
 def test_served_and_trained_are_shown_side_by_side() -> None:
     join = LabelJoin(JoinState(since_ms=0), 1000)
-    join.add_prediction(Prediction("a", 0, 0.5, 0, 7))
+    join.add_prediction(Prediction("a", 0, 0.5, 2, 7))
     join.add_label("a", 1, 5, 5)
     app = FastAPI()
     app.include_router(quality_router(lambda: quality_of(join.state, "away"), lambda: CHECKPOINT))
@@ -33,6 +33,8 @@ def test_served_and_trained_are_shown_side_by_side() -> None:
     assert found["served"]["labels"] == found["served"]["clicks"] == found["counts"]["predictions"] == 1
     assert (found["served"]["calibration"], found["trained"]["calibration"]) == (0.5, 1.1)
     assert (found["windows"][0]["first_step"], found["windows"][0]["last_step"]) == (7, 7)
+    assert (found["windows"][0]["first_timeline"], found["windows"][0]["last_timeline"]) == (2, 2)
+    assert (found["windows"][0]["first_line"], found["windows"][0]["last_line"]) == (2, 2)
 
 
 def test_where_nothing_is_logged_the_route_says_so() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from api.access.rules import is_near
 from infra.cli.steer.client import explain_problem
+from infra.web.client import is_loopback
 from tests.api.serving import Served, new_token
 from tests.end_to_end.processes import ROOT, environment, freshet, wait_until
 from tests.infra.cli.conftest import Invoke
@@ -74,4 +74,4 @@ def test_the_database_is_told_to_its_user_alone(served: Served, place: Path) -> 
 
 @pytest.mark.parametrize(("client", "is_told"), [("127.0.0.1", True), ("::1", True), ("10.0.0.9", False), ("x", False)])
 def test_only_clients_on_this_machine_are_told_where_its_files_are(client: str, is_told: bool) -> None:
-    assert is_near(client) is is_told
+    assert is_loopback(client) is is_told

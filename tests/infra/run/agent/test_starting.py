@@ -12,7 +12,7 @@ import psutil
 from dispatch.journal.occupied import RUN_LOCK, is_under_way
 from infra.base.files import try_lock
 from infra.run.supervision.nursery import as_started
-from tests.api.serving import serving, until
+from tests.api.serving import Served, serving, until
 from tests.end_to_end.processes import start, wait_until
 
 SMALL = ("dispatch.workers=1", "ps.shards=1", "stream.schema_name=movielens")
@@ -44,8 +44,7 @@ def test_a_run_is_started_once_goes_on_after_a_stop_and_stops_with_its_agent(tmp
         assert (other.status, "asked for before with other settings" in other.json["detail"]) == (409, True)
         own = served.ask("POST", "/v1/runs", {"name": "b", "settings": {"folder": "/elsewhere"}})
         assert (own.status, "are the agent's to decide" in own.json["detail"]) == (409, True)
-        wait_until((runs / "clicks" / "endpoints" / "dispatcher").exists, agent)
-        until(lambda: served.get("/v1/runs/clicks").json.get("is_live"))
+        assert states_until_live(served, "clicks") <= {"not available", "starting", "waiting", "training"}
         with suspended(agent, runs / "clicks"):
             assert served.ask("POST", "/v1/runs/clicks/stop").status == 200
             ending = served.ask("POST", "/v1/runs", asked)
@@ -78,6 +77,20 @@ def test_a_run_whose_agent_was_killed_is_found_by_the_next_one_and_not_started_t
         output, _ = agent.communicate(timeout=100)
     assert "run 'clicks' is under way without this agent" in " ".join(output.split())
     assert not (clicks / "logs").exists()
+
+
+def states_until_live(served: Served, run: str) -> set[str]:
+    """What is told of a run while it starts: it is never said that there is none."""
+    states: set[str] = set()
+
+    def is_live() -> bool:
+        answer = served.get(f"/v1/runs/{run}")
+        assert answer.status in (200, 503), answer.body
+        states.add(answer.json["state"] if answer.status == 200 else "not available")
+        return answer.status == 200 and bool(answer.json["is_live"])
+
+    until(is_live)
+    return states
 
 
 @contextmanager

@@ -1,0 +1,142 @@
+"""Errors with which a request may end, each with its HTTP status; what goes wrong without a request is not here.
+
+FreshetError
+└── HttpError           500   base; the answer is problem+json (RFC 9457) with the error's text as its detail
+    ├── BadRequest      400   a request that cannot be read
+    │   └── BadCursor         a page was asked for with a cursor that no page gave
+    ├── Unauthorized    401   no token, or one that is not valid (any more)
+    ├── Forbidden       403   a token without the scope that the route needs
+    ├── NotFound        404   no such run, worker, command
+    ├── TooSlow         408   a request that did not arrive in time
+    ├── Conflict        409   what is asked for cannot be done as things are
+    ├── VersionOutdated 412   things have changed since the version of If-Match
+    ├── TooLarge        413   a request body above the limit
+    ├── Unprocessable   422   a value that cannot be used
+    │   └── KeyReused         an idempotency key that came with another request before
+    ├── TooMany         429   more requests than the rate limit allows
+    ├── HeadTooLarge    431   a request line and headers above the limit
+    └── NotAvailable    503   nothing is wrong with the request; try again later
+        ├── DatabaseAway      the database cannot be reached, is locked for too long, or has no room left
+        └── Overloaded        too many requests at a time
+"""
+
+from typing import ClassVar
+
+from infra.base.errors import FreshetError
+
+
+class HttpError(FreshetError):
+    """Base of the errors with which a request may end."""
+
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "Internal error"
+    retry_after_seconds: ClassVar[int | None] = None
+
+
+class BadRequest(HttpError):
+    """The request cannot be read."""
+
+    status = 400
+    title = "Bad request"
+
+
+class BadCursor(BadRequest):
+    """A page was asked for with a cursor that no page gave."""
+
+    title = "Bad cursor"
+
+
+class Unauthorized(HttpError):
+    """There is no token, or one that is not valid."""
+
+    status = 401
+    title = "Unauthorized"
+
+
+class Forbidden(HttpError):
+    """The token lacks a scope."""
+
+    status = 403
+    title = "Forbidden"
+
+
+class NotFound(HttpError):
+    """There is no such thing."""
+
+    status = 404
+    title = "Not found"
+
+
+class TooSlow(HttpError):
+    """The request did not arrive in time."""
+
+    status = 408
+    title = "Request timeout"
+
+
+class Conflict(HttpError):
+    """As things are, it cannot be done."""
+
+    status = 409
+    title = "Conflict"
+
+
+class VersionOutdated(HttpError):
+    """The journal has gone on since the version that the request expects."""
+
+    status = 412
+    title = "Outdated"
+
+
+class TooLarge(HttpError):
+    """The body of the request is above the limit."""
+
+    status = 413
+    title = "Content too large"
+
+
+class Unprocessable(HttpError):
+    """A value cannot be used."""
+
+    status = 422
+    title = "Invalid request"
+
+
+class KeyReused(Unprocessable):
+    """The idempotency key came with another request before."""
+
+    title = "Idempotency key reused"
+
+
+class TooMany(HttpError):
+    """The rate limit is exceeded."""
+
+    status = 429
+    title = "Too many requests"
+
+
+class HeadTooLarge(HttpError):
+    """The request line and headers are too long."""
+
+    status = 431
+    title = "Head too large"
+
+
+class NotAvailable(HttpError):
+    """It cannot be done now, and perhaps later."""
+
+    status = 503
+    title = "Unavailable"
+    retry_after_seconds = 1
+
+
+class DatabaseAway(NotAvailable):
+    """The database cannot be reached."""
+
+    title = "Database unavailable"
+
+
+class Overloaded(NotAvailable):
+    """There are too many requests at a time."""
+
+    title = "Too many requests at a time"

@@ -1,0 +1,207 @@
+"""Limits in front of the application: size and duration of a request, how many a second, how many at a time; not who.
+
+All of them are plain ASGI: nothing is buffered, and what is refused is refused before the application sees it.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from time import monotonic
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from infra.web.client import address, bearer, header
+from infra.web.errors import Overloaded, TooLarge, TooMany, TooSlow
+from infra.web.problems import answer_of, send_problem
+
+OPEN_PATHS = ("/healthz", "/readyz")
+"""asked by whoever watches the process: never refused for load"""
+RATE_SECONDS = 10
+"""of which a client may send the requests at once"""
+
+
+class BodyLimit:
+    """Refuses bodies that are too large or arrive too slowly, while they arrive."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int, receive_seconds: float) -> None:
+        self._app = app
+        self._most_bytes = most_bytes
+        self._receive_seconds = receive_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = header(scope, b"content-length")
+        if announced is None and header(scope, b"transfer-encoding") is None:
+            await self._app(scope, receive, send)
+        elif int(announced or 0) > self._most_bytes:  # a number: the parser has seen to it
+            await send_problem(self._too_large(), scope, receive, send)
+        else:
+            await self._receive(scope, receive, send)
+
+    async def _receive(self, scope: Scope, receive: Receive, send: Send) -> None:
+        received = 0
+        is_complete = False
+        is_answered = False
+        deadline = monotonic() + self._receive_seconds
+
+        async def limited() -> Message:
+            nonlocal received, is_complete
+            if is_complete:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, deadline - monotonic()))
+            except TimeoutError as error:
+                raise TooSlow(
+                    f"the body did not arrive within {self._receive_seconds:g} s; expected it sooner; send less at once"
+                ) from error
+            received += len(message.get("body", b""))
+            is_complete = not message.get("more_body", False)
+            if received > self._most_bytes:
+                raise self._too_large()
+            return message
+
+        async def marked(message: Message) -> None:
+            nonlocal is_answered
+            if message["type"] == "http.response.start":
+                is_answered = True
+            await send(message)
+
+        try:
+            await self._app(scope, limited, marked)
+        except (TooLarge, TooSlow) as error:
+            if is_answered:
+                raise
+            await send_problem(error, scope, receive, send)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(
+            f"the body has more than {self._most_bytes} bytes; expected at most as many; send several requests"
+        )
+
+
+class Allowances:
+    """How many requests each client may send now: a token bucket for each, kept in memory.
+
+    A bucket holds what a client may send in ``RATE_SECONDS``, and is refilled all the time: whoever has been quiet may
+    send so many at once, and goes on at the rate. There are no windows, so there is no moment when all may begin anew.
+    """
+
+    def __init__(self, requests_per_second: float, clock: Callable[[], float] = monotonic) -> None:
+        self.most = max(1, round(requests_per_second * RATE_SECONDS))
+        """at once"""
+        self._rate = requests_per_second
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}
+        """by client, the requests left in its bucket, and when that was so; a bucket that is full need not be here"""
+        self._sweep_at = clock() + self._fill_seconds
+
+    def spend(self, client: str) -> float:
+        """Takes one request out of a client's bucket and returns 0; the seconds until there is one, if it is empty."""
+        now = self._clock()
+        self._sweep(now)
+        left = self._left_of(client, now)
+        if left < 1:
+            return (1 - left) / self._rate
+        self._left[client] = left - 1, now
+        return 0.0
+
+    def __len__(self) -> int:
+        """Clients that are remembered."""
+        return len(self._left)
+
+    @property
+    def _fill_seconds(self) -> float:
+        """that an empty bucket takes to be full"""
+        return self.most / self._rate
+
+    def _left_of(self, client: str, now: float) -> float:
+        left, at = self._left.get(client, (self.most, now))
+        return min(self.most, left + (now - at) * self._rate)
+
+    def _sweep(self, now: float) -> None:
+        """Forgets clients whose buckets are full, once in a while."""
+        if now >= self._sweep_at:
+            self._left = {client: left for client, left in self._left.items() if self._left_of(client, now) < self.most}
+            self._sweep_at = now + self._fill_seconds
+
+
+class RateLimit:
+    """Refuses requests of a client that sends them faster than is allowed.
+
+    A client is its token where that is valid, else its address.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        requests_per_second: float,
+        known: Callable[[str], str | None],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """known: the id of the token with a secret; None unless it is valid"""
+        self._app = app
+        self._rate = requests_per_second
+        self._known = known
+        self._allowances = Allowances(requests_per_second, clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            wait_seconds = self._allowances.spend(self._client(scope))
+            if wait_seconds > 0:
+                await self._refuse(wait_seconds, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _client(self, scope: Scope) -> str:
+        secret = bearer(scope)
+        return (self._known(secret) if secret is not None else None) or address(scope)
+
+    async def _refuse(self, wait_seconds: float, scope: Scope, receive: Receive, send: Send) -> None:
+        told = f"more than {self._rate:g} requests a second, after {self._allowances.most} at once"
+        answer = answer_of(TooMany(f"{told}; expected fewer; wait, then go on"))
+        answer.headers["Retry-After"] = str(math.ceil(wait_seconds))
+        await answer(scope, receive, send)
+
+
+class ConcurrencyLimit:
+    """Refuses requests while too many are being answered; event streams are counted apart from all others.
+
+    A client is its token, valid or not, else its address. It may have as many under way as there is room left: one
+    alone has half of the room, and however many hold what they can, as with bodies that arrive slowly, the next one
+    still finds some.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, stream_paths: Iterable[str]) -> None:
+        """stream_paths: how the paths of event streams end"""
+        self._app = app
+        self._most = most
+        self._stream_paths = tuple(stream_paths)
+        self._under_way: Counter[tuple[bool, str]] = Counter()
+        """by whether it is an event stream, and client; that of nobody is the sum"""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        is_stream = scope["path"].endswith(self._stream_paths)
+        everyone = (is_stream, "")
+        client = (is_stream, bearer(scope) or address(scope))
+        under_way = self._under_way
+        if under_way[client] >= self._most - under_way[everyone]:
+            told = f"{under_way[everyone]} requests are being answered, {under_way[client]} of them this client's"
+            await send_problem(
+                Overloaded(f"{told}; expected at most {self._most}, half of them free; try again"), scope, receive, send
+            )
+            return
+        under_way[everyone] += 1
+        under_way[client] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            under_way[everyone] -= 1
+            under_way[client] -= 1
+            if not under_way[client]:
+                del under_way[client]

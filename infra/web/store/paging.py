@@ -1,0 +1,89 @@
+"""Pages of long lists, of any table.
+
+A cursor is the key of the last row of a page, so pages neither repeat nor miss a row when others are entered meanwhile.
+It is opaque: whoever reads a list passes it on as it is.
+"""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import ColumnElement, Select, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import InstrumentedAttribute
+
+from infra.web.errors import BadCursor
+from infra.web.store.rows import Page
+from infra.web.store.tables import SqlTable
+
+RowT = TypeVar("RowT")
+MOST_ROWS = 1000
+"""of a page"""
+Key = Sequence[InstrumentedAttribute[Any]]
+
+
+def columns(kind: type[Any], table: type[SqlTable]) -> Select[Any]:
+    """Selects what a row of the answer has."""
+    return select(*(getattr(table, field.name) for field in fields(kind)))
+
+
+def to_row(kind: type[RowT], found: Any) -> RowT:
+    """A row of the answer from one of SQL: the same names; JSON's lists are tuples."""
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in found._mapping.items()}
+    return kind(**values)
+
+
+async def read_page(
+    connection: AsyncConnection,
+    kind: type[RowT],
+    query: Select[Any],
+    key: Key,
+    after: str | None,
+    limit: int,
+    newest_first: bool = True,
+) -> Page[RowT]:
+    """The rows of a query that follow a cursor, in the order of a key that no two rows share."""
+    limit = max(1, min(limit, MOST_ROWS))
+    if after is not None:
+        query = query.where(_follows(key, decode_cursor(after, key), newest_first))
+    query = query.order_by(*(column.desc() if newest_first else column.asc() for column in key)).limit(limit + 1)
+    found = (await connection.execute(query)).all()
+    last = found[limit - 1] if len(found) > limit else None
+    cursor = None if last is None else encode_cursor([last._mapping[column.key] for column in key])
+    return Page(tuple(to_row(kind, row) for row in found[:limit]), cursor)
+
+
+def _follows(key: Key, values: Sequence[Any], newest_first: bool) -> ColumnElement[bool]:
+    here = tuple_(*key)
+    return here < tuple_(*values) if newest_first else here > tuple_(*values)
+
+
+def encode_cursor(values: Sequence[Any]) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(values)).rstrip(b"=").decode()
+
+
+def decode_cursor(cursor: str, key: Key) -> list[Any]:
+    """The values of a key; raises BadCursor for what no page gave."""
+    wrong = BadCursor(
+        "the cursor of a page cannot be read; expected one that a page gave as its next; begin without one"
+    )
+    try:
+        text = base64.b64decode(cursor.encode() + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        values = msgspec.json.decode(text, type=list[int | float | str])
+    except (binascii.Error, ValueError) as error:
+        raise wrong from error
+    if len(values) != len(key) or any(not _fits(column, value) for column, value in zip(key, values, strict=True)):
+        raise wrong
+    return values
+
+
+def _fits(column: InstrumentedAttribute[Any], value: Any) -> bool:
+    wanted = column.type.python_type
+    if wanted is str:
+        return isinstance(value, str) and "\x00" not in value
+    if wanted is int:
+        return isinstance(value, int) and -(2**63) <= value < 2**63
+    return isinstance(value, int | float)

@@ -1,0 +1,119 @@
+"""Bearer tokens as requests bring them, kept in memory for a while; they are made and stored in ``store``.
+
+A token that was checked in the last two seconds is not looked up again, so one that is revoked is refused two seconds
+later. While the database is away, tokens that were seen before stay as they were, and unknown ones cannot be checked.
+After a lookup that failed there is none for two seconds; requests that are refused meanwhile do not prolong this.
+
+Secrets that nobody knows cost little: one that was looked up in vain is not looked up again for two seconds, and only a
+few are looked up at a time, so that people with a token do not wait behind them.
+"""
+
+import asyncio
+import math
+import shlex
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from hmac import compare_digest
+from pathlib import Path
+from time import monotonic, time
+
+from infra.web.errors import DatabaseAway, Unauthorized
+from infra.web.store.rows import StoredToken
+from infra.web.store.tokens import TokenTable, token_hash
+
+FRESH_SECONDS = 2.0
+"""after which a token is looked up again"""
+LOOKUP_SECONDS = 2.0
+"""how long that may take"""
+AWAY_SECONDS = 2.0
+"""for which a database that did not answer is not asked again"""
+MOST_KEPT = 10_000
+"""tokens; and as many secrets that are none's"""
+MOST_STRANGERS = 4
+"""secrets that have not been seen, looked up at a time"""
+LONGEST = 200
+"""characters of a secret"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A token as the database had it."""
+
+    digest: str
+    token: StoredToken
+    at: float
+    """on the cache's clock"""
+
+
+class TokenCache:
+    """Who a secret belongs to."""
+
+    def __init__(self, table: TokenTable, clock: Callable[[], float] = monotonic) -> None:
+        self._table = table
+        self._clock = clock
+        self._seen: dict[str, Seen] = {}
+        self._refused: dict[str, float] = {}
+        """digests of secrets that are no token's, and when that was found, on the clock"""
+        self._strangers = asyncio.Semaphore(MOST_STRANGERS)
+        self._asks_again_at = -math.inf
+        """on that clock: the database is not asked before"""
+
+    def known(self, secret: str) -> str | None:
+        """The id of the token with this secret, if it was valid when it was last looked up."""
+        seen = self._get(secret)
+        return seen.token.id if seen is not None and seen.token.is_valid(time()) else None
+
+    async def check(self, secret: str) -> StoredToken:
+        """Raises Unauthorized if a secret is not that of a valid token; DatabaseAway if that cannot be known now."""
+        token = await self._find(secret) if len(secret) <= LONGEST else None
+        if token is None or not token.is_valid(time()):
+            raise Unauthorized("the token is not valid here; expected one that is in the database of this server")
+        return token
+
+    async def _find(self, secret: str) -> StoredToken | None:
+        seen = self._get(secret)
+        now = self._clock()
+        if seen is not None and now - seen.at < FRESH_SECONDS:
+            return seen.token
+        if now - self._refused.get(token_hash(secret), -math.inf) < FRESH_SECONDS:
+            return None
+        if now < self._asks_again_at:
+            return self._unchecked(seen)
+        try:
+            async with nullcontext() if seen is not None else self._strangers:
+                token = await asyncio.wait_for(self._table.find(secret), LOOKUP_SECONDS)
+        except (DatabaseAway, TimeoutError):
+            self._asks_again_at = self._clock() + AWAY_SECONDS
+            return self._unchecked(seen)
+        self._keep(secret, token, now)
+        return token
+
+    def _unchecked(self, seen: Seen | None) -> StoredToken:
+        """A token while the database is away; raises DatabaseAway for one that has not been seen."""
+        if seen is None:
+            raise DatabaseAway("the token cannot be checked: the database is away; try again later")
+        return seen.token
+
+    def _get(self, secret: str) -> Seen | None:
+        digest = token_hash(secret[:LONGEST])
+        seen = self._seen.get(digest)
+        return seen if seen is not None and compare_digest(seen.digest, digest) else None
+
+    def _keep(self, secret: str, token: StoredToken | None, now: float) -> None:
+        digest = token_hash(secret)
+        self._seen.pop(digest, None)
+        self._refused.pop(digest, None)
+        if token is not None:
+            self._seen[digest] = Seen(digest, token, now)
+        else:
+            self._refused[digest] = now
+        for kept in (self._seen, self._refused):
+            if len(kept) > MOST_KEPT:
+                del kept[next(iter(kept))]
+
+
+def token_command(folder: Path | None) -> str:
+    """What makes a token for the process that writes its address to a folder; the scope is missing."""
+    of_run = "" if folder is None else f" --run {shlex.quote(str(folder.absolute()))}"
+    return f"freshet token create --name NAME{of_run}"
