@@ -15,16 +15,13 @@ from dispatch.alpha.controller import Tempo
 from dispatch.alpha.pilot import AlphaPilot
 from dispatch.alpha.window import StepSeconds
 from dispatch.checkpoints.schedule import Checkpointing
-from dispatch.control.audience import Audience
-from dispatch.control.checking import CommandCheck
-from dispatch.control.commands import Commands
-from dispatch.control.feed_server import FeedServer
-from dispatch.control.protocol import FEED
-from dispatch.control.server import ControlSocket
-from dispatch.control.steering import Steering
-from dispatch.control.versions import Versions
+from dispatch.commands.server import ControlSocket
 from dispatch.dense import needs_ring
 from dispatch.errors import BadReport, JournalFull
+from dispatch.feed.audience import Audience
+from dispatch.feed.protocol import FEED
+from dispatch.feed.server import FeedServer
+from dispatch.feed.versions import Versions
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob, check_job
 from dispatch.journal.history import PastGeneration
@@ -43,6 +40,8 @@ from dispatch.progress.setbacks import Setbacks
 from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
+from dispatch.steering.commands import Commands
+from dispatch.steering.steering import Steering
 from dispatch.training import Training
 from infra.base.config import PRIVATE
 from infra.base.files import socket_folder
@@ -107,7 +106,7 @@ class Coordinator:
         self.crew.generation = self.journal.generation  # what arrives of it or of older ones is known to be over
         resources.callback(self.crew.close)
         control = ControlSocket(self._context, control_at, job.run, job.curve, Refusals(meter))
-        self.commands = Commands(control, self.crew, self.journal, CommandCheck(job, roster), stop)
+        self.commands = Commands(control, self.crew, self.journal, job, stop)
         resources.callback(self.commands.close)
         self.connections = ShardConnections(self._context, job, self.crew.providers)
         resources.callback(self.connections.close)
@@ -213,7 +212,7 @@ class Coordinator:
     def checkpoint_if_due(self, decider: Decider) -> None:
         """Begins a checkpoint if it is time for one, or somebody wants one; training goes on meanwhile."""
         step = self.intake.step
-        is_wanted = self.commands.wants_checkpoint or self.commands.desired.is_paused
+        is_wanted = self.commands.targets.wants_checkpoint or self.commands.desired.is_paused
         is_time = self.checkpointing.is_due(step) or (is_wanted and self.checkpointing.may_begin(step))
         is_publication = not is_time and self.checkpointing.is_publication_due(step)
         if (is_time or is_publication) and (checkpoint := self._begin_checkpoint(is_publication)):
@@ -386,7 +385,7 @@ class Coordinator:
             answers=self.commands.answers,
             desired=self.commands.desired,
         )
-        self.commands.wants_checkpoint = False
+        self.commands.targets.wants_checkpoint = False
         return self.checkpointing.begin(decided, is_publication)
 
     def _order_flush(self, decider: Decider, checkpoint: int) -> int:

@@ -21,7 +21,7 @@ def replay(coordinator: Coordinator) -> bool:
     go_back(coordinator)
     history = coordinator.journal.history
     for past in history.generations:
-        patience = 0.0 if coordinator.commands.has_removed else dispatch.replace_seconds
+        patience = 0.0 if coordinator.commands.targets.has_removed else dispatch.replace_seconds
         if not assemble(coordinator, len(past.record.members), patience):
             if coordinator.stop.requested:
                 return False
@@ -37,9 +37,9 @@ def replay(coordinator: Coordinator) -> bool:
     coordinator.crew.roster.is_replaying = False
     is_new = history.begun is None
     workers = dispatch.workers if is_new else len(staying(coordinator)) or 1
-    patience = 0.0 if coordinator.commands.has_removed else dispatch.replace_seconds
+    patience = 0.0 if coordinator.commands.targets.has_removed else dispatch.replace_seconds
     assemble(coordinator, workers, None if is_new else patience)
-    coordinator.commands.has_removed = False
+    coordinator.commands.targets.has_removed = False
     return True
 
 

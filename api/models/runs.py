@@ -5,7 +5,11 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from api.models.base import Answer, Body, Gbit, ProcessName, Reason
-from dispatch.journal.desired import AUTO, NONE, parse_shares
+from dispatch.commands.desired import ShareLimits
+from dispatch.commands.link import LinkCommand
+from dispatch.commands.protocol import Outcome
+from dispatch.commands.registry import shown_value
+from dispatch.commands.supervision import ADD
 
 
 class SharesReading(Answer):
@@ -215,7 +219,8 @@ class CommandReading(Answer):
                     "actor": "ann",
                     "reason": "the GPU is shared today",
                     "state": "done",
-                    "text": "α is 0.25 after step 812",
+                    "outcome": "accepted",
+                    "text": "alpha is 0.25 from step 813 on",
                     "version": 911,
                     "created_at": 1763251200.0,
                     "done_at": 1763251200.02,
@@ -236,8 +241,10 @@ class CommandReading(Answer):
     actor: str
     reason: str
     state: Literal["pending", "done", "refused"]
+    outcome: Outcome | None
+    """accepted; refused; outdated: something was changed after the version it was given on; null: not answered yet"""
     text: str
-    """what was answered"""
+    """what was answered, for people"""
     version: int | None
     """of the journal with the command in it"""
     created_at: float
@@ -257,22 +264,6 @@ class CommandReading(Answer):
 
 
 def value_of(verb: str, written: str) -> CommandValue:
-    """What a command sets, as it is on record; text that cannot be read, of one that was refused, stays text."""
-    if not written:
-        return None
-    try:
-        match verb:
-            case "alpha":
-                return AUTO if written == AUTO else float(written)
-            case "deadline":
-                return written == "true"
-            case "skip_above":
-                return NONE if written == NONE else int(written)
-            case "link":
-                return float(written)
-            case "shares":
-                shares = parse_shares(written)
-                return SharesReading(least=shares.least, largest=shares.largest)
-    except ValueError:
-        pass
-    return written
+    """What a command sets, as it is on record."""
+    value = shown_value(LinkCommand.name if verb == ADD else verb, written)  # that of add is the speed of its link
+    return SharesReading.model_validate(value) if isinstance(value, ShareLimits) else value

@@ -15,7 +15,6 @@ from api.models.runs import CommandReading
 from api.parts import Parts
 from api.problems import answer_of
 from api.runs.followed import FollowedRun, no_run
-from api.runs.outbox import OUTDATED
 from api.store.rows import NewCommand, Page, StoredCommand
 from infra.base.config import NAME_PATTERN
 from infra.base.faults import reach
@@ -111,6 +110,10 @@ COMMAND_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
+PROBLEMS: dict[str, type[ApiError]] = {"refused": Conflict, "outdated": VersionOutdated}
+"""what a command that was not carried out is answered with, by its outcome"""
+
+
 async def give(
     parts: Parts, run: FollowedRun, given: Conditions, verb: str, *, worker: str = "", value: str = "", reason: str = ""
 ) -> Response:
@@ -127,10 +130,9 @@ async def give(
 
 def answer_command(stored: StoredCommand) -> Response:
     told = CommandReading.model_validate(stored).model_dump()
-    if stored.state == "refused":
-        kind: type[ApiError] = VersionOutdated if stored.text.startswith(OUTDATED) else Conflict
-        return answer_of(kind(stored.text), {"command": told})
-    if stored.state == "pending":
+    if stored.outcome in PROBLEMS:
+        return answer_of(PROBLEMS[stored.outcome](stored.text), {"command": told})
+    if stored.outcome is None:
         where = f"/v1/runs/{stored.run}/commands/{stored.id}"
         return JSONResponse(told, 202, {"Location": where, "Retry-After": "1"})
     headers = {} if stored.version is None else {"ETag": etag(stored.version)}

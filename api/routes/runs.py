@@ -26,8 +26,8 @@ from api.routes.common import (
 )
 from api.runs.places import AGENT, is_run, read_endpoint
 from api.store.rows import Page, StoredRun
-from dispatch.control.client import ask
-from dispatch.control.supervision import STARTER, StartRun
+from dispatch.commands.client import ask
+from dispatch.commands.supervision import STARTER, StartRun
 from dispatch.errors import CommandRefused, NoAnswer
 
 START_SECONDS = 10.0

@@ -25,9 +25,8 @@ from api.routes.common import (
     page_of,
 )
 from api.runs.followed import FollowedRun
-from api.runs.outbox import ADD
-from dispatch.control.protocol import ListedMember
-from dispatch.control.supervision import ListedProcess
+from dispatch.commands.protocol import ListedMember
+from dispatch.commands.supervision import ADD, ListedProcess
 from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.progress.status import WorkerStatus
 

@@ -20,6 +20,7 @@ from api.store.engine import Database
 from api.store.paging import columns, read_page, to_row
 from api.store.rows import CommandState, NewCommand, Page, StoredCommand
 from api.store.tables import CommandRow
+from dispatch.commands.protocol import Outcome
 
 TICK_SECONDS = 1e-6
 """between commands of a run, so that their times tell their order, whatever the clock does"""
@@ -57,10 +58,14 @@ class CommandTable:
             return tuple(to_row(StoredCommand, row) for row in found)
 
     async def record_answer(
-        self, command_id: str, state: CommandState, text: str, version: int | None = None
+        self, command_id: str, outcome: Outcome, text: str, version: int | None = None
     ) -> StoredCommand | None:
-        """Enters the answer, unless there is one; the command as it then is, None if there is none of that id."""
-        answer = {"state": state, "text": plain(text), "version": version, "done_at": time.time()}
+        """Enters the answer, unless there is one; the command as it then is, None if there is none of that id.
+
+        version: of the journal that has the command.
+        """
+        state: CommandState = "done" if outcome == "accepted" else "refused"
+        answer = {"state": state, "outcome": outcome, "text": plain(text), "version": version, "done_at": time.time()}
         async with self._database.writing() as connection:
             await connection.execute(
                 update(CommandRow).where(CommandRow.id == command_id, CommandRow.state == "pending").values(answer)
@@ -105,6 +110,7 @@ async def _enter(connection: AsyncConnection, wanted: NewCommand) -> StoredComma
         id=uuid.uuid4().hex,
         **asdict(wanted),
         state="pending",
+        outcome=None,
         text="",
         version=None,
         created_at=created_at,

@@ -22,7 +22,7 @@ from api.store.rows import (
     StoredRun,
 )
 from api.store.tables import AlphaChangeRow, CheckpointRow, EventRow, FaultRow, GenerationRow, RunRow
-from dispatch.control.feed import FeedPage
+from dispatch.feed.page import FeedPage
 
 RowT = TypeVar("RowT")
 

@@ -26,7 +26,7 @@ from api.store.tables import (
     SqlTable,
     StepRow,
 )
-from dispatch.control.feed import FeedPage, cursor_in
+from dispatch.feed.page import FeedPage, cursor_in
 
 BATCH = 10_000
 """rows that one transaction moves at most"""

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any, Generic, Literal, TypeVar
 
+from dispatch.commands.protocol import Outcome
+
 RowT = TypeVar("RowT")
 
 RunState = Literal["seen", "running", "stopped", "ended"]
@@ -167,8 +169,10 @@ class StoredCommand:
     actor: str
     reason: str
     state: CommandState
+    outcome: Outcome | None
+    """None: it has not been answered"""
     text: str
-    """the answer"""
+    """the answer, for people"""
     version: int | None
     """of the journal that has it"""
     created_at: float

@@ -169,7 +169,7 @@ def test_refusals_are_one_line_with_the_detail(steer: Invoke, invoke: Invoke, ap
     told = {
         ("alpha", "get", "--run", "nosuch"): "there is no run 'nosuch' here; expected one of GET /v1/runs: r",
         ("workers", "drain", "nobody"): "there is no worker 'nobody'; expected one of worker-0",
-        ("pause", "--if-version", "0"): "outdated: ",
+        ("pause", "--if-version", "0"): "expected version ",
         ("runs", "create", "--name", "x"): "no agent starts runs here",
         ("runs", "create", "--name", "x", "--set", "A=1"): "the request does not fit its schema; body.settings",
         ("workers", "add"): "nobody supervises run 'r'",
