@@ -11,7 +11,7 @@ from api.pages import add_pages
 from api.parts import ApiParts
 from api.problems import add_problems
 from api.quick import QuickReads
-from api.routes import alpha, events, health, history, runs, samples, settings, workers
+from api.routes import alpha, commands, events, health, history, runs, samples, settings, workers
 from infra.base.telemetry import code_version
 
 STREAM_PATHS = ("/events",)
@@ -21,6 +21,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     alpha.router,
     workers.router,
     settings.router,
+    commands.router,
     history.router,
     events.router,
     samples.router,

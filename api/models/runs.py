@@ -1,5 +1,6 @@
 """Runs, what may be changed about them, and what became of a change."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
@@ -8,7 +9,8 @@ from api.models.base import Answer, Body, Gbit, ProcessName, Reason
 from dispatch.commands.desired import ShareLimits
 from dispatch.commands.link import LinkCommand
 from dispatch.commands.protocol import Outcome
-from dispatch.commands.registry import shown_value
+from dispatch.commands.registry import COMMANDS, shown_value
+from dispatch.commands.spec import ShownValue
 from dispatch.commands.supervision import ADD
 
 
@@ -51,18 +53,20 @@ class RunDetails(RunOutline):
 class NewRun(Body):
     """A run to start."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"name": "clicks", "settings": {"dispatch.workers": "2"}}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "clicks", "settings": {"dispatch.workers": 2}}]})
 
     name: ProcessName
     settings: Annotated[
         dict[
             Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)],
-            Annotated[str, StringConstraints(max_length=1000)],
+            int | float | bool | Annotated[str, StringConstraints(max_length=1000)],
         ],
-        Field(default_factory=dict, max_length=200, description="as --set takes them, by name"),
+        Field(default_factory=dict, max_length=200, description="by name; text as --set takes it"),
     ]
+
+    def as_text(self) -> dict[str, str]:
+        """The settings as ``--set`` takes them."""
+        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in self.settings.items()}
 
 
 class StartedRun(Answer):
@@ -181,6 +185,25 @@ def _check_one(body: Body, *names: str) -> None:
         raise ValueError(
             f"{len(given)} of {', '.join(names)} are given; expected exactly one; send one request for each"
         )
+
+
+class GiveCommand(Body):
+    """A command by its name."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"verb": "link", "worker": "worker-3", "value": 0.5, "reason": "a new switch"}]}
+    )
+
+    verb: Annotated[str, Field(json_schema_extra={"enum": list(COMMANDS)})]
+    worker: ProcessName | None = None
+    """that it is about; null: it is for the whole run"""
+    value: Shares | int | float | bool | Annotated[str, StringConstraints(max_length=100)] | None = None
+    """what it sets, as its answer shows it; null: nothing"""
+    reason: Reason
+
+    def shown_value(self) -> ShownValue:
+        value = self.value
+        return ShareLimits(value.least, value.largest) if isinstance(value, Shares) else value
 
 
 class WorkerReading(Answer):

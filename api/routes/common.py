@@ -16,6 +16,7 @@ from api.parts import Parts
 from api.problems import answer_of
 from api.runs.followed import FollowedRun, no_run
 from api.store.rows import NewCommand, Page, StoredCommand
+from dispatch.commands.spec import CommandSpec
 from infra.base.config import NAME_PATTERN
 from infra.base.faults import reach
 
@@ -114,12 +115,25 @@ PROBLEMS: dict[str, type[ApiError]] = {"refused": Conflict, "outdated": VersionO
 """what a command that was not carried out is answered with, by its outcome"""
 
 
-async def give(
-    parts: Parts, run: FollowedRun, given: Conditions, verb: str, *, worker: str = "", value: str = "", reason: str = ""
+async def give(parts: Parts, run: FollowedRun, given: Conditions, command: CommandSpec, reason: str = "") -> Response:
+    """Has the dispatcher carry out a command; answers with what became of it within a short while."""
+    return await enter(parts, run, given, command.name, worker=command.about, value=str(command), reason=reason)
+
+
+async def enter(
+    parts: Parts, run: FollowedRun, given: Conditions, verb: str, *, worker: str, value: str, reason: str
 ) -> Response:
-    """Enters a command, waits a short while for its effect, and answers with what became of it."""
-    name = run.place.name
-    wanted = NewCommand(name, verb, given.key, given.actor.name, worker, value, given.expected, reason)
+    """Enters a command as it is stored, waits a short while for its effect, and answers with what became of it."""
+    wanted = NewCommand(
+        run=run.place.name,
+        verb=verb,
+        key=given.key,
+        actor=given.actor.name,
+        worker=worker,
+        value=value,
+        expected=given.expected,
+        reason=reason,
+    )
     stored = await parts.store.commands.submit(wanted)
     if stored.state == "pending":
         reach("command_stored")

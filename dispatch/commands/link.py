@@ -10,7 +10,7 @@ from dispatch.commands.spec import CommandedRun, CommandOrigin, ShownValue, Work
 
 FASTEST_GBIT = 1e6
 UNKNOWN = "unknown"
-"""how the speed of a link is shown that nobody knows"""
+"""how the speed of a link is shown, and may be given, that nobody knows; on record it is 0"""
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,14 @@ class LinkCommand(WorkerCommand):
     """In force from the next decided step on."""
 
     name = "link"
-    expected = f"Gbit/s from 0 (not known) to {FASTEST_GBIT:g}"
+    expected = f"Gbit/s from 0 to {FASTEST_GBIT:g}, or {UNKNOWN}"
 
     gbit: float
     """0: not known"""
 
     @classmethod
     def parse(cls, worker: str, value: str) -> Self:
-        return cls(worker, float(value))
+        return cls(worker, 0.0 if value == UNKNOWN else float(value))
 
     def __str__(self) -> str:
         return f"{self.gbit:g}"
@@ -43,4 +43,5 @@ class LinkCommand(WorkerCommand):
         return msgspec.structs.replace(desired, links={**desired.links, self.worker: self.gbit})
 
     def answer(self, step: int) -> str:
-        return f"the link of worker {self.worker} counts as {self} Gbit/s from step {step + 1} on"
+        speed = f"{self} Gbit/s" if self.gbit else UNKNOWN
+        return f"the link of worker {self.worker} counts as {speed} from step {step + 1} on"

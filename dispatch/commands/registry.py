@@ -3,6 +3,7 @@
 from dispatch.commands.alpha import AlphaCommand
 from dispatch.commands.checkpoint import CheckpointCommand
 from dispatch.commands.deadline import DeadlineCommand
+from dispatch.commands.desired import ShareLimits
 from dispatch.commands.drain import DrainCommand, RemoveCommand
 from dispatch.commands.link import LinkCommand
 from dispatch.commands.pause import PauseCommand, ResumeCommand
@@ -44,6 +45,18 @@ def read_command(verb: str, worker: str, value: str) -> CommandSpec:
         return command.parse(worker, value)
     except ValueError as error:
         raise wrong_value(command, value) from error
+
+
+def written_value(value: ShownValue) -> str:
+    """A value as ``read_command`` takes it, of one as it is shown."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case ShareLimits():
+            return f"{value.least:g}:{value.largest:g}"
+    return str(value)
 
 
 def recorded_command(verb: str, worker: str, value: str) -> CommandSpec | None:

@@ -95,6 +95,11 @@ class CommandSpec(ABC):
         return ""
 
     @property
+    def about(self) -> str:
+        """The worker that it is about; empty: it is for the whole run."""
+        return ""
+
+    @property
     def shown(self) -> ShownValue:
         """The value as those who look at it get it: a number is none of text."""
         return str(self) or None
@@ -134,6 +139,10 @@ class WorkerCommand(CommandSpec):
     @classmethod
     def parse(cls, worker: str, value: str) -> Self:
         return cls(worker)
+
+    @property
+    def about(self) -> str:
+        return self.worker
 
     def check(self, run: CommandedRun) -> None:
         if self.worker not in run.names:

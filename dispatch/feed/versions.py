@@ -58,7 +58,7 @@ class Versions:
         self._audience.withdraw(self._journal.timeline)
 
     def status(self) -> ServedStatus:
-        newest = self._audience.newest.checkpoint
+        newest = self._audience.newest.checkpoint or None
         live = self._live
         known: dict[str, Any] = {"servers": self._audience.servers, "newest_checkpoint": newest, "held": self._held}
         if live is None:

@@ -123,7 +123,7 @@ class Commands:
             Commanded(
                 id=command.id,
                 verb=spec.name,
-                worker=command.worker,
+                worker=spec.about,
                 step=step,
                 text=spec.answer(step),
                 value=str(spec),

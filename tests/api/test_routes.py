@@ -76,6 +76,17 @@ def test_a_change_based_on_an_older_version_is_outdated(api: Served) -> None:
     assert api.ask("POST", "/v1/runs/r/resume", If_Match="nonsense").status == 422
 
 
+def test_any_command_is_given_by_its_name(api: Served) -> None:
+    checkpoint = api.ask("POST", "/v1/runs/r/commands", {"verb": "checkpoint"}).json
+    assert (checkpoint["verb"], checkpoint["worker"], checkpoint["value"]) == ("checkpoint", None, None)
+    for value in (0.5, "unknown"):
+        link = api.ask("POST", "/v1/runs/r/commands", {"verb": "link", "worker": "worker-0", "value": value}).json
+        assert (link["verb"], link["worker"], link["value"], link["outcome"]) == ("link", "worker-0", value, "accepted")
+    unknown = api.ask("POST", "/v1/runs/r/commands", {"verb": "sing"})
+    assert (unknown.status, "there is no command 'sing'" in unknown.json["detail"]) == (422, True)
+    assert api.ask("POST", "/v1/runs/r/commands", {"verb": "deadline", "value": 7}).status == 422
+
+
 def test_settings_change_one_at_a_time(api: Served) -> None:
     assert api.ask("PATCH", "/v1/runs/r/settings", {"policy": "joint"}).json["value"] == "joint"
     assert api.ask("PATCH", "/v1/runs/r/settings", {"deadline": True}).json["value"] is True

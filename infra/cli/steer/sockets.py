@@ -79,12 +79,12 @@ def members(running: "RunningRun", is_needed: bool) -> "Members | None":
         return None
 
 
-def tell(running: "RunningRun", verb: str, worker: str, as_json: bool) -> None:
+def tell(running: "RunningRun", verb: str, worker: str, as_json: bool, value: str = "") -> None:
     """Has the dispatcher carry out a command, and prints its answer."""
     from dispatch.commands import client
     from dispatch.commands.protocol import Command
 
     common: dict[str, Any] = {"run": running.run, "generation": -1, "step": -1}
-    asked = Command(**common, id=uuid4().hex, verb=verb, worker=worker, actor=getpass.getuser())
+    asked = Command(**common, id=uuid4().hex, verb=verb, worker=worker, value=value, actor=getpass.getuser())
     answer = client.tell(running.control(), asked, running.curve)
     print_answer(answer.text, {"id": answer.id, "step": answer.step, "text": answer.text}, as_json)

@@ -3,7 +3,7 @@
 import pytest
 
 from dispatch.commands.desired import Desired, ShareLimits
-from dispatch.commands.registry import COMMANDS, read_command, recorded_command, shown_value
+from dispatch.commands.registry import COMMANDS, read_command, recorded_command, shown_value, written_value
 from dispatch.commands.spec import CommandOrigin, CommandSpec
 from dispatch.errors import CommandRefused
 
@@ -28,6 +28,12 @@ def test_the_normal_form_of_a_value_is_read_as_the_same_command(verb: str, value
     command = given(verb, value)
     assert str(command) == value
     assert given(verb, str(command)) == command
+
+
+@pytest.mark.parametrize(("verb", "value"), GIVEN)
+def test_a_value_may_be_given_as_it_is_shown(verb: str, value: str) -> None:
+    command = given(verb, value)
+    assert given(verb, written_value(command.shown)) == command
 
 
 @pytest.mark.parametrize(("verb", "value"), GIVEN)

@@ -103,6 +103,7 @@ def fake_run(folder: Path, has_agent: bool = True) -> Iterator[FakeRun]:
         (("workers", "remove", "worker-1"), ("remove", "worker-1")),
         (("pause",), ("pause", "")),
         (("resume",), ("resume", "")),
+        (("command", "link", "0.5", "--worker", "worker-1"), ("link", "worker-1")),
     ],
 )
 def test_a_command_reaches_the_dispatcher(

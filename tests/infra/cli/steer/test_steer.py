@@ -79,6 +79,8 @@ def test_alpha_alone_shows_it(steer: Invoke) -> None:
         (("runs", "resume"), ("resume", "")),
         (("workers", "drain", "worker-0"), ("drain", "worker-0")),
         (("workers", "remove", "worker-0"), ("remove", "worker-0")),
+        (("command", "checkpoint"), ("checkpoint", "")),
+        (("command", "shares", "0.5:2", "--worker", "worker-0", "--reason", "x"), ("shares", "worker-00.5:2")),
         (("runs", "stop"), ("stop", "")),
     ],
 )
