@@ -364,7 +364,7 @@ def test_a_completed_step_has_its_figures_and_the_feed_has_them_too(write_topic:
         original = Coordinator.start_generation
 
         def note(coordinator: Coordinator, *arguments: Any) -> Any:
-            found.endpoint = coordinator.endpoints[3]
+            found.endpoint = coordinator.parts.endpoints[3]
             return original(coordinator, *arguments)
 
         patched.setattr(Coordinator, "start_generation", note)
@@ -431,7 +431,7 @@ def test_alpha_follows_the_pilot_until_a_person_sets_it(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pilot, plan = OnePilot(), operated(write_topic(EVENTS), **SETTINGS)
-    monkeypatch.setattr("dispatch.coordinator.AlphaPilot", lambda *_sizes, **_tempo: pilot)
+    monkeypatch.setattr("dispatch.parts.AlphaPilot", lambda *_sizes, **_tempo: pilot)
 
     def act(plan: Plan) -> None:
         assert pilot.begun == []
