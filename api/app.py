@@ -5,7 +5,7 @@ from starlette.types import ASGIApp
 
 from api.parts import ApiParts
 from api.quick import QuickReads
-from api.routes import alpha, events, health, history, runs, samples, settings, workers
+from api.routes import alpha, commands, events, health, history, runs, samples, settings, workers
 from infra.web.app import create_web_app, guarded
 from infra.web.health import router as web_health
 
@@ -17,6 +17,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     alpha.router,
     workers.router,
     settings.router,
+    commands.router,
     history.router,
     events.router,
     samples.router,

@@ -4,54 +4,26 @@ Stream in: ``Intake``. What was decided: ``RunJournal``. Workers: ``Crew``. Para
 from a checkpoint and the steps after it: ``Training``, shown by ``StatusPublisher``.
 """
 
-from contextlib import ExitStack
 from time import monotonic
 
 import msgspec
 import structlog
-import zmq
 
-from dispatch.alpha.controller import Tempo
-from dispatch.alpha.pilot import AlphaPilot
 from dispatch.alpha.window import StepSeconds
-from dispatch.checkpoints.schedule import Checkpointing
-from dispatch.control.audience import Audience
-from dispatch.control.checking import CommandCheck
-from dispatch.control.commands import Commands
-from dispatch.control.feed_server import FeedServer
-from dispatch.control.protocol import FEED
-from dispatch.control.server import ControlSocket
-from dispatch.control.steering import Steering
-from dispatch.control.versions import Versions
-from dispatch.dense import needs_ring
 from dispatch.errors import BadReport, JournalFull
-from dispatch.intake import Intake
-from dispatch.job import DispatchJob, check_job
 from dispatch.journal.history import PastGeneration
-from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import live_terms, past_terms
-from dispatch.peers.connections import ShardConnections
-from dispatch.peers.crew import Crew
+from dispatch.parts import DispatcherParts
 from dispatch.peers.dismissal import dismiss_first, dismiss_others
 from dispatch.peers.losses import silent
 from dispatch.peers.orders import flush_orders, training_orders
-from dispatch.peers.providers import Providers
-from dispatch.peers.roster import Roster
 from dispatch.placement.decide import Decider, Decision
-from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.setbacks import Setbacks
 from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
 from dispatch.training import Training
-from infra.base.config import PRIVATE
-from infra.base.files import socket_folder
-from infra.base.process import Stop
-from infra.base.telemetry import Meter, Refusals
-from infra.base.wire import guarded
 from ingest.batches.batch import Batch
-from ingest.letters.letter import DeadLetters
-from ingest.streams.source import Source
 from ps.phases import TRAIN
 from ps.protocol import EMPTY_MODEL, GO_ON
 
@@ -65,69 +37,59 @@ PAUSE_SECONDS = 0.5
 
 
 class Coordinator:
-    """The dispatcher's resources, and the verbs of its loop."""
+    """What the dispatcher does, one verb a method: those of its loop, and what recovery needs of them."""
 
-    def __init__(
-        self, job: DispatchJob, source: Source, letters: DeadLetters, stop: Stop, meter: Meter, resources: ExitStack
-    ) -> None:
-        self.job = job
-        self.stop = stop
-        self.meter = meter
+    def __init__(self, parts: DispatcherParts) -> None:
+        self.parts = parts
+        self.job = parts.job
+        self.stop = parts.stop
+        self.meter = parts.meter
+        self.journal = parts.journal
+        self.intake = parts.intake
+        self.checkpointing = parts.checkpointing
+        self.crew = parts.crew
+        self.connections = parts.connections
+        self.commands = parts.commands
+        self.steering = parts.steering
+        self.versions = parts.versions
+        self.publisher = parts.publisher
         self.log = structlog.get_logger()
         self.state: RunState = "waiting"
-        tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
-        pilot = AlphaPilot(job.stream.batch, job.dispatch.workers, tempo=tempo)
-        self.steering = Steering(job, pilot, lambda: stop.requested)
-        resources.callback(self.steering.kernels.close)
-        needs = self.steering.needs
-        check_job(job, needs.elastic, needs.hot_share)
-        may_join = job.may_sum or not needs_ring(job.dense.reduce, needs.hot_share > 0)
-        self.training = Training(job, needs)
-        self.journal = RunJournal(job)
-        resources.callback(self.journal.close)
-        self.intake = Intake(job, self.journal, source, letters, meter)
-        resources.callback(self.intake.close)
-        self.checkpointing = Checkpointing(job, self.journal, meter)
-        resources.callback(self.checkpointing.close)
-        control_at, feed_at = control_endpoints(job, resources)
-        self._context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
-        resources.enter_context(guarded(self._context, job.curve))
-        roster = Roster(job.agreement.workers, may_join)
-        providers = Providers(job.shards, job.agreement.shards)
-        self.crew = Crew(
-            context=self._context,
-            endpoint=job.dispatch.endpoint,
-            run=job.run,
-            roster=roster,
-            providers=providers,
-            curve=job.curve,
-            refused=Refusals(meter),
-            silence_seconds=job.dispatch.silence_seconds,
-        )
-        self.crew.generation = self.journal.generation  # what arrives of it or of older ones is known to be over
-        resources.callback(self.crew.close)
-        control = ControlSocket(self._context, control_at, job.run, job.curve, Refusals(meter))
-        self.commands = Commands(control, self.crew, self.journal, CommandCheck(job, roster), stop)
-        resources.callback(self.commands.close)
-        self.connections = ShardConnections(self._context, job, self.crew.providers)
-        resources.callback(self.connections.close)
-        self.publisher = StatusPublisher(self._context, job.dispatch.status_endpoint, job.curve, meter)
-        resources.callback(self.publisher.close)
-        readers = ControlSocket(self._context, feed_at, job.run, job.curve, Refusals(meter), FEED)
-        audience = Audience()
-        resources.callback(FeedServer(readers, self.journal, audience).close)
-        self.versions = Versions(audience, self.checkpointing, self.journal, self.intake)
-        self.endpoints = self.crew.endpoint, self.publisher.endpoint, control.endpoint, readers.endpoint
-        """where workers and shards, those who want the status, operators, and readers of the journal connect to"""
+        self.training = Training(parts.job, parts.steering.needs)
+        """what follows from the checkpoint that the run went back to, and the steps after it"""
         self.restore = EMPTY_MODEL
         """the checkpoint that shards go back to when the next generation starts"""
-        self._kept_alive = 0.0
         self.setbacks = Setbacks()
+        self._kept_alive = 0.0
+
+    def resume_from(self, restore: int, training: Training) -> None:
+        """The run has gone back: the next generation starts with this checkpoint, and what follows from it."""
+        self.restore = restore
+        self.training = training
+
+    # ── questions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def step(self) -> int:
+        """The newest."""
+        return self.intake.step
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a pause is wanted."""
+        return self.commands.desired.is_paused
 
     def goes_on(self) -> bool:
         """Whether there may be more to train than what is on record, or nobody is there yet to save what it came to."""
         has_more = not self.intake.has_ended or (self.intake.step > 0 and not self.crew.roster.members)
         return self.job.golden is None and not self.stop.requested and has_more
+
+    def needs_generation(self) -> bool:
+        """Whether the next step is for another generation: with other members, or for another kind of policy."""
+        return self.crew.roster.has_changed or self.steering.needs_generation(self.commands.desired)
+
+    def can_decide(self) -> bool:
+        """Whether the wanted policy can decide at once; its kernels are compiled meanwhile if it cannot."""
+        return self.steering.can_decide(self.commands.desired)
 
     # ── once in a while ───────────────────────────────────────────────────────────────────────────────────────────────
     def poll(self, timeout_seconds: float = 0.0) -> bool:
@@ -213,7 +175,7 @@ class Coordinator:
     def checkpoint_if_due(self, decider: Decider) -> None:
         """Begins a checkpoint if it is time for one, or somebody wants one; training goes on meanwhile."""
         step = self.intake.step
-        is_wanted = self.commands.wants_checkpoint or self.commands.desired.is_paused
+        is_wanted = self.commands.targets.wants_checkpoint or self.commands.desired.is_paused
         is_time = self.checkpointing.is_due(step) or (is_wanted and self.checkpointing.may_begin(step))
         is_publication = not is_time and self.checkpointing.is_publication_due(step)
         if (is_time or is_publication) and (checkpoint := self._begin_checkpoint(is_publication)):
@@ -274,6 +236,14 @@ class Coordinator:
         return self.status()
 
     # ── every step ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def next_batch(self) -> Batch | None:
+        """The next batch of the stream; None if there is none within a short while."""
+        return self.intake.next_batch(WAIT_SECONDS)
+
+    def steer(self) -> None:
+        """Puts in force what people have set since the last step, and what the dispatcher adapts by itself."""
+        self.steering.steer(self.commands, self.training, self.intake)
+
     def decide(self, decider: Decider, batch: Batch) -> Decision | None:
         """Which worker trains which sample in the next step; None if the batch has none."""
         if not len(batch.samples):
@@ -386,7 +356,7 @@ class Coordinator:
             answers=self.commands.answers,
             desired=self.commands.desired,
         )
-        self.commands.wants_checkpoint = False
+        self.commands.targets.wants_checkpoint = False
         return self.checkpointing.begin(decided, is_publication)
 
     def _order_flush(self, decider: Decider, checkpoint: int) -> int:
@@ -426,11 +396,3 @@ class Coordinator:
             elif done.checkpoint:
                 reference = self.versions.ask(self.training.newest.take_all())
                 self.checkpointing.add_state(self.training.trained(), reference)
-
-
-def control_endpoints(job: DispatchJob, resources: ExitStack) -> tuple[str, str]:
-    """Where commands are taken and the journal is handed out; private sockets are put in a folder of their own."""
-    dispatch = job.dispatch
-    if PRIVATE in (dispatch.control_endpoint, dispatch.feed_endpoint):
-        dispatch = dispatch.with_sockets(resources.enter_context(socket_folder()))
-    return dispatch.control_endpoint, dispatch.feed_endpoint

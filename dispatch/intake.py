@@ -14,10 +14,10 @@ from time import sleep
 import structlog
 
 from dispatch.checkpoints.state import Decided
+from dispatch.commands.desired import Desired
 from dispatch.errors import OtherEvents
 from dispatch.job import DispatchJob
 from dispatch.journal.answers import CommandAnswer
-from dispatch.journal.desired import Desired
 from dispatch.journal.history import History, advance
 from dispatch.journal.records import StepDecided
 from dispatch.journal.run import RunJournal

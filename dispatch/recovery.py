@@ -1,20 +1,35 @@
-"""What the dispatcher does when someone is lost; also how it begins, since that is the same from the second step on.
+"""How a dispatcher begins, and begins again when someone is lost. The order of these steps is the guarantee:
 
-1. abort     whoever is there drops what it is doing, and the connections to the shards go
-2. go back   the newest usable checkpoint is chosen: state and index come from its files, the rest from the journal
-3. assemble  all shards and enough workers are there, some of them new
+1. abort        whoever is there drops what it is doing, and the connections to the shards go
+2. go back      the newest usable checkpoint is chosen: state and index come from its files, the rest from the journal
+3. assemble     all shards and enough workers are there, some of them new
+4. train again  the steps after the checkpoint, each as it was decided
+5. go live      events that were rejected last are written, and the stream is read on behind the last step on record
 
-and then the steps after the checkpoint are trained again (``dispatch/replay.py``). Each of these may be repeated:
-nothing is written but that a generation starts, or that steps are void because no replacement came in time.
+A run that starts begins with 2. In 4 the batches are formed again from their ranges, and the directory is called with
+the assignments on record: no policy, no clock and no measured time has a say. Logits are compared with those on record
+(``RunJournal.complete``).
+
+A crash in any of them costs the recovery, which begins anew: nothing is written but that a generation starts, or that
+steps are void because no replacement came in time.
 """
 
 from time import monotonic
+from typing import NamedTuple
+
+import structlog
 
 from dispatch.coordinator import PAUSE_SECONDS, WAIT_SECONDS, Coordinator
-from dispatch.errors import CheckpointUnreadable, CheckpointUnusable, JournalFull, Recoverable
+from dispatch.errors import CheckpointUnreadable, CheckpointUnusable, JournalFull, OtherEvents, Recoverable
+from dispatch.journal.history import PastGeneration
+from dispatch.journal.records import StepDecided
+from dispatch.parts import DispatcherParts
 from dispatch.peers.dismissal import dismiss_others
+from dispatch.placement.decide import Decider
+from dispatch.progress.setbacks import Setbacks
 from dispatch.progress.status import Status
 from dispatch.training import Training
+from ingest.errors import SourceUnavailable
 from ps.protocol import EMPTY_MODEL
 
 MOST_FAULTS = 20
@@ -25,82 +40,113 @@ MOST_DOUBLINGS = 10
 """of such a pause, which is longer than the longest then"""
 
 
+def recover(coordinator: Coordinator) -> bool:
+    """Returns once the run is where its journal ends, and live; False if a stop was requested before that."""
+    parts = coordinator.parts
+    coordinator.resume_from(*go_back(parts))  # 2
+    for past in parts.journal.history.generations:
+        if not assemble(coordinator, len(past.record.members), patience_seconds(parts)):  # 3
+            if parts.stop.requested:
+                return False
+            redecide(parts, coordinator.restore)
+            return recover(coordinator)
+        if not train_generation_again(coordinator, past):  # 4
+            return False
+    go_live(coordinator)  # 5
+    return True
+
+
+# ── 1. abort ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     """Ends the generation before its time; raises the fault if there were too many in a row.
 
     A disk that is full, and storage that does not give out a checkpoint, are waited for.
     """
+    parts = coordinator.parts
+    setbacks = coordinator.setbacks
     waits = isinstance(fault, JournalFull | CheckpointUnreadable)
-    coordinator.setbacks.faults += not waits
-    pause_seconds = next_pause(coordinator, fault) if waits else 0.0
-    told = {"in_a_row": coordinator.setbacks.faults, "pause_seconds": pause_seconds}
+    setbacks.faults += not waits
+    pause_seconds = next_pause(setbacks, fault) if waits else 0.0
+    told = {"in_a_row": setbacks.faults, "pause_seconds": pause_seconds}
     coordinator.log.error("the run goes back to its last checkpoint", fault=str(fault), **told)
     if not waits:
-        write_down(coordinator, fault)
-    coordinator.stop.wait(pause_seconds)
-    coordinator.meter.count("faults")
-    if coordinator.setbacks.faults > MOST_FAULTS:
+        write_down(parts, fault)
+    parts.stop.wait(pause_seconds)
+    parts.meter.count("faults")
+    if setbacks.faults > MOST_FAULTS:
         raise fault
     coordinator.state = "waiting"
     if isinstance(fault, CheckpointUnusable):
-        coordinator.checkpointing.search.damaged.add(coordinator.restore)
+        parts.checkpointing.search.damaged.add(coordinator.restore)
     if isinstance(fault, CheckpointUnreadable):
-        coordinator.checkpointing.search.put_off(fault)
-    coordinator.checkpointing.abandon(str(fault))
-    coordinator.connections.close()
-    coordinator.crew.abort(coordinator.intake.step)
+        parts.checkpointing.search.put_off(fault)
+    parts.checkpointing.abandon(str(fault))
+    parts.connections.close()
+    parts.crew.abort(parts.intake.step)
     if waits:
-        coordinator.setbacks.stalled = f"the run waits to go back to its last checkpoint: {fault}"
-        coordinator.publisher.publish(coordinator.status())
+        setbacks.stalled = f"the run waits to go back to its last checkpoint: {fault}"
+        parts.publisher.publish(coordinator.status())
 
 
-def next_pause(coordinator: Coordinator, fault: Recoverable) -> float:
+def next_pause(setbacks: Setbacks, fault: Recoverable) -> float:
     """Doubles while there is nothing else to go back to; where there are others, a few soon retries are enough."""
     if isinstance(fault, CheckpointUnreadable) and fault.number != EMPTY_MODEL:
         return PAUSE_SECONDS
-    coordinator.setbacks.waits += 1
-    doublings = min(coordinator.setbacks.waits - 1, MOST_DOUBLINGS)
+    setbacks.waits += 1
+    doublings = min(setbacks.waits - 1, MOST_DOUBLINGS)
     return min(PAUSE_SECONDS * 2.0**doublings, LONGEST_PAUSE_SECONDS)
 
 
-def write_down(coordinator: Coordinator, fault: Recoverable) -> None:
+def write_down(parts: DispatcherParts, fault: Recoverable) -> None:
     """Puts a fault on record, if there is room: it is for those who look back, and nothing depends on it."""
-    if coordinator.job.golden is not None:
+    if parts.job.golden is not None:
         return
     try:
-        coordinator.journal.fault(coordinator.intake.step, fault)
+        parts.journal.fault(parts.intake.step, fault)
     except JournalFull as error:
-        coordinator.log.warning("a fault is not on record", reason=str(error))
+        structlog.get_logger().warning("a fault is not on record", reason=str(error))
 
 
-def go_back(coordinator: Coordinator) -> None:
-    """Goes back to the newest usable checkpoint: later training is forgotten, and what is on record stays."""
-    state, index = coordinator.checkpointing.choose()
-    history = coordinator.journal.history
+# ── 2. go back ────────────────────────────────────────────────────────────────────────────────────────────────────────
+class ReturnPoint(NamedTuple):
+    """Where a run goes back to."""
+
+    restore: int
+    """number of the checkpoint"""
+    training: Training
+    """what follows from it"""
+
+
+def go_back(parts: DispatcherParts) -> ReturnPoint:
+    """Chooses the newest usable checkpoint: later training is forgotten, and what is on record stays."""
+    state, index = parts.checkpointing.choose()
+    history = parts.journal.history
     decided = None if state is None else state.decided
-    coordinator.restore = EMPTY_MODEL if state is None else state.checkpoint
-    coordinator.versions.go_back()
-    coordinator.training = Training(coordinator.job, coordinator.steering.needs, state, index)
-    coordinator.intake.go_back(history, decided)
-    if coordinator.job.golden is None:  # commands of a run that is replayed are none of this one
-        coordinator.commands.go_back(history, decided)
-    coordinator.crew.roster.is_replaying = True
+    parts.versions.go_back()
+    training = Training(parts.job, parts.steering.needs, state, index)
+    parts.intake.go_back(history, decided)
+    if parts.job.golden is None:  # commands of a run that is replayed are none of this one
+        parts.commands.go_back(history, decided)
+    parts.crew.roster.is_replaying = True
+    return ReturnPoint(EMPTY_MODEL if state is None else state.checkpoint, training)
 
 
+# ── 3. assemble ───────────────────────────────────────────────────────────────────────────────────────────────────────
 def assemble(coordinator: Coordinator, workers: int, patience_seconds: float | None = None) -> bool:
     """Waits until all shards and so many workers are there; a new run also for where its stream begins.
 
     Returns False if a stop was requested before that, or if workers are still missing after a while; patience: how long
     that is, once the shards are there and at least one worker is.
     """
-    crew = coordinator.crew
+    parts = coordinator.parts
+    crew = parts.crew
     since = monotonic()
-    while not coordinator.stop.requested:
-        is_known = coordinator.journal.history.begun is not None or coordinator.intake.start is not None
+    while not parts.stop.requested:
+        is_known = parts.journal.history.begun is not None or parts.intake.start is not None
         if not (is_known and crew.providers.are_complete and crew.roster.able):
             since = monotonic()
         elif len(crew.roster.able) >= workers:
-            crew.keep_alive(coordinator.intake.step)
+            crew.keep_alive(parts.intake.step)
             if len(crew.roster.able) >= workers and crew.providers.are_complete:
                 return True
         elif patience_seconds is not None and monotonic() - since > patience_seconds:
@@ -109,19 +155,95 @@ def assemble(coordinator: Coordinator, workers: int, patience_seconds: float | N
     return False
 
 
-def redecide(coordinator: Coordinator) -> None:
+def patience_seconds(parts: DispatcherParts) -> float:
+    """How long a replacement is waited for: not at all for a worker that was removed."""
+    return 0.0 if parts.commands.targets.has_removed else parts.job.dispatch.replace_seconds
+
+
+def redecide(parts: DispatcherParts, restore: int) -> None:
     """The steps after the checkpoint are decided anew, for the workers that are there."""
     hint = "no replacement in time; steps since the last checkpoint are decided anew"
-    coordinator.log.warning(hint, checkpoint=coordinator.restore)
-    coordinator.journal.redecide(coordinator.restore, coordinator.intake.step)
-    coordinator.checkpointing.void_after(coordinator.restore)
-    coordinator.versions.withdraw()
+    structlog.get_logger().warning(hint, checkpoint=restore)
+    parts.journal.redecide(restore, parts.intake.step)
+    parts.checkpointing.void_after(restore)
+    parts.versions.withdraw()
+
+
+# ── 4. train again ────────────────────────────────────────────────────────────────────────────────────────────────────
+def train_generation_again(coordinator: Coordinator, past: PastGeneration) -> bool:
+    """The steps of one generation on record; False if a stop was requested before they were trained."""
+    decider = coordinator.start_generation(past)
+    for recorded in past.steps:
+        coordinator.poll()
+        if coordinator.stop.requested:
+            return False
+        train_again(coordinator, decider, recorded)
+    coordinator.complete(keep=0)
+    coordinator.flush(decider)
+    return True
+
+
+def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecided) -> None:
+    """One step on record; nothing if a stop is requested while the stream does not answer."""
+
+    def keep_in_touch() -> bool:
+        """With everyone else: workers would give up a dispatcher that is silent, and operators may want something."""
+        coordinator.poll(WAIT_SECONDS)
+        return not coordinator.stop.requested
+
+    try:
+        batch = coordinator.intake.form_again(recorded, keep_in_touch)
+    except SourceUnavailable:
+        if coordinator.stop.requested:
+            return
+        raise
+    if not len(batch.samples):
+        return
+    decision = decider.repeat(
+        step=recorded.step,
+        keys_BF=batch.samples.keys_BF,
+        worker_B=recorded.assignment_B(),
+        sole=recorded.sole,
+        hot=recorded.hot_rows(),
+    )
+    if (rows := coordinator.training.index.count) != recorded.rows:
+        raise OtherEvents(
+            f"step {recorded.step} cannot be trained again: its events bring the rows to {rows}; "
+            f"expected {recorded.rows}; restore the log and the schema that the run began with"
+        )
+    coordinator.announce(recorded.step, decision)
+    coordinator.order(recorded.step, decision, batch)
+    coordinator.complete(keep=coordinator.job.dispatch.lookahead)
+
+
+# ── 5. go live ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def go_live(coordinator: Coordinator) -> None:
+    """Waits for those who train new steps; a run that is only replayed has none."""
+    parts = coordinator.parts
+    while not parts.intake.write_last_letters(parts.stop):
+        coordinator.poll(WAIT_SECONDS)
+    if parts.job.golden is not None:
+        return
+    parts.intake.go_live()
+    parts.crew.roster.is_replaying = False
+    is_new = parts.journal.history.begun is None
+    workers = parts.job.dispatch.workers if is_new else len(staying(parts)) or 1
+    assemble(coordinator, workers, None if is_new else patience_seconds(parts))
+    parts.commands.targets.has_removed = False
+
+
+def staying(parts: DispatcherParts) -> list[str]:
+    """Members of the newest generation that a run which goes on waits for: all but those that are to leave."""
+    roster = parts.crew.roster
+    draining = parts.commands.desired.draining
+    return [name for name in parts.journal.history.members if name not in draining and not roster.is_leaving(name)]
 
 
 def abandon(coordinator: Coordinator) -> Status:
     """Dismisses all workers before the journal has been replayed; nothing is saved, and nothing is lost."""
-    dismiss_others(coordinator.crew, coordinator.intake.step)
-    coordinator.commands.settle_stop(coordinator.intake.step)
+    parts = coordinator.parts
+    dismiss_others(parts.crew, parts.intake.step)
+    parts.commands.settle_stop(parts.intake.step)
     hint = "stopped before the journal was replayed; start again to resume"
-    coordinator.log.warning(hint, reason=coordinator.stop.reason)
+    coordinator.log.warning(hint, reason=parts.stop.reason)
     return coordinator.status()

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.codec.decoder import Decoded, Decoder
+from ingest.codec.decoder import OFFSET, Decoded, Decoder
 from ingest.codec.packed import is_packed
 from ingest.codec.unknown import all_fields, nearest_field, show_text, show_value
 from ingest.keys import key_of
@@ -212,7 +212,7 @@ class Survey:
         samples = decoded.samples
         has_BS = [has_value(samples, witnesses, place) for place in range(len(self._schema.sources))]
         self._fitting += int(np.any(has_BS, axis=0).sum())
-        is_packed_B = packed_B[decoded.at_B[:, 0]]
+        is_packed_B = packed_B[decoded.at_B[:, OFFSET]]
         self._seen += int(is_packed_B.sum())
         if not is_packed_B.any():
             return

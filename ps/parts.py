@@ -20,6 +20,8 @@ from ps.optimizers import Rule, update_row
 from ps.store import Store
 
 NONE = -1
+FIRST_PART = 0
+"""the one column of the table of first parts"""
 _FIRST_PLACES = 1024
 
 
@@ -39,7 +41,7 @@ def _add(heads: Any, chunk_rows: Any, numbers_K: Any, gradients_KW: Any, worker:
         head = chunk_at(heads, numbers_K[k] // chunk_rows, chunk_rows, 1, np.int64)
         row = numbers_K[k] % chunk_rows
         before = NONE
-        after = head[row, 0]
+        after = head[row, FIRST_PART]
         while after != NONE and pool.worker_P[after] < worker:
             before = after
             after = pool.next_P[after]
@@ -52,7 +54,7 @@ def _add(heads: Any, chunk_rows: Any, numbers_K: Any, gradients_KW: Any, worker:
         for c in range(gradients_KW.shape[1]):
             pool.gradient_PW[place, c] = gradients_KW[k, c]
         if before == NONE:
-            head[row, 0] = place
+            head[row, FIRST_PART] = place
         else:
             pool.next_P[before] = place
     return free, numbers_K.shape[0]
@@ -68,8 +70,8 @@ def _settle(
         chunk = numbers_K[k] // chunk_rows
         row = numbers_K[k] % chunk_rows
         head = chunk_at(heads, chunk, chunk_rows, 1, np.int64)
-        first = head[row, 0]
-        head[row, 0] = NONE
+        first = head[row, FIRST_PART]
+        head[row, FIRST_PART] = NONE
         total_W = pool.gradient_PW[first]
         last = first
         used += 1
@@ -138,7 +140,7 @@ class Parts:
         self._heads.gather(numbers_K, first_K1)
         repeated = len(np.unique(numbers_K)) < len(numbers_K)
         if repeated or (first_K1 == NONE).any():
-            bare = numbers_K[first_K1[:, 0] == NONE][:5].tolist()
+            bare = numbers_K[first_K1[:, FIRST_PART] == NONE][:5].tolist()
             raise OutOfOrder(
                 f"row numbers {bare} of {len(numbers_K)} to settle have no part, repeated: {repeated}; expected "
                 "each split row once, after its parts; the run must go back to a checkpoint"

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 
-from dispatch.control.live_client import LiveClient, Scorer
-from dispatch.control.protocol import Newest
+from dispatch.feed.live_client import LiveClient, Scorer
+from dispatch.feed.protocol import Newest
 from infra.base.wire import Curve
 from serving.versions import Version
 

@@ -10,8 +10,8 @@ import time
 import numpy as np
 import structlog
 
-from dispatch.control.live_client import ScoredQuestion
-from dispatch.control.protocol import QuestionArrays
+from dispatch.feed.live_client import ScoredQuestion
+from dispatch.feed.protocol import QuestionArrays
 from infra.base.telemetry import Meter
 from ingest.samples import Samples
 from serving.copies import Copies
@@ -22,7 +22,7 @@ SLICE_SAMPLES = 256
 
 
 class QuestionScorer:
-    """Implements dispatch.control.live_client.Scorer; used by one thread."""
+    """Implements dispatch.feed.live_client.Scorer; used by one thread."""
 
     def __init__(self, copies: Copies, meter: Meter) -> None:
         self._copies = copies

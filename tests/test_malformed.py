@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from dispatch.control.protocol import CONTROL, FEED
-from dispatch.control.supervision import AGENT, STARTER
+from dispatch.commands.protocol import CONTROL
+from dispatch.commands.supervision import AGENT, STARTER
+from dispatch.feed.protocol import FEED
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
 from infra.base.errors import WireError
 from infra.base.wire import Codec, Header

@@ -1,8 +1,8 @@
 """What happened in a run, who changed what, and events that are handed in."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import BeforeValidator, ConfigDict
 
 from infra.web.answers import Answer
 from infra.web.events import RejectedEvent
@@ -68,7 +68,8 @@ class AuditReading(Answer):
     id: int
     at: float
     actor: str
-    token: str | None
+    token: Annotated[str | None, BeforeValidator(lambda token: token or None)]
+    """its id; null: a command on the run's own socket, or a request without one"""
     action: str
     run: str | None
     status: int

@@ -1,11 +1,17 @@
 """Runs, what may be changed about them, and what became of a change."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from api.models.fields import Gbit, ProcessName
-from dispatch.journal.desired import AUTO, NONE, parse_shares
+from dispatch.commands.desired import ShareLimits
+from dispatch.commands.link import LinkCommand
+from dispatch.commands.protocol import Outcome
+from dispatch.commands.registry import COMMANDS, shown_value
+from dispatch.commands.spec import ShownValue
+from dispatch.commands.supervision import ADD
 from infra.web.answers import Answer, Body, Reason
 
 
@@ -48,18 +54,20 @@ class RunDetails(RunOutline):
 class NewRun(Body):
     """A run to start."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"name": "clicks", "settings": {"dispatch.workers": "2"}}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "clicks", "settings": {"dispatch.workers": 2}}]})
 
     name: ProcessName
     settings: Annotated[
         dict[
             Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)],
-            Annotated[str, StringConstraints(max_length=1000)],
+            int | float | bool | Annotated[str, StringConstraints(max_length=1000)],
         ],
-        Field(default_factory=dict, max_length=200, description="as --set takes them, by name"),
+        Field(default_factory=dict, max_length=200, description="by name; text as --set takes it"),
     ]
+
+    def as_text(self) -> dict[str, str]:
+        """The settings as ``--set`` takes them."""
+        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in self.settings.items()}
 
 
 class StartedRun(Answer):
@@ -180,6 +188,25 @@ def _check_one(body: Body, *names: str) -> None:
         )
 
 
+class GiveCommand(Body):
+    """A command by its name."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"verb": "link", "worker": "worker-3", "value": 0.5, "reason": "a new switch"}]}
+    )
+
+    verb: Annotated[str, Field(json_schema_extra={"enum": list(COMMANDS)})]
+    worker: ProcessName | None = None
+    """that it is about; null: it is for the whole run"""
+    value: Shares | int | float | bool | Annotated[str, StringConstraints(max_length=100)] | None = None
+    """what it sets, as its answer shows it; null: nothing"""
+    reason: Reason
+
+    def shown_value(self) -> ShownValue:
+        value = self.value
+        return ShareLimits(value.least, value.largest) if isinstance(value, Shares) else value
+
+
 class WorkerReading(Answer):
     """One worker of a run."""
 
@@ -216,7 +243,8 @@ class CommandReading(Answer):
                     "actor": "ann",
                     "reason": "the GPU is shared today",
                     "state": "done",
-                    "text": "α is 0.25 after step 812",
+                    "outcome": "accepted",
+                    "text": "alpha is 0.25 from step 813 on",
                     "version": 911,
                     "created_at": 1763251200.0,
                     "done_at": 1763251200.02,
@@ -237,8 +265,10 @@ class CommandReading(Answer):
     actor: str
     reason: str
     state: Literal["pending", "done", "refused"]
+    outcome: Outcome | None
+    """accepted; refused; outdated: something was changed after the version it was given on; null: not answered yet"""
     text: str
-    """what was answered"""
+    """what was answered, for people"""
     version: int | None
     """of the journal with the command in it"""
     created_at: float
@@ -258,22 +288,6 @@ class CommandReading(Answer):
 
 
 def value_of(verb: str, written: str) -> CommandValue:
-    """What a command sets, as it is on record; text that cannot be read, of one that was refused, stays text."""
-    if not written:
-        return None
-    try:
-        match verb:
-            case "alpha":
-                return AUTO if written == AUTO else float(written)
-            case "deadline":
-                return written == "true"
-            case "skip_above":
-                return NONE if written == NONE else int(written)
-            case "link":
-                return float(written)
-            case "shares":
-                shares = parse_shares(written)
-                return SharesReading(least=shares.least, largest=shares.largest)
-    except ValueError:
-        pass
-    return written
+    """What a command sets, as it is on record."""
+    value = shown_value(LinkCommand.name if verb == ADD else verb, written)  # that of add is the speed of its link
+    return SharesReading.model_validate(value) if isinstance(value, ShareLimits) else value

@@ -9,11 +9,11 @@ from api.models.runs import AlphaReading, SetAlpha
 from api.parts import ApiParts, Parts
 from api.routes.common import COMMAND_RESPONSES, Followed, Given, etag, give
 from api.store.rows import StoredAlphaChange
+from dispatch.commands.alpha import AlphaCommand
 from dispatch.progress.status import Status
 from infra.web.errors import DatabaseAway
 from infra.web.rules import needs
 
-AUTO = "auto"
 HISTORY_SECONDS = 1.0
 """how long to wait for the last change of a run whose dispatcher is away"""
 router = APIRouter(prefix="/v1/runs/{run}/alpha", tags=["alpha"])
@@ -29,7 +29,7 @@ async def read_alpha(run: Followed, parts: Parts, response: Response) -> AlphaRe
         set_value=status.alpha if status.alpha_mode == "manual" else None,
         value=status.alpha,
         mode=status.alpha_mode,
-        backend=status.opt_backend or None,
+        backend=status.opt_backend,
         reason=last.reason if last is not None else status.alpha_reason,
         readings=status.alpha_readings or (last.readings if last is not None else {}),
         changed_at=last.at if last is not None else status.alpha_changed_at,
@@ -47,11 +47,10 @@ async def _last_change(parts: ApiParts, run: str) -> StoredAlphaChange | None:
 @router.put("", summary="Set α, or have the dispatcher decide", responses=COMMAND_RESPONSES, **needs("control"))
 async def set_alpha(run: Followed, parts: Parts, given: Given, body: SetAlpha) -> Response:
     """In force from the next decided step on. A value wins over the dispatcher's own until it is released."""
-    value = AUTO if body.value == AUTO else f"{body.value:g}"
-    return await give(parts, run, given, "alpha", value=value, reason=body.reason)
+    return await give(parts, run, given, AlphaCommand(None if body.value == "auto" else body.value), body.reason)
 
 
 @router.delete("", summary="Have the dispatcher decide α", responses=COMMAND_RESPONSES, **needs("control"))
 async def release_alpha(run: Followed, parts: Parts, given: Given) -> Response:
     """The same as setting it to auto."""
-    return await give(parts, run, given, "alpha", value=AUTO)
+    return await give(parts, run, given, AlphaCommand(None))

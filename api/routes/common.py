@@ -11,8 +11,8 @@ from starlette.datastructures import URL
 from api.models.runs import CommandReading
 from api.parts import Parts
 from api.runs.followed import FollowedRun, no_run
-from api.runs.outbox import OUTDATED
 from api.store.rows import NewCommand, StoredCommand
+from dispatch.commands.spec import CommandSpec
 from infra.base.config import NAME_PATTERN
 from infra.base.faults import reach
 from infra.web.answers import Listed
@@ -112,12 +112,29 @@ COMMAND_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def give(
-    parts: Parts, run: FollowedRun, given: Conditions, verb: str, *, worker: str = "", value: str = "", reason: str = ""
+PROBLEMS: dict[str, type[HttpError]] = {"refused": Conflict, "outdated": VersionOutdated}
+"""what a command that was not carried out is answered with, by its outcome"""
+
+
+async def give(parts: Parts, run: FollowedRun, given: Conditions, command: CommandSpec, reason: str = "") -> Response:
+    """Has the dispatcher carry out a command; answers with what became of it within a short while."""
+    return await enter(parts, run, given, command.name, worker=command.about, value=str(command), reason=reason)
+
+
+async def enter(
+    parts: Parts, run: FollowedRun, given: Conditions, verb: str, *, worker: str, value: str, reason: str
 ) -> Response:
-    """Enters a command, waits a short while for its effect, and answers with what became of it."""
-    name = run.place.name
-    wanted = NewCommand(name, verb, given.key, given.actor.name, worker, value, given.expected, reason)
+    """Enters a command as it is stored, waits a short while for its effect, and answers with what became of it."""
+    wanted = NewCommand(
+        run=run.place.name,
+        verb=verb,
+        key=given.key,
+        actor=given.actor.name,
+        worker=worker,
+        value=value,
+        expected=given.expected,
+        reason=reason,
+    )
     stored = await parts.store.commands.submit(wanted)
     if stored.state == "pending":
         reach("command_stored")
@@ -128,10 +145,9 @@ async def give(
 
 def answer_command(stored: StoredCommand) -> Response:
     told = CommandReading.model_validate(stored).model_dump()
-    if stored.state == "refused":
-        kind: type[HttpError] = VersionOutdated if stored.text.startswith(OUTDATED) else Conflict
-        return answer_of(kind(stored.text), {"command": told})
-    if stored.state == "pending":
+    if stored.outcome in PROBLEMS:
+        return answer_of(PROBLEMS[stored.outcome](stored.text), {"command": told})
+    if stored.outcome is None:
         where = f"/v1/runs/{stored.run}/commands/{stored.id}"
         return JSONResponse(told, 202, {"Location": where, "Retry-After": "1"})
     headers = {} if stored.version is None else {"ETag": etag(stored.version)}

@@ -9,7 +9,7 @@ it has not taken is all that is kept for it: the lines of a page.
 import asyncio
 from collections.abc import AsyncIterator
 from time import monotonic
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Header, Query, Response
@@ -19,6 +19,7 @@ from api.parts import ApiParts, Parts
 from api.routes.common import Followed, etag
 from api.runs.followed import FollowedRun
 from api.store.rows import StoredEvent
+from dispatch.commands.registry import shown_value
 from infra.web.errors import DatabaseAway
 from infra.web.rules import needs
 
@@ -28,6 +29,8 @@ LOOK_SECONDS = 1.0
 """between two statuses, and two looks for events that no task has told of"""
 HEARTBEAT_SECONDS = 10.0
 FAR = (1 << 62) - 1
+RESTATED = ("begun", "generation")
+"""records that the record of a checkpoint holds"""
 EventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", pattern=r"^[0-9]{1,18}\.[0-9]{1,9}$", description="id of the last event received"),
@@ -124,5 +127,27 @@ class EventStream:
 
 
 def _line(event: StoredEvent) -> bytes:
-    body = msgspec.json.encode({"version": event.version, "at": event.at, **event.body})
+    body = msgspec.json.encode({"version": event.version, "at": event.at, **shown_record(event.body)})
     return f"id: {event.version}.{event.place}\nevent: {event.kind}\ndata: ".encode() + body + b"\n\n"
+
+
+def shown_record(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of the journal with typed values, and null for what it does not have."""
+    shown = dict(record)
+    if "verb" in record:
+        shown["worker"] = record["worker"] or None
+        shown["value"] = shown_value(record["verb"], record["value"])
+    if "settings" in record:
+        shown["settings"] = {name: _typed(written) for name, written in record["settings"].items()}
+    if "at_seconds" in record:
+        shown["at_seconds"] = record["at_seconds"] or None
+    restated = {name: shown_record(record[name]) for name in RESTATED if isinstance(record.get(name), dict)}
+    return shown | restated
+
+
+def _typed(written: str) -> Any:
+    """A setting as JSON has it; text that is no JSON stays text."""
+    try:
+        return msgspec.json.decode(written)
+    except msgspec.DecodeError:
+        return written

@@ -22,8 +22,10 @@ from api.routes.common import (
     page_of,
 )
 from api.store.rows import StoredRun
-from dispatch.control.client import ask
-from dispatch.control.supervision import STARTER, StartRun
+from dispatch.commands.client import ask
+from dispatch.commands.pause import PauseCommand, ResumeCommand
+from dispatch.commands.stop import StopCommand
+from dispatch.commands.supervision import STARTER, StartRun
 from dispatch.errors import CommandRefused, NoAnswer
 from infra.base.run_folder import AGENT, is_run, read_endpoint
 from infra.web.answers import Listed
@@ -79,7 +81,7 @@ async def create_run(body: NewRun, parts: Parts, given: Given) -> Response:
             "no agent starts runs here; expected one that listens at endpoints/agent in the folder of runs; start the "
             "run by 'freshet up'"
         )
-    message = StartRun(run=body.name, generation=-1, step=-1, settings=body.settings)
+    message = StartRun(run=body.name, generation=-1, step=-1, settings=body.as_text())
     try:
         await asyncio.to_thread(ask, endpoint, message, STARTER, None, START_SECONDS)
     except CommandRefused as error:
@@ -93,19 +95,19 @@ async def create_run(body: NewRun, parts: Parts, given: Given) -> Response:
 @router.post("/{run}/stop", summary="Stop a run in order", responses=COMMAND_RESPONSES, **needs("control"))
 async def stop_run(run: Followed, parts: Parts, given: Given, body: Why | None = None) -> Response:
     """It takes a checkpoint, and can go on later."""
-    return await give(parts, run, given, "stop", reason=body.reason if body else "")
+    return await give(parts, run, given, StopCommand(), body.reason if body else "")
 
 
 @router.post("/{run}/pause", summary="Pause a run", responses=COMMAND_RESPONSES, **needs("control"))
 async def pause_run(run: Followed, parts: Parts, given: Given, body: Why | None = None) -> Response:
     """Steps under way are completed; events wait in their topic."""
-    return await give(parts, run, given, "pause", reason=body.reason if body else "")
+    return await give(parts, run, given, PauseCommand(), body.reason if body else "")
 
 
 @router.post("/{run}/resume", summary="Go on after a pause", responses=COMMAND_RESPONSES, **needs("control"))
 async def resume_run(run: Followed, parts: Parts, given: Given, body: Why | None = None) -> Response:
     """Ends a pause, whoever began it."""
-    return await give(parts, run, given, "resume", reason=body.reason if body else "")
+    return await give(parts, run, given, ResumeCommand(), body.reason if body else "")
 
 
 def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:

@@ -7,12 +7,15 @@ from fastapi import APIRouter, Response
 from api.models.runs import ChangeSettings, CommandValue, EffectiveSettings, value_of
 from api.parts import ApiParts, Parts
 from api.routes.common import COMMAND_RESPONSES, MOST_LISTED, Followed, Given, etag, give
-from dispatch.placement.policies.registry import parse_spec
+from dispatch.commands.deadline import DeadlineCommand
+from dispatch.commands.policy import PolicyCommand
+from dispatch.commands.skip_above import SkipAboveCommand
+from dispatch.commands.spec import CommandSpec
 from infra.base.errors import ConfigError
 from infra.web.errors import DatabaseAway, Unprocessable
 from infra.web.rules import needs
 
-CHANGEABLE = ("policy", "deadline", "skip_above")
+CHANGEABLE = (PolicyCommand.name, DeadlineCommand.name, SkipAboveCommand.name)
 router = APIRouter(prefix="/v1/runs/{run}/settings", tags=["settings"])
 
 
@@ -42,15 +45,14 @@ async def _changed(parts: ApiParts, run: str) -> dict[str, CommandValue]:
 @router.patch("", summary="Change a setting", responses=COMMAND_RESPONSES, **needs("control"))
 async def change_settings(run: Followed, parts: Parts, given: Given, body: ChangeSettings) -> Response:
     """Of policy, deadline and skip_above one a request; in force from the next decided step on."""
+    command: CommandSpec
     if body.policy is not None:
-        return await give(parts, run, given, "policy", value=_policy(body.policy), reason=body.reason)
-    if body.deadline is not None:
-        return await give(parts, run, given, "deadline", value=str(body.deadline).lower(), reason=body.reason)
-    return await give(parts, run, given, "skip_above", value=str(body.skip_above), reason=body.reason)
-
-
-def _policy(policy: str) -> str:
+        command = PolicyCommand(body.policy)
+    elif body.deadline is not None:
+        command = DeadlineCommand(body.deadline)
+    else:
+        command = SkipAboveCommand(None if isinstance(body.skip_above, str) else body.skip_above)
     try:
-        return str(parse_spec(policy))
-    except (ConfigError, ValueError) as error:
+        return await give(parts, run, given, command, body.reason)
+    except ConfigError as error:  # a policy that is none
         raise Unprocessable(str(error)) from error

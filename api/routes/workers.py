@@ -16,15 +16,19 @@ from api.routes.common import (
     Given,
     Limit,
     WorkerName,
+    enter,
     etag,
     give,
     listed,
     page_of,
 )
 from api.runs.followed import FollowedRun
-from api.runs.outbox import ADD
-from dispatch.control.protocol import ListedMember
-from dispatch.control.supervision import ListedProcess
+from dispatch.commands.desired import ShareLimits
+from dispatch.commands.drain import DrainCommand, RemoveCommand
+from dispatch.commands.link import LinkCommand
+from dispatch.commands.protocol import ListedMember
+from dispatch.commands.shares import SharesCommand
+from dispatch.commands.supervision import ADD, ListedProcess
 from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.progress.status import WorkerStatus
 from infra.web.answers import Listed
@@ -55,13 +59,13 @@ async def add_worker(run: Followed, parts: Parts, given: Given, body: AddWorker)
             f"nobody supervises run {run.place.name!r}; expected a run of 'freshet up'; start the worker by hand"
         )
     link = "" if body.link_gbit is None else f"{body.link_gbit:g}"
-    return await give(parts, run, given, ADD, worker=body.name or "", value=link, reason=body.reason)
+    return await enter(parts, run, given, ADD, worker=body.name or "", value=link, reason=body.reason)
 
 
 @router.delete("/{worker}", summary="Remove a worker", responses=COMMAND_RESPONSES, **needs("control"))
 async def remove_worker(run: Followed, worker: WorkerName, parts: Parts, given: Given) -> Response:
     """Excludes it at once, whatever it does: the others go back to the last checkpoint, and its process is stopped."""
-    return await give(parts, run, given, "remove", worker=worker)
+    return await give(parts, run, given, RemoveCommand(worker))
 
 
 @router.post("/{worker}/drain", summary="Have a worker leave", responses=COMMAND_RESPONSES, **needs("control"))
@@ -69,17 +73,17 @@ async def drain_worker(
     run: Followed, worker: WorkerName, parts: Parts, given: Given, body: Why | None = None
 ) -> Response:
     """It leaves after a checkpoint, at a step boundary, at no cost."""
-    return await give(parts, run, given, "drain", worker=worker, reason=body.reason if body else "")
+    return await give(parts, run, given, DrainCommand(worker), body.reason if body else "")
 
 
 @router.patch("/{worker}", summary="Change a worker", responses=COMMAND_RESPONSES, **needs("control"))
 async def change_worker(run: Followed, worker: WorkerName, parts: Parts, given: Given, body: ChangeWorker) -> Response:
     """The speed of its link, or how much of a batch it may get."""
     if body.shares is not None:
-        value = f"{body.shares.least:g}:{body.shares.largest:g}"
-        return await give(parts, run, given, "shares", worker=worker, value=value, reason=body.reason)
-    value = "0" if body.link_gbit == "unknown" else f"{body.link_gbit:g}"
-    return await give(parts, run, given, "link", worker=worker, value=value, reason=body.reason)
+        limits = ShareLimits(body.shares.least, body.shares.largest)
+        return await give(parts, run, given, SharesCommand(worker, limits), body.reason)
+    gbit = 0.0 if body.link_gbit is None or body.link_gbit == "unknown" else body.link_gbit
+    return await give(parts, run, given, LinkCommand(worker, gbit), body.reason)
 
 
 async def _workers(run: FollowedRun) -> list[WorkerReading]:

@@ -11,7 +11,6 @@ command says when it was given. One to a run that was interrupted waits until th
 """
 
 import asyncio
-import uuid
 from typing import Any
 
 import structlog
@@ -20,10 +19,10 @@ from api.runs.places import Place
 from api.runs.projector import Projector
 from api.store.rows import StoredCommand
 from api.store.store import SqlStore
-from dispatch.control.client import ask, tell
-from dispatch.control.protocol import Accepted, Command, ListedMember, Members
-from dispatch.control.supervision import AGENT, ListedProcess, ListProcesses, StartWorker, StopWorker
-from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer
+from dispatch.commands.client import ask, ask_members, give
+from dispatch.commands.protocol import Command, CommandAnswered, ListedMember, Outcome
+from dispatch.commands.supervision import ADD, AGENT, ListedProcess, ListProcesses, StartWorker, StopWorker
+from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import rest_of
 from dispatch.journal.occupied import is_under_way
@@ -31,10 +30,6 @@ from infra.base.errors import FreshetError
 from infra.base.faults import reach
 from infra.base.run_folder import CONTROL_WORD
 
-ADD = "add"
-"""the one command that goes to the supervisor and not to the dispatcher"""
-OUTDATED = "outdated: "
-"""how the answer begins to a command that was given on an older version"""
 STOPPED = (
     "is stopped; expected one that is under way; resume it by 'freshet up --run' or POST /v1/runs, and give the "
     "command anew"
@@ -91,7 +86,7 @@ class Outbox:
                 self.pending = len(commands)
                 why = await self._at_rest() if commands else ""
                 for command in commands:
-                    await (self._settle(command, "refused", why, None) if why else self._send(command))
+                    await (self._settle(command, "refused", why) if why else self._send(command))
                     self.pending -= 1
                 await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
             except TimeoutError:
@@ -113,41 +108,37 @@ class Outbox:
 
     async def _send(self, command: StoredCommand) -> None:
         """Raises NoAnswer if it is not known whether the command was carried out."""
-        version: int | None = None  # no journal has a worker that is added before it joins
         try:
             if command.verb == ADD:
                 text = await asyncio.to_thread(self._add_worker, command)
+                reach("command_answered")
+                await self._settle(command, "accepted", text)  # no journal has the worker before it joins
             else:
-                answer = await asyncio.to_thread(self._tell_dispatcher, command)
-                text = answer.text
-                version = answer.version
-            reach("command_answered")
-        except CommandOutdated as outdated:
-            await self._settle(command, "refused", f"{OUTDATED}{outdated}", None)
+                answer = await asyncio.to_thread(self._give, command)
+                reach("command_answered")
+                version = answer.version if answer.outcome == "accepted" else None
+                await self._settle(command, answer.outcome, answer.text, version)
         except CommandRefused as refused:
-            await self._settle(command, "refused", str(refused), None)
-        else:
-            await self._settle(command, "done", text, version)
+            await self._settle(command, "refused", str(refused))
 
-    async def _settle(self, command: StoredCommand, state: Any, text: str, version: int | None) -> None:
-        await self._store.commands.record_answer(command.id, state, text, version)
+    async def _settle(self, command: StoredCommand, outcome: Outcome, text: str, version: int | None = None) -> None:
+        """version: of the journal that has the command."""
+        await self._store.commands.record_answer(command.id, outcome, text, version)
         reach("command_settled")
         self._projector.hear(version or 0)
-        structlog.get_logger().info("command settled", id=command.id, verb=command.verb, state=state, text=text)
+        structlog.get_logger().info("command settled", id=command.id, verb=command.verb, outcome=outcome, text=text)
         self._recent[command.id] = None
         if len(self._recent) > MOST_RECENT:
             del self._recent[next(iter(self._recent))]
         if (event := self._waiting.get(command.id)) is not None:
             event.set()
 
-    def _tell_dispatcher(self, command: StoredCommand) -> Accepted:
-        endpoint = self._place.endpoint(CONTROL_WORD)
-        if endpoint is None:
-            raise NoAnswer(f"the dispatcher of run {self._place.name!r} takes no commands now")
+    def _give(self, command: StoredCommand) -> CommandAnswered:
+        """Has the dispatcher carry out a command."""
         message = Command(
             **self._common(),
             id=command.id,
-            verb=command.verb,  # type: ignore[arg-type]
+            verb=command.verb,
             worker=command.worker,
             value=command.value,
             actor=command.actor,
@@ -155,9 +146,8 @@ class Outbox:
             expected=command.expected,
             given_seconds=command.created_at,
         )
-        answer = tell(endpoint, message, self._place.curve(), ANSWER_SECONDS)
-        assert isinstance(answer, Accepted), "it was not asked for a list"
-        if command.verb == "remove":
+        answer = give(self._control(), message, self._place.curve(), ANSWER_SECONDS)
+        if command.verb == "remove" and answer.outcome == "accepted":
             self._stop_process(command.worker)
         return answer
 
@@ -183,13 +173,15 @@ class Outbox:
 
     def members(self) -> dict[str, ListedMember]:
         """How each worker stands, and its link, by name, as the dispatcher says; raises NoAnswer."""
+        found = ask_members(self._control(), self._place.name, self._place.curve(), ANSWER_SECONDS)
+        return {member.name: member for member in found.members}
+
+    def _control(self) -> str:
+        """Where the dispatcher takes commands; raises NoAnswer."""
         endpoint = self._place.endpoint(CONTROL_WORD)
         if endpoint is None:
             raise NoAnswer(f"the dispatcher of run {self._place.name!r} takes no commands now")
-        asked = Command(**self._common(), id=uuid.uuid4().hex, verb="list")
-        answer = tell(endpoint, asked, self._place.curve(), ANSWER_SECONDS)
-        assert isinstance(answer, Members), "it was asked for a list"
-        return {member.name: member for member in answer.members}
+        return endpoint
 
     def _ask_agent(self, message: Any) -> Any:
         endpoint = self._place.agent()

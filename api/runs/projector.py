@@ -21,9 +21,9 @@ import structlog
 from api.runs.places import Place
 from api.store.rows import ProjectedJournal
 from api.store.store import SqlStore
-from dispatch.control.feed import FeedPage, Versioned, cursor_in
-from dispatch.control.feed_client import read_feed
 from dispatch.errors import CommandRefused, NoAnswer
+from dispatch.feed.client import read_feed
+from dispatch.feed.page import FeedPage, Versioned, cursor_in
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalTail, identity_of, rest_of
 from infra.base.errors import FreshetError

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from dispatch.control.feed import FeedPage, Versioned
-from dispatch.journal.desired import STOPPED
+from dispatch.commands.stop import STOPPED
+from dispatch.feed.page import FeedPage, Versioned
 from dispatch.journal.records import (
     PRESENT_NAMES,
     AlphaChanged,

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.store.rows import CommandState, NewCommand, StoredCommand
 from api.store.tables import CommandRow
+from dispatch.commands.protocol import Outcome
 from infra.web.errors import KeyReused
 from infra.web.store.engine import Database
 from infra.web.store.paging import columns, read_page, to_row
@@ -58,10 +59,14 @@ class CommandTable:
             return tuple(to_row(StoredCommand, row) for row in found)
 
     async def record_answer(
-        self, command_id: str, state: CommandState, text: str, version: int | None = None
+        self, command_id: str, outcome: Outcome, text: str, version: int | None = None
     ) -> StoredCommand | None:
-        """Enters the answer, unless there is one; the command as it then is, None if there is none of that id."""
-        answer = {"state": state, "text": plain(text), "version": version, "done_at": time.time()}
+        """Enters the answer, unless there is one; the command as it then is, None if there is none of that id.
+
+        version: of the journal that has the command.
+        """
+        state: CommandState = "done" if outcome == "accepted" else "refused"
+        answer = {"state": state, "outcome": outcome, "text": plain(text), "version": version, "done_at": time.time()}
         async with self._database.writing() as connection:
             await connection.execute(
                 update(CommandRow).where(CommandRow.id == command_id, CommandRow.state == "pending").values(answer)
@@ -106,6 +111,7 @@ async def _enter(connection: AsyncConnection, wanted: NewCommand) -> StoredComma
         id=uuid.uuid4().hex,
         **asdict(wanted),
         state="pending",
+        outcome=None,
         text="",
         version=None,
         created_at=created_at,

@@ -30,7 +30,7 @@ from api.store.tables import (
     RunRow,
     StepRow,
 )
-from dispatch.control.feed import FeedPage
+from dispatch.feed.page import FeedPage
 from infra.web.store.tables import AuditRow, SqlTable
 
 SUMMED = ("steps", "samples", "clicks", "seconds", "decide_seconds", "moved_bytes")
@@ -95,7 +95,9 @@ async def _enter_changes(connection: AsyncConnection, run: str, changes: Changes
     await enter(connection, EventRow, of_run(changes.events))
     for command, answer in changes.settled.items():
         found = await connection.execute(
-            update(CommandRow).where(CommandRow.id == command, CommandRow.run == run).values(state="done", **answer)
+            update(CommandRow)
+            .where(CommandRow.id == command, CommandRow.run == run)
+            .values(state="done", outcome="accepted", **answer)
         )
         if not found.rowcount and command in changes.given:
             await connection.execute(insert(AuditRow), of_run([changes.given[command]]))

@@ -18,7 +18,7 @@ from api.store.rows import (
     StoredRun,
 )
 from api.store.tables import AlphaChangeRow, CheckpointRow, EventRow, FaultRow, GenerationRow, RunRow
-from dispatch.control.feed import FeedPage
+from dispatch.feed.page import FeedPage
 from infra.web.store.engine import Database
 from infra.web.store.paging import MOST_ROWS, Key, columns, read_page, to_row
 from infra.web.store.rows import Page

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.store.projection import NEW_RUN, enter
 from api.store.tables import AlphaChangeRow, CheckpointRow, EventRow, FaultRow, GenerationRow, RunRow, StepRow
-from dispatch.control.feed import FeedPage, cursor_in
+from dispatch.feed.page import FeedPage, cursor_in
 from infra.web.store.engine import Database
 from infra.web.store.tables import SqlTable
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dispatch.commands.protocol import Outcome
+
 RunState = Literal["seen", "running", "stopped", "ended"]
 """seen: nothing of its journal has been read yet; stopped: in order, it may go on"""
 CheckpointStanding = Literal["begun", "taken", "void"]
@@ -153,8 +155,10 @@ class StoredCommand:
     actor: str
     reason: str
     state: CommandState
+    outcome: Outcome | None
+    """None: it has not been answered"""
     text: str
-    """the answer"""
+    """the answer, for people"""
     version: int | None
     """of the journal that has it"""
     created_at: float

@@ -200,6 +200,8 @@ class CommandRow(SqlTable):
     actor: Mapped[str]
     reason: Mapped[str]
     state: Mapped[str]
+    outcome: Mapped[str | None]
+    """accepted: carried out; refused; outdated: others came after the version it was given on; null: no answer yet"""
     text: Mapped[str]
     """the answer"""
     version: Mapped[int | None]

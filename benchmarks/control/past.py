@@ -3,7 +3,7 @@
 import time
 
 from api.store.store import SqlStore
-from dispatch.control.feed import FeedPage, Versioned
+from dispatch.feed.page import FeedPage, Versioned
 from dispatch.journal.records import StepDecided, StepDone, StepFigures
 from ingest.batches.manifest import Manifest
 

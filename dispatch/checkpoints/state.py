@@ -19,8 +19,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from dispatch.checkpoints.gate import GateState
+from dispatch.commands.desired import Desired
 from dispatch.journal.answers import CommandAnswer
-from dispatch.journal.desired import Desired
 from dispatch.placement.arrays import U64
 from dispatch.placement.capacity.link_costs import LinkState
 from dispatch.placement.capacity.set_times import KnownSet

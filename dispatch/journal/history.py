@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dispatch.commands.desired import Desired
 from dispatch.errors import CheckpointUnusable, RunEnded, SettingsChanged
-from dispatch.journal.desired import Desired, SteeringRecord, follow_all
+from dispatch.journal.desired import SteeringRecord, follow_all
 from dispatch.journal.log import read_whole
 from dispatch.journal.records import (
     AlphaChanged,

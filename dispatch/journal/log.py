@@ -27,9 +27,9 @@ from uuid import uuid4
 
 import msgspec
 
+from dispatch.commands.stop import STOPPED
 from dispatch.errors import JournalFull
 from dispatch.journal.answers import CommandAnswer
-from dispatch.journal.desired import STOPPED
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,

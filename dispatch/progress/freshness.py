@@ -148,7 +148,7 @@ class Freshness:
             events=self.measured,
             forgotten=self.forgotten,
             ahead=self.ahead,
-            clock=self._clock(),
+            clock=self._clock() or None,
         )
 
     def _drop(self, step: PendingStep) -> int:

@@ -85,8 +85,8 @@ class StatusPublisher:
         fresh = served.freshness
         meter = self._meter
         meter.gauge("servers", served.servers)
-        meter.gauge("served_step", served.step)
-        meter.gauge("served_timeline", served.timeline)
+        meter.gauge("served_step", served.step or 0)
+        meter.gauge("served_timeline", served.timeline or 0)
         meter.gauge("version_held", int(bool(served.held)))
         for quantile, seconds in (("0.5", fresh.p50_seconds), ("0.99", fresh.p99_seconds)):
             if seconds is not None:

@@ -77,8 +77,9 @@ class FreshnessStatus(msgspec.Struct, frozen=True, kw_only=True):
     """events that waited too long to be measured: no version with them was served"""
     ahead: int = 0
     """events dated more than 10 s after the dispatcher read them: clocks of devices that are wrong"""
-    clock: str = ""
-    """whose arrival times are taken: append (of the log), CreateTime or LogAppendTime (as Kafka's topic is set to)"""
+    clock: str | None = None
+    """whose arrival times are taken: append (of the log), CreateTime or LogAppendTime (as Kafka's topic is set to);
+    None: not known yet"""
 
 
 class ServedStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,12 +87,12 @@ class ServedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     servers: int = 0
     """that have said what they serve in the latest seconds"""
-    checkpoint: int = 0
-    """that the server heard last serves; 0: none yet"""
-    timeline: int = 0
-    step: int = 0
-    newest_checkpoint: int = 0
-    """that has been announced; 0: none yet"""
+    checkpoint: int | None = None
+    """that the server heard last serves; None: none yet"""
+    timeline: int | None = None
+    step: int | None = None
+    newest_checkpoint: int | None = None
+    """that has been announced; None: none yet"""
     held: tuple[str, ...] = ()
     """why the newest version is held back; none: it is good"""
     freshness: FreshnessStatus = FreshnessStatus()
@@ -135,8 +136,8 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float | None = None
     """share of exact solving in force"""
     alpha_mode: AlphaMode = "fixed"
-    opt_backend: str = ""
-    """where exact assignment runs"""
+    opt_backend: str | None = None
+    """where exact assignment runs; None: not known yet"""
     alpha_readings: dict[str, float] = {}
     """how contended the machine is, where alpha follows that"""
     alpha_reason: str = ""

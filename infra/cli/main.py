@@ -21,7 +21,7 @@ from infra.cli import agent, bench, chaos, check, checkpoints, commands, daemons
 from infra.cli.ahead import plan
 from infra.cli.options import PlacedRun, RunOrArgument, SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayPlace, readable_stream, replay_run, show
-from infra.cli.steer import alpha, audit, runs, status, workers
+from infra.cli.steer import alpha, audit, command, runs, status, workers
 
 if TYPE_CHECKING:
     from infra.run.cluster import Extras, KnownBest
@@ -168,7 +168,7 @@ for process in (
 app.command(rich_help_panel="While it runs")(status.status)
 for name, group in {"runs": runs.app, "alpha": alpha.app, "workers": workers.app}.items():
     app.add_typer(group, name=name, rich_help_panel="While it runs")
-for change in (workers.pause, workers.resume, audit.audit):
+for change in (workers.pause, workers.resume, command.command, audit.audit):
     app.command(rich_help_panel="While it runs")(change)
 
 

@@ -21,7 +21,9 @@ from ingest.streams.source import Record
 
 KEPT_BYTES = 1_000_000
 """At most this much of a rejected payload is kept, so that its letter fits into a Kafka topic with default settings."""
-
+OFFSET = 0
+"""columns of ``at_B`` and ``after_B`` of Decoded"""
+INDEX = 1
 
 PlaceColumns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """at_B, after_B and arrived_B of Decoded"""
@@ -104,8 +106,9 @@ class Decoder:
     def _decode_json(self, records: Sequence[Record], unknown: list[bytes] | None) -> Decoded:
         samples, faults = self._json.decode([record.payload for record in records], unknown)
         at_B = np.zeros((len(records), 2), np.int64)
-        at_B[:, 0] = [record.offset for record in records]
-        after_B = at_B + np.array([1, 0])
+        at_B[:, OFFSET] = [record.offset for record in records]
+        after_B = at_B.copy()
+        after_B[:, OFFSET] += 1
         payloads = {row: records[row].payload for row in faults}
         columns = at_B, after_B, np.array([record.time_ms for record in records], np.int64)
         return _sift(samples, faults, columns, payloads, Position(records[-1].offset + 1))
@@ -124,7 +127,9 @@ class Decoder:
         samples, faults = self._packed.decode([record.payload for record, _ in good])
         at_B, after_B = _packed_positions([record.offset for record, _ in good], [count for _, count in good])
         which_B = np.repeat(np.arange(len(good)), [count for _, count in good])
-        payloads = {row: self._packed.sample_bytes(good[which_B[row]][0].payload, int(at_B[row, 1])) for row in faults}
+        payloads = {
+            row: self._packed.sample_bytes(good[which_B[row]][0].payload, int(at_B[row, INDEX])) for row in faults
+        }
         arrived_B = np.array([record.time_ms for record, _ in good], np.int64)[which_B]
         sifted = _sift(samples, faults, (at_B, after_B, arrived_B), payloads, end)
         rejects = tuple(sorted((*sifted.rejects, *bad), key=lambda reject: reject.position)) if bad else sifted.rejects
@@ -141,12 +146,14 @@ def _columns(decoded: Decoded, part: slice) -> PlaceColumns:
 
 def _packed_positions(offsets: Sequence[int], counts: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     at_B = np.empty((sum(counts), 2), np.int64)
-    at_B[:, 0] = np.repeat(np.array(offsets, np.int64), counts)
+    at_B[:, OFFSET] = np.repeat(np.array(offsets, np.int64), counts)
     starts = np.cumsum(counts) - counts
-    at_B[:, 1] = np.arange(len(at_B)) - np.repeat(starts, counts)
-    after_B = at_B + np.array([0, 1])
+    at_B[:, INDEX] = np.arange(len(at_B)) - np.repeat(starts, counts)
+    after_B = at_B.copy()
+    after_B[:, INDEX] += 1
     last = np.cumsum(counts) - 1
-    after_B[last, 0], after_B[last, 1] = np.array(offsets) + 1, 0
+    after_B[last, OFFSET] = np.array(offsets) + 1
+    after_B[last, INDEX] = 0
     return at_B, after_B
 
 
@@ -172,7 +179,7 @@ def _reject(position: Position, reason: str, payload: bytes) -> Reject:
 
 
 def _position(pair: NDArray[np.int64]) -> Position:
-    return Position(int(pair[0]), int(pair[1]))
+    return Position(int(pair[OFFSET]), int(pair[INDEX]))
 
 
 def _from(decoded: Decoded, start: Position) -> Decoded:
@@ -185,9 +192,9 @@ def _from(decoded: Decoded, start: Position) -> Decoded:
 
 def count_before(decoded: Decoded, position: Position) -> int:
     """Samples that lie before a position."""
-    offsets_B = decoded.at_B[:, 0]
+    offsets_B = decoded.at_B[:, OFFSET]
     low, high = np.searchsorted(offsets_B, [position.offset, position.offset + 1])
-    return int(low + np.searchsorted(decoded.at_B[low:high, 1], position.index))
+    return int(low + np.searchsorted(decoded.at_B[low:high, INDEX], position.index))
 
 
 def split_at(decoded: Decoded, count: int, end: Position) -> tuple[Decoded, Decoded]:

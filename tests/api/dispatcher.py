@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 import zmq
 
-from dispatch.control.checking import CommandCheck
-from dispatch.control.feed_server import FeedServer
-from dispatch.control.protocol import FEED, Accepted, Command, ListedMember, Members, Outdated
-from dispatch.control.server import ControlSocket
+from dispatch.commands.desired import Desired
+from dispatch.commands.protocol import Command, CommandAnswered, ListedMember, ListMembers, Members, Outcome
+from dispatch.commands.registry import read_command
+from dispatch.commands.server import ControlSocket
+from dispatch.commands.spec import CommandedRun
 from dispatch.errors import CommandRefused
-from dispatch.journal.desired import Desired
+from dispatch.feed.protocol import FEED
+from dispatch.feed.server import FeedServer
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.records import Commanded
 from dispatch.journal.run import RunJournal
@@ -28,6 +30,7 @@ from tests.dispatch.journal.test_run import begun_in, job_in
 
 RUN = "r"
 OTHER_WORKER = "nobody"
+AT: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
 
 
 class PretendDispatcher:
@@ -45,8 +48,8 @@ class PretendDispatcher:
         self.answers = threading.Event()
         """cleared: commands stay unread"""
         self.answers.set()
-        self._check = CommandCheck(job_in(folder), Roster({}, may_sum=True))
-        self._done: dict[str, Accepted] = {}
+        self._job = job_in(folder)
+        self._done: dict[str, CommandAnswered] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._control = ControlSocket(self._context, "tcp://127.0.0.1:*", RUN)
         feed = ControlSocket(self._context, "tcp://127.0.0.1:*", RUN, exchange=FEED)
@@ -86,47 +89,47 @@ class PretendDispatcher:
         while not self._stop.wait(0.02):
             self._publisher.send(msgspec.json.encode(self.status))
             while self.answers.is_set() and (asked := self._control.next()) is not None:
-                command = asked.message
-                if command.verb == "list":
+                if isinstance(asked.message, ListMembers):
                     listed = ListedMember(name="worker-0", state="training", number=0, link_gbit=0.25)
-                    at: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
-                    self._control.answer(asked, Members(**at, id=command.id, is_paused=False, members=(listed,)))
-                elif command.worker == OTHER_WORKER:
-                    self._control.refuse(asked, f"there is no worker {OTHER_WORKER!r}; expected one of worker-0")
-                elif command.id in self._done:
-                    self._control.answer(asked, self._done[command.id])
-                elif -1 < command.expected < self.journal.steered:
-                    version = self.journal.version
-                    common: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
-                    self._control.answer(asked, Outdated(**common, id=command.id, version=version))
-                elif (reason := self._reason_against(command)) is not None:
-                    self._control.refuse(asked, reason)
+                    self._control.answer(asked, Members(**AT, is_paused=False, members=(listed,)))
                 else:
-                    self._carry_out(asked)
+                    self._control.answer(asked, self._answer(asked.message))
+
+    def _answer(self, command: Command) -> CommandAnswered:
+        if command.worker == OTHER_WORKER:
+            return self._told(command, "refused", f"there is no worker {OTHER_WORKER!r}; expected one of worker-0")
+        if command.id in self._done:
+            return self._done[command.id]
+        if -1 < command.expected < self.journal.steered:
+            return self._told(command, "outdated", f"expected version {self.journal.version}")
+        if (reason := self._reason_against(command)) is not None:
+            return self._told(command, "refused", reason)
+        return self._carry_out(command)
+
+    def _told(self, command: Command, outcome: Outcome, text: str) -> CommandAnswered:
+        return CommandAnswered(**AT, id=command.id, outcome=outcome, text=text, version=self.journal.version)
 
     def _reason_against(self, command: Command) -> str | None:
         """Why alpha cannot be that, as a dispatcher with this policy would say it; other settings are not checked."""
         try:
             if command.verb == "alpha":
-                self._check.value(command, Desired(policy=self.status.policy))
+                run = CommandedRun(self._job, Roster({}, may_sum=True), Desired(policy=self.status.policy))
+                read_command(command.verb, command.worker, command.value).check(run)
         except CommandRefused as error:
             return str(error)
         return None
 
-    def _carry_out(self, asked: Any) -> None:
-        command = asked.message
+    def _carry_out(self, command: Command) -> CommandAnswered:
         text = f"{command.verb} {command.worker}{command.value} after step 0"
         told = command.id, command.verb, command.worker, 0, text, command.value, command.actor, command.reason
         self.journal.steer(Commanded(*told, at_seconds=1.0))
-        common: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
-        accepted = Accepted(**common, id=command.id, text=text, version=self.journal.version)
-        self._done[command.id] = accepted
+        self._done[command.id] = self._told(command, "accepted", text)
         if command.verb == "alpha":
             mode: AlphaMode = "auto" if command.value == "auto" else "manual"
             alpha = 1.0 if mode == "auto" else float(command.value)
             why: dict[str, Any] = {"alpha_reason": command.reason, "alpha_changed_at": 1.0}
             self.status = msgspec.structs.replace(self.status, alpha=alpha, alpha_mode=mode, **why)
-        self._control.answer(asked, accepted)
+        return self._done[command.id]
 
 
 def write_settings(

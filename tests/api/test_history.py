@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from api.routes.events import shown_record
 from dispatch.errors import DispatchError
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalTail
@@ -83,7 +84,7 @@ def test_lists_are_those_of_the_journal_newest_first(api: Served, reference: Ref
 def test_events_are_the_records_of_the_journal_but_steps(api: Served, reference: Reference) -> None:
     told = events(api, "/v1/runs/r/events?after=0", len(reference.events))
     expected = [
-        (f"{row['version']}.{row['place']}", {"version": row["version"], "at": row["at"], **row["body"]})
+        (f"{row['version']}.{row['place']}", {"version": row["version"], "at": row["at"], **shown_record(row["body"])})
         for row in reference.events
     ]
     assert [(number, json.loads(body)) for number, body in told] == expected

@@ -13,9 +13,9 @@ from api.runs.places import Place
 from api.runs.projector import Projector
 from api.store.rows import ProjectedJournal, StoredRun
 from api.store.store import SqlStore
-from dispatch.control.feed import FeedPage
-from dispatch.control.feed_client import read_feed
 from dispatch.errors import CommandRefused
+from dispatch.feed.client import read_feed
+from dispatch.feed.page import FeedPage
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import identity_of
 from dispatch.journal.run import RunJournal

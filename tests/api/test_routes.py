@@ -54,7 +54,7 @@ def test_a_command_nobody_takes_yet_is_pending_and_then_done(api: Served, dispat
 
 def test_a_refused_command_is_a_conflict_that_says_why(api: Served) -> None:
     answer = api.ask("POST", "/v1/runs/r/workers/nobody/drain")
-    assert (answer.status, answer.json["command"]["state"]) == (409, "refused")
+    assert (answer.status, answer.json["command"]["outcome"]) == (409, "refused")
     assert "there is no worker 'nobody'" in answer.json["detail"]
 
 
@@ -64,7 +64,7 @@ def test_an_alpha_above_that_of_the_policy_is_a_conflict(api: Served, dispatcher
         answer = api.ask("PUT", "/v1/runs/r/alpha", {"value": 0.75})
     finally:
         dispatcher.status = before
-    assert (answer.status, answer.json["command"]["state"]) == (409, "refused")
+    assert (answer.status, answer.json["command"]["outcome"]) == (409, "refused")
     assert "alpha cannot be 0.75: policy 'esd:0.5' has 0.5" in answer.json["detail"]
 
 
@@ -72,8 +72,19 @@ def test_a_change_based_on_an_older_version_is_outdated(api: Served) -> None:
     read = api.get("/v1/runs/r/alpha")
     assert api.ask("POST", "/v1/runs/r/pause", If_Match=read.headers["ETag"]).status == 200
     late = api.ask("POST", "/v1/runs/r/resume", If_Match=read.headers["ETag"])
-    assert (late.status, late.json["title"]) == (412, "Outdated")
+    assert (late.status, late.json["title"], late.json["command"]["outcome"]) == (412, "Outdated", "outdated")
     assert api.ask("POST", "/v1/runs/r/resume", If_Match="nonsense").status == 422
+
+
+def test_any_command_is_given_by_its_name(api: Served) -> None:
+    checkpoint = api.ask("POST", "/v1/runs/r/commands", {"verb": "checkpoint"}).json
+    assert (checkpoint["verb"], checkpoint["worker"], checkpoint["value"]) == ("checkpoint", None, None)
+    for value in (0.5, "unknown"):
+        link = api.ask("POST", "/v1/runs/r/commands", {"verb": "link", "worker": "worker-0", "value": value}).json
+        assert (link["verb"], link["worker"], link["value"], link["outcome"]) == ("link", "worker-0", value, "accepted")
+    unknown = api.ask("POST", "/v1/runs/r/commands", {"verb": "sing"})
+    assert (unknown.status, "there is no command 'sing'" in unknown.json["detail"]) == (422, True)
+    assert api.ask("POST", "/v1/runs/r/commands", {"verb": "deadline", "value": 7}).status == 422
 
 
 def test_settings_change_one_at_a_time(api: Served) -> None:

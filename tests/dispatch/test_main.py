@@ -350,7 +350,7 @@ def test_storage_that_does_not_list_the_checkpoints_is_asked_again_with_pauses_t
 ) -> None:
     stop = Stop()
     hidden = HiddenCheckpoints(monkeypatch, times=6)
-    monkeypatch.setattr("dispatch.replay.assemble", lambda *_: stop.request("test"))
+    monkeypatch.setattr("dispatch.recovery.assemble", lambda *_: stop.request("test"))
     _, faults = start_dispatcher(tmp_path, stop)
     assert hidden.tries > 6
     assert quick_pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, LONGEST_PAUSE_SECONDS]

@@ -203,7 +203,7 @@ def patient_for(survivors: Callable[[], int]) -> Iterator[None]:
         return is_there and assemble(coordinator, workers, patience_seconds)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("dispatch.replay.assemble", assemble_after)
+        patched.setattr("dispatch.recovery.assemble", assemble_after)
         yield
 
 

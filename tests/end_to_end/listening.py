@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from dispatch.control.live_client import LiveClient
+from dispatch.feed.live_client import LiveClient
 from infra.base.storage import Storage
 from ps.checkpoints.files import read_columns
 from ps.checkpoints.manifest import manifest_numbers, read_manifest

@@ -21,8 +21,7 @@ from typing import Any
 
 import psutil
 
-from dispatch.control.client import command
-from dispatch.control.protocol import Accepted, Members, Verb
+from dispatch.commands.client import ask_members
 from dispatch.journal.history import History, read_history
 from infra.base.faults import ALLOWED, FAULT, read_fired
 from infra.base.process import Stop
@@ -145,14 +144,10 @@ class Life:
         found = named(self.folder, names) if names else children_of(self.folder)
         return [each for each in found if each.pid != self.process.pid]
 
-    def ask(self, verb: Verb) -> Accepted | Members:
-        """A command without a process of its own."""
-        return command((self.folder / "endpoints" / "dispatcher").read_text().split()[2], RUN, verb)
-
     def training(self) -> list[str]:
-        answer = self.ask("list")
-        assert isinstance(answer, Members)
-        return sorted(member.name for member in answer.members if member.state == "training")
+        """Asked without a process of its own."""
+        control = (self.folder / "endpoints" / "dispatcher").read_text().split()[2]
+        return sorted(member.name for member in ask_members(control, RUN).members if member.state == "training")
 
     # ── the first start ───────────────────────────────────────────────────────────────────────────────────────────────
     def strike_one_after_another(self) -> None:

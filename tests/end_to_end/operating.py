@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatch.control.client import command
-from dispatch.control.protocol import Accepted, Members, Verb
+from dispatch.commands.client import ask_members, command
+from dispatch.commands.protocol import Members
 from dispatch.journal.history import History, read_history
 from dispatch.journal.log import read_records
 from dispatch.journal.records import Commanded, Redecided
@@ -25,11 +25,9 @@ def operated(folder: Any, **settings: Any) -> Plan:
     return Plan(folder, **{"control": f"tcp://127.0.0.1:{free_port()}", "silence_seconds": 20.0, **settings})
 
 
-def tell(plan: Plan, verb: Verb, worker: str = "", key: str = "") -> str:
+def tell(plan: Plan, verb: str, worker: str = "", key: str = "") -> str:
     """Has a command carried out and returns the answer."""
-    answer = command(plan.control, RUN, verb, worker, key=key, timeout_seconds=WAIT_SECONDS)
-    assert isinstance(answer, Accepted)
-    return answer.text
+    return command(plan.control, RUN, verb, worker, key=key, timeout_seconds=WAIT_SECONDS).text
 
 
 def members(plan: Plan) -> dict[str, str]:
@@ -38,9 +36,7 @@ def members(plan: Plan) -> dict[str, str]:
 
 
 def listed(plan: Plan) -> Members:
-    answer = command(plan.control, RUN, "list", timeout_seconds=WAIT_SECONDS)
-    assert isinstance(answer, Members)
-    return answer
+    return ask_members(plan.control, RUN, timeout_seconds=WAIT_SECONDS)
 
 
 def history_of(plan: Plan) -> History:

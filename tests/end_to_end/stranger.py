@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from dispatch.control.client import command
-from dispatch.control.protocol import Accepted
+from dispatch.commands.client import command
 from infra.base.errors import FreshetError
 from infra.run.agent.running import RunningRun
 
@@ -27,11 +26,9 @@ def become_nobody() -> None:
 def pause(find_endpoint: Callable[[], str], run: str) -> str:
     """The answer, or the reason why there is none."""
     try:
-        answer = command(find_endpoint(), run, "pause")
+        return command(find_endpoint(), run, "pause").text
     except FreshetError as error:
         return f"{type(error).__name__}: {error}"
-    assert isinstance(answer, Accepted)
-    return answer.text
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def _checkpoint_often(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint_if_due = Coordinator.checkpoint_if_due
 
     def checkpoint(coordinator: Coordinator, decider: Any) -> None:
-        coordinator.commands.wants_checkpoint |= coordinator.intake.step % 3 == 0
+        coordinator.commands.targets.wants_checkpoint |= coordinator.intake.step % 3 == 0
         checkpoint_if_due(coordinator, decider)
         while coordinator.intake.step % 3 == 1 and coordinator.checkpointing.is_underway:
             coordinator.poll(0.01)

@@ -64,6 +64,7 @@ def test_versions_go_out_while_somebody_serves_and_change_no_bit(keeps_all: None
     assert all(checkpoint.figures.newest_event_seconds > 0 for checkpoint in published)
     found = result.status.served
     assert found.servers == 1
+    assert found.step is not None
     assert found.step > 0
     assert found.freshness.events > 0
     assert found.freshness.p50_seconds is not None

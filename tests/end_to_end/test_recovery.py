@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dispatch import replay
+from dispatch import recovery
 from dispatch.checkpoints.unreadable import MOST_TRIES
 from dispatch.errors import NoCheckpoint
 from dispatch.journal.log import read_records
@@ -74,13 +74,13 @@ def test_workers_that_sum_gradients_in_a_ring_recover(write_topic: WriteTopic, h
 def test_a_crash_while_steps_are_trained_again_begins_that_anew(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch, seam: str
 ) -> None:
-    plan, repeated, train_again = Plan(write_topic(EVENTS), **SMALL), list[int](), replay.train_again
+    plan, repeated, train_again = Plan(write_topic(EVENTS), **SMALL), list[int](), recovery.train_again
 
     def note(coordinator: Any, decider: Any, recorded: Any) -> None:
         repeated.append(recorded.step)
         train_again(coordinator, decider, recorded)
 
-    monkeypatch.setattr(replay, "train_again", note)
+    monkeypatch.setattr(recovery, "train_again", note)
     second = Strike(seam, when=lambda: 3 in repeated)
     result = train_struck(plan, Strike("after_pull", 8), second)
     assert repeated.count(1) == 2

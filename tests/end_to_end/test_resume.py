@@ -339,7 +339,7 @@ def test_a_worker_may_leave_during_a_replay_that_can_do_without_it(
             coordinator.poll(0.05)
         return assemble(coordinator, workers, patience_seconds)
 
-    monkeypatch.setattr("dispatch.replay.assemble", lose_one)
+    monkeypatch.setattr("dispatch.recovery.assemble", lose_one)
     result = train(Plan(**{**vars(plan), "workers": 3}), leaving_worker=leaves)
     assert leaves.requested
     assert result.status.samples == STEPS * BATCH

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from dispatch.alpha.window import StepSeconds
-from dispatch.control.client import command as send_command
-from dispatch.control.client import tell as send
-from dispatch.control.commands import Commands
-from dispatch.control.feed_client import read_feed
-from dispatch.control.protocol import Accepted, Command, Verb
+from dispatch.commands.client import command as send_command
+from dispatch.commands.client import tell as send
+from dispatch.commands.policy import PolicyCommand
+from dispatch.commands.protocol import Command, CommandAnswered
+from dispatch.commands.stop import StopCommand
 from dispatch.coordinator import Coordinator
 from dispatch.errors import CommandOutdated, CommandRefused
+from dispatch.feed.client import read_feed
 from dispatch.journal.history import read_history
 from dispatch.journal.log import read_records
 from dispatch.journal.records import AlphaChanged, Commanded, Faulted, GenerationStarted, StepDecided, StepDone
@@ -52,10 +53,8 @@ SETTINGS: dict[str, Any] = {
 Act = Callable[[Plan], object]
 
 
-def set_to(plan: Plan, verb: Verb, value: str = "", worker: str = "", key: str = "") -> Accepted:
-    answer = send_command(plan.control, RUN, verb, worker, value, key=key, timeout_seconds=WAIT_SECONDS)
-    assert isinstance(answer, Accepted)
-    return answer
+def set_to(plan: Plan, verb: str, value: str = "", worker: str = "", key: str = "") -> CommandAnswered:
+    return send_command(plan.control, RUN, verb, worker, value, key=key, timeout_seconds=WAIT_SECONDS)
 
 
 def alpha(key: str, value: str, expected: int) -> Command:
@@ -110,7 +109,6 @@ def test_alpha_is_in_force_at_the_next_decided_step_and_the_next_status(write_to
             run=RUN, generation=-1, step=-1, id="k", verb="alpha", value="0.25", actor="eve", reason="try it"
         )
         answer = send(plan.control, told, timeout_seconds=WAIT_SECONDS)
-        assert isinstance(answer, Accepted)
         assert answer.text.startswith("alpha is 0.25 from step ")
         assert answer.version > 0
 
@@ -161,14 +159,14 @@ def test_shares_of_one_worker_are_bounded(write_topic: WriteTopic) -> None:
 
 def test_values_that_cannot_be_are_refused_and_nothing_is_on_record(write_topic: WriteTopic) -> None:
     plan = operated(write_topic(EVENTS), **SETTINGS)
-    refused: list[tuple[Verb, str, str, str]] = [
+    refused: list[tuple[str, str, str, str]] = [
         ("alpha", "2", "", r"alpha cannot be '2'; expected a number from 0 to 1, or auto"),
         ("alpha", "nan", "", r"alpha cannot be 'nan'"),
         ("policy", "best", "", r"the policy stays as it is: policy cannot be built; got 'best'; expected one of"),
         ("policy", "fae:0.99:4", "", r"the policy stays as it is: "),
         ("deadline", "maybe", "", r"deadline cannot be 'maybe'; expected true or false"),
-        ("skip_above", "-1", "", r"events cannot be left out above '-1'"),
-        ("link", "fast", "worker-1", r"a link cannot have 'fast' Gbit/s"),
+        ("skip_above", "-1", "", r"skip_above cannot be '-1'; expected a whole number from 1 to"),
+        ("link", "fast", "worker-1", r"link cannot be 'fast'; expected Gbit/s from 0"),
         ("link", "1", "worker-9", r"there is no worker 'worker-9'; expected one of worker-0, worker-1"),
         ("shares", "0:2", "worker-1", r"policy 'esd:1' gives all workers equal shares; expected one that ends in"),
     ]
@@ -243,7 +241,7 @@ def test_while_the_kernels_of_a_policy_are_compiled_the_dispatcher_is_there_for_
         assert len(history_of(plan).steps) == decided, "nothing is decided until the policy can decide"
         may_end.set()
 
-    monkeypatch.setattr("dispatch.control.kernels.warm_up", compile_kernels)
+    monkeypatch.setattr("dispatch.steering.kernels.warm_up", compile_kernels)
     assert steered(plan, act).status.policy == "het"
 
 
@@ -252,8 +250,8 @@ def test_a_command_has_one_effect_though_the_dispatcher_dies_before_it_answers(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = operated(write_topic(EVENTS), **SETTINGS)
-    crash_once(monkeypatch, Commands, "_act", lambda _commands, command: command.verb == "policy")
-    answers: list[Accepted] = []
+    crash_once(monkeypatch, PolicyCommand, "act", lambda *_: True)
+    answers: list[CommandAnswered] = []
     with restarted(monkeypatch, plan) as crashes:
         result = steered(plan, lambda plan: answers.append(set_to(plan, "policy", "het", key="k")))
     assert len(crashes) == 1
@@ -267,7 +265,7 @@ def test_a_command_has_one_effect_though_the_dispatcher_dies_before_it_answers(
 def test_what_was_set_survives_a_restart_and_trimming(write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**SETTINGS, "checkpoints": CheckpointConfig(seconds=0, kept=1)}
     plan = operated(write_topic(EVENTS), **settings)
-    dies, alphas, answers = Stop(), list[float](), list[Accepted]()
+    dies, alphas, answers = Stop(), list[float](), list[CommandAnswered]()
     crash_once(monkeypatch, Coordinator, "order", lambda *_: dies.requested)
 
     def act(plan: Plan) -> None:
@@ -342,7 +340,7 @@ def test_a_stop_on_record_is_carried_out_by_the_next_dispatcher(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = operated(write_topic(EVENTS), **SETTINGS)
-    crash_once(monkeypatch, Commands, "_act", lambda _commands, command: command.verb == "stop")
+    crash_once(monkeypatch, StopCommand, "act", lambda *_: True)
     stop = Stop()
 
     def act(_threads: Threads, _dispatcher: str, _shards: tuple[str, ...]) -> None:
@@ -366,7 +364,7 @@ def test_a_completed_step_has_its_figures_and_the_feed_has_them_too(write_topic:
         original = Coordinator.start_generation
 
         def note(coordinator: Coordinator, *arguments: Any) -> Any:
-            found.endpoint = coordinator.endpoints[3]
+            found.endpoint = coordinator.parts.endpoints[3]
             return original(coordinator, *arguments)
 
         patched.setattr(Coordinator, "start_generation", note)
@@ -433,7 +431,7 @@ def test_alpha_follows_the_pilot_until_a_person_sets_it(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pilot, plan = OnePilot(), operated(write_topic(EVENTS), **SETTINGS)
-    monkeypatch.setattr("dispatch.coordinator.AlphaPilot", lambda *_sizes, **_tempo: pilot)
+    monkeypatch.setattr("dispatch.parts.AlphaPilot", lambda *_sizes, **_tempo: pilot)
 
     def act(plan: Plan) -> None:
         assert pilot.begun == []

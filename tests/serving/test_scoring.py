@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from dispatch.control.protocol import NO_QUESTION, QuestionArrays
+from dispatch.feed.protocol import NO_QUESTION, QuestionArrays
 from infra.base.telemetry import Meter
 from ingest.samples import Samples
 from serving.copies import Copies

@@ -19,7 +19,7 @@ import numpy as np
 from dispatch.placement.arrays import I32, I64
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.cache import Caches
-from dispatch.placement.rows.lines import OWNED_BEHIND, RoundLines, push
+from dispatch.placement.rows.lines import LINE_WORKER, OWNED_BEHIND, PULLS_COUNT, RoundLines, push
 from dispatch.placement.rows.states import CLEAN, OWNED, RowStates, set_state, state_of, step_of
 from dispatch.placement.rows.uses import Uses
 from infra.base.kernels import kernel
@@ -27,6 +27,10 @@ from infra.base.kernels import kernel
 HEAD = 0
 """columns of ``ends_n2``"""
 TAIL = 1
+
+ENTRY_SLOT = 0
+"""columns of ``entries_nK2``"""
+ENTRY_STEP = 1
 
 
 class IdleQueues(NamedTuple):
@@ -63,7 +67,9 @@ class WriteBehind:
     def push(self, rows: RowStates, caches: Caches, lines: RoundLines, late_from: int) -> None:
         """Adds this step's rows to the lines, which have all its pulls; rows of step late_from, or after it, stay."""
         if self.share and self.is_due:
-            pulls_n = np.bincount(lines.pulls_4[: lines.counts[1], 0], minlength=self._credit_n.size)
+            pulls_n = np.bincount(
+                lines.pulls_4[: lines.counts[PULLS_COUNT], LINE_WORKER], minlength=self._credit_n.size
+            )
             self._credit_n += self.share * pulls_n
             budget_n = self._credit_n.astype(np.int64)
             self._credit_n -= budget_n
@@ -91,8 +97,8 @@ def push_idle(
         ends = queues.ends_n2[worker]
         left = budget_n[worker]
         while left > 0 and ends[HEAD] < ends[TAIL]:
-            slot = entries[ends[HEAD], 0]
-            step = entries[ends[HEAD], 1]
+            slot = entries[ends[HEAD], ENTRY_SLOT]
+            step = entries[ends[HEAD], ENTRY_STEP]
             row = int(caches.slot_nC4[worker, slot, cache.ROW])
             if _counts(caches, worker, slot, step) and state_of(rows, row) == OWNED:
                 if step_of(rows, row) >= late_from:
@@ -113,7 +119,8 @@ def queue_trained(queues: IdleQueues, uses: Uses, slots: I32, step: int, caches:
         if ends[TAIL] + uses.alone_n[worker] > entries.shape[0]:
             _close_up(queues, worker, caches)
         for slot in slots[first : first + uses.alone_n[worker]]:
-            entries[ends[TAIL], 0], entries[ends[TAIL], 1] = slot, step
+            entries[ends[TAIL], ENTRY_SLOT] = slot
+            entries[ends[TAIL], ENTRY_STEP] = step
             ends[TAIL] += 1
 
 
@@ -124,7 +131,7 @@ def _close_up(queues: IdleQueues, worker: int, caches: Caches) -> None:
     ends = queues.ends_n2[worker]
     kept = 0
     for i in range(ends[HEAD], ends[TAIL]):
-        if _counts(caches, worker, entries[i, 0], entries[i, 1]):
+        if _counts(caches, worker, entries[i, ENTRY_SLOT], entries[i, ENTRY_STEP]):
             entries[kept] = entries[i]
             kept += 1
     ends[HEAD], ends[TAIL] = 0, kept

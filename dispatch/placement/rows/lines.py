@@ -22,6 +22,21 @@ WITH_STATE = 0
 """kinds of pull"""
 VALUE_ONLY = 1
 
+LINE_WORKER = 0
+"""columns of a line"""
+LINE_ROW = 1
+LINE_SLOT = 2
+LINE_KIND = 3
+
+SETTLED_ROW = 0
+"""columns of a settled row"""
+SETTLED_MAKES_ROOM = 1
+
+PUSHES_COUNT = 0
+"""places in ``RoundLines.counts``"""
+PULLS_COUNT = 1
+SETTLED_COUNT = 2
+
 
 class RoundLines(NamedTuple):
     """Plain arrays with room for the worst case. A line is (worker, row, slot, kind)."""
@@ -49,36 +64,43 @@ def empty_lines(rows_U: I64, rows: RowStates, uses: int, behind: int = 0) -> Rou
 
 
 def add_pushes(lines: RoundLines, pushes_4: I64) -> None:
-    lines.pushes_4[lines.counts[0] : lines.counts[0] + len(pushes_4)] = pushes_4
-    lines.counts[0] += len(pushes_4)
+    first = lines.counts[PUSHES_COUNT]
+    lines.pushes_4[first : first + len(pushes_4)] = pushes_4
+    lines.counts[PUSHES_COUNT] += len(pushes_4)
 
 
 def add_pulls(lines: RoundLines, pulls_4: I64) -> None:
-    lines.pulls_4[lines.counts[1] : lines.counts[1] + len(pulls_4)] = pulls_4
-    lines.counts[1] += len(pulls_4)
+    first = lines.counts[PULLS_COUNT]
+    lines.pulls_4[first : first + len(pulls_4)] = pulls_4
+    lines.counts[PULLS_COUNT] += len(pulls_4)
 
 
 @kernel
 def push(lines: RoundLines, worker: int, row: int, slot: int, kind: int) -> None:
-    at = lines.counts[0]
-    lines.pushes_4[at, 0], lines.pushes_4[at, 1] = worker, row
-    lines.pushes_4[at, 2], lines.pushes_4[at, 3] = slot, kind
-    lines.counts[0] = at + 1
+    at = lines.counts[PUSHES_COUNT]
+    lines.pushes_4[at, LINE_WORKER] = worker
+    lines.pushes_4[at, LINE_ROW] = row
+    lines.pushes_4[at, LINE_SLOT] = slot
+    lines.pushes_4[at, LINE_KIND] = kind
+    lines.counts[PUSHES_COUNT] = at + 1
 
 
 @kernel
 def pull(lines: RoundLines, worker: int, row: int, slot: int, kind: int) -> None:
-    at = lines.counts[1]
-    lines.pulls_4[at, 0], lines.pulls_4[at, 1] = worker, row
-    lines.pulls_4[at, 2], lines.pulls_4[at, 3] = slot, kind
-    lines.counts[1] = at + 1
+    at = lines.counts[PULLS_COUNT]
+    lines.pulls_4[at, LINE_WORKER] = worker
+    lines.pulls_4[at, LINE_ROW] = row
+    lines.pulls_4[at, LINE_SLOT] = slot
+    lines.pulls_4[at, LINE_KIND] = kind
+    lines.counts[PULLS_COUNT] = at + 1
 
 
 @kernel
 def settle(lines: RoundLines, row: int, makes_room: bool = False) -> None:
-    at = lines.counts[2]
-    lines.settled_2[at, 0], lines.settled_2[at, 1] = row, makes_room
-    lines.counts[2] = at + 1
+    at = lines.counts[SETTLED_COUNT]
+    lines.settled_2[at, SETTLED_ROW] = row
+    lines.settled_2[at, SETTLED_MAKES_ROOM] = makes_room
+    lines.counts[SETTLED_COUNT] = at + 1
 
 
 @kernel

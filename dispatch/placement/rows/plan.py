@@ -14,7 +14,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from dispatch.placement.arrays import F64, I32, I64, U64, Bool
-from dispatch.placement.rows.lines import KINDS, RoundLines, can_wait
+from dispatch.placement.rows.lines import (
+    KINDS,
+    LINE_KIND,
+    LINE_ROW,
+    LINE_SLOT,
+    LINE_WORKER,
+    OWNED_BEHIND,
+    OWNED_EVICT,
+    OWNED_FLUSH,
+    OWNED_UPDATE,
+    PART_EVICT,
+    PART_FLUSH,
+    PART_UPDATE,
+    PULLS_COUNT,
+    PUSHES_COUNT,
+    SETTLED_COUNT,
+    SETTLED_MAKES_ROOM,
+    SETTLED_ROW,
+    WITH_STATE,
+    RoundLines,
+    can_wait,
+)
 from dispatch.placement.rows.states import RowStates, step_of
 from dispatch.placement.rows.uses import Uses, WorkerUse
 from dispatch.placement.traffic import WorkerTraffic, ring_moved
@@ -22,6 +43,7 @@ from infra.base.kernels import kernel
 from ps.fingerprints import fingerprint_of_row
 from ps.phases import EARLY, EVICT, TRAIN
 
+OWNED_KINDS = [OWNED_UPDATE, OWNED_EVICT, OWNED_FLUSH, OWNED_BEHIND]
 ROUNDS = 3
 """of a step, numbered by their phases: EARLY, TRAIN, EVICT"""
 
@@ -170,9 +192,9 @@ def make_round(
     n: int, shards: int, lines: RoundLines, uses: Uses | None, slots: I32, rows: RowStates, late_from: int = 0
 ) -> RoundPlan:
     """uses is None in a flush. Rows that were last trained in step late_from, or after it, are late."""
-    pushes = lines.pushes_4[: lines.counts[0]]
-    pulls = lines.pulls_4[: lines.counts[1]]
-    settled_2 = lines.settled_2[: lines.counts[2]]
+    pushes = lines.pushes_4[: lines.counts[PUSHES_COUNT]]
+    pulls = lines.pulls_4[: lines.counts[PULLS_COUNT]]
+    settled_2 = lines.settled_2[: lines.counts[SETTLED_COUNT]]
     push_groups = _grouped(pushes, n, shards, rows, late_from)
     pull_groups = _grouped(pulls, n, shards, rows, late_from)
     checkpoints = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
@@ -221,10 +243,10 @@ def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int)
     group = np.empty(size, np.int32)
     starts = np.zeros(groups + 1, np.int64)
     for i in range(size):
-        row = moves_4[i, 1]
-        kind = moves_4[i, 3]
+        row = moves_4[i, LINE_ROW]
+        kind = moves_4[i, LINE_KIND]
         phase = phase_of(states, row, late_from, can_wait(kind))
-        g = ((moves_4[i, 0] * 2 + (kind & 1)) * ROUNDS + phase) * shards + row % shards
+        g = ((moves_4[i, LINE_WORKER] * 2 + (kind & 1)) * ROUNDS + phase) * shards + row % shards
         group[i] = g
         starts[g + 1] += 1
     for g in range(groups):
@@ -235,7 +257,8 @@ def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int)
     for i in range(size):
         place = at[group[i]]
         at[group[i]] += 1
-        rows[place], slots[place] = moves_4[i, 1], moves_4[i, 2]
+        rows[place] = moves_4[i, LINE_ROW]
+        slots[place] = moves_4[i, LINE_SLOT]
     return rows, slots, starts
 
 
@@ -272,14 +295,15 @@ def _pushed(
     fresh_2 = np.empty((pushes_4.shape[0] + settled_2.shape[0], 2), np.int64)
     count = 0
     for i in range(pushes_4.shape[0]):
-        row = pushes_4[i, 1]
-        worker = pushes_4[i, 0]
-        kind = pushes_4[i, 3]
+        row = pushes_4[i, LINE_ROW]
+        worker = pushes_4[i, LINE_WORKER]
+        kind = pushes_4[i, LINE_KIND]
         part = row % shards + shards * phase_of(states, row, late_from, can_wait(kind))
         pushing[part, worker] = True
         pushed[part, worker] += fingerprint_of_row(row // shards, kind & 1)
         if not kind & 1:
-            fresh_2[count, 0], fresh_2[count, 1] = row, can_wait(kind)
+            fresh_2[count, SETTLED_ROW] = row
+            fresh_2[count, SETTLED_MAKES_ROOM] = can_wait(kind)
             count += 1
     for i in range(settled_2.shape[0]):
         fresh_2[count] = settled_2[i]
@@ -292,33 +316,35 @@ def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tu
     """Rows by (phase, shard), stable, in numbers of that shard; the step that changed each; and the checkpoints."""
     checkpoints = np.zeros(ROUNDS * shards + 1, np.int64)
     for i in range(rows_2.shape[0]):
-        checkpoints[
-            rows_2[i, 0] % shards + shards * phase_of(states, rows_2[i, 0], late_from, rows_2[i, 1] != 0) + 1
-        ] += 1
+        row = rows_2[i, SETTLED_ROW]
+        part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, SETTLED_MAKES_ROOM] != 0)
+        checkpoints[part + 1] += 1
     for part in range(ROUNDS * shards):
         checkpoints[part + 1] += checkpoints[part]
     at = checkpoints.copy()
     numbers = np.empty(rows_2.shape[0], np.int64)
     steps = np.empty(rows_2.shape[0], np.int64)
     for i in range(rows_2.shape[0]):
-        row = rows_2[i, 0]
-        part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, 1] != 0)
+        row = rows_2[i, SETTLED_ROW]
+        part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, SETTLED_MAKES_ROOM] != 0)
         numbers[at[part]], steps[at[part]] = row // shards, step_of(states, row)
         at[part] += 1
     return numbers, steps, checkpoints
 
 
 def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
-    kinds = np.bincount(pushes[:, 0] * KINDS + pushes[:, 3], minlength=KINDS * n).reshape(n, KINDS)
+    kind_of_push = pushes[:, LINE_WORKER] * KINDS + pushes[:, LINE_KIND]
+    pushes_nk = np.bincount(kind_of_push, minlength=KINDS * n).reshape(n, KINDS)
+    with_state = pulls[pulls[:, LINE_KIND] == WITH_STATE]
     return Traffic(
         lookups=lookups,
-        miss_pull=np.bincount(pulls[:, 0], minlength=n),
-        full_pull=np.bincount(pulls[pulls[:, 3] == 0, 0], minlength=n),
-        update_push=kinds[:, 0] + kinds[:, 1],
-        update_owned=kinds[:, 0],
-        evict_push=kinds[:, 2] + kinds[:, 3],
-        evict_owned=kinds[:, 2],
-        behind_push=kinds[:, 6],
-        flush_push=kinds[:, 4] + kinds[:, 5],
-        owned_push=kinds[:, 0::2].sum(axis=1),
+        miss_pull=np.bincount(pulls[:, LINE_WORKER], minlength=n),
+        full_pull=np.bincount(with_state[:, LINE_WORKER], minlength=n),
+        update_push=pushes_nk[:, OWNED_UPDATE] + pushes_nk[:, PART_UPDATE],
+        update_owned=pushes_nk[:, OWNED_UPDATE],
+        evict_push=pushes_nk[:, OWNED_EVICT] + pushes_nk[:, PART_EVICT],
+        evict_owned=pushes_nk[:, OWNED_EVICT],
+        behind_push=pushes_nk[:, OWNED_BEHIND],
+        flush_push=pushes_nk[:, OWNED_FLUSH] + pushes_nk[:, PART_FLUSH],
+        owned_push=pushes_nk[:, OWNED_KINDS].sum(axis=1),
     )

@@ -22,6 +22,8 @@ REPLICATED = 3
 """Every worker has the newest value, in a slot of its own, and changes it in step with the others. Only the directory
 knows this state: policies see such a row as CLEAN and held by everybody."""
 
+TRAINED = 0
+"""the first word of a row: the step that last trained it, and its state"""
 STATE_BITS = np.uint64(2)
 STATE_MASK = np.uint64(3)
 
@@ -32,41 +34,41 @@ RowStates = U64
 def empty_states(rows: int, words: int) -> RowStates:
     """Rows that are clean and held by nobody."""
     states = np.zeros((rows, 1 + words), np.uint64)
-    states[:, 0] = CLEAN
+    states[:, TRAINED] = CLEAN
     return states
 
 
 def clean_states(rows: RowStates, words: int) -> RowStates:
     """The same rows, last trained when they were, clean and held by nobody."""
     states = empty_states(len(rows), words)
-    states[:, 0] |= rows[:, 0] & ~STATE_MASK
+    states[:, TRAINED] |= rows[:, TRAINED] & ~STATE_MASK
     return states
 
 
 def is_any_unwritten(rows: RowStates) -> bool:
     """Whether the PS lacks the newest value of any row; of replicated ones it may."""
-    return bool(np.isin(rows[:, 0] & STATE_MASK, (OWNED, SPLIT)).any())
+    return bool(np.isin(rows[:, TRAINED] & STATE_MASK, (OWNED, SPLIT)).any())
 
 
 @kernel
 def state_of(rows: RowStates, row: int) -> int:
-    return int(rows[row, 0] & STATE_MASK)
+    return int(rows[row, TRAINED] & STATE_MASK)
 
 
 @kernel
 def step_of(rows: RowStates, row: int) -> int:
     """The step that last trained the row."""
-    return int(rows[row, 0] >> STATE_BITS)
+    return int(rows[row, TRAINED] >> STATE_BITS)
 
 
 @kernel
 def set_state(rows: RowStates, row: int, state: int) -> None:
-    rows[row, 0] = (rows[row, 0] & ~STATE_MASK) | np.uint64(state)
+    rows[row, TRAINED] = (rows[row, TRAINED] & ~STATE_MASK) | np.uint64(state)
 
 
 @kernel
 def set_trained(rows: RowStates, row: int, step: int, state: int) -> None:
-    rows[row, 0] = (np.uint64(step) << STATE_BITS) | np.uint64(state)
+    rows[row, TRAINED] = (np.uint64(step) << STATE_BITS) | np.uint64(state)
 
 
 @kernel
@@ -102,7 +104,7 @@ def gather(rows: RowStates, rows_U: I64) -> tuple[U8, U64]:
     holders_UQ = np.empty((rows_U.size, words), np.uint64)
     for u in range(rows_U.size):
         row = rows_U[u]
-        state_U[u] = rows[row, 0] & STATE_MASK
+        state_U[u] = rows[row, TRAINED] & STATE_MASK
         for q in range(words):
             holders_UQ[u, q] = rows[row, 1 + q]
     return state_U, holders_UQ

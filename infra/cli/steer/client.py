@@ -30,6 +30,8 @@ PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 5.0
 AGAIN = (429, 503)
 """answers after which a request is sent again: the API, or its database, is busy or away"""
+STATUS_OF_OUTCOME = {"refused": 409, "outdated": 412}
+"""what the API answers a command with that was not carried out"""
 POLL_SECONDS = 0.5
 """between two looks at a command that is not settled"""
 PAGE_ITEMS = 100
@@ -116,8 +118,8 @@ class ApiClient:
                 )
             pause(POLL_SECONDS)
             command = self.get(path)
-        if command["state"] == "refused":
-            raise ApiRefused(one_line(command["text"]), 409)
+        if command["outcome"] != "accepted":
+            raise ApiRefused(one_line(command["text"]), STATUS_OF_OUTCOME[command["outcome"]])
         return command
 
     def _send(self, method: str, path: str, within_seconds: float, **more: Any) -> httpx2.Response:

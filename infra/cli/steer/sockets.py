@@ -15,8 +15,8 @@ from infra.run.folder import as_path
 from infra.run.settings import STORED, Settings, read_stored
 
 if TYPE_CHECKING:
-    from dispatch.control.protocol import Members, Verb
-    from dispatch.control.supervision import ListedProcess
+    from dispatch.commands.protocol import Members
+    from dispatch.commands.supervision import ListedProcess
     from infra.run.agent.running import RunningRun
 
 AGENT_TIMEOUT_SECONDS = 10.0
@@ -45,8 +45,8 @@ def by_hand(running: "RunningRun", settings: Settings, config: Path | None, name
 
 
 def ask_agent(running: "RunningRun", request: Any) -> Any:
-    from dispatch.control.client import ask
-    from dispatch.control.supervision import AGENT
+    from dispatch.commands.client import ask
+    from dispatch.commands.supervision import AGENT
 
     endpoint = running.agent()
     assert endpoint is not None
@@ -55,7 +55,7 @@ def ask_agent(running: "RunningRun", request: Any) -> Any:
 
 def processes(running: "RunningRun") -> Sequence["ListedProcess"]:
     """Those of the agent; none where there is none."""
-    from dispatch.control.supervision import ListProcesses
+    from dispatch.commands.supervision import ListProcesses
 
     if running.agent() is None:
         return ()
@@ -67,28 +67,24 @@ def processes(running: "RunningRun") -> Sequence["ListedProcess"]:
 
 def members(running: "RunningRun", is_needed: bool) -> "Members | None":
     """Those of the dispatcher; None, with a word on stderr, where it does not answer and is not needed."""
-    from dispatch.control.client import command
-    from dispatch.control.protocol import Members
+    from dispatch.commands.client import ask_members
     from dispatch.errors import NoAnswer
 
     try:
-        answer = command(running.control(), running.run, "list", curve=running.curve)
+        return ask_members(running.control(), running.run, running.curve)
     except (NoAnswer, ProcessFailed) as error:
         if is_needed:
             raise
         typer.echo(f"freshet: {error}", err=True)
         return None
-    assert isinstance(answer, Members)
-    return answer
 
 
-def tell(running: "RunningRun", verb: "Verb", worker: str, as_json: bool) -> None:
+def tell(running: "RunningRun", verb: str, worker: str, as_json: bool, value: str = "") -> None:
     """Has the dispatcher carry out a command, and prints its answer."""
-    from dispatch.control import client
-    from dispatch.control.protocol import Accepted, Command
+    from dispatch.commands import client
+    from dispatch.commands.protocol import Command
 
     common: dict[str, Any] = {"run": running.run, "generation": -1, "step": -1}
-    asked = Command(**common, id=uuid4().hex, verb=verb, worker=worker, actor=getpass.getuser())
+    asked = Command(**common, id=uuid4().hex, verb=verb, worker=worker, value=value, actor=getpass.getuser())
     answer = client.tell(running.control(), asked, running.curve)
-    assert isinstance(answer, Accepted)
     print_answer(answer.text, {"id": answer.id, "step": answer.step, "text": answer.text}, as_json)

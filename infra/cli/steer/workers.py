@@ -92,7 +92,7 @@ def remove(
             raise ConfigError("--reason is not kept of a worker that is removed; expected none; leave it out")
         _over_api("DELETE", f"/workers/{name}", as_json, how, where)
         return
-    from dispatch.control.supervision import StopWorker
+    from dispatch.commands.supervision import StopWorker
 
     running, _ = sockets.find(folder, given)
     sockets.tell(running, "remove", name, as_json)
@@ -178,7 +178,7 @@ def _share(value: float | None) -> str:
 
 # ── over sockets ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def _add_over_sockets(folder: Path, name: str, link: float | None, as_json: bool, given: SettingsOptions) -> None:
-    from dispatch.control.supervision import StartWorker
+    from dispatch.commands.supervision import StartWorker
 
     running, settings = sockets.find(folder, given)
     if running.agent() is None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import structlog
 
-from dispatch.control.protocol import check_given
-from dispatch.control.server import Asked
-from dispatch.control.supervision import (
+from dispatch.commands.protocol import check_given
+from dispatch.commands.server import Asked
+from dispatch.commands.supervision import (
     AGENT,
     MOST_PROCESSES,
     ListedProcess,

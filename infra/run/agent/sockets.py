@@ -10,8 +10,8 @@ from types import TracebackType
 
 import zmq
 
-from dispatch.control.protocol import Exchange
-from dispatch.control.server import ControlSocket
+from dispatch.commands.protocol import Exchange
+from dispatch.commands.server import ControlSocket
 from infra.base.files import socket_folder
 from infra.base.process import write_whole
 

@@ -20,9 +20,10 @@ from types import TracebackType
 import structlog
 
 from api.runs.places import find_runs
-from dispatch.control.server import Asked
-from dispatch.control.supervision import STARTER, RunStarted
-from dispatch.journal.desired import Desired, SteeringRecord, follow_all
+from dispatch.commands.desired import Desired
+from dispatch.commands.server import Asked
+from dispatch.commands.supervision import STARTER, RunStarted
+from dispatch.journal.desired import SteeringRecord, follow_all
 from dispatch.journal.history import JOURNAL, read_history
 from dispatch.journal.occupied import is_under_way
 from dispatch.journal.records import Commanded, Stopped

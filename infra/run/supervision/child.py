@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
-from dispatch.control.supervision import ProcessState
+from dispatch.commands.supervision import ProcessState
 from infra.base.errors import ProcessFailed
 from infra.base.files import open_log
 from infra.base.process import START_ANEW, SUPERVISED, WRONG_SETTING, SignsOfLife

@@ -21,7 +21,7 @@ from types import TracebackType
 
 import structlog
 
-from dispatch.control.supervision import ProcessState
+from dispatch.commands.supervision import ProcessState
 from infra.base.errors import ConfigError, ProcessFailed
 from infra.base.process import Stop
 from infra.run.supervision.child import Child, ProcessSpec

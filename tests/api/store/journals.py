@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from api.store.tables import LEVELS
-from dispatch.control.feed import FeedPage, Versioned
+from dispatch.feed.page import FeedPage, Versioned
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,

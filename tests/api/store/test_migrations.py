@@ -137,6 +137,28 @@ def test_checkpoints_of_earlier_releases_keep_their_rows_under_the_new_name(data
     assert on(database, rows) == [[(7, 210, "taken")], [("checkpoint begun",), ("checkpoint",), ("fault",)]]
 
 
+def test_commands_of_earlier_releases_get_their_outcome_from_their_text(database: str) -> None:
+    texts = {"done": "paused", "pending": "", "refused": "outdated: others came", "refused ": "no such worker"}
+
+    def older(connection: Connection) -> None:
+        config = migrations()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0004")
+        columns = "id, run, key, digest, verb, worker, value, expected, actor, reason, state, text, created_at"
+        for key, written in texts.items():
+            values = f"'{key}', 'r', '{key}', '', 'pause', '', '', -1, '', '', '{key.strip()}', '{written}', 1.0"
+            connection.execute(text(f"INSERT INTO commands ({columns}) VALUES ({values})"))
+
+    def outcomes(connection: Connection) -> dict[str, str | None]:
+        return {row.id: row.outcome for row in connection.execute(text("SELECT id, outcome FROM commands"))}
+
+    migrate(database)
+    on(database, older)
+    migrate(database)
+    expected = {"done": "accepted", "pending": None, "refused": "outdated", "refused ": "refused"}
+    assert on(database, outcomes) == expected
+
+
 def test_a_difference_would_be_found(database: str) -> None:
     migrate(database)
     on(database, lambda connection: connection.execute(text("DROP TABLE faults")))
@@ -146,7 +168,7 @@ def test_a_difference_would_be_found(database: str) -> None:
 def test_a_database_of_a_newer_freshet_is_refused(database: str) -> None:
     migrate(database)
     on(database, lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '9999'")))
-    with pytest.raises(ConfigError, match="its schema is 9999; expected 0004 or an older one"):
+    with pytest.raises(ConfigError, match="its schema is 9999; expected 0005 or an older one"):
         migrate(database)
 
 

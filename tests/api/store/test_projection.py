@@ -27,7 +27,7 @@ from api.store.tables import (
     RunRow,
     StepRow,
 )
-from dispatch.control.feed import FeedPage
+from dispatch.feed.page import FeedPage
 from dispatch.journal.records import AlphaChanged, AnyRecord, Commanded, Ended, Faulted, Redecided, StepDone, Stopped
 from infra.web.store.engine import Database, migrate
 from infra.web.store.tables import SqlTable
@@ -322,7 +322,7 @@ def test_an_answer_makes_way_for_what_the_journal_has(database: str) -> None:
     async def run() -> None:
         store = await SqlStore.open(database)
         sent = await store.commands.submit(NewCommand("run", "alpha", "k", "ann", value="0.25"))
-        await store.commands.record_answer(sent.id, "done", "answered again, later", 7)
+        await store.commands.record_answer(sent.id, "accepted", "answered again, later", 7)
         record = commanded(sent.id, "alpha", "0.25")
         await store.runs.project("run", page([[journals.begun()], [record]]))
         found = await store.commands.get(sent.id)

@@ -70,7 +70,7 @@ class Seen:
     def _note(self, status: Status) -> None:
         if status.alpha is None or (self.changes and self.changes[-1][1:] == (status.alpha, status.opt_backend)):
             return
-        self.changes.append((time.monotonic() - self.began, status.alpha, status.opt_backend))
+        self.changes.append((time.monotonic() - self.began, status.alpha, status.opt_backend or ""))
         at, reason = self.changes[-1][0], status.alpha_reason or "at first"
         say(f"{at:6.1f} s  step {status.step}  alpha {status.alpha:g} on {status.opt_backend}: {reason}")
 

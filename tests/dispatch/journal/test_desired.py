@@ -4,7 +4,8 @@ import random
 
 import msgspec
 
-from dispatch.journal.desired import Desired, ShareLimits, follow, follow_all
+from dispatch.commands.desired import Desired, ShareLimits
+from dispatch.journal.desired import follow, follow_all
 from dispatch.journal.records import AlphaChanged, AnyRecord, Commanded, GenerationStarted, Stopped
 
 

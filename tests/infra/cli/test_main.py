@@ -29,6 +29,7 @@ COMMANDS = [
         "agent",
         "pause",
         "resume",
+        "command",
         "dead-letters",
         "settings",
         "keys",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import zmq
 
-from dispatch.control.protocol import Accepted, ListedMember, Members
-from dispatch.control.server import Asked, ControlSocket
+from dispatch.commands.protocol import CommandAnswered, ListedMember, ListMembers, Members
+from dispatch.commands.server import Asked, ControlSocket
 from infra.run.agent.agent import Agent
 from infra.run.folder import claim
 from infra.run.settings import load_settings, store_settings
@@ -33,16 +33,18 @@ class FakeRun:
 
     def answer(self, control: ControlSocket, asked: Asked) -> None:
         command = asked.message
-        common: dict[str, Any] = {"run": RUN, "generation": 2, "step": 40, "id": command.id}
-        if command.worker == "worker-9":
-            control.refuse(asked, "no worker 'worker-9'")
-            return
-        self.commands.append((command.verb, command.worker))
-        if command.verb == "list":
+        common: dict[str, Any] = {"run": RUN, "generation": 2, "step": 40}
+        if isinstance(command, ListMembers):
             member = ListedMember(name="worker-0", state="parked", number=0, link_gbit=0.5)
             control.answer(asked, Members(**common, is_paused=False, members=(member,)))
-        else:
-            control.answer(asked, Accepted(**common, text=f"{command.verb} from step 41 on", version=7))
+            return
+        common |= {"id": command.id, "version": 7}
+        if command.worker == "worker-9":
+            control.answer(asked, CommandAnswered(**common, outcome="refused", text="no worker 'worker-9'"))
+            return
+        self.commands.append((command.verb, command.worker))
+        text = f"{command.verb} from step 41 on"
+        control.answer(asked, CommandAnswered(**common, outcome="accepted", text=text))
 
 
 def sleeper(name: str, _link_gbit: float) -> ProcessSpec:
@@ -101,6 +103,7 @@ def fake_run(folder: Path, has_agent: bool = True) -> Iterator[FakeRun]:
         (("workers", "remove", "worker-1"), ("remove", "worker-1")),
         (("pause",), ("pause", "")),
         (("resume",), ("resume", "")),
+        (("command", "link", "0.5", "--worker", "worker-1"), ("link", "worker-1")),
     ],
 )
 def test_a_command_reaches_the_dispatcher(

@@ -79,6 +79,8 @@ def test_alpha_alone_shows_it(steer: Invoke) -> None:
         (("runs", "resume"), ("resume", "")),
         (("workers", "drain", "worker-0"), ("drain", "worker-0")),
         (("workers", "remove", "worker-0"), ("remove", "worker-0")),
+        (("command", "checkpoint"), ("checkpoint", "")),
+        (("command", "shares", "0.5:2", "--worker", "worker-0", "--reason", "x"), ("shares", "worker-00.5:2")),
         (("runs", "stop"), ("stop", "")),
     ],
 )
@@ -169,7 +171,7 @@ def test_refusals_are_one_line_with_the_detail(steer: Invoke, invoke: Invoke, ap
     told = {
         ("alpha", "get", "--run", "nosuch"): "there is no run 'nosuch' here; expected one of GET /v1/runs: r",
         ("workers", "drain", "nobody"): "there is no worker 'nobody'; expected one of worker-0",
-        ("pause", "--if-version", "0"): "outdated: ",
+        ("pause", "--if-version", "0"): "expected version ",
         ("runs", "create", "--name", "x"): "no agent starts runs here",
         ("runs", "create", "--name", "x", "--set", "A=1"): "the request does not fit its schema; body.settings",
         ("workers", "add"): "nobody supervises run 'r'",

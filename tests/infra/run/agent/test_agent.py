@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import zmq
 
-from dispatch.control.client import ask
-from dispatch.control.supervision import AGENT, ListProcesses, StartWorker, StopWorker, WorkerEnding, WorkerStarted
+from dispatch.commands.client import ask
+from dispatch.commands.supervision import AGENT, ListProcesses, StartWorker, StopWorker, WorkerEnding, WorkerStarted
 from dispatch.errors import CommandRefused
 from infra.base.files import SOCKETS
 from infra.base.wire import Codec, Refused, connect, receive

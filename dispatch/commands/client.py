@@ -1,0 +1,141 @@
+"""Asks a running process over its control socket, with a limit on how long an answer may take."""
+
+import threading
+import uuid
+from time import monotonic
+from typing import Any
+
+import zmq
+
+from dispatch.commands.protocol import CONTROL, Command, CommandAnswered, Exchange, ListMembers, Members
+from dispatch.errors import CommandOutdated, CommandRefused, NoAnswer, OutOfReach
+from infra.base.errors import ConfigError
+from infra.base.wire import HEADER_BYTES, Codec, Curve, Header, Refused, connected, receive, send
+
+TIMEOUT_SECONDS = 15.0
+"""a dispatcher that decides or writes a checkpoint may take some seconds to look at its control socket"""
+LOOK_SECONDS = 0.2
+"""after which one who waits for an answer looks whether anybody needs it"""
+AGAIN_SECONDS = 0.5
+"""after which a command is sent again: the dispatcher may have been restarted with the first one unread"""
+
+
+def command(
+    endpoint: str,
+    run: str,
+    verb: str,
+    worker: str = "",
+    value: str = "",
+    *,
+    key: str = "",
+    curve: Curve | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> CommandAnswered:
+    """Has the dispatcher carry out a command, once; key: the command's id, a new one by default.
+
+    Raises CommandRefused with the dispatcher's reason, or NoAnswer.
+    """
+    its_id = key or uuid.uuid4().hex
+    asked = Command(run=run, generation=-1, step=-1, id=its_id, verb=verb, worker=worker, value=value)
+    return tell(endpoint, asked, curve, timeout_seconds)
+
+
+def tell(
+    endpoint: str, asked: Command, curve: Curve | None = None, timeout_seconds: float = TIMEOUT_SECONDS
+) -> CommandAnswered:
+    """Has a command carried out; raises CommandOutdated, CommandRefused or NoAnswer."""
+    answer = give(endpoint, asked, curve, timeout_seconds)
+    if answer.outcome == "outdated":
+        raise CommandOutdated(answer.text, answer.version)
+    if answer.outcome == "refused":
+        raise CommandRefused(answer.text)
+    return answer
+
+
+def give(
+    endpoint: str, asked: Command, curve: Curve | None = None, timeout_seconds: float = TIMEOUT_SECONDS
+) -> CommandAnswered:
+    """Sends a command until it is answered, and returns what became of it.
+
+    Raises NoAnswer, and CommandRefused where nobody could read the command.
+    """
+    answer: CommandAnswered = ask(endpoint, asked, CONTROL, curve, timeout_seconds, AGAIN_SECONDS)
+    return answer
+
+
+def ask_members(
+    endpoint: str, run: str, curve: Curve | None = None, timeout_seconds: float = TIMEOUT_SECONDS
+) -> Members:
+    """Who takes part; raises NoAnswer."""
+    question = ListMembers(run=run, generation=-1, step=-1)
+    answer: Members = ask(endpoint, question, CONTROL, curve, timeout_seconds, AGAIN_SECONDS)
+    return answer
+
+
+def ask(
+    endpoint: str,
+    message: Header,
+    exchange: Exchange,
+    curve: Curve | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    again_seconds: float = TIMEOUT_SECONDS,
+) -> Any:
+    """Sends a request, again after so many seconds, and returns its answer.
+
+    Raises CommandRefused, or NoAnswer: OutOfReach at once where nobody can be asked from here.
+    """
+    return request(endpoint, message, exchange, curve, timeout_seconds, again_seconds)[0]
+
+
+def request(
+    endpoint: str,
+    message: Header,
+    exchange: Exchange,
+    curve: Curve | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    again_seconds: float = TIMEOUT_SECONDS,
+    most_bytes: int = HEADER_BYTES,
+    given_up: threading.Event | None = None,
+) -> tuple[Any, Any]:
+    """The same with the arrays of the answer; most_bytes: of one of them.
+
+    given_up: set by who needs no answer any more; then NoAnswer is raised.
+    """
+    outgoing = Codec(*exchange.requests)
+    incoming = Codec(*exchange.answers)
+    deadline = monotonic() + timeout_seconds
+    with zmq.Context() as context, _connected(context, endpoint, curve, most_bytes) as socket:
+        while (left := deadline - monotonic()) > 0 and not _is_set(given_up):
+            is_sent = send(socket, outgoing, message)
+            if _arrives(socket, min(left, again_seconds if is_sent else LOOK_SECONDS), given_up):
+                answer, arrays = receive(socket, incoming)
+                if isinstance(answer, Refused):
+                    raise CommandRefused(answer.reason)
+                return answer, arrays
+    keys = "" if curve else ", asked without keys (a process that has curve_folder answers nobody then)"
+    raise NoAnswer(
+        f"nobody answers at {endpoint} within {timeout_seconds:g} seconds{keys}; expected a process of run "
+        f"{message.run!r} there; see its log, give the settings that it was started with, and try again"
+    )
+
+
+def _connected(
+    context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None, most_bytes: int
+) -> "zmq.Socket[bytes]":
+    try:
+        return connected(context, endpoint, curve, {zmq.MAXMSGSIZE: most_bytes})
+    except ConfigError as error:
+        raise OutOfReach(str(error)) from error
+
+
+def _arrives(socket: "zmq.Socket[bytes]", seconds: float, given_up: threading.Event | None) -> bool:
+    """Waits at most so long for a message, while somebody needs it."""
+    until = monotonic() + seconds
+    while (left := until - monotonic()) > 0 and not _is_set(given_up):
+        if socket.poll(int(1000 * (left if given_up is None else min(left, LOOK_SECONDS)))):
+            return True
+    return False
+
+
+def _is_set(given_up: threading.Event | None) -> bool:
+    return given_up is not None and given_up.is_set()

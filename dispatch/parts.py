@@ -1,0 +1,127 @@
+"""What a dispatcher is made of: opened here one after the other, and closed in reverse by the stack that they enter."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import zmq
+
+from dispatch.alpha.controller import Tempo
+from dispatch.alpha.pilot import AlphaPilot
+from dispatch.checkpoints.schedule import Checkpointing
+from dispatch.commands.server import ControlSocket
+from dispatch.dense import needs_ring
+from dispatch.feed.audience import Audience
+from dispatch.feed.protocol import FEED
+from dispatch.feed.server import FeedServer
+from dispatch.feed.versions import Versions
+from dispatch.intake import Intake
+from dispatch.job import DispatchJob, check_job
+from dispatch.journal.run import RunJournal
+from dispatch.peers.connections import ShardConnections
+from dispatch.peers.crew import Crew
+from dispatch.peers.providers import Providers
+from dispatch.peers.roster import Roster
+from dispatch.progress.publisher import StatusPublisher
+from dispatch.steering.commands import Commands
+from dispatch.steering.steering import Steering
+from infra.base.config import PRIVATE
+from infra.base.files import socket_folder
+from infra.base.process import Stop
+from infra.base.telemetry import Meter, Refusals
+from infra.base.wire import guarded
+from ingest.letters.letter import DeadLetters
+from ingest.streams.source import Source
+
+
+@dataclass(frozen=True)
+class DispatcherParts:
+    """The parts of one dispatcher; what follows from a checkpoint is not among them (``Training``)."""
+
+    job: DispatchJob
+    stop: Stop
+    meter: Meter
+    journal: RunJournal
+    """what was decided and commanded"""
+    intake: Intake
+    """the stream: batches, and rejected events"""
+    checkpointing: Checkpointing
+    crew: Crew
+    """the workers"""
+    connections: ShardConnections
+    """to the parameter server"""
+    commands: Commands
+    """what people want"""
+    steering: Steering
+    """puts that in force"""
+    versions: Versions
+    """of the model, for those who serve it"""
+    publisher: StatusPublisher
+    endpoints: tuple[str, str, str, str]
+    """where workers and shards, those who want the status, operators, and readers of the journal connect to"""
+
+
+def open_parts(
+    job: DispatchJob, source: Source, letters: DeadLetters, stop: Stop, meter: Meter, resources: ExitStack
+) -> DispatcherParts:
+    """Raises ConfigError for settings that do not go together, before anything is opened."""
+    tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
+    pilot = AlphaPilot(job.stream.batch, job.dispatch.workers, tempo=tempo)
+    steering = Steering(job, pilot, lambda: stop.requested)
+    resources.callback(steering.kernels.close)
+    needs = steering.needs
+    check_job(job, needs.elastic, needs.hot_share)
+    journal = RunJournal(job)
+    resources.callback(journal.close)
+    intake = Intake(job, journal, source, letters, meter)
+    resources.callback(intake.close)
+    checkpointing = Checkpointing(job, journal, meter)
+    resources.callback(checkpointing.close)
+    control_at, feed_at = control_endpoints(job, resources)
+    context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
+    resources.enter_context(guarded(context, job.curve))
+    may_join = job.may_sum or not needs_ring(job.dense.reduce, needs.hot_share > 0)
+    crew = Crew(
+        context=context,
+        endpoint=job.dispatch.endpoint,
+        run=job.run,
+        roster=Roster(job.agreement.workers, may_join),
+        providers=Providers(job.shards, job.agreement.shards),
+        curve=job.curve,
+        refused=Refusals(meter),
+        silence_seconds=job.dispatch.silence_seconds,
+    )
+    crew.generation = journal.generation  # what arrives of it or of older ones is known to be over
+    resources.callback(crew.close)
+    control = ControlSocket(context, control_at, job.run, job.curve, Refusals(meter))
+    commands = Commands(control, crew, journal, job, stop)
+    resources.callback(commands.close)
+    connections = ShardConnections(context, job, crew.providers)
+    resources.callback(connections.close)
+    publisher = StatusPublisher(context, job.dispatch.status_endpoint, job.curve, meter)
+    resources.callback(publisher.close)
+    readers = ControlSocket(context, feed_at, job.run, job.curve, Refusals(meter), FEED)
+    audience = Audience()
+    resources.callback(FeedServer(readers, journal, audience).close)
+    return DispatcherParts(
+        job=job,
+        stop=stop,
+        meter=meter,
+        journal=journal,
+        intake=intake,
+        checkpointing=checkpointing,
+        crew=crew,
+        connections=connections,
+        commands=commands,
+        steering=steering,
+        versions=Versions(audience, checkpointing, journal, intake),
+        publisher=publisher,
+        endpoints=(crew.endpoint, publisher.endpoint, control.endpoint, readers.endpoint),
+    )
+
+
+def control_endpoints(job: DispatchJob, resources: ExitStack) -> tuple[str, str]:
+    """Where commands are taken and the journal is handed out; private sockets are put in a folder of their own."""
+    dispatch = job.dispatch
+    if PRIVATE in (dispatch.control_endpoint, dispatch.feed_endpoint):
+        dispatch = dispatch.with_sockets(resources.enter_context(socket_folder()))
+    return dispatch.control_endpoint, dispatch.feed_endpoint

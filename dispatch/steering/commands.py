@@ -1,0 +1,169 @@
+"""Carries out what an operator tells a running dispatcher, between two steps, each command once.
+
+    1. read and checked    2. written down    3. followed: it is wanted now    4. acted upon    5. answered
+
+A command has happened when it is in the journal (2), and not before. Its id is written down with it, so one that is
+sent again, even to a dispatcher that was started anew, is answered as it was the first time and has no second effect.
+A crash after 2 costs what it would have done at once; what it sets lasts until somebody sets it anew, whatever is
+restarted meanwhile (``dispatch/journal/desired.py``).
+"""
+
+import uuid
+from collections.abc import Collection
+from time import time
+
+from dispatch.checkpoints.state import Decided
+from dispatch.commands.desired import Desired
+from dispatch.commands.members import list_members
+from dispatch.commands.protocol import Command, CommandAnswered, ListMembers, Outcome, check_given
+from dispatch.commands.registry import read_command
+from dispatch.commands.server import Asked, ControlSocket
+from dispatch.commands.spec import CommandedRun, CommandOrigin, CommandSpec, CommandTargets
+from dispatch.commands.stop import STOPPED
+from dispatch.errors import CommandRefused, JournalFull
+from dispatch.job import DispatchJob
+from dispatch.journal.answers import CommandAnswer
+from dispatch.journal.desired import follow, follow_all
+from dispatch.journal.history import History
+from dispatch.journal.records import AlphaChanged, Commanded, GenerationStarted
+from dispatch.journal.run import RunJournal
+from dispatch.peers.crew import Crew
+from infra.base.faults import reach
+from infra.base.process import Stop
+from infra.base.wire import truncate_reason
+
+KEPT_ANSWERS = 10_000
+"""of commands carried out that a checkpoint has"""
+STOPPING = "the run is stopping; expected one that goes on; resume it once it has stopped, and give the command anew"
+
+
+class Commands:
+    """Takes commands between two steps."""
+
+    def __init__(self, socket: ControlSocket, crew: Crew, journal: RunJournal, job: DispatchJob, stop: Stop) -> None:
+        self._socket = socket
+        self._crew = crew
+        self._journal = journal
+        self._job = job
+        self._stop = stop
+        self._done: dict[str, CommandAnswer] = {}
+        """what was answered to commands that were carried out, by id"""
+        self.desired = Desired()
+        """what people want of the run"""
+        self.targets = CommandTargets(crew, stop)
+        """what commands act on, and what they have asked the loop for"""
+
+    @property
+    def answers(self) -> tuple[CommandAnswer, ...]:
+        """To those carried out, the newest last."""
+        return tuple(self._done.values())[-KEPT_ANSWERS:]
+
+    def go_back(self, history: History, decided: Decided | None) -> None:
+        """What is on record holds."""
+        if decided is not None:
+            self._done = {answer.id: answer for answer in decided.answers} | self._done
+        self._done |= self._journal.answers
+        self.desired = follow_all(Desired() if decided is None else decided.desired, history.steering)
+        self._crew.roster.to_drain = frozenset(self.desired.draining)
+        self._crew.roster.ban(self.desired.removed)
+
+    def start_generation(self, started: GenerationStarted) -> None:
+        """A generation has started: those who were to leave and have no part in it have left."""
+        self.desired = follow(self.desired, started)
+
+    def go_live(self) -> None:
+        """The run decides new steps: a stop that is on record from before this dispatcher was started is due."""
+        if self.desired.is_stopping:
+            self._stop.request("stopped by a command")
+
+    def adapt(self, change: AlphaChanged) -> bool:
+        """The dispatcher itself changes alpha; False if that cannot be written down."""
+        return self._write_down(change) is None
+
+    def settle_stop(self, step: int) -> None:
+        """The run ends with nothing to save: a stop that was asked for is done with."""
+        if self.desired.is_stopping:
+            text = "the run ended before it had anything to save"
+            self._write_down(Commanded(uuid.uuid4().hex, STOPPED, "", step, text, at_seconds=time()))
+
+    def carry_out_arrived(self, step: int, parked: Collection[str]) -> None:
+        """Carries out the commands that have arrived; step: the newest; parked: workers without samples."""
+        while (asked := self._socket.next()) is not None:
+            if isinstance(asked.message, ListMembers):
+                self._socket.answer(asked, list_members(self._crew, self.desired, parked))
+            else:
+                self._answer(asked, asked.message, step)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _answer(self, asked: Asked, command: Command, step: int) -> None:
+        """Answers one command: as the first time if it was carried out before, else with what becomes of it now."""
+        if (done := self._done.get(command.id)) is not None:
+            self._tell(asked, "accepted", done.text, done.version)
+        elif -1 < command.expected < self._journal.steered:
+            self._tell(asked, "outdated", outdated(command.expected, self._journal.version), self._journal.version)
+        else:
+            try:
+                done = self._carry_out(command, step)
+            except CommandRefused as refusal:
+                self._socket.refused.add(Command.__name__, asked.sender, str(refusal))
+                self._tell(asked, "refused", str(refusal), self._journal.version)
+            else:
+                self._tell(asked, "accepted", done.text, done.version)
+
+    def _carry_out(self, command: Command, step: int) -> CommandAnswer:
+        """Raises CommandRefused: then nothing has happened."""
+        reach("command_received", step)
+        spec = read_command(command.verb, command.worker, command.value)  # 1
+        self._check_in_time(spec, command.given_seconds)
+        spec.check(CommandedRun(self._job, self._crew.roster, self.desired))
+        origin = CommandOrigin(command.actor, command.reason, at_seconds=time())
+        problem = self._write_down(
+            Commanded(
+                id=command.id,
+                verb=spec.name,
+                worker=spec.about,
+                step=step,
+                text=spec.answer(step),
+                value=str(spec),
+                actor=origin.actor,
+                reason=origin.reason,
+                at_seconds=origin.at_seconds,
+            )
+        )  # 2, 3
+        if problem is not None:
+            raise CommandRefused(f"the command cannot be written down: {problem}")
+        reach("command_journalled", step)
+        self._done[command.id] = self._journal.answers[command.id]
+        spec.act(self.targets, origin)  # 4
+        return self._done[command.id]
+
+    def _check_in_time(self, spec: CommandSpec, given_seconds: float) -> None:
+        """Raises CommandRefused if the command would first act when somebody resumes the run."""
+        if self._stop.requested and not spec.is_for_stopping:
+            raise CommandRefused(STOPPING)
+        check_given(given_seconds, self.desired.stopped_at)
+
+    def _write_down(self, record: Commanded | AlphaChanged) -> str | None:
+        """Returns why that is not possible now; None: it is on record, and wanted."""
+        try:
+            self._journal.steer(record)
+        except JournalFull as error:
+            return str(error)
+        self.desired = follow(self.desired, record)
+        return None
+
+    def _tell(self, asked: Asked, outcome: Outcome, text: str, version: int) -> None:
+        answered = CommandAnswered(
+            **self._crew.at(0), id=asked.message.id, outcome=outcome, text=truncate_reason(text), version=version
+        )
+        self._socket.answer(asked, answered)  # 5
+
+
+def outdated(expected: int, newest: int) -> str:
+    """Why a command was not carried out that was given on an older version of the journal."""
+    return (
+        f"the command was given on version {expected} of the journal, and others came after it; expected version "
+        f"{newest}; look again, and give it anew"
+    )

@@ -1,0 +1,83 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from threading import Event
+
+import pytest
+
+from dispatch.steering.kernels import PolicyKernels
+
+COMPILED = """
+import sys
+import numpy as np
+from dispatch.placement.decide import Decider, warm_up
+from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.index import Index
+
+def compiled():
+    modules = [module for name, module in sys.modules.items() if name.startswith("dispatch.")]
+    return {(value.__module__, value.__name__, signature) for module in modules for value in vars(module).values()
+            for signature in getattr(value, "signatures", ())}
+
+for policy in sys.argv[1:]:
+    warm_up(policy, seed=1)
+    known, needs, draw = compiled(), parse_spec(policy).needs, np.random.default_rng(0)
+    directory = Directory(np.full(3, 4096, np.int64), "lru", 3, needs.synchronisation, write_behind=1.0)
+    decider = Decider(Index(), directory, parse_spec(policy).build(1, "cpu"), needs, np.array([1.0, 1.0, 2.0]))
+    decider.compares = True
+    for step, alpha in ((1, 1.0), (2, 0.75), (3, 0.25), (16, 0.5), (17, 0.0)):
+        decider.alpha = alpha
+        decider.decide(step, draw.integers(0, 3000, (256, 6)).astype(np.uint64))
+    decider.flush()
+    print(sorted(compiled() - known))
+"""
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Policies whose kernels were compiled; the one named "broken" has none."""
+    seen: list[str] = []
+
+    def compile_kernels(policy: str, *_: object) -> None:
+        seen.append(policy)
+        if policy == "broken":
+            raise ValueError(policy)
+
+    monkeypatch.setattr("dispatch.steering.kernels.warm_up", compile_kernels)
+    return seen
+
+
+@pytest.fixture
+def kernels() -> Iterator[PolicyKernels]:
+    with closing(PolicyKernels(7, "cpu", lambda: False)) as kernels:
+        yield kernels
+
+
+def test_the_kernels_of_a_policy_are_compiled_once(kernels: PolicyKernels, compiled: list[str]) -> None:
+    assert kernels.await_compiled("het")
+    assert kernels.are_compiled("het")
+    assert compiled == ["het"]
+
+
+def test_nobody_waits_while_kernels_are_compiled(kernels: PolicyKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = Event()
+    monkeypatch.setattr("dispatch.steering.kernels.warm_up", lambda *_: may_end.wait())
+    assert not kernels.are_compiled("het")
+    may_end.set()
+    kernels.await_compiled("het")
+    assert kernels.are_compiled("het")
+
+
+def test_kernels_that_cannot_be_compiled_are_an_error(kernels: PolicyKernels, compiled: list[str]) -> None:
+    for attempt in (kernels.await_compiled, kernels.are_compiled):
+        with pytest.raises(ValueError, match="broken"):
+            attempt("broken")
+    assert compiled == ["broken"]
+
+
+def test_no_decision_compiles_anything_whatever_alpha_is() -> None:
+    """In a process of its own: others have compiled what they needed."""
+    argv = [sys.executable, "-c", COMPILED, "esd:1", "joint:8"]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[]\n[]\n"
