@@ -1,1 +1,1 @@
-"""What requests and answers look like."""
+"""The schemas of requests and answers."""

@@ -1,4 +1,4 @@
-"""What every model shares: names that are not known and values of another type are refused."""
+"""Bases of all models; unknown names and values of another type are refused."""
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -9,17 +9,17 @@ from infra.base.config import NAME_PATTERN
 ItemT = TypeVar("ItemT")
 ProcessName = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=64)]
 Reason = Annotated[str, Field(default="", max_length=1000, description="why, for the record")]
-Gbit = Annotated[float, Field(gt=0, le=10_000, description="speed of a link in Gbit/s")]
+Gbit = Annotated[float, Field(gt=0, le=10_000, description="Speed of a link in Gbit/s.")]
 
 
 class Body(BaseModel):
-    """Base of what a request carries."""
+    """Base of request bodies."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class Answer(BaseModel):
-    """Base of what is answered."""
+    """Base of answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
@@ -46,7 +46,7 @@ class Problem(Answer):
     status: int
     detail: str
     errors: list[dict[str, Any]] | None = None
-    """of a request that does not fit its schema, or of events: what is wrong where"""
+    """What is wrong, and where: in a request that does not fit its schema, or in events."""
 
 
 class Listed(Answer, Generic[ItemT]):
@@ -54,4 +54,4 @@ class Listed(Answer, Generic[ItemT]):
 
     items: list[ItemT]
     next: str | None
-    """what to give as after for the next page; null: this is the last one"""
+    """Value to pass as after for the next page; null: this is the last one."""

@@ -1,4 +1,4 @@
-"""What happened in a run, who changed what, and events that are handed in."""
+"""The history of a run, the audit trail, and events sent over REST."""
 
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ from api.models.base import Answer
 
 
 class StepsPoint(Answer):
-    """Some steps that follow each other."""
+    """Some consecutive steps."""
 
     first_step: int
     last_step: int
@@ -16,7 +16,7 @@ class StepsPoint(Answer):
     samples: int
     clicks: int
     loss: float | None
-    """mean logloss of a sample; null if a prediction was not finite"""
+    """Mean logloss per sample; null if a prediction was not finite."""
     seconds: float
     decide_seconds: float
     moved_bytes: int
@@ -44,7 +44,7 @@ class CheckpointReading(Answer):
     step: int
     samples: int
     positions: dict[str, Any]
-    """of the stream, by partition"""
+    """Positions in the stream, by partition."""
     state: Literal["begun", "taken", "void"]
     at: float | None
     version: int
@@ -78,12 +78,12 @@ class RejectedEvent(Answer):
     """An event that was not written."""
 
     index: int
-    """in the request, from 0"""
+    """Index in the request, from 0."""
     reason: str
 
 
 class WrittenEvents(Answer):
-    """What became of the events of a request; those that were accepted are durable."""
+    """The result for the events of a request; accepted events are durable."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"accepted": 99, "rejected": [{"index": 7, "reason": "label: 2"}]}]}
@@ -101,11 +101,11 @@ class Health(Answer):
 
 
 class Readiness(Answer):
-    """Whether the API can do all that it is for."""
+    """Whether the API is fully functional."""
 
     database: bool
     runs: int
-    """that are followed"""
+    """Number of runs that are followed."""
 
 
 class MetricsTarget(Answer):
