@@ -1,8 +1,8 @@
-"""What people want of a run, as far as it lasts: the sum of the commands on record.
+"""What people want of a run: the combined effect of the recorded commands.
 
-A pure function of records, so a dispatcher that is started anew, and one that goes back to a checkpoint, want the same
-as the one before: a checkpoint has what was wanted when it was begun, and the records after it the rest. A record that
-is followed twice changes nothing, since for each thing the newest counts.
+A pure function of records, so a restarted dispatcher, and one that goes back to a checkpoint, want the same as the one
+before: a checkpoint has what was wanted when it was begun, and the records after it the rest. Applying a record twice
+changes nothing, since the newest value of each setting counts.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ AUTO = "auto"
 NONE = "none"
 SteeringRecord = Commanded | AlphaChanged | GenerationStarted | Stopped
 STOPPED = "stopped"
-"""verb of the record of a stop that is done with, though nothing was trained that could be saved"""
+"""Verb of the record of a completed stop, if nothing was trained that could be saved."""
 
 
 class ShareLimits(msgspec.Struct, frozen=True):
@@ -26,35 +26,35 @@ class ShareLimits(msgspec.Struct, frozen=True):
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted instead of the settings; None and empty: as they say."""
+    """What is wanted instead of the settings; None and empty: as in the settings."""
 
     is_paused: bool = False
     is_stopping: bool = False
-    """whether the run is to stop, and has not"""
+    """Whether the run is to stop, and has not."""
     stopped_at: float = 0.0
-    """when it was stopped the last time, since 1970: what was given before is not for the run that goes on; 0: never"""
+    """When it was last stopped, in seconds since 1970: commands given before are not for the resumed run; 0: never."""
     is_auto: bool = False
-    """whether alpha was given back to the dispatcher"""
+    """Whether alpha was returned to the dispatcher."""
     alpha: float | None = None
-    """share of exact solving"""
+    """Share of exact solving."""
     auto_alpha: float | None = None
-    """what the dispatcher itself has chosen last"""
+    """The alpha that the dispatcher itself chose last."""
     alpha_reason: str = ""
-    """of the newest change of alpha, whoever made it"""
+    """Reason of the newest change of alpha, by anyone."""
     alpha_at: float = 0.0
-    """when that was; 0: never"""
+    """When that was; 0: never."""
     policy: str | None = None
     deadline: bool | None = None
     skip_above: str = ""
-    """a number of events, or none"""
+    """A number of events, or none."""
     links: dict[str, float] = {}
-    """Gbit/s, by worker; 0: not known"""
+    """Gbit/s, by worker; 0: not known."""
     shares: dict[str, ShareLimits] = {}
-    """by worker"""
+    """Limits by worker."""
     draining: tuple[str, ...] = ()
-    """workers that are to leave, and no generation has started without"""
+    """Workers that are to leave, and are still in the newest generation."""
     removed: tuple[str, ...] = ()
-    """workers that may never come back"""
+    """Workers that may never come back."""
 
 
 def follow(desired: Desired, record: AnyRecord) -> Desired:
@@ -112,11 +112,11 @@ def _obey(desired: Desired, command: Commanded) -> Desired:
 
 
 def parse_shares(written: str) -> ShareLimits:
-    """Of LEAST:LARGEST; raises ValueError for anything else."""
+    """Parses LEAST:LARGEST; raises ValueError for anything else."""
     least, largest = written.split(":")
     return ShareLimits(float(least), float(largest))
 
 
 def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """In order of the alphabet, so that it does not matter in which order, and how often, records were followed."""
+    """Sorted alphabetically, so that order and repetition of records do not matter."""
     return names if name in names else tuple(sorted((*names, name)))
