@@ -37,7 +37,7 @@ PROCESSES = {WORKER: "worker-N", SHARD: "ps-N", DISPATCHER: "dispatcher", API: "
 """How each kind of process is named."""
 ACTIONS = {
     "kill": "the process kills itself (SIGKILL)",
-    "stop": "the process stops itself (SIGSTOP) until somebody lets it go on (SIGCONT)",
+    "stop": "the process stops itself (SIGSTOP) until it is continued (SIGCONT)",
     "raise": "an error is raised, as a mistake in the code would",
     "exit=N": "the process ends at once with this status",
 }

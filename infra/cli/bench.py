@@ -315,7 +315,7 @@ class DispatchOptions:
     dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 512
     optimizer: Annotated[Optimizer, typer.Option(help="Optimizer of rows; its state is moved, too.")] = "adagrad"
     eviction: Annotated[Eviction, typer.Option(help="Which rows leave a full cache first.")] = "emark"
-    warm_up: Annotated[int, typer.Option(help="Steps left out.", min=0)] = 10
+    warm_up: Annotated[int, typer.Option(help="First steps that are not counted.", min=0)] = 10
     deadline_ms: Annotated[float | None, typer.Option(help="Count decisions that take longer.", min=0)] = None
     samples: Annotated[int | None, typer.Option(help="Samples to use; all by default.", min=1)] = None
     write_behind: Annotated[

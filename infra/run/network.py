@@ -1,4 +1,4 @@
-"""Real links on one machine: every worker in a network namespace of its own, behind a link that the kernel shapes.
+"""Real links on one machine: every worker in a separate network namespace, behind a link that the kernel shapes.
 
     namespace of worker 0 ── link ──┐
     namespace of worker 1 ── link ──┼── bridge, 198.18.K.1: shards and dispatcher listen here

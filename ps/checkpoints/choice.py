@@ -42,7 +42,7 @@ def read_choice(storage: Storage) -> Choice:
         return Choice()
     except msgspec.DecodeError as error:
         raise CheckpointDamaged(
-            f"{storage.where(CHOICE)} cannot be read: {error}; expected which version is to be served; write it anew "
+            f"{storage.where(CHOICE)} cannot be read: {error}; expected the choice of what is served; write it again "
             "with 'freshet snapshots pin NUMBER' or 'freshet snapshots unpin'"
         ) from error
 

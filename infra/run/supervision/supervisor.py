@@ -4,10 +4,10 @@ One pass (``Supervisor.poll``) checks every child (``Child``) once and never wai
 within a pass, even during the start. No child is left behind: leaving the ``with`` block stops them all, and if the
 supervisor is killed, the kernel kills its children (``infra.base.process.end_with_parent``).
 
-While the run drains, what it needs for that is still restarted; once it is over nothing is, and nothing that fails
-matters. Each child has a session of its own: Ctrl-C in a terminal reaches only the supervisor, which then stops the
-children in ``stop_order``. The kernel ties a child to the *thread* that started it, so start and watch from one
-long-lived thread.
+While the run drains, the processes that it needs for that are still restarted; once it has ended nothing is restarted,
+and failures no longer matter. Each child has a separate session: Ctrl-C in a terminal reaches only the supervisor,
+which then stops the children in ``stop_order``. The kernel ties a child to the *thread* that started it, so start and
+watch from one long-lived thread.
 """
 
 import math
@@ -127,7 +127,7 @@ class Supervisor:
     def add(self, spec: ProcessSpec) -> None:
         """Adds a process, which the next pass starts; raises ConfigError if it cannot be added."""
         if self._is_stopping:
-            raise ConfigError(f"process {spec.name!r} cannot be added: the run is stopping; expected one that goes on")
+            raise ConfigError(f"process {spec.name!r} cannot be added: the run is stopping; expected one that is not")
         known = self.children.get(spec.name)
         if known is not None and (known.running or known.state not in ("finished", "failed")):
             raise ConfigError(f"process {spec.name!r} is there already; expected another name; choose one")
